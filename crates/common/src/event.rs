@@ -1,0 +1,42 @@
+//! What the programs tell user space, through a ring buffer.
+
+/// What happened.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum EventKind {
+    /// A tracked session is established.
+    Opened = 1,
+    /// Everything of the old path has been acknowledged by the local end.
+    Drained = 2,
+    /// Both FINs are acknowledged.
+    Closed = 3,
+    /// A reset passed.
+    Reset = 4,
+    /// A SYN found no room: no free slot, or a full flow map.
+    NoRoom = 5,
+}
+
+impl EventKind {
+    /// The kind of a word out of the ring; `None` for one no program wrote.
+    pub const fn from_word(w: u32) -> Option<EventKind> {
+        Some(match w {
+            1 => EventKind::Opened,
+            2 => EventKind::Drained,
+            3 => EventKind::Closed,
+            4 => EventKind::Reset,
+            5 => EventKind::NoRoom,
+            _ => return None,
+        })
+    }
+}
+
+/// One record of the ring.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// An [`EventKind`].
+    pub kind: u32,
+    /// The session's slot.
+    pub slot: u32,
+}

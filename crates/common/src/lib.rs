@@ -1,0 +1,21 @@
+//! What both sides of the kernel boundary share: flow keys, session entries,
+//! wire formats of the data plane, and the pure translation of a TCP header.
+//!
+//! Knows nothing of maps, sockets or async. Everything here is plain data with
+//! a fixed layout (`repr(C)`), so that an eBPF program and user space read the
+//! same bytes.
+#![no_std]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
+
+pub mod counter;
+pub mod event;
+pub mod flow;
+pub mod rule;
+pub mod seq;
+pub mod session;
+pub mod shim;
+
+pub use counter::Counter;
+pub use event::{Event, EventKind};
+pub use flow::{Addr, FlowKey, FlowRef, Path};
+pub use session::{Offer, Session, State, Translation};

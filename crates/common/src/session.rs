@@ -1,0 +1,212 @@
+//! One session as a host's data plane holds it.
+
+use crate::flow::FlowKey;
+
+/// What the data plane does with a session's packets. One word, written
+/// atomically by user space; every value leaves the session working, so that
+/// a daemon may die in any of them.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum State {
+    /// The slot is nobody's.
+    Free = 0,
+    /// A SYN was seen, the SYN-ACK not yet.
+    Opening = 1,
+    /// Passing, and learnt from.
+    Tracked = 2,
+    /// Two paths: data before the cutoff on the old, from it on the new; acks
+    /// to the path whose data they acknowledge. Without a cutoff set, all
+    /// outgoing data still takes the old path and the new one is only heard.
+    TwoPaths = 3,
+    /// All packets take the new path.
+    NewPath = 4,
+    /// The proxy has left: packets of both kinds are dropped.
+    Tombstone = 5,
+    /// FINs acknowledged or reset: to be collected.
+    Closed = 6,
+}
+
+impl State {
+    /// The state of a word read from the map; `None` for a word no program wrote.
+    pub const fn from_word(w: u32) -> Option<State> {
+        Some(match w {
+            0 => State::Free,
+            1 => State::Opening,
+            2 => State::Tracked,
+            3 => State::TwoPaths,
+            4 => State::NewPath,
+            5 => State::Tombstone,
+            6 => State::Closed,
+            _ => return None,
+        })
+    }
+}
+
+/// What one end offered in its SYN or SYN-ACK.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Offer {
+    /// Initial sequence number.
+    pub isn: u32,
+    /// Announced MSS in bytes; 536 (1220 in IPv6) where the option was absent.
+    pub mss: u16,
+    /// Window scale; 0 where the option was absent.
+    pub wscale: u8,
+    /// [`offer`] bits.
+    pub flags: u8,
+}
+
+/// Bits of [`Offer::flags`].
+pub mod offer {
+    /// Window scale option present.
+    pub const WSCALE: u8 = 1;
+    /// SACK-permitted option present.
+    pub const SACK: u8 = 2;
+    /// Timestamps option present.
+    pub const TIMESTAMPS: u8 = 4;
+    /// ECN offered (SYN: ECE and CWR) or accepted (SYN-ACK: ECE).
+    pub const ECN: u8 = 8;
+    /// Something that ties the session to its five-tuple or that no
+    /// translation knows: MD5, TCP-AO, MPTCP, AccECN.
+    pub const FOREIGN: u8 = 16;
+    /// This end has been heard.
+    pub const SEEN: u8 = 32;
+}
+
+/// How the two sessions' headers differ, from the local end's side. Identity
+/// (all zero, scales equal) at the anchor whose session the wire speaks.
+///
+/// Outgoing: `seq += seq_out`, `ack -= seq_in`, `tsval += ts_out`,
+/// `tsecr -= ts_in`. Incoming: `seq += seq_in`, `ack -= seq_out`,
+/// `tsval += ts_in`, `tsecr -= ts_out`. SACK blocks go with the ack. All
+/// modulo 2^32.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Translation {
+    /// Added to the sequence numbers that the local end sends.
+    pub seq_out: u32,
+    /// Added to the sequence numbers that the local end receives.
+    pub seq_in: u32,
+    /// Added to the timestamps that the local end sends.
+    pub ts_out: u32,
+    /// Added to the timestamps that the local end receives.
+    pub ts_in: u32,
+    /// Scale of the windows that the local end sends.
+    pub wscale_local: u8,
+    /// Scale that the far end applies to windows it receives.
+    pub wscale_local_far: u8,
+    /// Scale of the windows that the far end sends.
+    pub wscale_remote_far: u8,
+    /// Scale that the local end applies to windows it receives.
+    pub wscale_remote: u8,
+    /// [`translation`] bits.
+    pub flags: u32,
+}
+
+/// Bits of [`Translation::flags`].
+pub mod translation {
+    /// Only one side negotiated timestamps: overwrite the option with NOPs.
+    pub const STRIP_TIMESTAMPS: u32 = 1;
+    /// Only one side negotiated ECN: clear ECT, CE, ECE and CWR.
+    pub const STRIP_ECN: u32 = 2;
+}
+
+/// The entry of a session. User space maps the array and writes single words;
+/// the programs write the fields under "learnt". No field is written by both
+/// but `two`, whose bits are only ever set (by the programs) or replaced before
+/// the state changes (by user space).
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// CLOCK_BOOTTIME at the SYN, nanoseconds.
+    pub created_ns: u64,
+    /// Bytes first sent by the local end.
+    pub bytes_out: u64,
+    /// Bytes first received by the local end.
+    pub bytes_in: u64,
+    /// A [`State`].
+    pub state: u32,
+    /// [`session`] bits.
+    pub flags: u32,
+
+    // Learnt from packets. Local end's own sequence spaces.
+    /// End of the highest segment the local end sent.
+    pub snd_max: u32,
+    /// Highest ack the local end sent.
+    pub snd_ack: u32,
+    /// End of the highest segment received on the session's own five-tuple.
+    pub rcv_max: u32,
+    /// Highest ack received on the session's own five-tuple.
+    pub rcv_ack: u32,
+    /// Last TSval the local end sent.
+    pub tsval_out: u32,
+    /// Last TSval received on the session's own five-tuple.
+    pub tsval_in: u32,
+    /// What the local end offered.
+    pub local: Offer,
+    /// What the remote end offered.
+    pub remote: Offer,
+
+    /// The session as the local socket knows it.
+    pub key: FlowKey,
+    /// The new subsession, as the wire has it.
+    pub path: FlowKey,
+    /// The interface of the new path.
+    pub ifindex: u32,
+    /// How headers differ between the two.
+    pub translation: Translation,
+
+    // Two paths.
+    /// [`two`] bits.
+    pub two: u32,
+    /// First byte sent on the new path (local end's space).
+    pub cut_out: u32,
+    /// First byte received on the new path (local end's space).
+    pub cut_in: u32,
+    /// Bytes of window the old path may announce; 0 for no limit.
+    pub clamp: u32,
+    /// Highest right window edge that the far end announced on the new path
+    /// (local end's space).
+    pub edge: u32,
+    /// Highest ack that went to the old path in the two-path phase.
+    pub old_ack: u32,
+    /// Highest ack that went to the new path.
+    pub new_ack: u32,
+    /// Packets that took the new path.
+    pub new_packets: u32,
+}
+
+/// Bits of [`Session::flags`].
+pub mod session {
+    /// The local end opened the session (sent the SYN).
+    pub const OPENED_HERE: u32 = 1;
+    /// The local end sent its FIN.
+    pub const FIN_OUT: u32 = 2;
+    /// The remote end's FIN was seen.
+    pub const FIN_IN: u32 = 4;
+    /// A reset was seen, either way.
+    pub const RESET: u32 = 8;
+}
+
+/// Bits of [`Session::two`].
+pub mod two {
+    /// The cutoff shall be where the next packet finds it.
+    pub const CUT_ARMED: u32 = 1;
+    /// `cut_out` is valid.
+    pub const CUT_SET: u32 = 2;
+    /// `cut_in` is valid.
+    pub const CUT_IN_SET: u32 = 4;
+    /// The local end has acknowledged everything before `cut_in`.
+    pub const DRAINED: u32 = 8;
+    /// Something was received on the new path.
+    pub const NEW_HEARD: u32 = 16;
+    /// `edge` is valid.
+    pub const EDGE_SET: u32 = 32;
+    /// `old_ack` is valid.
+    pub const OLD_ACK_SET: u32 = 64;
+    /// `new_ack` is valid.
+    pub const NEW_ACK_SET: u32 = 128;
+}
