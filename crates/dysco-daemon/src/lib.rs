@@ -1,1 +1,12 @@
-//! placeholder
+//! `dyscod` and `dyscoctl`: the session protocol as a sans-IO state machine,
+//! the control channel between daemons, the proxy's side of a removal, the
+//! local API and the command line. Knows nothing of packet bytes.
+
+pub mod api;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod engine;
+pub mod pki;
+pub mod protocol;
+pub mod proxy;
