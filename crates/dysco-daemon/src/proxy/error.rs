@@ -1,0 +1,127 @@
+//! What can go wrong with a pair, in words an operator can act on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::pair::PairId;
+
+/// The proxy's side could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The shim's socket could not be made.
+    #[error(
+        "cannot {what} the shim's socket {path}: {source}; is another dyscod running, and may this one write there?"
+    )]
+    Socket {
+        /// The step that failed.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Why a pair may not lose its proxy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotTransparent {
+    /// The pair is not known, or no longer.
+    #[error("the pair {0} is not known: its sockets were closed, or the shim took its word back")]
+    Gone(PairId),
+    /// No direction is spliced endlessly.
+    #[error(
+        "the proxy may still change the bytes: neither direction is spliced endlessly yet; switch splicing on in the proxy (HAProxy: `option splice-request` and `option splice-response`, `mode tcp`) and let data flow"
+    )]
+    NotSpliced,
+    /// One direction is, and no one vouches for the other.
+    #[error(
+        "the {direction} direction has not been spliced yet and the listener {listener} is not declared transparent; wait until data flows that way, or declare the listener in the configuration (`transparent_listeners`)"
+    )]
+    OneDirection {
+        /// The one that is missing: "forward" or "reverse".
+        direction: &'static str,
+        /// The accepted side's local address.
+        listener: SocketAddr,
+    },
+    /// The proxy itself says that it reads the messages of this listener.
+    #[error(
+        "the {direction} direction has not been spliced yet and the proxy parses the messages of the listener {listener} (frontend {frontend} is in mode {mode}); only an upgraded session, spliced both ways, can leave such a proxy"
+    )]
+    Parsed {
+        /// The one that is missing.
+        direction: &'static str,
+        /// The accepted side's local address.
+        listener: SocketAddr,
+        /// The proxy's name of it.
+        frontend: String,
+        /// Its mode there.
+        mode: String,
+    },
+}
+
+/// The kernel's numbers do not confirm what was claimed, or cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// The pair is not known, or its sockets are no longer those.
+    #[error("the sockets of the pair {0} are gone")]
+    Gone(PairId),
+    /// The claim is false.
+    #[error("process {pid} claims that the {direction} direction changes the count of bytes by {claimed}, but the kernel's numbers show {seen}; the session stays with its proxy: update or remove the shim of that process", pid = .pair.pid)]
+    DeltaMismatch {
+        /// Which pair.
+        pair: PairId,
+        /// "forward" or "reverse".
+        direction: &'static str,
+        /// The shim's delta.
+        claimed: i64,
+        /// The kernel's.
+        seen: i64,
+    },
+    /// No still moment confirmed the claim in time.
+    #[error(
+        "no moment within {waited_ms} ms confirmed the claimed delta of {claimed} in the {direction} direction of the pair {pair} (last seen {seen:?}); the proxy holds bytes back, or the claim is false: try again when the session is calmer"
+    )]
+    NeverStill {
+        /// Which pair.
+        pair: PairId,
+        /// "forward" or "reverse".
+        direction: &'static str,
+        /// The shim's delta.
+        claimed: i64,
+        /// The last consistent reading, if there was one.
+        seen: Option<i64>,
+        /// How long it was tried.
+        waited_ms: u64,
+    },
+    /// A system call failed.
+    #[error("cannot {what} of the pair {pair}: {source}")]
+    System {
+        /// Which pair.
+        pair: PairId,
+        /// The step that failed.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The sockets were not closed; both are as they were, unless it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// The descriptors are of other sockets now; nothing was touched.
+    #[error("the descriptors of the pair {0} belong to other sockets now; nothing was closed")]
+    Changed(PairId),
+    /// A system call failed.
+    #[error(
+        "cannot {what} of the pair {pair}: {source}; dyscod needs CAP_NET_ADMIN and CAP_SYS_PTRACE"
+    )]
+    System {
+        /// Which pair.
+        pair: PairId,
+        /// The step that failed.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
