@@ -1,1 +1,39 @@
-//! Not written yet.
+//! The session protocol, one machine per host and for all of a host's roles.
+//! Knows no socket, no clock and no map: the engine hands in messages, events
+//! and the time, and carries out what comes back.
+//!
+//! A *change* takes the segment between two anchors from one chain to another.
+//! Here it removes one middlebox:
+//!
+//! ```text
+//! left (L)              middle (P)              right (R)
+//!    <----- Leave ---------                                 P measured itself first
+//!    ----- RequestLock --->   ----- RequestLock --->        the lock travels right,
+//!    <---- AckLock --------   <---- AckLock --------        the plan comes back
+//!    ----------------- SetUp --------------------->         R hears the new path
+//!    <---------------- SetUpAck -------------------
+//!    (cut) ----------- Switched ------------------>  (cut)  no way back from here
+//!    <---------------- Switched -------------------
+//!    <---------------- Drained --------------------
+//!    ----------------- Done ---------------------->         old data is acknowledged
+//!    <---------------- DoneAck --------------------
+//!    ----- Done ---------->                                 P closes its sockets
+//!    <---- DoneAck --------
+//! ```
+//!
+//! Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
+//! L has cut nobody cancels: each failure is met by going on.
+
+mod command;
+mod machine;
+mod message;
+pub mod plan;
+mod reason;
+
+pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation};
+pub use machine::{Machine, RecordError, Stats, Time};
+pub use message::{
+    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Plan,
+    Subsession, VERSION,
+};
+pub use reason::{Phase, Reason};

@@ -1,0 +1,312 @@
+//! What the machine wants of its host, what the host answers, and what
+//! operators get to hear.
+
+use std::fmt;
+
+use dysco_common::Translation;
+use serde::{Deserialize, Serialize};
+
+use super::message::{ChangeId, Facts, HostId, Measurement, Subsession};
+use super::reason::Reason;
+
+/// Which anchor a host is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Side {
+    /// Its local end opened the session; it translates.
+    Left,
+    /// Its local end accepted the session; it only rewrites addresses.
+    Right,
+}
+
+/// A host's part in a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// The left anchor.
+    Left,
+    /// The middlebox's host.
+    Middle,
+    /// The right anchor.
+    Right,
+    /// It asked a middlebox's host.
+    Asker,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Left => "left anchor",
+            Role::Middle => "middlebox",
+            Role::Right => "right anchor",
+            Role::Asker => "asker",
+        })
+    }
+}
+
+/// What the host has to do now, in the order given. All are idempotent: after
+/// a restart the machine gives them again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Measure the middlebox on session A; answer [`HostEvent::Measured`].
+    Measure {
+        /// The change.
+        change: ChangeId,
+        /// Session A.
+        subsession: Subsession,
+    },
+    /// Hold this session against other changes; answer [`HostEvent::Locked`].
+    Lock {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        subsession: Subsession,
+    },
+    /// Let go of it.
+    Unlock {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        subsession: Subsession,
+    },
+    /// Reserve a five-tuple for the new path; answer [`HostEvent::Reserved`].
+    Reserve {
+        /// The change.
+        change: ChangeId,
+        /// The left anchor's session.
+        subsession_a: Subsession,
+        /// The right anchor's session.
+        subsession_b: Subsession,
+    },
+    /// Give the reserved five-tuple back.
+    Release {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Enter two paths without a cutoff; answer [`HostEvent::Prepared`].
+    Prepare {
+        /// The change.
+        change: ChangeId,
+        /// Which anchor this host is.
+        side: Side,
+        /// The session as the local socket knows it.
+        own: Subsession,
+        /// The subsession of the new path.
+        new: Subsession,
+        /// How headers differ.
+        translation: Translation,
+    },
+    /// Leave two paths again, back to the old path. Never given after [`Command::Cut`].
+    Unprepare {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Send new data on the new path; answer [`HostEvent::CutDone`], the same
+    /// cutoff when it is cut already.
+    Cut {
+        /// The change.
+        change: ChangeId,
+    },
+    /// The first byte that arrives on the new path. [`HostEvent::Drained`]
+    /// follows, perhaps at once; again when the command is given again.
+    SetCutIn {
+        /// The change.
+        change: ChangeId,
+        /// In the local end's own space.
+        cutoff: u32,
+    },
+    /// All packets take the new path from now on.
+    Complete {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Tombstones, then a silent close of the middlebox's two sockets; answer
+    /// [`HostEvent::Closed`].
+    Close {
+        /// The change.
+        change: ChangeId,
+        /// Session A.
+        subsession_a: Subsession,
+        /// Session B.
+        subsession_b: Subsession,
+    },
+    /// Write this record before any later command is carried out and before
+    /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.
+    Persist {
+        /// The change.
+        change: ChangeId,
+        /// Given back to `Machine::restore` after a restart.
+        record: Vec<u8>,
+    },
+    /// Remove the record.
+    Erase {
+        /// The change.
+        change: ChangeId,
+    },
+}
+
+impl Command {
+    /// The change that it belongs to.
+    pub fn change(&self) -> ChangeId {
+        match self {
+            Command::Measure { change, .. }
+            | Command::Lock { change, .. }
+            | Command::Unlock { change, .. }
+            | Command::Reserve { change, .. }
+            | Command::Release { change }
+            | Command::Prepare { change, .. }
+            | Command::Unprepare { change }
+            | Command::Cut { change }
+            | Command::SetCutIn { change, .. }
+            | Command::Complete { change }
+            | Command::Close { change, .. }
+            | Command::Persist { change, .. }
+            | Command::Erase { change } => *change,
+        }
+    }
+}
+
+/// What happened on this host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostEvent {
+    /// Answers [`Command::Measure`].
+    Measured {
+        /// The change.
+        change: ChangeId,
+        /// What was measured, or why the middlebox cannot leave.
+        result: Result<Measurement, Reason>,
+    },
+    /// Answers [`Command::Lock`].
+    Locked {
+        /// The change.
+        change: ChangeId,
+        /// What is known of the session, sampled now.
+        result: Result<Facts, Reason>,
+    },
+    /// Answers [`Command::Reserve`].
+    Reserved {
+        /// The change.
+        change: ChangeId,
+        /// The new subsession: a port of this host, and the server's end.
+        result: Result<Subsession, Reason>,
+    },
+    /// Answers [`Command::Prepare`].
+    Prepared {
+        /// The change.
+        change: ChangeId,
+        /// Done or not.
+        result: Result<(), Reason>,
+    },
+    /// Answers [`Command::Cut`].
+    CutDone {
+        /// The change.
+        change: ChangeId,
+        /// First byte on the new path, in the local end's own space.
+        cutoff: u32,
+    },
+    /// All old data is acknowledged: what arrived by the local end, what the
+    /// local end sent by the other.
+    Drained {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Answers [`Command::Close`].
+    Closed {
+        /// The change.
+        change: ChangeId,
+        /// Closed (or gone before) or not.
+        result: Result<(), Reason>,
+    },
+    /// [`Command::Persist`] failed.
+    PersistFailed {
+        /// The change.
+        change: ChangeId,
+        /// In the system's words.
+        error: String,
+    },
+    /// A session of this host was closed or reset.
+    SessionGone {
+        /// As the local socket knows it.
+        subsession: Subsession,
+    },
+}
+
+/// How far a change has come on this host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// It was asked for.
+    Requested,
+    /// This host's part of the segment is locked.
+    Locked,
+    /// The new path is heard here.
+    SetUp,
+    /// New data takes the new path.
+    Switched,
+    /// All old data is acknowledged here.
+    Drained,
+    /// Ended: the middlebox is out.
+    Removed,
+    /// Ended: all is as before.
+    RolledBack(Reason),
+    /// Ended before anything changed.
+    Refused(Reason),
+}
+
+impl Progress {
+    /// Nothing follows this.
+    pub fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Progress::Removed | Progress::RolledBack(_) | Progress::Refused(_)
+        )
+    }
+}
+
+/// What operators get to hear.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// A change got further.
+    Progress {
+        /// The change.
+        change: ChangeId,
+        /// This host's part in it.
+        role: Role,
+        /// The session concerned: A at the left, the middle and the asker, B at the right.
+        subsession: Subsession,
+        /// How far.
+        progress: Progress,
+    },
+    /// A peer said what it may not say. It gets no answer.
+    Violation {
+        /// The change named.
+        change: ChangeId,
+        /// The first address of the peer's certificate.
+        from: Option<HostId>,
+        /// The message's name.
+        message: &'static str,
+        /// What was wrong.
+        violation: Violation,
+    },
+    /// Something went wrong that the change survives.
+    Trouble {
+        /// The change.
+        change: ChangeId,
+        /// What.
+        reason: Reason,
+    },
+}
+
+/// What a peer did that it may not do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Violation {
+    /// Not one of the subsession's two ends.
+    #[error("it speaks for a subsession that is not its own")]
+    NotItsSubsession,
+    /// The subsession ends on another host.
+    #[error("it speaks of a subsession that this host is no end of")]
+    NotOurs,
+    /// Not the host that this change expects to hear this from.
+    #[error("this change does not expect that from it")]
+    NotItsPart,
+    /// The five-tuple for the new path is not between the two anchors.
+    #[error("it names a new subsession that is not between the anchors")]
+    ForeignPath,
+}

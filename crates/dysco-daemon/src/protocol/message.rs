@@ -1,0 +1,327 @@
+//! What daemons say to each other, and its form on the wire.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use dysco_common::{Offer, Translation};
+use serde::{Deserialize, Serialize};
+
+use super::reason::{Phase, Reason};
+
+/// Version of the message layout: the first byte of each message.
+pub const VERSION: u8 = 1;
+/// Most bytes of one encoded message.
+pub const MAX_MESSAGE: usize = 4096;
+
+/// Names a change on all of its hosts: 16 random bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChangeId(pub [u8; 16]);
+
+impl fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ChangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A host, by one of its addresses. A host may have several; which of them
+/// are one host's is what its certificate says.
+pub type HostId = IpAddr;
+
+/// The five-tuple between two neighbouring hosts (TCP is implied).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Subsession {
+    /// The end that opened it.
+    pub left: SocketAddr,
+    /// The end that accepted it.
+    pub right: SocketAddr,
+}
+
+impl fmt::Display for Subsession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} > {}", self.left, self.right)
+    }
+}
+
+impl fmt::Debug for Subsession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a host's data plane knows of one of its sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Facts {
+    /// What this host's end offered.
+    pub local: Offer,
+    /// What the other end offered, as it arrived here.
+    pub remote: Offer,
+    /// Last TSval that this host's end sent.
+    pub tsval_out: u32,
+    /// `dysco_common::session::session` bits.
+    pub flags: u32,
+}
+
+/// What the middlebox's host measured of itself, at one still moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Bytes written to B less bytes read from A.
+    pub delta_forward: i64,
+    /// Bytes written to A less bytes read from B.
+    pub delta_reverse: i64,
+    /// Session A, towards the left.
+    pub a: Facts,
+    /// Session B, towards the right.
+    pub b: Facts,
+    /// The timestamp clock of the middlebox's socket on A, now.
+    pub clock_a: u32,
+    /// The timestamp clock of the middlebox's socket on B, now.
+    pub clock_b: u32,
+    /// The subsession that A is paired with.
+    pub subsession_b: Subsession,
+}
+
+/// What a granted lock tells the left anchor. It travels leftwards: the right
+/// anchor begins it, the middle completes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// The right anchor's host.
+    pub right: HostId,
+    /// The right anchor's own subsession, whose numbers the new path speaks.
+    pub subsession: Subsession,
+    /// What the right anchor knows of it.
+    pub right_facts: Facts,
+    /// What the left anchor has to translate; identity until the middle has
+    /// added its part.
+    pub translation: Translation,
+}
+
+/// A message between two daemons. In brackets who says it to whom.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// [anyone on the session to P] Please leave this session (P's right end).
+    Ask {
+        /// The change it would be.
+        change: ChangeId,
+        /// Session A of the middlebox.
+        subsession: Subsession,
+    },
+    /// [P to the asker] What became of it.
+    Asked {
+        /// The change.
+        change: ChangeId,
+        /// Removed, or why not.
+        result: Result<(), Reason>,
+    },
+    /// [P to L] I want to leave: be the left anchor.
+    Leave {
+        /// The change.
+        change: ChangeId,
+        /// The subsession between the two.
+        subsession: Subsession,
+    },
+    /// [L to P, P to R] Lock this subsession.
+    RequestLock {
+        /// The change.
+        change: ChangeId,
+        /// The subsession between the two.
+        subsession: Subsession,
+        /// The left anchor's host.
+        left: HostId,
+        /// What the left anchor knows of its session.
+        left_facts: Facts,
+    },
+    /// [R to P, P to L] Locked.
+    AckLock {
+        /// The change.
+        change: ChangeId,
+        /// What was learnt on the way.
+        plan: Plan,
+    },
+    /// [R to P, P to L, L to P] Not locked.
+    NackLock {
+        /// The change.
+        change: ChangeId,
+        /// Why not.
+        reason: Reason,
+    },
+    /// [L to R] Prepare to hear the new path.
+    SetUp {
+        /// The change.
+        change: ChangeId,
+        /// The right anchor's subsession.
+        subsession: Subsession,
+        /// The one that is to replace it on the wire.
+        new: Subsession,
+    },
+    /// [R to L] The new path is heard.
+    SetUpAck {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [R to L] It is not, and will not be.
+    SetUpNack {
+        /// The change.
+        change: ChangeId,
+        /// Why not.
+        reason: Reason,
+    },
+    /// [L to R, then R to L; L to P for information] New data takes the new path.
+    Switched {
+        /// The change.
+        change: ChangeId,
+        /// First byte of it, as the wire of the new path numbers it.
+        cutoff: u32,
+    },
+    /// [R to L] My local end has acknowledged all that came on the old path.
+    Drained {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to R, then L to P] Nothing of the old path is needed any more.
+    Done {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [R to L, P to L] I am done too.
+    DoneAck {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to P and R, P to R; P to L as a wish] All stays as it was.
+    Cancel {
+        /// The change.
+        change: ChangeId,
+        /// Why.
+        reason: Reason,
+    },
+    /// [who was told] Rolled back.
+    CancelAck {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [P or R to L] What of this change? Answered by what the state implies:
+    /// `Status`, `Switched`, `Done` or `Cancel`.
+    Query {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to who asked] Still at it.
+    Status {
+        /// The change.
+        change: ChangeId,
+        /// Where it is.
+        phase: Phase,
+    },
+}
+
+/// A message that cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// Too long.
+    #[error("encoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
+    Oversized(usize),
+    /// The encoder failed.
+    #[error("encoding a message: {0}")]
+    Malformed(#[source] postcard::Error),
+}
+
+/// Bytes that are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Nothing at all.
+    #[error("decoding a message: it is empty")]
+    Empty,
+    /// Too long.
+    #[error("decoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
+    Oversized(usize),
+    /// Of a daemon with another layout.
+    #[error(
+        "decoding a message: its version is {0}, this daemon speaks {VERSION}; run the same release of dyscod on both hosts"
+    )]
+    Version(u8),
+    /// More bytes than the message takes.
+    #[error("decoding a message: {0} bytes are left over")]
+    Trailing(usize),
+    /// Truncated or garbage.
+    #[error("decoding a message: {0}")]
+    Malformed(#[source] postcard::Error),
+}
+
+impl Message {
+    /// The change that it speaks of.
+    pub fn change(&self) -> ChangeId {
+        match self {
+            Message::Ask { change, .. }
+            | Message::Asked { change, .. }
+            | Message::Leave { change, .. }
+            | Message::RequestLock { change, .. }
+            | Message::AckLock { change, .. }
+            | Message::NackLock { change, .. }
+            | Message::SetUp { change, .. }
+            | Message::SetUpAck { change }
+            | Message::SetUpNack { change, .. }
+            | Message::Switched { change, .. }
+            | Message::Drained { change }
+            | Message::Done { change }
+            | Message::DoneAck { change }
+            | Message::Cancel { change, .. }
+            | Message::CancelAck { change }
+            | Message::Query { change }
+            | Message::Status { change, .. } => *change,
+        }
+    }
+
+    /// Its name, for logs and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Ask { .. } => "Ask",
+            Message::Asked { .. } => "Asked",
+            Message::Leave { .. } => "Leave",
+            Message::RequestLock { .. } => "RequestLock",
+            Message::AckLock { .. } => "AckLock",
+            Message::NackLock { .. } => "NackLock",
+            Message::SetUp { .. } => "SetUp",
+            Message::SetUpAck { .. } => "SetUpAck",
+            Message::SetUpNack { .. } => "SetUpNack",
+            Message::Switched { .. } => "Switched",
+            Message::Drained { .. } => "Drained",
+            Message::Done { .. } => "Done",
+            Message::DoneAck { .. } => "DoneAck",
+            Message::Cancel { .. } => "Cancel",
+            Message::CancelAck { .. } => "CancelAck",
+            Message::Query { .. } => "Query",
+            Message::Status { .. } => "Status",
+        }
+    }
+
+    /// The bytes of the message: a version byte, then postcard.
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let bytes = postcard::to_extend(self, vec![VERSION]).map_err(EncodeError::Malformed)?;
+        if bytes.len() > MAX_MESSAGE {
+            return Err(EncodeError::Oversized(bytes.len()));
+        }
+        Ok(bytes)
+    }
+
+    /// The message that these bytes are, all of them.
+    pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(DecodeError::Oversized(bytes.len()));
+        }
+        let (&version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let (message, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Malformed)?;
+        if !rest.is_empty() {
+            return Err(DecodeError::Trailing(rest.len()));
+        }
+        Ok(message)
+    }
+}

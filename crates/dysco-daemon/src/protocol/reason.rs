@@ -1,0 +1,218 @@
+//! Why a change was refused or rolled back, in words an operator can act on:
+//! what, why, and the mend.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{ChangeId, HostId, Subsession};
+
+/// Where a change is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
+pub enum Phase {
+    /// The middlebox measures itself.
+    Measuring,
+    /// The middlebox has asked its left neighbour to be the anchor.
+    Leaving,
+    /// The lock is on its way to the right anchor and back.
+    Locking,
+    /// The middlebox's part is settled; the anchors act.
+    Locked,
+    /// The left anchor prepares the new path.
+    Preparing,
+    /// The right anchor prepares the new path.
+    SettingUp,
+    /// The left anchor cuts: no way back from here on.
+    Cutting,
+    /// The left anchor has cut, the right one has not answered.
+    Switching,
+    /// Both have cut; old data drains.
+    Draining,
+    /// All is drained; the anchors and the middlebox let go of the old path.
+    Completing,
+    /// The middlebox closes its sockets.
+    Closing,
+    /// Rolling back.
+    Cancelling,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Measuring => "measuring",
+            Phase::Leaving => "asking the left neighbour",
+            Phase::Locking => "locking",
+            Phase::Locked => "waiting for the anchors",
+            Phase::Preparing => "preparing the new path",
+            Phase::SettingUp => "setting up the new path",
+            Phase::Cutting => "cutting",
+            Phase::Switching => "switching",
+            Phase::Draining => "draining",
+            Phase::Completing => "completing",
+            Phase::Closing => "closing the middlebox's sockets",
+            Phase::Cancelling => "rolling back",
+        })
+    }
+}
+
+/// Why a change was refused or rolled back. Text that came from another host
+/// is escaped when shown.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Reason {
+    /// Nobody answers there.
+    #[error(
+        "no dyscod answers at {0}: it is not running there, or its control port is closed; start it and open the port, or leave this session alone"
+    )]
+    NoAgent(HostId),
+    /// The data plane has not seen its SYN.
+    #[error(
+        "a host does not track {0}: it was opened before dyscod ran there, or no rule covers it; widen the tracking rules and wait for a new connection"
+    )]
+    NotTracked(Subsession),
+    /// Some host did not see both SYNs.
+    #[error(
+        "the opening of the session was not seen whole: it began before dyscod ran, or passes a host by; wait for a new connection"
+    )]
+    NotSeen,
+    /// Another change has it.
+    #[error("the session is locked by change {0}: wait until that one ends, then ask again")]
+    LockedByAnother(ChangeId),
+    /// The middlebox still touches bytes.
+    #[error(
+        "the middlebox is not proven byte-transparent from now on: {}; let it relay in TCP mode with splicing, or declare its listener transparent",
+        .0.escape_debug()
+    )]
+    NotTransparent(String),
+    /// The middlebox added or removed bytes between two measurements.
+    #[error(
+        "the middlebox changed its byte count while the lock was taken (forward {before_forward} to {after_forward}, reverse {before_reverse} to {after_reverse}): it still rewrites; ask again when it only relays"
+    )]
+    DeltaMoved {
+        /// First measurement.
+        before_forward: i64,
+        /// Second measurement.
+        after_forward: i64,
+        /// First measurement.
+        before_reverse: i64,
+        /// Second measurement.
+        after_reverse: i64,
+    },
+    /// SACK on one session only.
+    #[error(
+        "SACK is negotiated on one side of the middlebox only: SACK blocks cannot be invented; set net.ipv4.tcp_sack alike on all three hosts and wait for a new connection"
+    )]
+    SackMismatch,
+    /// One end would send what the other never agreed to take.
+    #[error(
+        "segments of up to {sends} bytes from the {from} end would meet an end that takes {accepts}: give both sides of the middlebox the same MTU, or clamp the MSS, and wait for a new connection"
+    )]
+    MssMismatch {
+        /// Which end sends.
+        from: End,
+        /// The MSS it was told.
+        sends: u16,
+        /// The MSS the other end announced.
+        accepts: u16,
+    },
+    /// MD5, TCP-AO, MPTCP or AccECN.
+    #[error(
+        "the session uses MD5, TCP-AO, MPTCP or AccECN, which bind it to its five-tuple or which no translation knows: switch that option off for it, or keep the middlebox"
+    )]
+    Foreign,
+    /// The anchor and the middlebox saw different openings.
+    #[error(
+        "{0} arrives changed at its other end (sequence numbers or options): something between the two hosts rewrites it; take that out, or keep the middlebox"
+    )]
+    Rewritten(Subsession),
+    /// No free source port.
+    #[error(
+        "all source ports for new paths to that server are taken: widen new_path_ports in the configuration, or wait until sessions end"
+    )]
+    PortsExhausted,
+    /// The anchors cannot reach each other.
+    #[error("there is no route to {0}: the anchors must reach each other without the middlebox")]
+    NoRoute(HostId),
+    /// It would not carry the session.
+    #[error(
+        "the new path cannot be used: {}; let the anchors' hosts reach each other on it, or keep the middlebox",
+        .0.escape_debug()
+    )]
+    NewPathUnusable(String),
+    /// Two of the three hosts are one.
+    #[error(
+        "two of client, middlebox and server are on the host {0}: this way of leaving needs three hosts; use another mode"
+    )]
+    SameHost(HostId),
+    /// Nobody answered in time.
+    #[error(
+        "no answer in time while {0}: the control channel or a data plane is stuck; see `dyscoctl status` on the hosts of the session, then ask again"
+    )]
+    TimedOut(Phase),
+    /// The session is ending.
+    #[error("the session is closing or gone: nothing is left to remove")]
+    Closing,
+    /// The operator changed their mind.
+    #[error("cancelled by the operator")]
+    Cancelled,
+    /// Nothing is known of it.
+    #[error(
+        "a host knows nothing of this change: it ended or its daemon started anew; ask again if the middlebox is still there"
+    )]
+    UnknownChange,
+    /// Too many at once.
+    #[error("the host {0} has as many changes under way as it takes: ask again in a while")]
+    Busy(HostId),
+    /// The record that must outlive a crash cannot be written.
+    #[error(
+        "the record of the change cannot be written: {}; free space in the state directory",
+        .0.escape_debug()
+    )]
+    NoRecord(String),
+    /// A message named things that do not belong together.
+    #[error(
+        "the message {0} does not fit the change it names: run the same release of dyscod on all hosts of the session"
+    )]
+    Inconsistent(MessageName),
+    /// A host's own failure, in its own words.
+    #[error("a host failed at it: {}; see the log of its dyscod", .0.escape_debug())]
+    Failed(String),
+}
+
+/// One of a session's two ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum End {
+    /// The one that opened it.
+    Left,
+    /// The one that accepted it.
+    Right,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Left => "left",
+            End::Right => "right",
+        })
+    }
+}
+
+/// The messages that can be inconsistent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MessageName {
+    /// `AckLock`.
+    AckLock,
+    /// `SetUp`.
+    SetUp,
+}
+
+impl fmt::Display for MessageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// First wait before a message is said again.
+pub const RETRANSMIT_FIRST: Duration = Duration::from_millis(200);
+/// Longest wait before a message is said again.
+pub const RETRANSMIT_MAX: Duration = Duration::from_secs(5);
