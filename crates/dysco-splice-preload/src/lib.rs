@@ -1,1 +1,40 @@
-//! placeholder
+//! The shim: preloaded into an unmodified proxy, it counts the bytes that the
+//! proxy reads and writes on each descriptor, sees which two sockets it splices
+//! between, and tells `dyscod` of its host. It needs no privilege, never waits,
+//! never allocates after start, and without a daemon changes nothing.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `hooks` | the libc functions it stands before, a few lines each |
+//! | `real` | the functions of libc itself |
+//! | `table` | one slot of counters for each descriptor |
+//! | `track` | what each call means for the counters and for pairs |
+//! | `link` | the datagram socket to the daemon |
+//! | `call` | `dysco_splice`, for programs that say it themselves |
+//!
+//! Not seen: system calls made without libc (Go's `io.Copy`), descriptors
+//! duplicated by `fcntl(F_DUPFD)` or passed to another process, io_uring,
+//! `recvmmsg` and `sendmmsg`. The daemon checks each claim against the kernel's
+//! numbers, so that what is missed here costs a removal, never a byte.
+
+mod call;
+#[cfg(not(test))]
+mod hooks;
+mod link;
+#[cfg(not(test))]
+mod real;
+mod table;
+mod track;
+
+pub use call::dysco_splice;
+
+/// Runs before `main`, while paths and privileges are still the starter's.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = {
+    extern "C" fn start() {
+        link::start();
+    }
+    start
+};

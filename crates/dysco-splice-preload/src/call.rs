@@ -1,0 +1,83 @@
+//! `dysco_splice`: a program says itself what it relays.
+
+use dysco_common::shim::{ReportKind, report};
+
+use crate::link::{self, Sent, set_errno};
+use crate::table::{kind, slot};
+use crate::track;
+
+/// From now on the program moves every byte of `fd_in` to `fd_out` unchanged;
+/// so far it has written `delta` bytes more to `fd_out` than it has read from
+/// `fd_in`, bytes that it still holds counted as written. One call for each
+/// direction. Returns 0, or -1 and errno: see `dysco.h`.
+///
+/// # Safety
+/// None is needed: both are plain numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_splice(
+    fd_in: libc::c_int,
+    fd_out: libc::c_int,
+    delta: libc::c_int,
+) -> libc::c_int {
+    match declare(fd_in, fd_out, i64::from(delta)) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn declare(fd_in: i32, fd_out: i32, delta: i64) -> Result<(), i32> {
+    check(fd_in)?;
+    check(fd_out)?;
+    if fd_in == fd_out {
+        return Err(libc::EINVAL);
+    }
+    let (Some(a), Some(b)) = (slot(fd_in), slot(fd_out)) else {
+        return Err(libc::EMFILE);
+    };
+    for (fd, s) in [(fd_in, a), (fd_out, b)] {
+        // Not seen being made: inherited, or made by a raw system call.
+        if s.kind.load(core::sync::atomic::Ordering::Relaxed) == kind::NONE {
+            track::opened(fd, kind::SOCKET);
+        }
+    }
+    let mut r = link::report(ReportKind::Called);
+    r.fd_in = fd_in;
+    r.fd_out = fd_out;
+    r.flags = report::FORWARD_ENDLESS | track::accepted_bit(a);
+    r.delta_forward = delta;
+    track::declare(a.life(fd_in), b.life(fd_out), delta);
+    let mut sent = link::send(&r);
+    if sent == Sent::NoDaemon && link::look() {
+        track::owe_all();
+        sent = link::send(&r);
+    }
+    match sent {
+        Sent::Yes => Ok(()),
+        Sent::Full => {
+            track::owe_all();
+            Err(libc::EAGAIN)
+        }
+        Sent::NoDaemon => Err(libc::ENOTCONN),
+    }
+}
+
+/// A connected TCP socket?
+fn check(fd: i32) -> Result<(), i32> {
+    let mut protocol: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: option and length are our own.
+    let r = unsafe {
+        let p = (&raw mut protocol).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, p, &mut len)
+    };
+    if r != 0 {
+        return Err(link::errno());
+    }
+    if protocol != libc::IPPROTO_TCP {
+        return Err(libc::EPROTOTYPE);
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! The datagram socket to the daemon. Made before `main`; never waited on.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed,
+};
+
+use dysco_common::shim::{MAGIC, Report, ReportKind, VERSION};
+
+const DEFAULT_PATH: &[u8] = b"/run/dysco/shim.sock";
+/// Out of the way of a program that numbers its own from below.
+const HIGH: i32 = 1000;
+
+static FD: AtomicI32 = AtomicI32::new(-1);
+/// Inode of our socket: the program may have closed it and reused its number.
+static INODE: AtomicU64 = AtomicU64::new(0);
+static CONNECTED: AtomicBool = AtomicBool::new(false);
+static EPOCH: AtomicU32 = AtomicU32::new(1);
+static LAST_LOOK: AtomicI64 = AtomicI64::new(0);
+static PATH: Path = Path(UnsafeCell::new(MaybeUninit::zeroed()));
+
+/// Where the daemon listens; written once, by the constructor.
+struct Path(UnsafeCell<MaybeUninit<libc::sockaddr_un>>);
+// SAFETY: written before any other thread exists, only read afterwards.
+unsafe impl Sync for Path {}
+
+/// How a report fared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// The daemon has it.
+    Yes,
+    /// The daemon's queue is full: try again soon.
+    Full,
+    /// There is no daemon now.
+    NoDaemon,
+}
+
+/// Raises with each new connection; never 0.
+pub fn epoch() -> u32 {
+    EPOCH.load(Relaxed)
+}
+
+/// Is this descriptor ours, and not the program's?
+#[inline(always)]
+pub fn is_ours(fd: i32) -> bool {
+    fd >= 0 && fd == FD.load(Relaxed) && intact(fd)
+}
+
+/// Our descriptor's number, or -1.
+pub fn fd() -> i32 {
+    FD.load(Relaxed)
+}
+
+/// Makes the socket and says hello.
+pub fn start() {
+    store_path();
+    open();
+    // SAFETY: both handlers are plain functions of this library.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    hello();
+}
+
+extern "C" fn forked() {
+    LAST_LOOK.store(0, Relaxed);
+    crate::track::forked();
+}
+
+fn hello() {
+    send(&report(ReportKind::Hello));
+}
+
+/// A report of this kind about nothing.
+pub fn report(kind: ReportKind) -> Report {
+    Report {
+        magic: MAGIC,
+        version: VERSION,
+        kind: kind as u16,
+        flags: 0,
+        fd_in: -1,
+        fd_out: -1,
+        pipe_forward: -1,
+        pipe_reverse: -1,
+        reserved: 0,
+        delta_forward: 0,
+        delta_reverse: 0,
+    }
+}
+
+fn store_path() {
+    // SAFETY: getenv returns null or a C string that lives until setenv; this
+    // runs before main, so nothing changes the environment meanwhile. All-zero
+    // is a valid sockaddr_un.
+    unsafe {
+        let mut addr: libc::sockaddr_un = core::mem::zeroed();
+        addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let env = libc::getenv(c"DYSCO_SHIM_SOCKET".as_ptr());
+        let path = if env.is_null() {
+            DEFAULT_PATH
+        } else {
+            core::ffi::CStr::from_ptr(env).to_bytes()
+        };
+        // One that does not fit stays empty, and is never connected to.
+        if path.len() < addr.sun_path.len() {
+            for (to, from) in addr.sun_path.iter_mut().zip(path) {
+                *to = *from as libc::c_char;
+            }
+        }
+        PATH.0.get().write(MaybeUninit::new(addr));
+    }
+}
+
+// The calls below go round our own hooks.
+
+fn open() {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers, but for fstat's result, which is ours.
+    unsafe {
+        let low = libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0) as i32;
+        if low < 0 {
+            return;
+        }
+        let mut limit: libc::rlimit = core::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let top = i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX);
+        let least = if top > HIGH + 24 {
+            HIGH
+        } else {
+            (top - 24).max(3)
+        };
+        let high = libc::syscall(libc::SYS_fcntl, low, libc::F_DUPFD_CLOEXEC, least) as i32;
+        let fd = if high < 0 { low } else { high };
+        if high >= 0 {
+            libc::syscall(libc::SYS_close, low);
+        }
+        INODE.store(inode(fd), Relaxed);
+        FD.store(fd, Relaxed);
+    }
+    connect();
+}
+
+fn inode(fd: i32) -> u64 {
+    // SAFETY: all-zero is a valid stat; the call fills ours.
+    unsafe {
+        let mut st: libc::stat = core::mem::zeroed();
+        if libc::fstat(fd, &mut st) != 0 || st.st_mode & libc::S_IFMT != libc::S_IFSOCK {
+            return 0;
+        }
+        st.st_ino
+    }
+}
+
+fn intact(fd: i32) -> bool {
+    let want = INODE.load(Relaxed);
+    want != 0 && inode(fd) == want
+}
+
+fn connect() -> bool {
+    let fd = FD.load(Relaxed);
+    let len = size_of::<libc::sockaddr_un>();
+    // SAFETY: the address was written by the constructor (zero before it: then
+    // the family is AF_UNSPEC and nothing is sent anywhere).
+    let r = unsafe { libc::syscall(libc::SYS_connect, fd, PATH.0.get(), len) };
+    CONNECTED.store(r == 0, Relaxed);
+    r == 0
+}
+
+/// Is there a (new) daemon? True if one was found that knows no pair of ours.
+/// For once a second: says hello, which is also how a lost daemon is noticed.
+#[cold]
+pub fn look() -> bool {
+    if INODE.load(Relaxed) == 0 {
+        return false;
+    }
+    let before = errno();
+    hello();
+    let mut found = false;
+    if !CONNECTED.load(Relaxed) {
+        if !intact(FD.load(Relaxed)) {
+            open();
+        }
+        found = CONNECTED.load(Relaxed) || connect();
+    }
+    if found {
+        EPOCH.fetch_add(1, Relaxed);
+        hello();
+    }
+    set_errno(before);
+    found
+}
+
+/// Has a second passed since the last look? Says so to one thread only.
+pub fn due() -> bool {
+    let now = seconds();
+    let last = LAST_LOOK.load(Relaxed);
+    now != last
+        && LAST_LOOK
+            .compare_exchange(last, now, Relaxed, Relaxed)
+            .is_ok()
+}
+
+fn seconds() -> i64 {
+    // SAFETY: fills our own timespec.
+    unsafe {
+        let mut t: libc::timespec = core::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t);
+        t.tv_sec
+    }
+}
+
+/// Sends one report, never waiting. The program's errno stays as it was.
+pub fn send(r: &Report) -> Sent {
+    if !CONNECTED.load(Relaxed) {
+        return Sent::NoDaemon;
+    }
+    let fd = FD.load(Relaxed);
+    if !intact(fd) {
+        CONNECTED.store(false, Relaxed);
+        return Sent::NoDaemon;
+    }
+    let before = errno();
+    let bytes = r.to_bytes();
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is ours and of this length.
+    let n = unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            fd,
+            bytes.as_ptr(),
+            bytes.len(),
+            flags,
+            0usize,
+            0usize,
+        )
+    };
+    let why = errno();
+    set_errno(before);
+    if n == bytes.len() as libc::c_long {
+        return Sent::Yes;
+    }
+    match why {
+        libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Sent::Full,
+        _ => {
+            CONNECTED.store(false, Relaxed);
+            Sent::NoDaemon
+        }
+    }
+}
+
+/// The calling thread's errno.
+pub fn errno() -> i32 {
+    // SAFETY: always a valid pointer to this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the calling thread's errno.
+pub fn set_errno(e: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = e }
+}

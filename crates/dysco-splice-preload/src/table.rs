@@ -1,0 +1,180 @@
+//! One slot of counters for each descriptor, in lazily mapped memory.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
+
+/// Descriptors from here on are not watched.
+pub const CAPACITY: usize = 1 << 20;
+
+/// What a descriptor is.
+pub mod kind {
+    /// Not watched.
+    pub const NONE: u32 = 0;
+    /// A socket that this process made.
+    pub const SOCKET: u32 = 1;
+    /// A socket that this process accepted.
+    pub const ACCEPTED: u32 = 2;
+    /// The read end of a pipe.
+    pub const PIPE_READ: u32 = 3;
+    /// The write end of a pipe.
+    pub const PIPE_WRITE: u32 = 4;
+}
+
+/// Bits of [`Slot::flags`].
+pub mod flag {
+    /// Pipe: the last splice into it asked for no end.
+    pub const ASKED_ENDLESS: u32 = 1;
+    /// Socket: what is written here comes from `from`, endlessly, delta steady.
+    pub const ENDLESS: u32 = 2;
+    /// Socket: the program declared that direction itself.
+    pub const DECLARED: u32 = 4;
+    /// Socket: not to be paired (again).
+    pub const UNFIT: u32 = 8;
+}
+
+/// A descriptor in one of its lives: 0 is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Life(pub u64);
+
+impl Life {
+    /// No descriptor.
+    pub const NONE: Life = Life(0);
+
+    /// The number.
+    pub fn fd(self) -> i32 {
+        (self.0 >> 32) as i32 - 1
+    }
+
+    /// Its slot, if it still lives.
+    pub fn slot(self) -> Option<&'static Slot> {
+        let s = slot(self.fd())?;
+        (s.life(self.fd()) == self).then_some(s)
+    }
+}
+
+/// What is known of one descriptor. All zero at first.
+#[repr(C, align(128))]
+pub struct Slot {
+    generation: AtomicU32,
+    /// A [`kind`].
+    pub kind: AtomicU32,
+    /// Bytes consumed.
+    pub read: AtomicU64,
+    /// Bytes written.
+    pub written: AtomicU64,
+    /// The other socket of the pair, or the other end of the pipe.
+    pub peer: AtomicU64,
+    /// [`flag`] bits.
+    pub flags: AtomicU32,
+    /// Read end of the pipe last moved from to here.
+    pub pipe: AtomicI32,
+    /// Pipe read end: whose bytes are in it. Socket: who is spliced to here.
+    pub from: AtomicU64,
+    /// Pipe read end: bytes in it. Socket: the direction's delta at the last move.
+    pub level: AtomicI64,
+    /// Socket: bytes read from it that are in a pipe now.
+    pub piped: AtomicI64,
+    /// Socket: the direction's delta as last told.
+    pub told_delta: AtomicI64,
+    /// Socket: `written` when last told.
+    pub told_at: AtomicU64,
+    /// Pair's first socket: the link's epoch it was told in; 0 if it is owed.
+    pub told_epoch: AtomicU32,
+    /// Reports that took a claim back or moved a delta.
+    pub noise: AtomicU32,
+}
+
+impl Slot {
+    /// This life of the descriptor.
+    pub fn life(&self, fd: i32) -> Life {
+        Life((fd as u64).wrapping_add(1) << 32 | u64::from(self.generation.load(Relaxed)))
+    }
+
+    /// The other socket, or the other end.
+    pub fn peer(&self) -> Life {
+        Life(self.peer.load(Relaxed))
+    }
+
+    /// Is the flag set?
+    pub fn has(&self, bits: u32) -> bool {
+        self.flags.load(Relaxed) & bits != 0
+    }
+
+    /// A new life, of this kind.
+    pub fn begin(&self, kind: u32) {
+        self.generation.fetch_add(1, Relaxed);
+        self.read.store(0, Relaxed);
+        self.written.store(0, Relaxed);
+        self.peer.store(0, Relaxed);
+        self.flags.store(0, Relaxed);
+        self.pipe.store(-1, Relaxed);
+        self.from.store(0, Relaxed);
+        self.level.store(0, Relaxed);
+        self.piped.store(0, Relaxed);
+        self.told_delta.store(0, Relaxed);
+        self.told_at.store(0, Relaxed);
+        self.told_epoch.store(0, Relaxed);
+        self.noise.store(0, Relaxed);
+        self.kind.store(kind, Relaxed);
+    }
+}
+
+static TABLE: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The highest descriptor that was ever watched.
+pub fn highest() -> i32 {
+    HIGHEST.load(Relaxed) as i32
+}
+
+/// The slot of a descriptor; none for one out of range, or without memory.
+#[inline(always)]
+pub fn slot(fd: i32) -> Option<&'static Slot> {
+    let i = fd as usize;
+    if i >= CAPACITY {
+        return None;
+    }
+    let table = NonNull::new(TABLE.load(Relaxed)).or_else(map)?;
+    // SAFETY: the mapping holds CAPACITY slots, lives as long as the process,
+    // and an all-zero slot is a valid one; slots hold only atomics.
+    Some(unsafe { table.add(i).as_ref() })
+}
+
+/// Begins a new life of a descriptor.
+pub fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
+    let s = slot(fd)?;
+    s.begin(kind);
+    HIGHEST.fetch_max(fd as usize, Relaxed);
+    Some(s)
+}
+
+#[cold]
+fn map() -> Option<NonNull<Slot>> {
+    let len = CAPACITY * size_of::<Slot>();
+    // SAFETY: a fresh anonymous mapping; nothing else uses it.
+    let p = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: our own mapping; keeps gigabytes of holes out of core dumps.
+    unsafe { libc::madvise(p, len, libc::MADV_DONTDUMP) };
+    match TABLE.compare_exchange(core::ptr::null_mut(), p.cast(), Relaxed, Relaxed) {
+        Ok(_) => NonNull::new(p.cast()),
+        Err(first) => {
+            // SAFETY: another thread was first; this mapping was never shared.
+            unsafe { libc::munmap(p, len) };
+            NonNull::new(first)
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! What each call means: bytes counted, pairs found, claims made and taken back.
+//!
+//! A direction A to B is transparent when A is spliced into a pipe without an
+//! end, and two moves in a row from that pipe to B leave the same delta (bytes
+//! written to B and in the pipe, less bytes read from A).
+
+use core::sync::atomic::{
+    AtomicBool, AtomicI32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use dysco_common::shim::{Report, ReportKind, report};
+
+use crate::link::{self, Sent};
+use crate::table::{self, Life, Slot, flag, kind, slot};
+
+/// A splice of at least this length asks for all there will ever be.
+pub const ENDLESS: usize = 1 << 30;
+/// A pair is told again after so many bytes, should the daemon have missed it.
+const TELL_AGAIN: u64 = 64 << 20;
+/// A socket that moves its delta more often than this is being rewritten.
+const MAX_NOISE: u32 = 256;
+
+/// How often to try a full queue before the program waits.
+const PATIENCE: usize = 64;
+
+/// Somebody's report did not get through: pairs are to be told again.
+static OWED: AtomicBool = AtomicBool::new(false);
+/// Where telling again goes on.
+static CURSOR: AtomicI32 = AtomicI32::new(0);
+/// Held while a report is composed and sent, so that the last one sent is the
+/// newest. Only ever tried: a signal handler may hold it, or a fork freeze it.
+static TELLING: AtomicBool = AtomicBool::new(false);
+
+/// The child of a fork: nobody is telling.
+pub fn forked() {
+    TELLING.store(false, Relaxed);
+}
+
+/// `fd` gave `n` bytes to the program.
+#[inline(always)]
+pub fn read(fd: i32, n: isize) {
+    if n > 0
+        && let Some(s) = slot(fd)
+        && s.kind.load(Relaxed) != kind::NONE
+    {
+        s.read.fetch_add(n as u64, Relaxed);
+        if s.peer.load(Relaxed) != 0 {
+            read_of_known(fd, s, n as i64);
+        }
+    }
+}
+
+/// `fd` took `n` bytes from the program.
+#[inline(always)]
+pub fn wrote(fd: i32, n: isize) {
+    if n > 0
+        && let Some(s) = slot(fd)
+        && s.kind.load(Relaxed) != kind::NONE
+    {
+        s.written.fetch_add(n as u64, Relaxed);
+        if s.peer.load(Relaxed) != 0 {
+            wrote_to_known(fd, s, n as i64);
+        }
+    }
+}
+
+#[cold]
+fn read_of_known(fd: i32, s: &'static Slot, n: i64) {
+    match s.kind.load(Relaxed) {
+        kind::PIPE_READ => {
+            s.level.fetch_sub(n, Relaxed);
+        }
+        kind::PIPE_WRITE => {}
+        _ => {
+            let peer = s.peer();
+            if let Some(b) = peer.slot()
+                && b.has(flag::ENDLESS)
+                && !b.has(flag::DECLARED)
+            {
+                take_back(s.life(fd), peer);
+            }
+        }
+    }
+}
+
+#[cold]
+fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
+    match s.kind.load(Relaxed) {
+        kind::PIPE_WRITE => {
+            // Bytes of the program's own: whatever is in the pipe has no source.
+            if let Some(p) = s.peer().slot() {
+                p.from.store(0, Relaxed);
+                p.level.fetch_add(n, Relaxed);
+            }
+        }
+        kind::PIPE_READ => {}
+        _ if s.has(flag::DECLARED) => {}
+        _ => {
+            let a = s.peer();
+            if s.has(flag::ENDLESS) {
+                take_back(a, s.life(fd));
+            } else if let Some(sa) = a.slot()
+                && delta(sa, s) != s.told_delta.load(Relaxed)
+            {
+                noisy(a, s.life(fd));
+            }
+        }
+    }
+}
+
+/// Bytes written to B less bytes read from A, those in a pipe counted as written.
+fn delta(a: &Slot, b: &Slot) -> i64 {
+    let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
+    gone.wrapping_add(a.piped.load(Relaxed))
+}
+
+/// The claim of A to B is broken: it must be earned again.
+fn take_back(a: Life, b: Life) {
+    if let Some(s) = b.slot() {
+        s.flags.fetch_and(!flag::ENDLESS, Relaxed);
+        s.from.store(0, Relaxed);
+        noisy(a, b);
+    }
+}
+
+/// Tells what changed of A to B, unless that happens all the time.
+fn noisy(a: Life, b: Life) {
+    let Some(s) = b.slot() else { return };
+    if s.noise.fetch_add(1, Relaxed) < MAX_NOISE {
+        tell(a, b);
+    } else {
+        s.flags.fetch_or(flag::UNFIT, Relaxed);
+        part(b);
+    }
+}
+
+/// `n` bytes went from one descriptor to another by a splice of `len`.
+#[inline]
+pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
+    let (Some(f), Some(t)) = (slot(from), slot(to)) else {
+        return;
+    };
+    if n <= 0 {
+        return;
+    }
+    match (f.kind.load(Relaxed), t.kind.load(Relaxed)) {
+        (kind::SOCKET | kind::ACCEPTED, kind::PIPE_WRITE) => {
+            into_pipe(f.life(from), f, t.peer(), n as i64, len);
+        }
+        (kind::PIPE_READ, kind::SOCKET | kind::ACCEPTED) => {
+            out_of_pipe(from, f, t.life(to), t, n as i64);
+        }
+        // Pipe to pipe, or a file: counted, and no source to be known.
+        _ => {
+            read(from, n);
+            wrote(to, n);
+        }
+    }
+}
+
+fn into_pipe(a: Life, sa: &Slot, pipe: Life, n: i64, len: usize) {
+    let Some(p) = pipe.slot() else { return };
+    if p.level.load(Relaxed) == 0 {
+        p.from.store(a.0, Relaxed);
+    } else if p.from.load(Relaxed) != a.0 {
+        p.from.store(0, Relaxed);
+    }
+    if len >= ENDLESS {
+        p.flags.fetch_or(flag::ASKED_ENDLESS, Relaxed);
+    } else {
+        p.flags.fetch_and(!flag::ASKED_ENDLESS, Relaxed);
+    }
+    p.level.fetch_add(n, Relaxed);
+    sa.piped.fetch_add(n, Relaxed);
+    sa.read.fetch_add(n as u64, Relaxed);
+}
+
+fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
+    let left = p.level.fetch_sub(n, Relaxed) - n;
+    let total = sb
+        .written
+        .fetch_add(n as u64, Relaxed)
+        .wrapping_add(n as u64);
+    settle();
+    let a = Life(p.from.load(Relaxed));
+    let Some(sa) = a.slot() else {
+        // Spliced from nowhere: whatever was claimed of B is not so.
+        if sb.has(flag::ENDLESS) {
+            take_back(sb.peer(), b);
+        }
+        return;
+    };
+    sa.piped.fetch_sub(n, Relaxed);
+    if sb.has(flag::DECLARED | flag::UNFIT) || sa.has(flag::UNFIT) || left < 0 {
+        return;
+    }
+    let now = delta(sa, sb);
+    let steady = sb.from.swap(a.0, Relaxed) == a.0 && sb.level.swap(now, Relaxed) == now;
+    sb.pipe.store(pipe, Relaxed);
+    let endless = steady && p.has(flag::ASKED_ENDLESS);
+    let was = sb.has(flag::ENDLESS);
+    if endless && !was {
+        sb.flags.fetch_or(flag::ENDLESS, Relaxed);
+        pair(a, b);
+        tell(a, b);
+    } else if was && !endless {
+        take_back(a, b);
+    } else if endless && total.wrapping_sub(sb.told_at.load(Relaxed)) > TELL_AGAIN {
+        tell(a, b);
+    } else if sb.peer() == a && now != sb.told_delta.load(Relaxed) {
+        noisy(a, b);
+    }
+}
+
+/// Makes the two each other's peers, and nobody else's.
+pub fn pair(a: Life, b: Life) {
+    let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
+        return;
+    };
+    if sa.peer() != b {
+        part(a);
+        sa.peer.store(b.0, Relaxed);
+    }
+    if sb.peer() != a {
+        part(b);
+        sb.peer.store(a.0, Relaxed);
+    }
+}
+
+/// Nothing that was said of this socket holds any more.
+#[cold]
+pub fn part(one: Life) {
+    let Some(s) = one.slot() else { return };
+    let other = Life(s.peer.swap(0, Relaxed));
+    if other == Life::NONE {
+        return;
+    }
+    s.flags
+        .fetch_and(!(flag::ENDLESS | flag::DECLARED), Relaxed);
+    if let Some(o) = other.slot()
+        && o.peer() == one
+    {
+        o.peer.store(0, Relaxed);
+        o.flags
+            .fetch_and(!(flag::ENDLESS | flag::DECLARED), Relaxed);
+    }
+    let (a, b) = ordered(one, s, other);
+    let mut r = link::report(ReportKind::Revoked);
+    r.fd_in = a.fd();
+    r.fd_out = b.fd();
+    // Not owed if it fails: the daemon sees by itself that a socket is gone.
+    link::send(&r);
+}
+
+/// The accepted one first; of two alike, the lower.
+fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
+    let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
+    let other_accepted = other.slot().is_some_and(accepted);
+    let first = match (accepted(s), other_accepted) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => one.fd() < other.fd(),
+    };
+    if first { (one, other) } else { (other, one) }
+}
+
+/// Tells the daemon all that is known of a pair.
+#[cold]
+fn tell(one: Life, other: Life) -> bool {
+    let Some(s) = one.slot() else { return true };
+    if s.peer() != other {
+        return true;
+    }
+    let (a, b) = ordered(one, s, other);
+    let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
+        return true;
+    };
+    if TELLING
+        .compare_exchange(false, true, Acquire, Relaxed)
+        .is_err()
+    {
+        return owe(sa);
+    }
+    let sent = tell_now(a, sa, b, sb);
+    TELLING.store(false, Release);
+    match sent {
+        Sent::Yes => {
+            sa.told_epoch.store(link::epoch(), Relaxed);
+            true
+        }
+        // Without a daemon nothing is owed: a new one has a new epoch.
+        Sent::NoDaemon => true,
+        Sent::Full => owe(sa),
+    }
+}
+
+fn owe(first: &Slot) -> bool {
+    first.told_epoch.store(0, Relaxed);
+    OWED.store(true, Relaxed);
+    false
+}
+
+fn tell_now(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Sent {
+    let mut sent = Sent::Yes;
+    for (from, to, sf, st) in [(a, b, sa, sb), (b, a, sb, sa)] {
+        if st.has(flag::DECLARED) {
+            let mut r = link::report(ReportKind::Called);
+            r.fd_in = from.fd();
+            r.fd_out = to.fd();
+            r.flags = report::FORWARD_ENDLESS | accepted_bit(sf);
+            r.delta_forward = st.level.load(Relaxed);
+            sent = worst(sent, link::send(&r));
+        }
+    }
+    if !sa.has(flag::DECLARED) || !sb.has(flag::DECLARED) {
+        sent = worst(sent, link::send(&paired(a, sa, b, sb)));
+    }
+    sent
+}
+
+fn worst(a: Sent, b: Sent) -> Sent {
+    if a == Sent::Yes { b } else { a }
+}
+
+/// The flag that says whether this end was accepted.
+pub fn accepted_bit(s: &Slot) -> u32 {
+    if s.kind.load(Relaxed) == kind::ACCEPTED {
+        report::IN_ACCEPTED
+    } else {
+        0
+    }
+}
+
+fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
+    let mut r = link::report(ReportKind::Paired);
+    r.fd_in = a.fd();
+    r.fd_out = b.fd();
+    r.flags = accepted_bit(sa);
+    if sb.has(flag::ENDLESS) {
+        r.flags |= report::FORWARD_ENDLESS;
+    }
+    if sa.has(flag::ENDLESS) {
+        r.flags |= report::REVERSE_ENDLESS;
+    }
+    r.pipe_forward = sb.pipe.load(Relaxed);
+    r.pipe_reverse = sa.pipe.load(Relaxed);
+    r.delta_forward = claimed(sa, sb);
+    r.delta_reverse = claimed(sb, sa);
+    for (s, d) in [(sb, r.delta_forward), (sa, r.delta_reverse)] {
+        s.told_delta.store(d, Relaxed);
+        s.told_at.store(s.written.load(Relaxed), Relaxed);
+    }
+    r
+}
+
+/// The delta to B: the steady one, or else what the counters say now.
+fn claimed(a: &Slot, b: &Slot) -> i64 {
+    if b.has(flag::ENDLESS | flag::DECLARED) {
+        b.level.load(Relaxed)
+    } else {
+        delta(a, b)
+    }
+}
+
+/// The program says it itself: A's bytes go to B, with this delta.
+pub fn declare(a: Life, b: Life, delta: i64) {
+    pair(a, b);
+    if let Some(s) = b.slot() {
+        s.level.store(delta, Relaxed);
+        s.flags.fetch_or(flag::ENDLESS | flag::DECLARED, Relaxed);
+    }
+}
+
+/// Tells again what is owed, some at a time. Costs one load when nothing is.
+#[inline(always)]
+pub fn settle() {
+    if OWED.load(Relaxed) {
+        settle_some();
+    }
+}
+
+#[cold]
+fn settle_some() {
+    let (top, start) = (table::highest(), CURSOR.load(Relaxed));
+    for fd in start..=top.min(start.saturating_add(4096)) {
+        CURSOR.store(fd, Relaxed);
+        let Some(s) = slot(fd) else { break };
+        let one = s.life(fd);
+        let (other, told) = (s.peer(), s.told_epoch.load(Relaxed));
+        let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
+        let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
+        // Stays on this one when it fails, to go on from here.
+        if first && told != link::epoch() && !tell(one, other) {
+            return;
+        }
+    }
+    if CURSOR.load(Relaxed) >= top {
+        CURSOR.store(0, Relaxed);
+        OWED.store(false, Relaxed);
+    }
+}
+
+/// The program is about to wait: once a second, is there a new daemon?
+#[inline(always)]
+pub fn idle() {
+    if link::due() && link::look() {
+        owe_all();
+    }
+    for _ in 0..PATIENCE {
+        if !OWED.load(Relaxed) {
+            break;
+        }
+        settle_some();
+        // SAFETY: no arguments. The daemon may want this very processor.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+/// Every pair is to be told (again).
+pub fn owe_all() {
+    CURSOR.store(0, Relaxed);
+    OWED.store(true, Relaxed);
+}
+
+/// `fd` is a new descriptor of this kind.
+pub fn opened(fd: i32, kind: u32) {
+    if fd >= 0 {
+        table::begin(fd, kind);
+    }
+}
+
+/// Two descriptors are the ends of a new pipe.
+pub fn piped(read_end: i32, write_end: i32) {
+    let r = table::begin(read_end, kind::PIPE_READ);
+    let w = table::begin(write_end, kind::PIPE_WRITE);
+    if let (Some(r), Some(w)) = (r, w) {
+        r.peer.store(w.life(write_end).0, Relaxed);
+        w.peer.store(r.life(read_end).0, Relaxed);
+    }
+}
+
+/// `fd` is about to be closed.
+#[inline]
+pub fn closing(fd: i32) {
+    if let Some(s) = slot(fd)
+        && s.kind.load(Relaxed) != kind::NONE
+    {
+        unpair(fd, s);
+        s.begin(kind::NONE);
+    }
+}
+
+fn unpair(fd: i32, s: &'static Slot) {
+    if s.peer() != Life::NONE && matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED) {
+        part(s.life(fd));
+    }
+}
+
+/// `fd` is used in a way that the counters do not follow: never paired again.
+pub fn unfit(fd: i32) {
+    if let Some(s) = slot(fd)
+        && s.kind.load(Relaxed) != kind::NONE
+    {
+        s.flags.fetch_or(flag::UNFIT, Relaxed);
+        unpair(fd, s);
+        if matches!(s.kind.load(Relaxed), kind::PIPE_READ | kind::PIPE_WRITE) {
+            s.begin(kind::NONE);
+        }
+    }
+}
+
+/// `fd` will not be read from any more.
+pub fn shut(fd: i32) {
+    if let Some(s) = slot(fd) {
+        unpair(fd, s);
+    }
+}
+
+/// Descriptors from `first` to `last` are about to be closed.
+pub fn closing_range(first: u32, last: u32) {
+    let top = table::highest().max(0) as u32;
+    for fd in first..=last.min(top) {
+        closing(fd as i32);
+    }
+}
