@@ -1,1 +1,24 @@
-//! Not written yet.
+//! The local API: a unix socket, one JSON object a line. Reading is for a
+//! group, changing for root.
+
+mod caller;
+mod client;
+mod connection;
+mod error;
+mod filter;
+mod host;
+mod name;
+mod server;
+mod types;
+
+pub use caller::{Caller, Policy};
+pub use client::{Client, ClientError};
+pub use error::ApiError;
+pub use filter::{BadFilter, Filter};
+pub use host::{BadHost, HostName};
+pub use name::{BadName, SessionId, SessionName};
+pub use server::{Call, Server, ServerConfig, serve};
+pub use types::*;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,249 @@
-//! Not written yet.
+//! The daemon's configuration: what the file may say, and what came out of it
+//! once it was held against this host.
+
+mod check;
+mod error;
+mod interface;
+mod log;
+mod notify;
+mod schema;
+mod values;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::control::ControlConfig;
+use crate::pki::{Credentials, PkiError};
+
+pub use crate::pki::PkiPaths;
+pub use error::ConfigError;
+pub use interface::Interface;
+pub use log::init_logging;
+pub use notify::{notify_ready, notify_stopping};
+pub use values::{ListenAddress, PortRange, Prefix};
+
+/// Where the configuration is looked for.
+pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
+/// Where the local API listens.
+pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
+/// Where shims report to.
+pub const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
+/// Where keys and certificates lie.
+pub const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
+/// Where maps and programs are pinned.
+pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/dysco";
+/// Where the daemon keeps what must outlive it.
+pub const DEFAULT_STATE_DIR: &str = "/run/dysco/state";
+/// UDP port of the control channel.
+pub const CONTROL_PORT: u16 = 7474;
+/// Source ports of new subsessions.
+pub const NEW_PATH_PORTS: RangeInclusive<u16> = 61000..=64999;
+
+/// A checked configuration: every default filled in, every name resolved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    /// This host.
+    pub host: Host,
+    /// The channel to other daemons.
+    pub control: Control,
+    /// The local API.
+    pub api: Api,
+    /// The shims' socket.
+    pub shim: Shim,
+    /// The eBPF side.
+    pub data_plane: DataPlane,
+    /// What is tracked; with none, every session is.
+    pub track: Vec<Track>,
+    /// How proxies leave.
+    pub removal: Removal,
+    /// Listeners of which the operator says more than the shim can see.
+    #[serde(rename = "listener")]
+    pub listeners: Vec<Listener>,
+    /// Logging.
+    pub log: Log,
+}
+
+/// This host.
+#[derive(Clone, Debug, Serialize)]
+pub struct Host {
+    /// Its name in listings and logs.
+    pub name: String,
+    /// The addresses its peers know it by; all are in its certificate.
+    pub addresses: Vec<IpAddr>,
+    /// The interfaces that sessions pass.
+    pub interfaces: Vec<Interface>,
+}
+
+/// The channel to other daemons.
+#[derive(Clone, Debug, Serialize)]
+pub struct Control {
+    /// Local addresses; unspecified for all.
+    pub listen: Vec<IpAddr>,
+    /// The UDP port, the same in the whole fleet.
+    pub port: u16,
+    /// Keys and certificates.
+    #[serde(flatten)]
+    pub pki: PkiPaths,
+}
+
+/// The local API.
+#[derive(Clone, Debug, Serialize)]
+pub struct Api {
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// The group that may read, as configured.
+    pub group: Option<String>,
+    /// Its number.
+    #[serde(skip)]
+    pub gid: Option<u32>,
+}
+
+/// The shims' socket.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shim {
+    /// Path of the socket.
+    pub socket: PathBuf,
+}
+
+/// The eBPF side.
+#[derive(Clone, Debug, Serialize)]
+pub struct DataPlane {
+    /// Where maps and programs are pinned.
+    pub pin_dir: PathBuf,
+    /// How many sessions there may be.
+    pub max_sessions: u32,
+    /// How programs are attached.
+    pub attach: Attach,
+}
+
+/// How programs are attached to an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attach {
+    /// TCX where the kernel has it (6.6), clsact otherwise.
+    #[default]
+    Auto,
+    /// TCX only.
+    Tcx,
+    /// The clsact qdisc.
+    Clsact,
+}
+
+/// Sessions to track: by the SYN's destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Track {
+    /// The destination's prefix.
+    pub destination: Prefix,
+    /// Its ports; never empty.
+    pub ports: Vec<PortRange>,
+}
+
+/// How proxies leave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Removal {
+    /// Without being asked, as soon as a pair is transparent.
+    pub automatic: bool,
+    /// How long a change may take before it rolls back.
+    #[serde(serialize_with = "values::as_millis", rename = "timeout_ms")]
+    pub timeout: Duration,
+    /// How many changes may be under way at once.
+    pub concurrency: usize,
+    /// Source ports of new subsessions.
+    pub ports: PortRange,
+    /// Keep the kernel from handing these ports out.
+    pub reserve_ports: bool,
+    /// Where the daemon keeps what must outlive it.
+    pub state_dir: PathBuf,
+}
+
+/// A listener of a proxy on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listener {
+    /// Its address; without an IP, all addresses.
+    pub address: ListenAddress,
+    /// The operator's word: directions that have not spliced are transparent.
+    pub transparent: bool,
+    /// HAProxy's runtime socket, asked whether the listener is in mode tcp.
+    pub haproxy_socket: Option<PathBuf>,
+}
+
+/// Logging.
+#[derive(Clone, Debug, Serialize)]
+pub struct Log {
+    /// Plain or JSON.
+    pub format: LogFormat,
+    /// A `tracing` filter, such as `info` or `dysco_daemon=debug`.
+    pub filter: String,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Config {
+    /// Reads and checks a file: syntax, keys, values, and what they name on
+    /// this host (interfaces, group, keys and certificate).
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let file = schema::parse(path, &text)?;
+        check::check(path, &text, file, &interface::list()?)
+    }
+
+    /// Reads this host's certificate and key.
+    pub fn credentials(&self) -> Result<Credentials, PkiError> {
+        crate::pki::load(&self.control.pki, &self.host.addresses)
+    }
+
+    /// What the control channel needs to start.
+    pub fn control_config(&self) -> Result<ControlConfig, PkiError> {
+        let port = self.control.port;
+        let listen = self.control.listen.iter();
+        Ok(ControlConfig {
+            listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
+            peer_port: port,
+            credentials: self.credentials()?,
+        })
+    }
+
+    /// The configuration as a file would have it, every default spelt out.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+
+    /// The tracking rules as the data plane has them.
+    pub fn rules(&self) -> Vec<dysco_common::rule::Rule> {
+        self.track.iter().flat_map(Track::rules).collect()
+    }
+
+    /// What the operator said of the listener at `address`; the most exact
+    /// entry counts.
+    pub fn listener(&self, address: SocketAddr) -> Option<&Listener> {
+        let matching = self.listeners.iter().filter(|l| l.address.matches(address));
+        matching.max_by_key(|l| l.address.ip.is_some())
+    }
+}
+
+impl Track {
+    fn rules(&self) -> impl Iterator<Item = dysco_common::rule::Rule> + '_ {
+        self.ports
+            .iter()
+            .map(|ports| self.destination.rule(ports.first, ports.last))
+    }
+}
+
+#[cfg(test)]
+mod tests;

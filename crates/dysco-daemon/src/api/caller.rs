@@ -1,0 +1,116 @@
+//! Who is at the other end of the socket, by the kernel's word, and what that
+//! one may ask.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use super::types::{Failure, FailureCode, Request};
+
+/// A process, as it was when it connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its id, in the daemon's process namespace.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group, then the supplementary ones.
+    pub gids: Vec<u32>,
+}
+
+/// Who may read. Only root may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Members of this group may read; `None` for root alone.
+    pub read_gid: Option<u32>,
+}
+
+impl Caller {
+    /// The one who connected this socket.
+    pub fn of(socket: &impl AsFd) -> io::Result<Caller> {
+        let peer = getsockopt(socket, PeerCredentials)?;
+        let mut gids = vec![peer.gid()];
+        gids.extend(supplementary_groups(socket.as_fd().as_raw_fd())?);
+        Ok(Caller {
+            pid: peer.pid(),
+            uid: peer.uid(),
+            gids,
+        })
+    }
+
+    /// Is it root?
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+impl Policy {
+    /// May this caller ask anything at all?
+    pub fn may_read(&self, caller: &Caller) -> bool {
+        caller.is_root() || self.read_gid.is_some_and(|gid| caller.gids.contains(&gid))
+    }
+
+    /// The refusal, if the caller may not ask this.
+    pub fn judge(&self, caller: &Caller, request: &Request) -> Result<(), Failure> {
+        let refuse = |what: &str, why: String, mend: &str| {
+            Err(Failure {
+                code: FailureCode::NotAllowed,
+                what: what.to_owned(),
+                why,
+                mend: mend.to_owned(),
+            })
+        };
+        let user = caller.uid;
+        if !self.may_read(caller) {
+            let why = format!("user {user} is neither root nor in the configured group");
+            return refuse(
+                "ask dyscod",
+                why,
+                "run as root, or join the group of [api] group",
+            );
+        }
+        if request.changes() && !caller.is_root() {
+            let why = format!("only root may change sessions, this is user {user}");
+            return refuse(
+                "change sessions",
+                why,
+                "run as root, or look with --dry-run",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// How many groups are looked at: as many as a process can have.
+const MAX_GROUPS: usize = 65536;
+
+fn supplementary_groups(fd: i32) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut len = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
+        // SAFETY: `groups` has `len` bytes to write to, and `fd` is open as
+        // its owner is borrowed by the caller.
+        let done = unsafe {
+            libc::getsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &mut len,
+            )
+        };
+        let count = len as usize / size_of::<libc::gid_t>();
+        if done == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // The kernel says how much room it needs.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS
+        {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}

@@ -1,0 +1,186 @@
+//! One client of the local API: reads its requests one after the other, and
+//! writes what the engine answers.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::caller::{Caller, Policy};
+use super::server::Call;
+use super::types::{Failure, FailureCode, Reply, Request};
+
+/// The longest request.
+pub const MAX_LINE: usize = 64 * 1024;
+/// A client that asks nothing is closed after this.
+const SILENT: Duration = Duration::from_secs(30);
+/// So is one that does not read its answers.
+const STUCK: Duration = Duration::from_secs(5);
+/// How many replies wait for the client.
+const REPLIES: usize = 1024;
+/// Replies that are there are written together, up to this.
+const WRITE: usize = 64 * 1024;
+
+/// Serves a client until it leaves.
+pub async fn run(stream: UnixStream, caller: Caller, policy: Policy, calls: mpsc::Sender<Call>) {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    // An error means that the client has left: nobody is there to be told.
+    while let Ok(Ok(Some(line))) = timeout(SILENT, read_line(&mut read)).await {
+        let asked = line
+            .and_then(|line| parse(&line))
+            .and_then(|request| policy.judge(&caller, &request).map(|()| request));
+        let done = match asked {
+            Ok(request) => {
+                let leaving = request == Request::Monitor;
+                let (replies, answers) = mpsc::channel(REPLIES);
+                let call = Call {
+                    request,
+                    caller: caller.clone(),
+                    replies,
+                };
+                // Without an engine, `answers` ends at once, and says so.
+                let _ = calls.send(call).await;
+                relay(&mut read, &mut write, answers, leaving).await
+            }
+            Err(failure) => send(&mut write, &[Reply::Error(failure)]).await,
+        };
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
+/// Says that there is no room.
+pub fn turn_away(stream: UnixStream) {
+    let failure = Failure {
+        code: FailureCode::Busy,
+        what: "ask dyscod".into(),
+        why: "too many local clients are connected".into(),
+        mend: "end some, such as other 'dyscoctl monitor'".into(),
+    };
+    let mut line = Vec::new();
+    append(&mut line, &Reply::Error(failure));
+    // A fresh socket has room for a line; if not, the close has to do.
+    let _ = stream.try_write(&line);
+}
+
+/// The next line; an error inside for one that is too long.
+async fn read_line(
+    read: &mut (impl AsyncBufRead + Unpin),
+) -> io::Result<Option<Result<Vec<u8>, Failure>>> {
+    let mut line = Vec::new();
+    let mut bounded = read.take(MAX_LINE as u64 + 1);
+    bounded.read_until(b'\n', &mut line).await?;
+    match line.last() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(Ok(line))),
+        Some(_) if line.len() > MAX_LINE => {
+            // What follows belongs to no request.
+            skip_line(read).await?;
+            let why = format!("it is longer than {MAX_LINE} bytes");
+            Ok(Some(Err(bad_request(why, "ask in several requests"))))
+        }
+        Some(_) => Ok(Some(Ok(line))),
+    }
+}
+
+async fn skip_line(read: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
+    loop {
+        let bytes = read.fill_buf().await?;
+        let len = bytes.len();
+        let end = bytes.iter().position(|&b| b == b'\n');
+        read.consume(end.map_or(len, |end| end + 1));
+        if len == 0 || end.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Request, Failure> {
+    serde_json::from_slice(line).map_err(|error| {
+        let mend = "use dyscoctl of the same version, or see the API's documentation";
+        bad_request(error.to_string(), mend)
+    })
+}
+
+fn bad_request(why: String, mend: &str) -> Failure {
+    Failure {
+        code: FailureCode::BadRequest,
+        what: "read the request".into(),
+        why,
+        mend: mend.into(),
+    }
+}
+
+/// Writes answers up to the final one. `leaving`: an end without a final
+/// answer is the client's to choose, by closing.
+async fn relay(
+    read: &mut BufReader<OwnedReadHalf>,
+    write: &mut OwnedWriteHalf,
+    mut answers: mpsc::Receiver<Reply>,
+    leaving: bool,
+) -> io::Result<()> {
+    let mut batch = Vec::new();
+    loop {
+        batch.clear();
+        tokio::select! {
+            _ = answers.recv_many(&mut batch, REPLIES) => {}
+            left = left(read), if leaving => return Err(left),
+        }
+        if batch.is_empty() {
+            batch.push(Reply::Error(Failure {
+                code: FailureCode::Internal,
+                what: "answer the request".into(),
+                why: "dyscod's engine gave no answer".into(),
+                mend: "look at dyscod's log; it may be stopping".into(),
+            }));
+        }
+        send(write, &batch).await?;
+        if batch.iter().any(Reply::is_final) {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits until the client has left. Whatever else it says, it says too early.
+async fn left(read: &mut BufReader<OwnedReadHalf>) -> io::Error {
+    loop {
+        match read.fill_buf().await {
+            Ok([]) => return io::ErrorKind::UnexpectedEof.into(),
+            Ok(early) => {
+                let len = early.len();
+                read.consume(len);
+            }
+            Err(error) => return error,
+        }
+    }
+}
+
+async fn send(write: &mut OwnedWriteHalf, replies: &[Reply]) -> io::Result<()> {
+    let mut lines = Vec::new();
+    for reply in replies {
+        append(&mut lines, reply);
+        if lines.len() >= WRITE {
+            flush(write, &mut lines).await?;
+        }
+    }
+    flush(write, &mut lines).await
+}
+
+async fn flush(write: &mut OwnedWriteHalf, lines: &mut Vec<u8>) -> io::Result<()> {
+    timeout(STUCK, write.write_all(lines)).await??;
+    lines.clear();
+    Ok(())
+}
+
+fn append(lines: &mut Vec<u8>, reply: &Reply) {
+    match serde_json::to_writer(&mut *lines, reply) {
+        Ok(()) => lines.push(b'\n'),
+        Err(error) => tracing::error!(%error, "failed to encode a reply"),
+    }
+}

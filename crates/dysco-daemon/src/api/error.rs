@@ -1,0 +1,26 @@
+//! Why the API's server did not start.
+
+use std::path::PathBuf;
+
+/// The server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// Another daemon answers there.
+    #[error(
+        "failed to listen on {path}: another dyscod answers there; stop it first, or set [api] socket"
+    )]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The path or its rights.
+    #[error("failed to {what} {path}: {source}; set [api] socket to a path that root can write")]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// The socket, or its directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}

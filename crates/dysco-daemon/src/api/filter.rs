@@ -1,0 +1,112 @@
+//! Which sessions a listing shows: `key=value` words, all of which must match.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::types::{Removable, SessionReport};
+
+/// Which sessions to show; the empty one shows all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Filter(Vec<Term>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Term {
+    Host(IpAddr),
+    Port(u16),
+    State(String),
+    Removable(bool),
+}
+
+/// Not a filter.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD or removable=yes|no, separated by commas"
+)]
+pub struct BadFilter(String);
+
+impl Filter {
+    /// Is this session to be shown?
+    pub fn matches(&self, session: &SessionReport) -> bool {
+        self.0.iter().all(|term| term.matches(session))
+    }
+}
+
+impl Term {
+    fn matches(&self, session: &SessionReport) -> bool {
+        let ends = session.path.iter().flat_map(|p| [p.local, p.remote]);
+        let mut ends = [session.local, session.remote].into_iter().chain(ends);
+        match self {
+            Term::Host(ip) => ends.any(|end: SocketAddr| end.ip() == *ip),
+            Term::Port(port) => ends.any(|end: SocketAddr| end.port() == *port),
+            Term::State(state) => session.state.eq_ignore_ascii_case(state),
+            Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
+        }
+    }
+}
+
+impl FromStr for Filter {
+    type Err = BadFilter;
+
+    fn from_str(s: &str) -> Result<Self, BadFilter> {
+        let words = s.split([',', ' ']).filter(|word| !word.is_empty());
+        let terms: Result<_, _> = words.map(str::parse).collect();
+        terms.map(Filter)
+    }
+}
+
+impl FromStr for Term {
+    type Err = BadFilter;
+
+    fn from_str(s: &str) -> Result<Self, BadFilter> {
+        let bad = || BadFilter(s.to_owned());
+        let (key, value) = s.split_once('=').ok_or_else(bad)?;
+        match (key, value) {
+            ("host", ip) => ip
+                .parse()
+                .map(|ip: IpAddr| Term::Host(ip.to_canonical()))
+                .map_err(|_| bad()),
+            ("port", port) => port.parse().map(Term::Port).map_err(|_| bad()),
+            ("state", "") => Err(bad()),
+            ("state", state) => Ok(Term::State(state.to_owned())),
+            ("removable", "yes") => Ok(Term::Removable(true)),
+            ("removable", "no") => Ok(Term::Removable(false)),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, term) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            match term {
+                Term::Host(ip) => write!(f, "host={ip}")?,
+                Term::Port(port) => write!(f, "port={port}")?,
+                Term::State(state) => write!(f, "state={state}")?,
+                Term::Removable(true) => f.write_str("removable=yes")?,
+                Term::Removable(false) => f.write_str("removable=no")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Filter> for String {
+    fn from(filter: Filter) -> String {
+        filter.to_string()
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = BadFilter;
+
+    fn try_from(s: String) -> Result<Self, BadFilter> {
+        s.parse()
+    }
+}

@@ -1,0 +1,66 @@
+//! How a host is named: `self`, by its address, or by its name.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A host in a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum HostName {
+    /// The one asked.
+    This,
+    /// The one with this address.
+    Address(IpAddr),
+    /// The one with this name, to be looked up by the daemon asked.
+    Name(String),
+}
+
+/// Not a host's name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' names no host: give 'self', an address, or a host name")]
+pub struct BadHost(String);
+
+impl FromStr for HostName {
+    type Err = BadHost;
+
+    fn from_str(s: &str) -> Result<Self, BadHost> {
+        if s == "self" {
+            return Ok(HostName::This);
+        }
+        if let Ok(address) = s.parse::<IpAddr>() {
+            return Ok(HostName::Address(address.to_canonical()));
+        }
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+        if s.is_empty() || s.len() > 253 || !s.bytes().all(allowed) {
+            return Err(BadHost(s.to_owned()));
+        }
+        Ok(HostName::Name(s.to_owned()))
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostName::This => f.write_str("self"),
+            HostName::Address(address) => address.fmt(f),
+            HostName::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl From<HostName> for String {
+    fn from(host: HostName) -> String {
+        host.to_string()
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = BadHost;
+
+    fn try_from(s: String) -> Result<Self, BadHost> {
+        s.parse()
+    }
+}

@@ -1,0 +1,142 @@
+//! The daemon's end of the local API.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+
+use super::caller::{Caller, Policy};
+use super::connection;
+use super::error::ApiError;
+use super::types::{Reply, Request};
+
+/// How many connections readers may have, so that root still gets in.
+const READERS: usize = 64;
+/// How many connections root may have.
+const ROOTS: usize = 64;
+
+/// Where to listen, and for whom.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The socket's path.
+    pub socket: PathBuf,
+    /// Who may ask.
+    pub policy: Policy,
+}
+
+impl From<&crate::config::Api> for ServerConfig {
+    fn from(api: &crate::config::Api) -> Self {
+        ServerConfig {
+            socket: api.socket.clone(),
+            policy: Policy { read_gid: api.gid },
+        }
+    }
+}
+
+/// A request that its caller may make, for the engine to answer. Dropping
+/// `replies` before a final reply tells the client of an internal error.
+///
+/// A client that does not read is closed after a while; use
+/// [`mpsc::Sender::try_send`] where the engine must not wait for it.
+#[derive(Debug)]
+pub struct Call {
+    /// What is asked.
+    pub request: Request,
+    /// By whom.
+    pub caller: Caller,
+    /// Where the answer goes. Closed when the client has left.
+    pub replies: mpsc::Sender<Reply>,
+}
+
+/// The listening socket. It goes away with this.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Best effort: the next daemon replaces a socket that nobody answers.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Starts to listen. Must be called inside a tokio runtime.
+pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, ApiError> {
+    let listener = bind(&config)?;
+    let task = tokio::spawn(accept(listener, config.policy, calls));
+    Ok(Server {
+        socket: config.socket,
+        task,
+    })
+}
+
+fn bind(config: &ServerConfig) -> Result<UnixListener, ApiError> {
+    let path = config.socket.as_path();
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(failed("make the directory", dir))?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(ApiError::InUse { path: path.into() });
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("replace the stale socket", path)(error));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed("listen on", path))?;
+    // The credentials are checked too; this turns others away earlier.
+    let gid = config.policy.read_gid;
+    std::os::unix::fs::chown(path, None, gid).map_err(failed("give the group", path))?;
+    let mode = if gid.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(failed("set the mode of", path))?;
+    Ok(listener)
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApiError {
+    let path = path.to_owned();
+    move |source| ApiError::Socket { what, path, source }
+}
+
+async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call>) {
+    let readers = Arc::new(Semaphore::new(READERS));
+    let roots = Arc::new(Semaphore::new(ROOTS));
+    loop {
+        let (stream, caller) = match listener.accept().await.and_then(with_caller) {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a local client");
+                // Out of descriptors: the loop must not spin until some are free.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let room = if caller.is_root() { &roots } else { &readers };
+        match Arc::clone(room).try_acquire_owned() {
+            Ok(permit) => {
+                let calls = calls.clone();
+                tokio::spawn(async move {
+                    connection::run(stream, caller, policy, calls).await;
+                    drop(permit);
+                });
+            }
+            Err(_) => connection::turn_away(stream),
+        }
+    }
+}
+
+fn with_caller(
+    (stream, _): (UnixStream, tokio::net::unix::SocketAddr),
+) -> io::Result<(UnixStream, Caller)> {
+    let caller = Caller::of(&stream)?;
+    Ok((stream, caller))
+}

@@ -1,0 +1,383 @@
+//! What is said on the local API: one JSON object a line. A request gets any
+//! number of progress replies, then one final one.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::filter::Filter;
+use super::host::HostName;
+use super::name::{SessionId, SessionName};
+
+/// A request of a local client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Is this host all right? One [`Reply::Status`].
+    Status,
+    /// The sessions of this host. [`Reply::Session`]s, then [`Reply::Done`].
+    Sessions {
+        /// Only those that match.
+        #[serde(default)]
+        filter: Filter,
+    },
+    /// One session. One [`Reply::Session`], then [`Reply::Done`].
+    Session {
+        /// Which.
+        session: SessionName,
+    },
+    /// Take a middlebox out of sessions: [`Reply::Accepted`], a
+    /// [`Reply::Removal`] for each, then [`Reply::Done`].
+    Remove(Remove),
+    /// What happens, as it happens: [`Reply::Event`]s until the client leaves.
+    Monitor,
+    /// One [`Reply::Counters`].
+    Counters,
+}
+
+/// Which middlebox to take out of which sessions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remove {
+    /// The middlebox.
+    pub host: HostName,
+    /// These sessions.
+    #[serde(default)]
+    pub sessions: Vec<SessionName>,
+    /// Every session that can lose it.
+    #[serde(default)]
+    pub all: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// How long each change may take; the configured time when absent.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+}
+
+impl Request {
+    /// Does it change anything? Then only root may ask.
+    pub fn changes(&self) -> bool {
+        match self {
+            Request::Remove(remove) => !remove.dry_run,
+            Request::Status
+            | Request::Sessions { .. }
+            | Request::Session { .. }
+            | Request::Monitor
+            | Request::Counters => false,
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// Final: the host in one screen.
+    Status(Box<StatusReport>),
+    /// Final: counters.
+    Counters(Counters),
+    /// Progress: a session.
+    Session(Box<SessionReport>),
+    /// Progress: a removal was taken on for so many sessions.
+    Accepted {
+        /// How many.
+        sessions: usize,
+    },
+    /// Progress: one session's removal has ended, or would end so.
+    Removal(RemovalReport),
+    /// Progress: something happened.
+    Event(MonitorEvent),
+    /// Final: all went as asked, or each exception was reported.
+    Done {
+        /// Of a removal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<Summary>,
+    },
+    /// Final: it was not done.
+    Error(Failure),
+}
+
+impl Reply {
+    /// Does nothing follow?
+    pub fn is_final(&self) -> bool {
+        match self {
+            Reply::Status(_) | Reply::Counters(_) | Reply::Done { .. } | Reply::Error(_) => true,
+            Reply::Session(_) | Reply::Accepted { .. } | Reply::Removal(_) | Reply::Event(_) => {
+                false
+            }
+        }
+    }
+}
+
+/// What went wrong, why, and what mends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("failed to {what}: {why}")]
+pub struct Failure {
+    /// For programs.
+    pub code: FailureCode,
+    /// What was tried; completes "failed to …".
+    pub what: String,
+    /// What stood in the way.
+    pub why: String,
+    /// What to do about it.
+    pub mend: String,
+}
+
+/// A failure, for programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureCode {
+    /// The request is not one, or names nothing.
+    BadRequest,
+    /// The caller may not.
+    NotAllowed,
+    /// No such session, or no such host.
+    NotFound,
+    /// It cannot be done, and nothing was changed.
+    Refused,
+    /// It took too long, and was rolled back.
+    TimedOut,
+    /// Too much is asked at once.
+    Busy,
+    /// A fault of the daemon.
+    Internal,
+}
+
+/// The host in one screen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Its name.
+    pub host: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The daemon's version.
+    pub version: String,
+    /// How long the daemon has been up, in seconds.
+    pub uptime_s: u64,
+    /// Where programs are attached.
+    pub interfaces: Vec<InterfaceReport>,
+    /// How many sessions.
+    pub sessions: SessionCounts,
+    /// Hosts that were talked to.
+    pub peers: Vec<PeerReport>,
+    /// Processes with the shim loaded.
+    pub shim_processes: u64,
+    /// Socket pairs that they reported.
+    pub pairs: u64,
+    /// Counters by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Counters by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// The counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// An interface with programs on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// How they are attached.
+    pub attach: String,
+    /// Which are.
+    pub programs: Vec<String>,
+}
+
+/// How many sessions there are in each shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCounts {
+    /// Passing, and learnt from.
+    pub tracked: u64,
+    /// On a path that a middlebox has left.
+    pub removed: u64,
+    /// Being changed.
+    pub changing: u64,
+}
+
+/// A host that was talked to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Its address.
+    pub address: IpAddr,
+    /// Is there a connection?
+    pub up: bool,
+    /// Round trip of the connection, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
+}
+
+/// What this host is to a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It opened the session, or the segment of it.
+    LeftAnchor,
+    /// It was connected to.
+    RightAnchor,
+    /// It runs the middlebox.
+    Middlebox,
+}
+
+/// One session as this host sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionReport {
+    /// Its short name.
+    pub id: SessionId,
+    /// This host's end.
+    pub local: SocketAddr,
+    /// The other end, as the local socket knows it.
+    pub remote: SocketAddr,
+    /// The data plane's word for it.
+    pub state: String,
+    /// What this host is to it.
+    pub role: Role,
+    /// How long ago it was opened, in seconds.
+    pub since_s: f64,
+    /// Bytes received by the local end.
+    pub bytes_in: u64,
+    /// Bytes sent by the local end.
+    pub bytes_out: u64,
+    /// The subsession on the wire, where it is not `local` to `remote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathReport>,
+    /// The session on the proxy's other side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<SessionId>,
+    /// Can this host's middlebox leave it?
+    pub removable: Removable,
+    /// What happened to it, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<HistoryEntry>,
+}
+
+/// A subsession on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathReport {
+    /// This host's end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+}
+
+/// Can a middlebox leave a session?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Removable {
+    /// It can.
+    Yes,
+    /// It cannot, or not yet.
+    No {
+        /// Why, in words for an operator.
+        reason: String,
+    },
+}
+
+/// Something that happened to a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistoryEntry {
+    /// How long ago, in seconds.
+    pub ago_s: f64,
+    /// What.
+    pub what: String,
+}
+
+/// How a removal ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The middlebox has left; in a dry run, it could.
+    Removed,
+    /// Nothing was changed.
+    Refused,
+    /// It was begun, and taken back.
+    RolledBack,
+    /// It was not finished when the time ran out, and goes on.
+    Pending,
+}
+
+/// The end of one session's removal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemovalReport {
+    /// The session.
+    pub session: SessionId,
+    /// The side that opened it, where known.
+    pub local: SocketAddr,
+    /// The side that it goes to.
+    pub remote: SocketAddr,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, unless it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// From the request to the new path carrying data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_to_switch_us: Option<u64>,
+    /// From the request to the proxy's sockets being closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_to_close_us: Option<u64>,
+}
+
+/// All removals of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// So many each.
+    pub removed: usize,
+    /// Nothing was changed.
+    pub refused: usize,
+    /// Begun, and taken back.
+    pub rolled_back: usize,
+    /// Still going on.
+    pub pending: usize,
+    /// Median of request to switch, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<u64>,
+    /// 99th percentile of the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<u64>,
+}
+
+impl Summary {
+    /// The sum of the reports.
+    pub fn of<'a>(reports: impl IntoIterator<Item = &'a RemovalReport>) -> Summary {
+        let mut summary = Summary::default();
+        let mut switched = Vec::new();
+        for report in reports {
+            match report.outcome {
+                Outcome::Removed => summary.removed += 1,
+                Outcome::Refused => summary.refused += 1,
+                Outcome::RolledBack => summary.rolled_back += 1,
+                Outcome::Pending => summary.pending += 1,
+            }
+            switched.extend(report.request_to_switch_us);
+        }
+        switched.sort_unstable();
+        summary.p50_us = percentile(&switched, 50);
+        summary.p99_us = percentile(&switched, 99);
+        summary
+    }
+}
+
+/// The nearest-rank percentile of a sorted list.
+fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied()
+}
+
+/// Something that happened on this host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MonitorEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What kind, for programs: `opened`, `removed`, `refused`, `peer_down` …
+    pub kind: String,
+    /// The session it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// In words, with the reason.
+    pub text: String,
+}

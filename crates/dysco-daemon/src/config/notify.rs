@@ -1,0 +1,19 @@
+//! What the service manager is told. Without one, nothing happens.
+
+use sd_notify::NotifyState;
+
+/// The daemon is up: programs attached, sockets open.
+pub fn notify_ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// The daemon is about to end.
+pub fn notify_stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(false, states) {
+        tracing::warn!(%error, "failed to tell the service manager");
+    }
+}

@@ -1,0 +1,116 @@
+//! The file as it may be written: every key, nothing defaulted yet.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::{ConfigError, Place};
+use super::values::{ListenAddress, PortList, PortRange, Prefix};
+use super::{Attach, LogFormat};
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub host: Host,
+    #[serde(default)]
+    pub control: Control,
+    #[serde(default)]
+    pub api: Api,
+    #[serde(default)]
+    pub shim: Shim,
+    #[serde(default)]
+    pub data_plane: DataPlane,
+    #[serde(default)]
+    pub track: Vec<Spanned<Track>>,
+    #[serde(default)]
+    pub removal: Removal,
+    #[serde(default)]
+    pub listener: Vec<Spanned<Listener>>,
+    #[serde(default)]
+    pub log: Log,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    pub name: Option<Spanned<String>>,
+    pub addresses: Spanned<Vec<Spanned<IpAddr>>>,
+    pub interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    pub listen: Option<Spanned<Vec<IpAddr>>>,
+    pub port: Option<Spanned<u16>>,
+    pub pki_dir: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Api {
+    pub socket: Option<Spanned<PathBuf>>,
+    pub group: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shim {
+    pub socket: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataPlane {
+    pub pin_dir: Option<Spanned<PathBuf>>,
+    pub max_sessions: Option<Spanned<u32>>,
+    pub attach: Option<Attach>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Track {
+    pub destination: Option<Prefix>,
+    pub ports: Option<PortList>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Removal {
+    pub automatic: Option<bool>,
+    pub timeout_ms: Option<Spanned<u64>>,
+    pub concurrency: Option<Spanned<usize>>,
+    pub ports: Option<Spanned<PortRange>>,
+    pub reserve_ports: Option<bool>,
+    pub state_dir: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    pub address: ListenAddress,
+    #[serde(default)]
+    pub transparent: bool,
+    pub haproxy_socket: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    pub format: Option<LogFormat>,
+    pub filter: Option<Spanned<String>>,
+}
+
+/// Reads the text. Errors name line and column.
+pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::At {
+        place: Place::of(path, text, error.span().map(|span| span.start)),
+        why: error.message().trim_end().replace('\n', ", "),
+    })
+}

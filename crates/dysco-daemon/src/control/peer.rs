@@ -1,0 +1,124 @@
+//! The task that sends to one address: connects on demand, and drops what
+//! cannot be sent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::Endpoint;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::error::DownReason;
+use super::frame;
+use super::link::{Link, down_reason};
+use super::registry::Registry;
+use super::stats::{add, count};
+
+/// How long a handshake may take.
+pub const HANDSHAKE: Duration = Duration::from_secs(1);
+/// A task with nothing to send ends after this.
+const IDLE: Duration = Duration::from_secs(300);
+/// Messages given to a connection in one go: those that wait already.
+const BATCH: usize = 64;
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Sends what is queued until the queue is closed, or long idle.
+pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
+    let mut backoff = FIRST_BACKOFF;
+    let mut batch = Vec::new();
+    loop {
+        batch.clear();
+        match timeout(IDLE, queue.recv_many(&mut batch, BATCH)).await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(_) if registry.retire(to, &queue) => return,
+            Err(_) => continue,
+        }
+        match link(&registry, to).await {
+            Ok(link) => {
+                backoff = FIRST_BACKOFF;
+                write(&registry, &link, &batch).await;
+            }
+            Err(reason) => {
+                // Each message gets one attempt: what waited with it is as old.
+                let mut dropped = batch.len();
+                while queue.try_recv().is_ok() {
+                    dropped += 1;
+                }
+                registry.unreachable(to, dropped, reason).await;
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(LAST_BACKOFF);
+            }
+        }
+    }
+}
+
+async fn write(registry: &Registry, link: &Link, batch: &[Vec<u8>]) {
+    let mut frames = Vec::with_capacity(batch.iter().map(|m| m.len() + 2).sum());
+    for message in batch {
+        frame::append(&mut frames, message);
+    }
+    match link.write(&frames).await {
+        Ok(()) => add(&registry.stats.messages_sent, batch.len()),
+        // The reader of the connection knows why, and reports it.
+        Err(_) => add(&registry.stats.dropped_unreachable, batch.len()),
+    }
+}
+
+async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownReason> {
+    if let Some(link) = registry.link(to) {
+        return Ok(link);
+    }
+    let handshake = connect(registry, to);
+    let (link, frames) = timeout(HANDSHAKE, handshake)
+        .await
+        .unwrap_or(Err(DownReason::NoAnswer(HANDSHAKE.as_millis() as u64)))?;
+    Ok(registry.add(link, frames).await)
+}
+
+async fn connect(
+    registry: &Registry,
+    to: IpAddr,
+) -> Result<(Link, super::link::Frames), DownReason> {
+    let unreachable = |why: String| DownReason::Unreachable(why);
+    let endpoint = endpoint_for(&registry.endpoints, to)
+        .ok_or_else(|| unreachable("[control] listen has no address of its family".into()))?;
+    let address = SocketAddr::new(to, registry.peer_port);
+    let connecting = endpoint
+        .connect_with(registry.client.clone(), address, &to.to_string())
+        .map_err(|e| unreachable(e.to_string()))?;
+    let connection = connecting.await.map_err(|e| down_reason(&e))?;
+    Link::establish(connection).await
+}
+
+/// A socket that can send to an address: of its family, or of both.
+fn endpoint_for(endpoints: &[Endpoint], to: IpAddr) -> Option<&Endpoint> {
+    let fits = |endpoint: &&Endpoint| match endpoint.local_addr() {
+        Ok(SocketAddr::V6(own)) => to.is_ipv6() || own.ip().is_unspecified(),
+        Ok(SocketAddr::V4(_)) => to.is_ipv4(),
+        Err(_) => false,
+    };
+    endpoints.iter().find(fits)
+}
+
+/// Answers a peer that connects.
+pub async fn accept(registry: Arc<Registry>, incoming: quinn::Incoming) {
+    let from = incoming.remote_address();
+    let handshake = async {
+        let connecting = incoming.accept().map_err(|e| down_reason(&e))?;
+        let connection = connecting.await.map_err(|e| down_reason(&e))?;
+        Link::establish(connection).await
+    };
+    let done = timeout(HANDSHAKE, handshake).await;
+    match done.unwrap_or(Err(DownReason::Silent)) {
+        Ok((link, frames)) => {
+            registry.add(link, frames).await;
+        }
+        Err(reason) => {
+            count(&registry.stats.handshakes_failed);
+            tracing::info!(%from, %reason, "turned a peer away");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The connections and queues that there are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quinn::{ClientConfig, Endpoint, VarInt};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::error::DownReason;
+use super::frame::{self, FrameError};
+use super::link::{Frames, Link, close};
+use super::stats::{Stats, add, count};
+use super::{Event, Incoming, PeerStatus, peer};
+
+/// How many messages wait for a peer.
+const QUEUE: usize = 4096;
+/// How many connections one certificate may hold: one each way, and as many
+/// that are about to be noticed as dead.
+const LINKS_PER_PEER: usize = 4;
+
+/// All that the channel's tasks share.
+pub struct Registry {
+    pub endpoints: Vec<Endpoint>,
+    pub client: ClientConfig,
+    pub peer_port: u16,
+    pub stats: Stats,
+    events: mpsc::Sender<Event>,
+    runtime: Handle,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Default)]
+struct Tables {
+    /// By each address of the peer's certificate, oldest first.
+    links: HashMap<IpAddr, Vec<Arc<Link>>>,
+    queues: HashMap<IpAddr, mpsc::Sender<Vec<u8>>>,
+    closed: bool,
+}
+
+impl Registry {
+    pub fn new(
+        endpoints: Vec<Endpoint>,
+        client: ClientConfig,
+        peer_port: u16,
+        events: mpsc::Sender<Event>,
+    ) -> Arc<Registry> {
+        Arc::new(Registry {
+            endpoints,
+            client,
+            peer_port,
+            stats: Stats::default(),
+            events,
+            runtime: Handle::current(),
+            tables: Mutex::default(),
+        })
+    }
+
+    // A panic elsewhere leaves the tables whole: each change is one call.
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a message, and starts the peer's task if there is none.
+    pub fn send(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
+        if message.is_empty() || message.len() > frame::MAX_MESSAGE {
+            count(&this.stats.dropped_bad_length);
+            return;
+        }
+        let mut tables = this.tables();
+        if tables.closed {
+            count(&this.stats.dropped_unreachable);
+            return;
+        }
+        let queue = tables.queues.entry(to).or_insert_with(|| {
+            let (sender, receiver) = mpsc::channel(QUEUE);
+            let task = peer::run(Arc::clone(this), to, receiver);
+            this.runtime.spawn(task);
+            sender
+        });
+        match queue.try_send(message) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => count(&this.stats.dropped_queue_full),
+            Err(TrySendError::Closed(_)) => count(&this.stats.dropped_unreachable),
+        }
+    }
+
+    /// Ends a peer's task, unless something was queued meanwhile.
+    pub fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
+        let mut tables = self.tables();
+        let idle = queue.is_empty();
+        if idle {
+            tables.queues.remove(&to);
+        }
+        idle
+    }
+
+    /// The oldest connection to an address: all keep to it while it lives, so
+    /// that messages stay in order.
+    pub fn link(&self, to: IpAddr) -> Option<Arc<Link>> {
+        let tables = self.tables();
+        let links = tables.links.get(&to)?;
+        links.iter().find(|link| link.is_open()).cloned()
+    }
+
+    /// Takes a new connection on, and starts to read from it.
+    pub async fn add(self: &Arc<Registry>, link: Link, frames: Frames) -> Arc<Link> {
+        count(&self.stats.connections);
+        let link = Arc::new(link);
+        for address in self.insert(&link) {
+            tracing::debug!(%address, "peer is there");
+            self.tell(Event::PeerUp(address)).await;
+        }
+        let task = Arc::clone(self).read(Arc::clone(&link), frames);
+        self.runtime.spawn(task);
+        link
+    }
+
+    /// The addresses that had no connection before.
+    fn insert(&self, link: &Arc<Link>) -> Vec<IpAddr> {
+        let mut tables = self.tables();
+        if tables.closed {
+            link.close(close::STOPPING, "dyscod stops");
+        }
+        let mut new = Vec::new();
+        for &address in &link.identity.addresses {
+            let links = tables.links.entry(address).or_default();
+            if links.is_empty() {
+                new.push(address);
+            }
+            if links.len() >= LINKS_PER_PEER {
+                links[0].close(close::TOO_MANY, "too many connections");
+            }
+            links.push(Arc::clone(link));
+        }
+        new
+    }
+
+    async fn read(self: Arc<Registry>, link: Arc<Link>, mut frames: Frames) {
+        let reason = loop {
+            match frame::read(&mut frames).await {
+                Ok(Some(message)) if message.is_empty() => {
+                    count(&self.stats.frames_empty);
+                    break link.refuse_framing("a frame is empty");
+                }
+                Ok(Some(message)) => {
+                    count(&self.stats.messages_received);
+                    let incoming = Incoming {
+                        from: Arc::clone(&link.identity),
+                        via: link.via(),
+                        message,
+                    };
+                    self.tell(Event::Message(incoming)).await;
+                }
+                Ok(None) => break link.refuse_framing("its stream ended"),
+                Err(FrameError::Oversized) => {
+                    count(&self.stats.frames_oversized);
+                    break link.refuse_framing("a frame is too long");
+                }
+                Err(FrameError::Truncated) => {
+                    count(&self.stats.frames_truncated);
+                    break link.refuse_framing("a frame is cut short");
+                }
+                Err(FrameError::Broken) => break link.why_closed().await,
+            }
+        };
+        for address in self.remove(&link) {
+            tracing::info!(%address, %reason, "peer is gone");
+            self.tell(Event::PeerDown(address, reason.clone())).await;
+        }
+    }
+
+    /// The addresses that have no connection any more.
+    fn remove(&self, link: &Arc<Link>) -> Vec<IpAddr> {
+        let mut tables = self.tables();
+        let mut gone = Vec::new();
+        for &address in &link.identity.addresses {
+            if let Some(links) = tables.links.get_mut(&address) {
+                links.retain(|other| !Arc::ptr_eq(other, link));
+                if links.is_empty() {
+                    tables.links.remove(&address);
+                    gone.push(address);
+                }
+            }
+        }
+        gone
+    }
+
+    /// There could be no connection to a peer.
+    pub async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
+        add(&self.stats.dropped_unreachable, dropped);
+        count(&self.stats.handshakes_failed);
+        tracing::info!(address = %to, %reason, "failed to reach peer");
+        self.tell(Event::PeerDown(to, reason)).await;
+    }
+
+    async fn tell(&self, event: Event) {
+        // Nobody listens any more only when the daemon ends.
+        let _ = self.events.send(event).await;
+    }
+
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let tables = self.tables();
+        let known: BTreeSet<_> = tables.links.keys().chain(tables.queues.keys()).collect();
+        let status = |address: &IpAddr| {
+            let links = tables.links.get(address).into_iter().flatten();
+            let link = links.into_iter().find(|link| link.is_open());
+            PeerStatus {
+                address: *address,
+                up: link.is_some(),
+                rtt: link.map(|link| link.rtt()),
+            }
+        };
+        known.into_iter().map(status).collect()
+    }
+
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.endpoints.iter().map(Endpoint::local_addr);
+        addresses.filter_map(Result::ok).collect()
+    }
+
+    /// Closes everything, without waiting.
+    pub fn close(&self) {
+        let mut tables = self.tables();
+        tables.closed = true;
+        tables.queues.clear();
+        drop(tables);
+        for endpoint in &self.endpoints {
+            endpoint.close(VarInt::from_u32(close::STOPPING), b"dyscod stops");
+        }
+    }
+
+    pub async fn shutdown(&self) {
+        self.close();
+        for endpoint in &self.endpoints {
+            // Peers that are gone do not hold the daemon up.
+            let _ = tokio::time::timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Files of keys and certificates: never overwritten, keys for root alone.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::PkiError;
+
+/// For anyone to read.
+pub const PUBLIC: u32 = 0o644;
+/// For the owner to read.
+pub const SECRET: u32 = 0o600;
+
+/// Files that are written together, or not at all.
+#[derive(Default)]
+pub struct Batch {
+    written: Vec<PathBuf>,
+}
+
+impl Batch {
+    /// Writes a file that must not exist yet.
+    pub fn write(&mut self, path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
+        let fail = |source: std::io::Error| match source.kind() {
+            ErrorKind::AlreadyExists => PkiError::Exists { path: path.into() },
+            _ => PkiError::Write {
+                path: path.into(),
+                source,
+            },
+        };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(mode);
+        let mut file = options.open(path).map_err(fail)?;
+        self.written.push(path.into());
+        file.write_all(text.as_bytes()).map_err(fail)?;
+        file.sync_all().map_err(fail)
+    }
+
+    /// All are written: keep them.
+    pub fn keep(mut self) {
+        self.written.clear();
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        for path in &self.written {
+            // Half a batch is worse than a file that could not be taken back.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes a directory that only its owner enters; an existing one stays as it is.
+pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
+    let mut builder = DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(dir);
+    made.map_err(|source| PkiError::Write {
+        path: dir.into(),
+        source,
+    })
+}
+
+/// Reads a certificate's file.
+pub fn read(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u8>, PkiError> {
+    fs::read(path).map_err(|source| PkiError::Read {
+        what,
+        path: path.into(),
+        source,
+        mend,
+    })
+}
+
+/// Reads a key's file, which nobody but its owner may be able to.
+pub fn read_key(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u8>, PkiError> {
+    let fail = |source| PkiError::Read {
+        what,
+        path: path.into(),
+        source,
+        mend,
+    };
+    let mut file = File::open(path).map_err(fail)?;
+    let mode = file.metadata().map_err(fail)?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(PkiError::Exposed {
+            path: path.into(),
+            mode,
+        });
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(fail)?;
+    Ok(bytes)
+}

@@ -1,0 +1,170 @@
+//! The authority of a fleet, and the certificates that it issues.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::time::ASN1Time;
+
+use super::error::PkiError;
+use super::files::{self, Batch, PUBLIC, SECRET};
+use super::{CA_CERT, CA_KEY, HOST_CERT, HOST_KEY, subject};
+
+/// How long an authority lasts.
+const CA_DAYS: u32 = 3650;
+/// How long a host's certificate lasts, unless told otherwise.
+pub const HOST_DAYS: u32 = 365;
+/// Clocks of a fleet may differ by this much.
+const SKEW: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86400);
+
+const INIT_MEND: &str =
+    "make an authority with 'dyscoctl pki init', or name its directory with --dir";
+
+/// What a certificate is to say.
+#[derive(Clone, Debug)]
+pub struct IssueRequest {
+    /// The authority's directory.
+    pub dir: PathBuf,
+    /// The host's name.
+    pub name: String,
+    /// The host's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Where certificate and key go.
+    pub out: PathBuf,
+    /// How long it lasts.
+    pub days: u32,
+}
+
+/// Makes a fleet's authority: `ca.crt` and `ca.key` in `dir`.
+pub fn init(dir: &Path) -> Result<(), PkiError> {
+    let key = new_key()?;
+    let mut params = params("dysco fleet authority", CA_DAYS)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let certificate = params
+        .self_signed(&key)
+        .map_err(generate("sign the authority"))?;
+
+    files::make_dir(dir)?;
+    let mut batch = Batch::default();
+    batch.write(&dir.join(CA_KEY), SECRET, &key.serialize_pem())?;
+    batch.write(&dir.join(CA_CERT), PUBLIC, &certificate.pem())?;
+    batch.keep();
+    Ok(())
+}
+
+/// Issues a host's certificate: `host.crt`, `host.key` and `ca.crt` in `out`.
+pub fn issue(request: &IssueRequest) -> Result<(), PkiError> {
+    let addresses = check(request)?;
+    let (ca_pem, issuer) = authority(&request.dir)?;
+    let key = new_key()?;
+    let mut params = params(&request.name, request.days)?;
+    params.subject_alt_names = addresses.into_iter().map(SanType::IpAddress).collect();
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    params.use_authority_key_identifier_extension = true;
+    let certificate = params
+        .signed_by(&key, &issuer)
+        .map_err(generate("sign the certificate"))?;
+
+    files::make_dir(&request.out)?;
+    let mut batch = Batch::default();
+    batch.write(&request.out.join(HOST_KEY), SECRET, &key.serialize_pem())?;
+    batch.write(&request.out.join(HOST_CERT), PUBLIC, &certificate.pem())?;
+    let ca = request.out.join(CA_CERT);
+    let same = std::fs::read_to_string(&ca).is_ok_and(|there| there == ca_pem);
+    if !same {
+        batch.write(&ca, PUBLIC, &ca_pem)?;
+    }
+    batch.keep();
+    Ok(())
+}
+
+/// The addresses, sorted and told apart, if a certificate can be for them.
+fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
+    let bad = |why: String| Err(PkiError::BadRequest(why));
+    let name = &request.name;
+    if name.is_empty() || name.len() > 64 || !name.chars().all(|c| c.is_ascii_graphic()) {
+        return bad(format!(
+            "'{}' is no host name: use up to 64 letters, digits and dashes",
+            name.escape_default()
+        ));
+    }
+    if !(1..=CA_DAYS).contains(&request.days) {
+        return bad(format!("--days must be 1 to {CA_DAYS}"));
+    }
+    let mut addresses: Vec<_> = request.addresses.iter().map(IpAddr::to_canonical).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    if addresses.is_empty() {
+        return bad("it must name an address of the host: give --address".into());
+    }
+    match addresses
+        .iter()
+        .find(|a| a.is_unspecified() || a.is_multicast())
+    {
+        Some(address) => bad(format!("{address} is no host's address")),
+        None => Ok(addresses),
+    }
+}
+
+fn authority(dir: &Path) -> Result<(String, Issuer<'static, KeyPair>), PkiError> {
+    let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
+    let pem = files::read("the authority's certificate", &cert_path, INIT_MEND)?;
+    let key = files::read_key("the authority's key", &key_path, INIT_MEND)?;
+    let malformed = |path: &Path, what| PkiError::Malformed {
+        path: path.into(),
+        what,
+        mend: INIT_MEND,
+    };
+    let pem = String::from_utf8(pem).map_err(|_| malformed(&cert_path, "certificate"))?;
+    let key = String::from_utf8(key).map_err(|_| malformed(&key_path, "key"))?;
+    let key = KeyPair::from_pem(&key).map_err(|_| malformed(&key_path, "key"))?;
+    let der = CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| malformed(&cert_path, "certificate"))?;
+    let certificate = subject::parse(&der).ok_or_else(|| malformed(&cert_path, "certificate"))?;
+    if certificate.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&key) {
+        return Err(PkiError::Mismatch {
+            key: key_path,
+            cert: cert_path,
+        });
+    }
+    let issuer = Issuer::from_ca_cert_der(&der, key).map_err(generate("read the authority"))?;
+    Ok((pem, issuer))
+}
+
+fn new_key() -> Result<KeyPair, PkiError> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(generate("make a key"))
+}
+
+fn params(name: &str, days: u32) -> Result<CertificateParams, PkiError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    params.not_before = date(now.saturating_sub(SKEW))?.to_datetime();
+    params.not_after = date(now + days * DAY)?.to_datetime();
+    Ok(params)
+}
+
+fn date(since_1970: Duration) -> Result<ASN1Time, PkiError> {
+    let seconds = i64::try_from(since_1970.as_secs()).ok();
+    let date = seconds.and_then(|s| ASN1Time::from_timestamp(s).ok());
+    date.ok_or_else(|| PkiError::BadRequest("the clock is out of range".into()))
+}
+
+fn generate(what: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
+    move |source| PkiError::Generate { what, source }
+}

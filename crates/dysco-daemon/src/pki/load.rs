@@ -1,0 +1,161 @@
+//! What a daemon needs to be known by its peers, checked before it is used.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::RootCertStore;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use x509_parser::time::ASN1Time;
+
+use super::error::PkiError;
+use super::{PkiPaths, files, subject};
+
+const ISSUE_MEND: &str =
+    "issue one with 'dyscoctl pki issue' and copy it here, or set pki_dir in [control]";
+
+/// This host's certificate and key, and the fleet's authority.
+pub struct Credentials {
+    /// The authority.
+    pub ca: CertificateDer<'static>,
+    /// The host's certificate.
+    pub cert: CertificateDer<'static>,
+    /// Its key.
+    pub key: PrivateKeyDer<'static>,
+    /// The addresses that the certificate names.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Clone for Credentials {
+    fn clone(&self) -> Self {
+        Credentials {
+            ca: self.ca.clone(),
+            cert: self.cert.clone(),
+            key: self.key.clone_key(),
+            addresses: self.addresses.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    // The key stays unseen.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut s = f.debug_struct("Credentials");
+        s.field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads a host's credentials, and checks that they belong together, are in
+/// their time, and name all of the host's addresses.
+pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> {
+    let ca = certificate("the authority's certificate", &paths.ca)?;
+    let cert = certificate("the host's certificate", &paths.cert)?;
+    let key = files::read_key("the host's key", &paths.key, ISSUE_MEND)?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| malformed(&paths.key, "key"))?;
+
+    in_time(&paths.ca, &ca)?;
+    in_time(&paths.cert, &cert)?;
+    let provider = Arc::new(ring::default_provider());
+    keys_match(paths, &cert, &key, &provider)?;
+    issued_by(paths, &cert, &ca, provider)?;
+
+    let addresses = subject::addresses_of(&cert);
+    if let Some(missing) = host.iter().find(|a| !addresses.contains(&a.to_canonical())) {
+        return Err(PkiError::WrongHost {
+            path: paths.cert.clone(),
+            address: *missing,
+            named: named(&addresses),
+        });
+    }
+    Ok(Credentials {
+        ca,
+        cert,
+        key,
+        addresses,
+    })
+}
+
+fn certificate(what: &'static str, path: &Path) -> Result<CertificateDer<'static>, PkiError> {
+    let pem = files::read(what, path, ISSUE_MEND)?;
+    CertificateDer::from_pem_slice(&pem).map_err(|_| malformed(path, "certificate"))
+}
+
+fn malformed(path: &Path, what: &'static str) -> PkiError {
+    PkiError::Malformed {
+        path: path.into(),
+        what,
+        mend: ISSUE_MEND,
+    }
+}
+
+fn in_time(path: &Path, der: &CertificateDer<'_>) -> Result<(), PkiError> {
+    let certificate = subject::parse(der).ok_or_else(|| malformed(path, "certificate"))?;
+    let validity = certificate.validity();
+    let now = ASN1Time::now();
+    let when = if now < validity.not_before {
+        format!("it is valid only from {}", validity.not_before)
+    } else if now > validity.not_after {
+        format!("it expired on {}", validity.not_after)
+    } else {
+        return Ok(());
+    };
+    Err(PkiError::OutOfTime {
+        path: path.into(),
+        when,
+    })
+}
+
+fn keys_match(
+    paths: &PkiPaths,
+    cert: &CertificateDer<'static>,
+    key: &PrivateKeyDer<'static>,
+    provider: &CryptoProvider,
+) -> Result<(), PkiError> {
+    let pair = CertifiedKey::from_der(vec![cert.clone()], key.clone_key(), provider);
+    pair.map(drop).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => PkiError::Mismatch {
+            key: paths.key.clone(),
+            cert: paths.cert.clone(),
+        },
+        _ => malformed(&paths.key, "key that TLS can use"),
+    })
+}
+
+fn issued_by(
+    paths: &PkiPaths,
+    cert: &CertificateDer<'static>,
+    ca: &CertificateDer<'static>,
+    provider: Arc<CryptoProvider>,
+) -> Result<(), PkiError> {
+    let authority = |why: String| PkiError::Authority {
+        path: paths.ca.clone(),
+        why,
+    };
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(ca.clone())
+        .map_err(|e| authority(e.to_string()))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+        .build()
+        .map_err(|e| authority(e.to_string()))?;
+    let verdict = verifier.verify_client_cert(cert, &[], UnixTime::now());
+    verdict.map(drop).map_err(|e| PkiError::Untrusted {
+        cert: paths.cert.clone(),
+        ca: paths.ca.clone(),
+        why: e.to_string(),
+    })
+}
+
+fn named(addresses: &[IpAddr]) -> String {
+    if addresses.is_empty() {
+        return "none".into();
+    }
+    let words: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+    words.join(", ")
+}

@@ -1,0 +1,39 @@
+//! What a certificate says of its host.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::parse_x509_certificate;
+
+/// The certificate, if it is one and nothing follows it.
+pub fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+    match parse_x509_certificate(der) {
+        Ok(([], certificate)) => Some(certificate),
+        _ => None,
+    }
+}
+
+/// The addresses that a certificate names, IPv4-mapped ones as IPv4. Empty for
+/// one that names none, or is none.
+pub fn addresses_of(der: &CertificateDer<'_>) -> Vec<IpAddr> {
+    let Some(certificate) = parse(der) else {
+        return Vec::new();
+    };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    names.value.general_names.iter().filter_map(ip).collect()
+}
+
+fn ip(name: &GeneralName<'_>) -> Option<IpAddr> {
+    let GeneralName::IPAddress(bytes) = name else {
+        return None;
+    };
+    if let Ok(v4) = <[u8; 4]>::try_from(*bytes) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    let v6 = <[u8; 16]>::try_from(*bytes).ok()?;
+    Some(Ipv6Addr::from(v6).to_canonical())
+}
