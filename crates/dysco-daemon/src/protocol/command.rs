@@ -43,14 +43,15 @@ impl fmt::Display for Role {
 }
 
 /// What the host has to do now, in the order given. All are idempotent: after
-/// a restart the machine gives them again.
+/// a restart the machine gives them again. Where the session is gone, answer
+/// with [`HostEvent::SessionGone`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Measure the middlebox on session A; answer [`HostEvent::Measured`].
+    /// Measure the middlebox on this session; answer [`HostEvent::Measured`].
     Measure {
         /// The change.
         change: ChangeId,
-        /// Session A.
+        /// Session A, or B where the right neighbour asked.
         subsession: Subsession,
     },
     /// Hold this session against other changes; answer [`HostEvent::Locked`].
@@ -81,7 +82,8 @@ pub enum Command {
         /// The change.
         change: ChangeId,
     },
-    /// Enter two paths without a cutoff; answer [`HostEvent::Prepared`].
+    /// Enter two paths without a cutoff; answer [`HostEvent::Prepared`]. Does
+    /// nothing where the session is in two paths or on the new path already.
     Prepare {
         /// The change.
         change: ChangeId,
@@ -94,7 +96,8 @@ pub enum Command {
         /// How headers differ.
         translation: Translation,
     },
-    /// Leave two paths again, back to the old path. Never given after [`Command::Cut`].
+    /// Leave two paths again, back to the old path. Never given after
+    /// [`Command::Cut`], nor to be obeyed after it.
     Unprepare {
         /// The change.
         change: ChangeId,

@@ -1,82 +1,331 @@
-//! The machine.
+//! The machine: finds the change an input belongs to, and keeps their clocks.
 
-use std::time::Duration;
+use std::collections::{BTreeSet, HashMap};
 
-use super::command::{Command, HostEvent, Report};
+use super::asker::Asker;
+use super::authorise::{self, AsRight};
+use super::command::{Command, HostEvent, Report, Role, Violation};
+use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
+use super::left::Left;
 use super::message::{ChangeId, HostId, Message, Subsession};
-use super::reason::Reason;
+use super::middle::Middle;
+use super::reason::{Phase, Reason};
+use super::record::{Record, RecordError, RoleRecord};
+use super::right::Right;
+use super::strangers::{self, Outcome, Outcomes};
 
-/// Time since a moment of the caller's choice; never goes back.
-pub type Time = Duration;
+mod routing;
 
-/// Counts of one machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
-    /// Changes under way, all roles.
-    pub changes: usize,
-    /// Messages from peers that may not say them.
-    pub violations: u64,
-    /// Messages that came twice, too late, or for nothing known.
-    pub stale: u64,
+/// Most reports that wait to be fetched before violations are only counted.
+const MAX_WAITING_REPORTS: usize = 4096;
+
+/// A host's part in a change.
+#[derive(Debug)]
+pub(super) enum Part {
+    Left(Left),
+    Middle(Middle),
+    Right(Right),
 }
 
-/// A record that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Truncated, garbage or of another release.
-    #[error("restoring a change: its record is unreadable: {0}")]
-    Malformed(String),
-    /// Twice the same.
-    #[error("restoring change {0}: it is under way already")]
-    Duplicate(ChangeId),
+impl Part {
+    fn role(&self) -> Role {
+        match self {
+            Part::Left(_) => Role::Left,
+            Part::Middle(_) => Role::Middle,
+            Part::Right(_) => Role::Right,
+        }
+    }
+
+    fn place(&self) -> (Subsession, Phase) {
+        match self {
+            Part::Left(p) => (p.subsession(), p.phase()),
+            Part::Middle(p) => (p.subsession(), p.phase()),
+            Part::Right(p) => (p.subsession(), p.phase()),
+        }
+    }
+
+    fn peers(&self) -> Vec<HostId> {
+        let (first, others) = match self {
+            Part::Left(p) => (p.middle(), [p.right(), None]),
+            Part::Middle(p) => (p.left(), [p.right(), p.asker()]),
+            Part::Right(p) => (p.middle(), [Some(p.left()), None]),
+        };
+        let others = others.into_iter().flatten();
+        std::iter::once(first).chain(others).collect()
+    }
+
+    fn on_message(&mut self, ctx: &mut Context, AsRight(far): AsRight, message: Message) -> Flow {
+        match self {
+            Part::Left(p) => p.on_message(ctx, far, message),
+            Part::Middle(p) => p.on_message(ctx, far, message),
+            // For the right anchor the far one of its two peers is the left.
+            Part::Right(p) => p.on_message(ctx, far, message),
+        }
+    }
+
+    fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match self {
+            Part::Left(p) => p.on_event(ctx, event),
+            Part::Middle(p) => p.on_event(ctx, event),
+            Part::Right(p) => p.on_event(ctx, event),
+        }
+    }
+
+    fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        match self {
+            Part::Left(p) => p.on_deadline(ctx),
+            Part::Middle(p) => p.on_deadline(ctx),
+            Part::Right(p) => p.on_deadline(ctx),
+        }
+    }
+
+    fn cancel(&mut self, ctx: &mut Context) -> Flow {
+        match self {
+            Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
+            Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
+            Part::Right(_) => ctx.stale(),
+        }
+    }
 }
 
-/// The protocol on one host.
-pub struct Machine {}
+#[derive(Debug)]
+struct Entry {
+    part: Part,
+    timing: Timing,
+    /// Whose message began it, for that peer's share.
+    beginner: Option<HostId>,
+}
 
-#[allow(missing_docs, unused_variables)]
+/// What a timer belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    Change(ChangeId),
+    Ask(ChangeId),
+}
+
+/// A change under way, for listings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnderWay {
+    /// The change.
+    pub change: ChangeId,
+    /// This host's part.
+    pub role: Role,
+    /// The session concerned: A at the left and the middle, B at the right.
+    pub subsession: Subsession,
+    /// Where it is.
+    pub phase: Phase,
+}
+
+/// The protocol on one host, in all roles. After each input fetch all commands
+/// and carry them out, then all messages and send them, then all reports.
+/// After a restart hand in all records before anything else.
+pub struct Machine {
+    core: Core,
+    limits: Limits,
+    new_id: Box<dyn FnMut() -> [u8; 16] + Send>,
+    changes: HashMap<ChangeId, Entry>,
+    asks: HashMap<ChangeId, (Asker, Timing)>,
+    shares: HashMap<HostId, usize>,
+    timers: BTreeSet<(Time, Timer)>,
+    outcomes: Outcomes,
+}
+
 impl Machine {
     /// `addresses` are all of this host's; `new_id` gives 16 fresh random bytes.
     pub fn new(addresses: Vec<HostId>, new_id: impl FnMut() -> [u8; 16] + Send + 'static) -> Self {
-        Machine {}
+        Machine {
+            core: Core {
+                addresses,
+                ..Core::default()
+            },
+            limits: Limits::default(),
+            new_id: Box::new(new_id),
+            changes: HashMap::new(),
+            asks: HashMap::new(),
+            shares: HashMap::new(),
+            timers: BTreeSet::new(),
+            outcomes: Outcomes::default(),
+        }
     }
-    /// The middlebox on this host shall leave session A.
+
+    /// With other limits than the usual ones.
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// This host's addresses are others now.
+    pub fn set_addresses(&mut self, addresses: Vec<HostId>) {
+        self.core.addresses = addresses;
+    }
+
+    /// The middlebox on this host shall leave the session with this subsession.
     pub fn request_leave(&mut self, now: Time, a: Subsession) -> Result<ChangeId, Reason> {
-        Err(Reason::Closing)
+        let change = ChangeId((self.new_id)());
+        self.room(None)?;
+        self.begin_middle(now, change, a, None)?;
+        Ok(change)
     }
-    /// The middlebox on `host` shall leave its session A.
+
+    /// The middlebox on `host` shall leave the session whose subsession to (or
+    /// from) this host is named.
     pub fn request_ask(
         &mut self,
         now: Time,
         host: HostId,
-        a: Subsession,
+        subsession: Subsession,
     ) -> Result<ChangeId, Reason> {
-        Err(Reason::Closing)
+        if self.core.is_me(host) {
+            return self.request_leave(now, subsession);
+        }
+        self.room(None)?;
+        let change = ChangeId((self.new_id)());
+        let mut timing = Timing::default();
+        let asker = Asker::start(
+            &mut self.context(now, change, &mut timing),
+            host,
+            subsession,
+        );
+        self.keep_ask(change, asker, timing);
+        Ok(change)
     }
-    /// Give a change up, if that is still possible: the end is reported.
-    pub fn cancel(&mut self, now: Time, change: ChangeId) {}
+
+    /// Gives a change up if that is still possible; its end is reported.
+    pub fn cancel(&mut self, now: Time, change: ChangeId) {
+        self.with(now, change, |part, ctx| part.cancel(ctx));
+    }
+
     /// `from`: all addresses that the peer's certificate names.
-    pub fn handle_message(&mut self, now: Time, from: &[HostId], message: Message) {}
-    pub fn handle_event(&mut self, now: Time, event: HostEvent) {}
-    pub fn handle_timeout(&mut self, now: Time) {}
+    pub fn handle_message(&mut self, now: Time, from: &[HostId], message: Message) {
+        let change = message.change();
+        if self.handle_ask_answer(now, from, &message) {
+            return;
+        }
+        let judged = match self.changes.get(&change) {
+            Some(entry) => authorise::known(&entry.part, from, &message).map(Some),
+            None => self.judge_stranger(from, &message).map(|()| None),
+        };
+        match judged {
+            Ok(Some(speaker)) => {
+                self.with(now, change, |p, ctx| p.on_message(ctx, speaker, message));
+            }
+            Ok(None) => self.handle_stranger(now, from, message),
+            Err(violation) => self.violated(from, &message, violation),
+        }
+    }
+
+    /// Something happened on this host.
+    pub fn handle_event(&mut self, now: Time, event: HostEvent) {
+        let change = match &event {
+            HostEvent::Measured { change, .. }
+            | HostEvent::Locked { change, .. }
+            | HostEvent::Reserved { change, .. }
+            | HostEvent::Prepared { change, .. }
+            | HostEvent::CutDone { change, .. }
+            | HostEvent::Drained { change }
+            | HostEvent::Closed { change, .. }
+            | HostEvent::PersistFailed { change, .. } => *change,
+            HostEvent::SessionGone { subsession } => match self.core.locks.get(subsession) {
+                Some(change) => *change,
+                None => return,
+            },
+        };
+        self.with(now, change, |part, ctx| part.on_event(ctx, event));
+    }
+
+    /// To be called when the time of [`Machine::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(due, timer)) = self.timers.first() {
+            if due > now {
+                break;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Change(change) => self.with(now, change, |part, ctx| match ctx.tick() {
+                    true => part.on_deadline(ctx),
+                    false => Flow::On,
+                }),
+                Timer::Ask(change) => self.with_ask(now, change, |ask, ctx| match ctx.tick() {
+                    true => ask.on_deadline(ctx),
+                    false => Flow::On,
+                }),
+            }
+        }
+        self.outcomes.collect(now);
+    }
+
+    /// When [`Machine::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.timers.first().map(|(at, _)| *at)
     }
-    /// Carry all commands out before polling for messages.
+
+    /// What the host has to do; all of it before messages are polled.
     pub fn poll_command(&mut self) -> Option<Command> {
-        None
+        self.core.commands.pop_front()
     }
+
+    /// What to send.
     pub fn poll_transmit(&mut self) -> Option<(HostId, Message)> {
-        None
+        self.core.transmits.pop_front()
     }
+
+    /// What to tell operators.
     pub fn poll_report(&mut self) -> Option<Report> {
-        None
+        self.core.reports.pop_front()
     }
-    /// Take up a change that a former process recorded.
-    pub fn restore(&mut self, now: Time, record: &[u8]) -> Result<ChangeId, RecordError> {
-        Err(RecordError::Malformed(String::new()))
-    }
+
+    /// Counts.
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        Stats {
+            changes: self.changes.len() + self.asks.len(),
+            ..self.core.stats
+        }
+    }
+
+    /// The changes under way on this host.
+    pub fn changes(&self) -> impl Iterator<Item = UnderWay> + '_ {
+        let of = |(change, entry): (&ChangeId, &Entry)| {
+            let (subsession, phase) = entry.part.place();
+            let role = entry.part.role();
+            UnderWay {
+                change: *change,
+                role,
+                subsession,
+                phase,
+            }
+        };
+        self.changes.iter().map(of)
+    }
+
+    /// Takes up a change that a former process recorded.
+    pub fn restore(&mut self, now: Time, record: &[u8]) -> Result<ChangeId, RecordError> {
+        let Record { change, role } = Record::decode(record)?;
+        if self.changes.contains_key(&change) {
+            return Err(RecordError::Duplicate(change));
+        }
+        let mut timing = Timing::default();
+        let mut ctx = self.context(now, change, &mut timing);
+        // Two records never share a session: locks are taken before either is written.
+        let part = match role {
+            RoleRecord::Left { a, plan, stage } => {
+                ctx.core.locks.insert(a, change);
+                Part::Left(Left::restore(&mut ctx, a, plan, stage))
+            }
+            RoleRecord::Middle { a, b, asker, .. } => {
+                ctx.core.locks.extend([(a, change), (b, change)]);
+                Part::Middle(Middle::restore(&mut ctx, (a, b), asker))
+            }
+            RoleRecord::Right {
+                b,
+                left,
+                new,
+                stage,
+            } => {
+                ctx.core.locks.insert(b, change);
+                Part::Right(Right::restore(&mut ctx, b, left, new, stage))
+            }
+        };
+        self.keep(change, part, timing, None);
+        Ok(change)
     }
 }

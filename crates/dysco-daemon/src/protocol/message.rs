@@ -63,8 +63,12 @@ pub struct Facts {
     pub remote: Offer,
     /// Last TSval that this host's end sent.
     pub tsval_out: u32,
-    /// `dysco_common::session::session` bits.
-    pub flags: u32,
+    /// This host's end sent its FIN.
+    pub fin_out: bool,
+    /// The other end's FIN was seen.
+    pub fin_in: bool,
+    /// A reset was seen, either way.
+    pub reset: bool,
 }
 
 /// What the middlebox's host measured of itself, at one still moment.
@@ -82,7 +86,9 @@ pub struct Measurement {
     pub clock_a: u32,
     /// The timestamp clock of the middlebox's socket on B, now.
     pub clock_b: u32,
-    /// The subsession that A is paired with.
+    /// Session A's subsession.
+    pub subsession_a: Subsession,
+    /// Session B's, which the middlebox pairs with it.
     pub subsession_b: Subsession,
 }
 
@@ -104,11 +110,11 @@ pub struct Plan {
 /// A message between two daemons. In brackets who says it to whom.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// [anyone on the session to P] Please leave this session (P's right end).
+    /// [a neighbour to P] Please leave this session.
     Ask {
         /// The change it would be.
         change: ChangeId,
-        /// Session A of the middlebox.
+        /// The subsession between the two: A or B of the middlebox.
         subsession: Subsession,
     },
     /// [P to the asker] What became of it.
@@ -211,7 +217,7 @@ pub enum Message {
         /// The change.
         change: ChangeId,
     },
-    /// [L to who asked] Still at it.
+    /// [L or P to who asked] Still at it.
     Status {
         /// The change.
         change: ChangeId,

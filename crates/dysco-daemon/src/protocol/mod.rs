@@ -24,16 +24,26 @@
 //! Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
 //! L has cut nobody cancels: each failure is met by going on.
 
+mod asker;
+mod authorise;
 mod command;
+mod context;
+mod left;
 mod machine;
 mod message;
+mod middle;
 pub mod plan;
 mod reason;
+mod record;
+mod right;
+mod strangers;
 
 pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation};
-pub use machine::{Machine, RecordError, Stats, Time};
+pub use context::{Limits, Stats, Time};
+pub use machine::{Machine, UnderWay};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Plan,
     Subsession, VERSION,
 };
-pub use reason::{Phase, Reason};
+pub use reason::{End, MessageName, Phase, Reason};
+pub use record::RecordError;

@@ -1,16 +1,122 @@
-//! From what three hosts know of a session to one translation.
+//! From what three hosts know of a session to one translation. Pure.
 
-use dysco_common::Translation;
+use dysco_common::session::{offer, translation};
+use dysco_common::{Offer, Translation};
 
-use super::message::{Facts, Measurement};
-use super::reason::Reason;
+use super::message::{Facts, Measurement, Subsession};
+use super::reason::{End, Reason};
 
 /// How far, in ticks of a millisecond, the new path's timestamps start ahead
 /// of the middlebox's, so that PAWS discards nothing.
 pub const TS_LEAD: u32 = 20;
 
-/// The left anchor's translation, or why there is none.
+/// What the measurement alone can refuse, before anybody else is troubled.
+pub fn check(m: &Measurement) -> Result<(), Reason> {
+    let offers = [m.a.local, m.a.remote, m.b.local, m.b.remote];
+    if offers.iter().any(|o| o.flags & offer::SEEN == 0) {
+        return Err(Reason::NotSeen);
+    }
+    if offers.iter().any(|o| o.flags & offer::FOREIGN != 0) {
+        return Err(Reason::Foreign);
+    }
+    if [&m.a, &m.b].into_iter().any(is_over) {
+        return Err(Reason::Closing);
+    }
+    if negotiated(&m.a, offer::SACK) != negotiated(&m.b, offer::SACK) {
+        return Err(Reason::SackMismatch);
+    }
+    // Each end sends segments as large as the middlebox told it to.
+    fits(End::Left, m.a.local.mss, m.b.remote.mss)?;
+    fits(End::Right, m.b.local.mss, m.a.remote.mss)
+}
+
+/// The left anchor's translation. `left` and `right` are what the anchors know
+/// of their own sessions, sampled before `m` was measured: only then are the
+/// timestamps they send later ahead of what the middlebox has sent.
 pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation, Reason> {
-    let _ = (m, left, right);
-    Err(Reason::NotSeen)
+    check(m)?;
+    same_session(&m.a, left, m.subsession_a)?;
+    same_session(&m.b, right, m.subsession_b)?;
+    if is_over(left) || is_over(right) {
+        return Err(Reason::Closing);
+    }
+    let scaled_a = negotiated(&m.a, offer::WSCALE);
+    let scaled_b = negotiated(&m.b, offer::WSCALE);
+    let scale = |on: bool, o: &Offer| if on { o.wscale } else { 0 };
+    let timestamps = negotiated(&m.a, offer::TIMESTAMPS) && negotiated(&m.b, offer::TIMESTAMPS);
+    let ahead = |clock: u32, sent: u32| {
+        if timestamps {
+            clock.wrapping_add(TS_LEAD).wrapping_sub(sent)
+        } else {
+            0
+        }
+    };
+    // Deltas are counted modulo 2^32 like the sequence numbers they shift.
+    Ok(Translation {
+        seq_out: (m.b.local.isn)
+            .wrapping_sub(m.a.remote.isn)
+            .wrapping_add(m.delta_forward as u32),
+        seq_in: (m.a.local.isn)
+            .wrapping_sub(m.b.remote.isn)
+            .wrapping_add(m.delta_reverse as u32),
+        ts_out: ahead(m.clock_b, left.tsval_out),
+        ts_in: ahead(m.clock_a, right.tsval_out),
+        wscale_local: scale(scaled_a, &m.a.remote),
+        wscale_local_far: scale(scaled_b, &m.b.local),
+        wscale_remote_far: scale(scaled_b, &m.b.remote),
+        wscale_remote: scale(scaled_a, &m.a.local),
+        flags: strip(m, offer::TIMESTAMPS, translation::STRIP_TIMESTAMPS)
+            | strip(m, offer::ECN, translation::STRIP_ECN),
+    })
+}
+
+fn negotiated(f: &Facts, flag: u8) -> bool {
+    f.local.flags & f.remote.flags & flag != 0
+}
+
+fn strip(m: &Measurement, flag: u8, bit: u32) -> u32 {
+    if negotiated(&m.a, flag) == negotiated(&m.b, flag) {
+        0
+    } else {
+        bit
+    }
+}
+
+fn is_over(f: &Facts) -> bool {
+    f.reset || (f.fin_out && f.fin_in)
+}
+
+fn fits(from: End, sends: u16, accepts: u16) -> Result<(), Reason> {
+    if sends > accepts {
+        return Err(Reason::MssMismatch {
+            from,
+            sends,
+            accepts,
+        });
+    }
+    Ok(())
+}
+
+/// Both ends of a subsession must have seen the same opening. The MSS may be
+/// clamped on the way, which is why only the middlebox's view of it counts;
+/// the numbers and the options that the translation builds on may not.
+fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(), Reason> {
+    if [anchor.local, anchor.remote]
+        .iter()
+        .any(|o| o.flags & offer::SEEN == 0)
+    {
+        return Err(Reason::NotSeen);
+    }
+    if (anchor.local.flags | anchor.remote.flags) & offer::FOREIGN != 0 {
+        return Err(Reason::Foreign);
+    }
+    let options = offer::SACK | offer::TIMESTAMPS | offer::WSCALE;
+    let same = |a: &Offer, b: &Offer| {
+        a.isn == b.isn && a.wscale == b.wscale && (a.flags ^ b.flags) & options == 0
+    };
+    if same(&middle.local, &anchor.remote) && same(&middle.remote, &anchor.local) {
+        Ok(())
+    } else {
+        Err(Reason::Rewritten(which))
+    }
 }

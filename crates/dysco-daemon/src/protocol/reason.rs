@@ -2,7 +2,6 @@
 //! what, why, and the mend.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +154,9 @@ pub enum Reason {
     /// The operator changed their mind.
     #[error("cancelled by the operator")]
     Cancelled,
+    /// A daemon died in the middle of it.
+    #[error("the daemon of an anchor was restarted in the middle of it: ask again")]
+    Restarted,
     /// Nothing is known of it.
     #[error(
         "a host knows nothing of this change: it ended or its daemon started anew; ask again if the middlebox is still there"
@@ -211,8 +213,3 @@ impl fmt::Display for MessageName {
         write!(f, "{self:?}")
     }
 }
-
-/// First wait before a message is said again.
-pub const RETRANSMIT_FIRST: Duration = Duration::from_millis(200);
-/// Longest wait before a message is said again.
-pub const RETRANSMIT_MAX: Duration = Duration::from_secs(5);

@@ -1,0 +1,56 @@
+//! The host that asked a middlebox's host to leave a session.
+
+use std::time::Duration;
+
+use super::command::{Progress, Role};
+use super::context::{Context, Flow};
+use super::message::{HostId, Message, Subsession};
+use super::reason::Reason;
+
+/// A host that says nothing for so long is not there.
+const SILENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Asker {
+    host: HostId,
+    subsession: Subsession,
+}
+
+impl Asker {
+    pub fn start(ctx: &mut Context, host: HostId, subsession: Subsession) -> Self {
+        let change = ctx.change;
+        ctx.report(Role::Asker, subsession, Progress::Requested);
+        ctx.insist(host, Message::Ask { change, subsession });
+        ctx.deadline(SILENCE);
+        Asker { host, subsession }
+    }
+
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+        match message {
+            Message::Asked { result, .. } => self.end(ctx, result),
+            // It lives: the question is repeated until the end.
+            _ => {
+                ctx.deadline(SILENCE);
+                Flow::On
+            }
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        let host = self.host;
+        self.end(ctx, Err(Reason::NoAgent(host)))
+    }
+
+    fn end(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        let progress = match result.clone() {
+            Ok(()) => Progress::Removed,
+            Err(reason) => Progress::Refused(reason),
+        };
+        ctx.report(Role::Asker, self.subsession, progress);
+        Flow::End(result)
+    }
+}

@@ -1,0 +1,145 @@
+//! Who may say what. A peer is all the addresses that its certificate names.
+
+use super::command::Violation;
+use super::context::Core;
+use super::left::Left;
+use super::machine::Part;
+use super::message::{HostId, Message, Subsession};
+use super::middle::Middle;
+use super::right::Right;
+
+/// Which of its neighbours in the change a peer spoke as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AsRight(pub bool);
+
+/// The change is known: does it expect this from this peer?
+pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    match part {
+        Part::Left(left) => of_left(left, from, message),
+        Part::Middle(middle) => of_middle(middle, from, message),
+        Part::Right(right) => of_right(right, from, message),
+    }
+}
+
+fn expect(allowed: bool, as_right: bool) -> Result<AsRight, Violation> {
+    if allowed {
+        Ok(AsRight(as_right))
+    } else {
+        Err(Violation::NotItsPart)
+    }
+}
+
+fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let middle = from.contains(&left.middle());
+    let right = left.right().is_some_and(|r| from.contains(&r));
+    match message {
+        Message::Leave { subsession, .. } => {
+            expect(middle && *subsession == left.subsession(), false)
+        }
+        Message::AckLock { .. } | Message::NackLock { .. } | Message::Cancel { .. } => {
+            expect(middle, false)
+        }
+        Message::SetUpAck { .. }
+        | Message::SetUpNack { .. }
+        | Message::Switched { .. }
+        | Message::Drained { .. } => expect(right, true),
+        Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
+            expect(middle || right, right)
+        }
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let left = from.contains(&middle.left());
+    let right = middle.right().is_some_and(|r| from.contains(&r));
+    match message {
+        Message::Ask { .. } => {
+            let asker = middle.asker().is_some_and(|a| from.contains(&a));
+            expect(asker, false)
+        }
+        // A left anchor speaks for itself only.
+        Message::RequestLock {
+            subsession,
+            left: l,
+            ..
+        } => expect(
+            left && *subsession == middle.subsession() && *l == middle.left(),
+            false,
+        ),
+        Message::AckLock { .. } | Message::CancelAck { .. } => expect(right, true),
+        Message::NackLock { .. } => expect(left || right, right),
+        Message::Switched { .. }
+        | Message::Done { .. }
+        | Message::Cancel { .. }
+        | Message::Status { .. } => expect(left, false),
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let middle = from.contains(&right.middle());
+    let left = from.contains(&right.left());
+    let own = right.subsession();
+    match message {
+        Message::RequestLock {
+            subsession,
+            left: l,
+            ..
+        } => expect(middle && *subsession == own && *l == right.left(), false),
+        Message::SetUp {
+            subsession, new, ..
+        } => {
+            expect(left && *subsession == own, true)?;
+            new_path(right, new)
+        }
+        Message::Switched { .. } | Message::Done { .. } | Message::Status { .. } => {
+            expect(left, true)
+        }
+        Message::Cancel { .. } => expect(left || middle, left),
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+/// A new path joins the two anchors and keeps the server's port; anything else
+/// would send this host's packets to a stranger.
+fn new_path(right: &Right, new: &Subsession) -> Result<AsRight, Violation> {
+    let own = right.subsession();
+    if new.right == own.right && new.left.ip() == right.left() && *new != own {
+        Ok(AsRight(true))
+    } else {
+        Err(Violation::ForeignPath)
+    }
+}
+
+/// The change is not known: may this peer begin one, or speak of that session?
+pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Result<(), Violation> {
+    match message {
+        // Its right end asks to leave; its left end is this host.
+        Message::Leave { subsession, .. } => {
+            ends(core, from, subsession.right.ip(), subsession.left.ip())
+        }
+        // From the left, also when it is a middlebox that names another anchor.
+        Message::RequestLock { subsession, .. } => {
+            ends(core, from, subsession.left.ip(), subsession.right.ip())
+        }
+        Message::Ask { subsession, .. } => {
+            let (l, r) = (subsession.left.ip(), subsession.right.ip());
+            ends(core, from, l, r).or_else(|_| ends(core, from, r, l))
+        }
+        Message::SetUp {
+            subsession, new, ..
+        } => ends(core, from, new.left.ip(), subsession.right.ip()),
+        _ => Ok(()),
+    }
+}
+
+fn ends(core: &Core, from: &[HostId], theirs: HostId, ours: HostId) -> Result<(), Violation> {
+    if !from.contains(&theirs) {
+        Err(Violation::NotItsSubsession)
+    } else if !core.is_me(ours) {
+        Err(Violation::NotOurs)
+    } else {
+        Ok(())
+    }
+}

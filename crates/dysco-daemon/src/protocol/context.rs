@@ -1,0 +1,216 @@
+//! What all roles share: time, queues, locks and the repetition of messages.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::command::{Command, Progress, Report, Role};
+use super::message::{ChangeId, HostId, Message, Subsession};
+use super::reason::Reason;
+use super::record::{Record, RoleRecord};
+
+/// Time since a moment of the caller's choice; never goes back.
+pub type Time = Duration;
+
+/// How much a machine takes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Changes at once.
+    pub changes: usize,
+    /// Changes at once that one peer began.
+    pub per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            changes: 65_536,
+            per_peer: 16_384,
+        }
+    }
+}
+
+/// Counts of one machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Changes under way, all roles.
+    pub changes: usize,
+    /// Messages from peers that may not say them.
+    pub violations: u64,
+    /// Messages and events that came twice, too late, or for nothing known.
+    pub stale: u64,
+    /// Messages said again.
+    pub repeated: u64,
+    /// Requests refused because of the limits.
+    pub busy: u64,
+}
+
+/// First and longest wait before a message is said again.
+const REPEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// A message that is said until it is answered.
+#[derive(Debug)]
+struct Pending {
+    to: HostId,
+    message: Message,
+    next: Time,
+    wait: Duration,
+}
+
+/// A change's clock.
+#[derive(Debug, Default)]
+pub(super) struct Timing {
+    pending: Vec<Pending>,
+    deadline: Option<Time>,
+    /// What the machine's timer set holds for it.
+    pub due: Option<Time>,
+}
+
+impl Timing {
+    pub fn next(&self) -> Option<Time> {
+        let pending = self.pending.iter().map(|p| p.next).min();
+        [pending, self.deadline].into_iter().flatten().min()
+    }
+}
+
+/// The machine but for its changes.
+#[derive(Default)]
+pub(super) struct Core {
+    pub addresses: Vec<HostId>,
+    pub locks: HashMap<Subsession, ChangeId>,
+    pub transmits: VecDeque<(HostId, Message)>,
+    pub commands: VecDeque<Command>,
+    pub reports: VecDeque<Report>,
+    pub stats: Stats,
+}
+
+impl Core {
+    pub fn is_me(&self, host: HostId) -> bool {
+        self.addresses.contains(&host)
+    }
+}
+
+/// How a change goes on after an input.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    On,
+    /// Forget it but for the outcome.
+    End(Result<(), Reason>),
+}
+
+/// One change's access to the machine during one input.
+pub(super) struct Context<'a> {
+    pub now: Time,
+    pub change: ChangeId,
+    pub core: &'a mut Core,
+    pub timing: &'a mut Timing,
+}
+
+impl Context<'_> {
+    /// Says it once: an answer, or something nobody waits for.
+    pub fn say(&mut self, to: HostId, message: Message) {
+        self.core.transmits.push_back((to, message));
+    }
+
+    /// Says it until hushed.
+    pub fn insist(&mut self, to: HostId, message: Message) {
+        self.say(to, message.clone());
+        self.timing.pending.push(Pending {
+            to,
+            message,
+            next: self.now + REPEAT.0,
+            wait: REPEAT.0,
+        });
+    }
+
+    /// Stops all repetition.
+    pub fn hush(&mut self) {
+        self.timing.pending.clear();
+    }
+
+    /// Stops what is said to one host; true if that was the last.
+    pub fn hush_to(&mut self, host: HostId) -> bool {
+        self.timing.pending.retain(|p| p.to != host);
+        self.timing.pending.is_empty()
+    }
+
+    /// When to be called next if nothing happens.
+    pub fn deadline(&mut self, after: Duration) {
+        self.timing.deadline = Some(self.now + after);
+    }
+
+    pub fn no_deadline(&mut self) {
+        self.timing.deadline = None;
+    }
+
+    pub fn command(&mut self, command: Command) {
+        self.core.commands.push_back(command);
+    }
+
+    pub fn persist(&mut self, role: RoleRecord) {
+        let change = self.change;
+        let record = Record { change, role }.encode();
+        self.command(Command::Persist { change, record });
+    }
+
+    /// Takes back what was ordered and said for this change but not fetched.
+    pub fn purge(&mut self) {
+        let change = self.change;
+        self.core.commands.retain(|c| c.change() != change);
+        self.core.transmits.retain(|(_, m)| m.change() != change);
+        self.hush();
+    }
+
+    pub fn report(&mut self, role: Role, subsession: Subsession, progress: Progress) {
+        self.core.reports.push_back(Report::Progress {
+            change: self.change,
+            role,
+            subsession,
+            progress,
+        });
+    }
+
+    pub fn trouble(&mut self, reason: Reason) {
+        self.core.reports.push_back(Report::Trouble {
+            change: self.change,
+            reason,
+        });
+    }
+
+    pub fn lock(&mut self, subsession: Subsession) -> Result<(), Reason> {
+        match self.core.locks.get(&subsession) {
+            Some(&other) if other != self.change => Err(Reason::LockedByAnother(other)),
+            _ => {
+                self.core.locks.insert(subsession, self.change);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn unlock(&mut self, subsession: Subsession) {
+        if self.core.locks.get(&subsession) == Some(&self.change) {
+            self.core.locks.remove(&subsession);
+        }
+    }
+
+    pub fn stale(&mut self) -> Flow {
+        self.core.stats.stale += 1;
+        Flow::On
+    }
+
+    /// Says again what is due; true if the deadline has passed.
+    pub fn tick(&mut self) -> bool {
+        for p in &mut self.timing.pending {
+            if p.next <= self.now {
+                self.core.transmits.push_back((p.to, p.message.clone()));
+                self.core.stats.repeated += 1;
+                p.wait = (p.wait * 2).min(REPEAT.1);
+                p.next = self.now + p.wait;
+            }
+        }
+        let passed = self.timing.deadline.is_some_and(|d| d <= self.now);
+        if passed {
+            self.timing.deadline = None;
+        }
+        passed
+    }
+}

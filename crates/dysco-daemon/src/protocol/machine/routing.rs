@@ -1,0 +1,282 @@
+//! The machine's inner part: beginning, keeping and ending changes.
+
+use super::*;
+
+impl Machine {
+    pub(super) fn context<'a>(
+        &'a mut self,
+        now: Time,
+        change: ChangeId,
+        timing: &'a mut Timing,
+    ) -> Context<'a> {
+        Context {
+            now,
+            change,
+            core: &mut self.core,
+            timing,
+        }
+    }
+
+    /// Runs one input of a change, then keeps or ends it.
+    pub(super) fn with(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        input: impl FnOnce(&mut Part, &mut Context) -> Flow,
+    ) {
+        let Some(mut entry) = self.changes.remove(&change) else {
+            self.core.stats.stale += 1;
+            return;
+        };
+        let flow = input(
+            &mut entry.part,
+            &mut self.context(now, change, &mut entry.timing),
+        );
+        match flow {
+            Flow::On => self.put_back(change, entry),
+            Flow::End(result) => {
+                self.settle(Timer::Change(change), entry.timing.due, None);
+                self.give_back_share(entry.beginner);
+                let outcome = Outcome {
+                    role: entry.part.role(),
+                    peers: entry.part.peers(),
+                    result,
+                };
+                self.outcomes.insert(now, change, outcome);
+            }
+        }
+    }
+
+    pub(super) fn with_ask(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        input: impl FnOnce(&mut Asker, &mut Context) -> Flow,
+    ) {
+        let Some((mut asker, mut timing)) = self.asks.remove(&change) else {
+            return;
+        };
+        match input(&mut asker, &mut self.context(now, change, &mut timing)) {
+            Flow::On => self.keep_ask(change, asker, timing),
+            Flow::End(_) => {
+                self.settle(Timer::Ask(change), timing.due, None);
+            }
+        }
+    }
+
+    pub(super) fn keep(
+        &mut self,
+        change: ChangeId,
+        part: Part,
+        timing: Timing,
+        beginner: Option<HostId>,
+    ) {
+        if let Some(host) = beginner {
+            *self.shares.entry(host).or_default() += 1;
+        }
+        let entry = Entry {
+            part,
+            timing,
+            beginner,
+        };
+        self.put_back(change, entry);
+    }
+
+    fn put_back(&mut self, change: ChangeId, mut entry: Entry) {
+        let next = entry.timing.next();
+        entry.timing.due = self.settle(Timer::Change(change), entry.timing.due, next);
+        self.changes.insert(change, entry);
+    }
+
+    pub(super) fn keep_ask(&mut self, change: ChangeId, asker: Asker, mut timing: Timing) {
+        timing.due = self.settle(Timer::Ask(change), timing.due, timing.next());
+        self.asks.insert(change, (asker, timing));
+    }
+
+    fn settle(&mut self, timer: Timer, before: Option<Time>, next: Option<Time>) -> Option<Time> {
+        if let Some(at) = before {
+            self.timers.remove(&(at, timer));
+        }
+        self.timers.extend(next.map(|at| (at, timer)));
+        next
+    }
+
+    fn give_back_share(&mut self, host: Option<HostId>) {
+        let Some(host) = host else { return };
+        if let Some(share) = self.shares.get_mut(&host) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&host);
+            }
+        }
+    }
+
+    /// Is there room for one more change, begun by this peer?
+    pub(super) fn room(&mut self, peer: Option<HostId>) -> Result<(), Reason> {
+        let share = peer.and_then(|p| self.shares.get(&p)).copied();
+        let full = self.changes.len() + self.asks.len() >= self.limits.changes;
+        if full || share.unwrap_or(0) >= self.limits.per_peer {
+            self.core.stats.busy += 1;
+            let me = self.core.addresses.first().copied();
+            let unnamed = HostId::from([0, 0, 0, 0]);
+            return Err(Reason::Busy(me.unwrap_or(unnamed)));
+        }
+        Ok(())
+    }
+
+    /// A change that is not under way: may this peer speak of it?
+    pub(super) fn judge_stranger(
+        &self,
+        from: &[HostId],
+        message: &Message,
+    ) -> Result<(), Violation> {
+        if let Some(outcome) = self.outcomes.get(&message.change())
+            && !outcome.peers.iter().any(|p| from.contains(p))
+        {
+            return Err(Violation::NotItsPart);
+        }
+        authorise::stranger(&self.core, from, message)
+    }
+
+    /// It may. It begins a change, or gets the answer that all later ones get.
+    pub(super) fn handle_stranger(&mut self, now: Time, from: &[HostId], message: Message) {
+        let change = message.change();
+        let Some(&first) = from.first() else { return };
+        if let Some(outcome) = self.outcomes.get(&change) {
+            // An asker has no outcome of its own, and a right neighbour may ask.
+            let answer = match (&message, outcome.role) {
+                (Message::Ask { .. }, role) if role != Role::Middle => None,
+                _ => strangers::ended(change, outcome, &message),
+            };
+            self.core.stats.stale += 1;
+            self.core.transmits.extend(answer.map(|a| (first, a)));
+            return;
+        }
+        match message {
+            Message::Leave { subsession, .. } => self.begin_left(now, change, subsession),
+            Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
+            // A lock that comes from the left anchor itself is meant for a
+            // middle, and there is none.
+            Message::RequestLock {
+                subsession, left, ..
+            } if left != subsession.left.ip() => self.begin_right(now, change, subsession, left),
+            other => {
+                self.core.stats.stale += 1;
+                let answer = strangers::unknown(&other);
+                self.core.transmits.extend(answer.map(|a| (first, a)));
+            }
+        }
+    }
+
+    pub(super) fn begin_middle(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        subsession: Subsession,
+        asker: Option<HostId>,
+    ) -> Result<(), Reason> {
+        let mut timing = Timing::default();
+        let mut ctx = self.context(now, change, &mut timing);
+        ctx.lock(subsession)?;
+        let part = Part::Middle(Middle::start(&mut ctx, subsession, asker));
+        self.keep(change, part, timing, asker);
+        Ok(())
+    }
+
+    fn begin_asked(&mut self, now: Time, from: &[HostId], change: ChangeId, which: Subsession) {
+        let (l, r) = (which.left.ip(), which.right.ip());
+        let asker = if from.contains(&l) { l } else { r };
+        let begun = self
+            .room(Some(asker))
+            .and_then(|()| self.begin_middle(now, change, which, Some(asker)));
+        if let Err(reason) = begun {
+            let result = Err(reason);
+            let answer = Message::Asked { change, result };
+            self.core.transmits.push_back((asker, answer));
+        }
+    }
+
+    fn begin_left(&mut self, now: Time, change: ChangeId, a: Subsession) {
+        let peer = a.right.ip();
+        let holder = self.core.locks.get(&a).and_then(|c| self.changes.get(c));
+        if let Some(Entry {
+            part: Part::Middle(m),
+            ..
+        }) = holder
+            && m.parks_others()
+        {
+            // Unanswered: it asks again, and is answered by how that one ends.
+            self.core.stats.stale += 1;
+            return;
+        }
+        let mut timing = Timing::default();
+        let locked = self
+            .room(Some(peer))
+            .and_then(|()| self.context(now, change, &mut timing).lock(a));
+        match locked {
+            Ok(()) => {
+                let left = Left::start(&mut self.context(now, change, &mut timing), a);
+                self.keep(change, Part::Left(left), timing, Some(peer));
+            }
+            Err(reason) => self.nack(peer, change, reason),
+        }
+    }
+
+    fn begin_right(&mut self, now: Time, change: ChangeId, b: Subsession, left: HostId) {
+        let peer = b.left.ip();
+        let mut timing = Timing::default();
+        let me = b.right.ip();
+        let locked = self.room(Some(peer)).and_then(|()| {
+            if self.core.is_me(left) {
+                return Err(Reason::SameHost(me));
+            }
+            self.context(now, change, &mut timing).lock(b)
+        });
+        match locked {
+            Ok(()) => {
+                let right = Right::start(&mut self.context(now, change, &mut timing), b, left);
+                self.keep(change, Part::Right(right), timing, Some(peer));
+            }
+            Err(reason) => self.nack(peer, change, reason),
+        }
+    }
+
+    fn nack(&mut self, peer: HostId, change: ChangeId, reason: Reason) {
+        let message = Message::NackLock { change, reason };
+        self.core.transmits.push_back((peer, message));
+    }
+
+    /// What the host says that this one asked to have a middlebox leave.
+    pub(super) fn handle_ask_answer(
+        &mut self,
+        now: Time,
+        from: &[HostId],
+        message: &Message,
+    ) -> bool {
+        let Some((ask, _)) = self.asks.get(&message.change()) else {
+            return false;
+        };
+        let answers = matches!(message, Message::Asked { .. } | Message::Status { .. });
+        if !answers || !from.contains(&ask.host()) {
+            return false;
+        }
+        let message = message.clone();
+        self.with_ask(now, message.change(), |ask, ctx| {
+            ask.on_message(ctx, message)
+        });
+        true
+    }
+
+    pub(super) fn violated(&mut self, from: &[HostId], message: &Message, violation: Violation) {
+        self.core.stats.violations += 1;
+        if self.core.reports.len() >= MAX_WAITING_REPORTS {
+            return;
+        }
+        self.core.reports.push_back(Report::Violation {
+            change: message.change(),
+            from: from.first().copied(),
+            message: message.name(),
+            violation,
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! What must outlive a crash of this daemon, per change and role.
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{ChangeId, HostId, Plan, Subsession};
+
+/// First byte of each record.
+const VERSION: u8 = 1;
+
+/// A record that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Of a daemon with another layout.
+    #[error(
+        "restoring a change: its record has version {0:?}, this daemon reads {VERSION}; start the former release, let the change end, then upgrade"
+    )]
+    Version(Option<u8>),
+    /// Truncated or garbage.
+    #[error("restoring a change: its record is unreadable: {0}")]
+    Malformed(#[source] postcard::Error),
+    /// Twice the same.
+    #[error("restoring change {0}: it is under way already")]
+    Duplicate(ChangeId),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub change: ChangeId,
+    pub role: RoleRecord,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum RoleRecord {
+    Left {
+        a: Subsession,
+        plan: Plan,
+        stage: LeftStage,
+    },
+    Middle {
+        a: Subsession,
+        b: Subsession,
+        left: HostId,
+        asker: Option<HostId>,
+    },
+    Right {
+        b: Subsession,
+        left: HostId,
+        new: Subsession,
+        stage: RightStage,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum LeftStage {
+    /// To be rolled back.
+    Preparing,
+    /// Perhaps cut: to be carried on.
+    Cut { new: Subsession },
+    /// Drained at both ends: to be completed.
+    Completing { new: Subsession },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum RightStage {
+    /// Prepared: the left anchor knows what became of it.
+    Prepared,
+    /// The left anchor has cut here.
+    Switched { cutoff: u32 },
+}
+
+impl Record {
+    pub fn encode(&self) -> Vec<u8> {
+        // Plain data into memory: nothing here can fail, and an empty record
+        // would be refused by `decode`.
+        postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+        match bytes.split_first() {
+            Some((&VERSION, body)) => postcard::from_bytes(body).map_err(RecordError::Malformed),
+            other => Err(RecordError::Version(other.map(|(v, _)| *v))),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The right anchor. Once prepared it decides nothing: the left anchor knows
+//! what became of the change, and is asked where it is silent.
+
+use std::time::Duration;
+
+use dysco_common::Translation;
+
+use super::command::{Command, HostEvent, Progress, Role, Side};
+use super::context::{Context, Flow};
+use super::left::GONE;
+use super::message::{Facts, HostId, Message, Plan, Subsession};
+use super::reason::{Phase, Reason};
+use super::record::{RightStage, RoleRecord};
+
+/// A lock that nobody uses is let go.
+const LOCK: Duration = Duration::from_secs(10);
+/// Silence after which the left anchor is asked.
+pub(super) const SILENCE: Duration = Duration::from_secs(3);
+/// A session that is gone is not cut any more.
+const CUT_OF_GONE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Right {
+    b: Subsession,
+    middle: HostId,
+    left: HostId,
+    phase: Phase,
+    facts: Option<Facts>,
+    new: Option<Subsession>,
+    cutoff: Option<u32>,
+    drained: bool,
+    gone: bool,
+    /// The left anchor was asked and has not answered.
+    asked: bool,
+    restored: bool,
+}
+
+impl Right {
+    pub fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
+        ctx.report(Role::Right, b, Progress::Requested);
+        ctx.command(Command::Lock {
+            change: ctx.change,
+            subsession: b,
+        });
+        ctx.deadline(LOCK);
+        Right::new(b, left)
+    }
+
+    fn new(b: Subsession, left: HostId) -> Self {
+        Right {
+            b,
+            middle: b.left.ip(),
+            left,
+            phase: Phase::Locking,
+            facts: None,
+            new: None,
+            cutoff: None,
+            drained: false,
+            gone: false,
+            asked: false,
+            restored: false,
+        }
+    }
+
+    pub fn restore(
+        ctx: &mut Context,
+        b: Subsession,
+        left: HostId,
+        new: Subsession,
+        stage: RightStage,
+    ) -> Self {
+        let mut right = Right::new(b, left);
+        right.restored = true;
+        ctx.command(Command::Lock {
+            change: ctx.change,
+            subsession: b,
+        });
+        right.prepare(ctx, new);
+        if let RightStage::Switched { cutoff } = stage {
+            right.cut(ctx, cutoff);
+        }
+        right
+    }
+
+    pub fn subsession(&self) -> Subsession {
+        self.b
+    }
+
+    pub fn middle(&self) -> HostId {
+        self.middle
+    }
+
+    pub fn left(&self) -> HostId {
+        self.left
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
+        let change = ctx.change;
+        match message {
+            Message::RequestLock { .. } if self.phase == Phase::Locked => self.grant(ctx),
+            Message::SetUp { new, .. } if self.phase == Phase::Locked => {
+                self.persist(ctx, new, RightStage::Prepared);
+                self.prepare(ctx, new)
+            }
+            Message::SetUp { .. } if self.phase == Phase::SettingUp => {
+                ctx.say(self.left, Message::SetUpAck { change });
+                Flow::On
+            }
+            Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
+                if let Some(new) = self.new {
+                    self.persist(ctx, new, RightStage::Switched { cutoff });
+                }
+                self.cut(ctx, cutoff)
+            }
+            Message::Switched { .. } if self.phase == Phase::Draining => {
+                self.say_switched(ctx);
+                Flow::On
+            }
+            Message::Status { .. } if self.phase == Phase::SettingUp => {
+                ctx.hush();
+                ctx.deadline(SILENCE);
+                self.asked = false;
+                Flow::On
+            }
+            Message::Done { .. } if self.phase >= Phase::Preparing => self.complete(ctx),
+            // From set-up on only the left anchor knows whether it has cut.
+            Message::Cancel { reason, .. }
+                if self.phase < Phase::Cutting && (from_left || self.new.is_none()) =>
+            {
+                let to = if from_left { self.left } else { self.middle };
+                ctx.say(to, Message::CancelAck { change });
+                self.roll_back(ctx, reason)
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+                Ok(facts) => {
+                    self.facts = Some(facts);
+                    self.phase = Phase::Locked;
+                    ctx.report(Role::Right, self.b, Progress::Locked);
+                    self.grant(ctx)
+                }
+                Err(reason) => self.refuse(ctx, reason),
+            },
+            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(()) => self.prepared(ctx),
+                Err(reason) if self.restored => {
+                    // It may have been prepared before, and cut for.
+                    self.phase = Phase::SettingUp;
+                    ctx.trouble(reason);
+                    Flow::On
+                }
+                Err(reason) => self.fail(ctx, reason),
+            },
+            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+                self.cutoff = Some(cutoff);
+                self.settle(ctx)
+            }
+            HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.drained => {
+                self.drained = true;
+                ctx.report(Role::Right, self.b, Progress::Drained);
+                self.say_drained(ctx);
+                Flow::On
+            }
+            HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
+            HostEvent::SessionGone { .. } => self.session_gone(ctx),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        match self.phase {
+            Phase::Locking | Phase::Locked => self.roll_back(ctx, Reason::TimedOut(self.phase)),
+            Phase::Preparing | Phase::SettingUp if self.gone && self.asked => {
+                self.roll_back(ctx, Reason::Closing)
+            }
+            Phase::Preparing | Phase::SettingUp => {
+                ctx.insist(self.left, Message::Query { change });
+                self.asked = true;
+                self.watch_gone(ctx);
+                Flow::On
+            }
+            Phase::Cutting if self.gone => self.settle(ctx),
+            _ if self.gone => {
+                ctx.trouble(Reason::TimedOut(self.phase));
+                self.complete(ctx)
+            }
+            _ => Flow::On,
+        }
+    }
+
+    fn grant(&mut self, ctx: &mut Context) -> Flow {
+        let Some(right_facts) = self.facts else {
+            return ctx.stale();
+        };
+        let plan = Plan {
+            right: self.b.right.ip(),
+            subsession: self.b,
+            right_facts,
+            translation: Translation::default(),
+        };
+        let change = ctx.change;
+        ctx.say(self.middle, Message::AckLock { change, plan });
+        Flow::On
+    }
+
+    fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let message = Message::NackLock {
+            change: ctx.change,
+            reason: reason.clone(),
+        };
+        ctx.say(self.middle, message);
+        self.roll_back(ctx, reason)
+    }
+
+    fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
+        self.new = Some(new);
+        self.phase = Phase::Preparing;
+        ctx.command(Command::Prepare {
+            change: ctx.change,
+            side: Side::Right,
+            own: self.b,
+            new,
+            translation: Translation::default(),
+        });
+        ctx.deadline(SILENCE);
+        Flow::On
+    }
+
+    /// The new path is heard here.
+    fn prepared(&mut self, ctx: &mut Context) -> Flow {
+        self.phase = Phase::SettingUp;
+        ctx.report(Role::Right, self.b, Progress::SetUp);
+        ctx.hush();
+        ctx.deadline(SILENCE);
+        let change = ctx.change;
+        ctx.say(self.left, Message::SetUpAck { change });
+        Flow::On
+    }
+
+    fn cut(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        ctx.hush();
+        ctx.no_deadline();
+        self.phase = Phase::Cutting;
+        let change = ctx.change;
+        // The wire of the new path speaks this session's own numbers.
+        ctx.command(Command::SetCutIn { change, cutoff });
+        ctx.command(Command::Cut { change });
+        if self.gone {
+            ctx.deadline(CUT_OF_GONE);
+        }
+        Flow::On
+    }
+
+    fn settle(&mut self, ctx: &mut Context) -> Flow {
+        self.phase = Phase::Draining;
+        ctx.no_deadline();
+        self.watch_gone(ctx);
+        ctx.report(Role::Right, self.b, Progress::Switched);
+        self.say_switched(ctx);
+        self.say_drained(ctx);
+        Flow::On
+    }
+
+    fn say_switched(&mut self, ctx: &mut Context) {
+        let change = ctx.change;
+        if let Some(cutoff) = self.cutoff {
+            ctx.say(self.left, Message::Switched { change, cutoff });
+        }
+    }
+
+    /// Until `Done` comes.
+    fn say_drained(&mut self, ctx: &mut Context) {
+        if self.phase == Phase::Draining && (self.drained || self.gone) {
+            ctx.hush();
+            let change = ctx.change;
+            ctx.insist(self.left, Message::Drained { change });
+        }
+    }
+
+    fn complete(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.command(Command::Complete { change });
+        ctx.command(Command::Erase { change });
+        self.let_go(ctx);
+        ctx.say(self.left, Message::DoneAck { change });
+        ctx.report(Role::Right, self.b, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        if self.new.is_some() {
+            ctx.command(Command::Unprepare { change });
+            ctx.command(Command::Erase { change });
+        }
+        self.let_go(ctx);
+        let end = match self.phase {
+            Phase::Locking => Progress::Refused(reason.clone()),
+            _ => Progress::RolledBack(reason.clone()),
+        };
+        ctx.report(Role::Right, self.b, end);
+        Flow::End(Err(reason))
+    }
+
+    /// Not prepared, so the left anchor cannot have cut.
+    fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let message = Message::SetUpNack {
+            change: ctx.change,
+            reason: reason.clone(),
+        };
+        ctx.say(self.left, message);
+        self.roll_back(ctx, reason)
+    }
+
+    fn let_go(&mut self, ctx: &mut Context) {
+        ctx.command(Command::Unlock {
+            change: ctx.change,
+            subsession: self.b,
+        });
+        ctx.unlock(self.b);
+    }
+
+    fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
+        if self.phase == Phase::Preparing {
+            ctx.purge();
+            return self.fail(ctx, Reason::NoRecord(error));
+        }
+        ctx.trouble(Reason::NoRecord(error));
+        Flow::On
+    }
+
+    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        match self.phase {
+            Phase::Locking => self.refuse(ctx, Reason::Closing),
+            Phase::Locked => self.roll_back(ctx, Reason::Closing),
+            Phase::Cutting => {
+                self.gone = true;
+                ctx.deadline(CUT_OF_GONE);
+                Flow::On
+            }
+            Phase::Draining => {
+                self.gone = true;
+                ctx.deadline(GONE);
+                self.say_drained(ctx);
+                Flow::On
+            }
+            _ => {
+                self.gone = true;
+                if self.asked {
+                    self.watch_gone(ctx);
+                }
+                // A hint: the left anchor cancels, unless it has cut.
+                let message = Message::SetUpNack {
+                    change: ctx.change,
+                    reason: Reason::Closing,
+                };
+                ctx.say(self.left, message);
+                Flow::On
+            }
+        }
+    }
+
+    fn watch_gone(&self, ctx: &mut Context) {
+        if self.gone {
+            ctx.deadline(GONE);
+        }
+    }
+
+    fn persist(&self, ctx: &mut Context, new: Subsession, stage: RightStage) {
+        ctx.persist(RoleRecord::Right {
+            b: self.b,
+            left: self.left,
+            new,
+            stage,
+        });
+    }
+}

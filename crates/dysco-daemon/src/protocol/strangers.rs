@@ -1,0 +1,88 @@
+//! Messages for changes that are not under way here: ended, or never known.
+//! The outcomes of the last changes are kept for a while, so that a message
+//! that comes twice gets the same answer and begins nothing anew.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use super::command::Role;
+use super::context::Time;
+use super::message::{ChangeId, HostId, Message};
+use super::reason::Reason;
+
+/// How long an outcome is kept, and how many.
+const KEEP: (Duration, usize) = (Duration::from_secs(240), 65_536);
+
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub role: Role,
+    /// Who had a part in it.
+    pub peers: Vec<HostId>,
+    pub result: Result<(), Reason>,
+}
+
+/// Ended changes.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    by_change: HashMap<ChangeId, Outcome>,
+    order: VecDeque<(Time, ChangeId)>,
+}
+
+impl Outcomes {
+    pub fn insert(&mut self, now: Time, change: ChangeId, outcome: Outcome) {
+        if self.by_change.insert(change, outcome).is_none() {
+            self.order.push_back((now, change));
+        }
+        self.collect(now);
+    }
+
+    /// Forgets what is old or too much.
+    pub fn collect(&mut self, now: Time) {
+        while let Some(&(at, change)) = self.order.front() {
+            if at + KEEP.0 > now && self.order.len() <= KEEP.1 {
+                break;
+            }
+            self.order.pop_front();
+            self.by_change.remove(&change);
+        }
+    }
+
+    pub fn get(&self, change: &ChangeId) -> Option<&Outcome> {
+        self.by_change.get(change)
+    }
+}
+
+/// The answer to a message of a change that ended here.
+pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> Option<Message> {
+    let result = outcome.result.clone();
+    match (message, result) {
+        (Message::Ask { .. }, result) => Some(Message::Asked { change, result }),
+        (Message::Leave { .. } | Message::RequestLock { .. }, Err(reason)) => {
+            Some(Message::NackLock { change, reason })
+        }
+        (Message::SetUp { .. }, Err(reason)) => Some(Message::SetUpNack { change, reason }),
+        (Message::Cancel { .. }, Err(_)) => Some(Message::CancelAck { change }),
+        (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
+        (Message::Query { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
+        (Message::Query { .. } | Message::Drained { .. }, Ok(())) => Some(Message::Done { change }),
+        _ => None,
+    }
+}
+
+/// The answer to a message of a change that was never known, or whose outcome
+/// is forgotten. A left anchor keeps its record until both others are done and
+/// writes it before it cuts, so not knowing a change means not having cut.
+pub(super) fn unknown(message: &Message) -> Option<Message> {
+    let change = message.change();
+    let reason = Reason::UnknownChange;
+    match message {
+        Message::RequestLock { .. } => Some(Message::NackLock { change, reason }),
+        Message::SetUp { .. } => Some(Message::SetUpNack { change, reason }),
+        Message::Cancel { .. } => Some(Message::CancelAck { change }),
+        Message::Done { .. } => Some(Message::DoneAck { change }),
+        Message::Query { .. } => Some(Message::Cancel { change, reason }),
+        // The right anchor drains only after this host's cut.
+        Message::Drained { .. } => Some(Message::Done { change }),
+        _ => None,
+    }
+}
