@@ -1,1 +1,34 @@
-//! placeholder
+//! Hosts as network namespaces, with real programs and verified traffic.
+//!
+//! A [`Lab`] is a client, a proxy and a server joined by a router. Each
+//! [`Host`] is a thread that left the machine's network and mounts behind:
+//! nothing has a name outside the process, so nothing can stay behind, and
+//! any number of labs run beside each other.
+//!
+//! ```text
+//! client 10.0.1.1 ──┐
+//! proxy  10.0.2.1 ──┤ router .254
+//! server 10.0.3.1 ──┘
+//! ```
+
+pub mod capture;
+mod clean;
+pub mod counters;
+pub mod fleet;
+pub mod haproxy;
+mod host;
+pub mod http;
+mod isolate;
+mod lab;
+pub mod link;
+pub mod nginx;
+pub mod pattern;
+mod process;
+pub mod stream;
+pub mod wait;
+
+pub use host::Host;
+pub use isolate::require_root;
+pub use lab::{Builder, Lab};
+pub use link::{Family, HostOptions, Role};
+pub use process::{Process, Program};

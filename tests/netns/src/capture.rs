@@ -1,0 +1,18 @@
+//! Captures, kept in the lab's folder if the test fails.
+
+use anyhow::Result;
+
+use crate::{Host, Process, Program};
+
+/// Captures the headers of all that passes a host's link, until dropped.
+pub fn start(host: &Host) -> Result<Process> {
+    let file = host.dir().join("eth0.pcap");
+    let arguments = ["-i", "eth0", "-n", "-s", "200", "-U", "-Z", "root", "-w"];
+    let program = Program::new("tcpdump").args(arguments).arg(&file);
+    let mut tcpdump = host.spawn(program)?;
+    // The file's header is written once packets are being heard.
+    tcpdump.wait_ready("tcpdump to listen", || {
+        file.metadata().is_ok_and(|m| m.len() >= 24)
+    })?;
+    Ok(tcpdump)
+}

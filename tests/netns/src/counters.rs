@@ -1,0 +1,77 @@
+//! What the kernel counts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::Host;
+
+/// The counters of `/proc/net/snmp` and `/proc/net/netstat`, as `Tcp.OutRsts`.
+pub fn tcp(host: &Host) -> Result<BTreeMap<String, u64>> {
+    let read = || {
+        let snmp = fs::read_to_string("/proc/thread-self/net/snmp")?;
+        Ok::<_, std::io::Error>(snmp + &fs::read_to_string("/proc/thread-self/net/netstat")?)
+    };
+    let text = host
+        .run(read)
+        .context("failed to read the network counters")?;
+    let mut counters = BTreeMap::new();
+    let lines: Vec<_> = text.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let table = pair[0].split(':').next().unwrap_or_default();
+        let values = pair[1].split_whitespace().skip(1);
+        for (name, value) in pair[0].split_whitespace().skip(1).zip(values) {
+            counters.insert(format!("{table}.{name}"), value.parse().unwrap_or(0));
+        }
+    }
+    Ok(counters)
+}
+
+/// Resets that a host sent, or that ended an established session of it.
+pub fn resets(host: &Host) -> Result<u64> {
+    let counters = tcp(host)?;
+    let of = |name: &str| counters.get(name).copied().unwrap_or(0);
+    Ok(of("Tcp.OutRsts") + of("Tcp.EstabResets"))
+}
+
+/// Processor time that a process has used, its own and the kernel's for it.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
+    // The name may hold spaces: count the fields after its closing bracket.
+    let after = text
+        .rsplit_once(')')
+        .map(|(_, rest)| rest)
+        .unwrap_or_default();
+    let ticks: u64 = after
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|w| w.parse::<u64>().ok())
+        .sum();
+    // SAFETY: sysconf has no preconditions.
+    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    Ok(Duration::from_millis(ticks * 1000 / hertz))
+}
+
+/// Processes other than this one in a host's network namespace.
+pub(crate) fn processes(host: &Host) -> Vec<String> {
+    let Ok(ours) = fs::read_link(host.netns()) else {
+        return vec![];
+    };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return vec![];
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| *pid != std::process::id())
+        .filter(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| ns == ours))
+        .map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("{} ({pid}) on {}", name.trim(), host.name())
+        })
+        .collect()
+}

@@ -1,0 +1,118 @@
+//! `dyscod` on the hosts of a lab, with keys of one authority.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::link::{Family, Role};
+use crate::{Host, Lab, Process, Program};
+
+/// Finds one of this workspace's own programs or libraries: in the folder
+/// that `DYSCO_BIN_DIR` names, or where this program itself was built.
+pub fn built(name: &str) -> Result<PathBuf> {
+    let chosen = std::env::var_os("DYSCO_BIN_DIR").map(PathBuf::from);
+    let own = std::env::current_exe().context("failed to find this program's own path")?;
+    let folders = chosen
+        .into_iter()
+        .chain(own.ancestors().skip(1).take(2).map(Path::to_path_buf));
+    let mut files = folders.map(|folder| folder.join(name));
+    files.find(|file| file.exists()).with_context(|| {
+        format!("{name} is not built: run `cargo xtask build`, or set DYSCO_BIN_DIR to its folder")
+    })
+}
+
+/// The keys of a lab, and the folder of what `dyscod` needs.
+pub struct Fleet {
+    dir: PathBuf,
+    dyscod: PathBuf,
+    dyscoctl: PathBuf,
+}
+
+/// A running `dyscod`.
+pub struct Daemon {
+    /// The program itself.
+    pub process: Process,
+}
+
+impl Fleet {
+    /// Makes an authority for the lab.
+    pub fn new(lab: &Lab) -> Result<Fleet> {
+        let dir = lab.dir().join("pki");
+        let fleet = Fleet {
+            dir,
+            dyscod: built("dyscod")?,
+            dyscoctl: built("dyscoctl")?,
+        };
+        fleet.pki(
+            &lab.router,
+            &["init", "--dir", &fleet.dir.to_string_lossy()],
+        )?;
+        Ok(fleet)
+    }
+
+    fn pki(&self, host: &Host, words: &[&str]) -> Result<()> {
+        let program = self.dyscoctl.to_string_lossy();
+        let mut all = vec!["pki"];
+        all.extend(words);
+        host.output(&program, &all).map(drop)
+    }
+
+    /// Gives a host keys for its addresses and writes its configuration, with
+    /// `extra` added to it; the configuration's path.
+    pub fn prepare(&self, lab: &Lab, role: Role, extra: &str) -> Result<PathBuf> {
+        let (host, name) = (lab.host(role), role.name());
+        let keys = host.dir().join("pki");
+        let (v4, v6) = (role.address(Family::V4), role.address(Family::V6));
+        let (authority, out) = (self.dir.to_string_lossy(), keys.to_string_lossy());
+        let (first, second) = (v4.to_string(), v6.to_string());
+        let mut words = vec!["issue", "--dir", &authority, "--name", name, "--out", &out];
+        words.extend(["--address", &first, "--address", &second]);
+        if !keys.exists() {
+            self.pki(host, &words)?;
+        }
+        let file = host.dir().join("dyscod.toml");
+        let text = format!(
+            "[host]\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"eth0\"]\n\n\
+             [control]\nca = \"{out}/ca.crt\"\ncertificate = \"{out}/host.crt\"\n\
+             key = \"{out}/host.key\"\n\n{extra}\n"
+        );
+        fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
+        Ok(file)
+    }
+
+    /// Starts `dyscod` on a host and waits until it answers.
+    pub fn start(&self, lab: &Lab, role: Role, extra: &str) -> Result<Daemon> {
+        let file = self.prepare(lab, role, extra)?;
+        self.restart(lab, role, &file)
+    }
+
+    /// Starts `dyscod` on a host that has keys and a configuration.
+    pub fn restart(&self, lab: &Lab, role: Role, file: &Path) -> Result<Daemon> {
+        let host = lab.host(role);
+        let program = Program::new(&self.dyscod).arg("--config").arg(file);
+        let mut process = host.spawn(program)?;
+        process.wait_ready("dyscod to answer", || {
+            self.dyscoctl(host, &["status"]).is_ok()
+        })?;
+        Ok(Daemon { process })
+    }
+
+    /// Runs `dyscoctl` on a host to its end; what it printed.
+    pub fn dyscoctl(&self, host: &Host, words: &[&str]) -> Result<String> {
+        host.output(&self.dyscoctl.to_string_lossy(), words)
+    }
+
+    /// Runs `dyscoctl … -o json`; what it printed, parsed.
+    pub fn json(&self, host: &Host, words: &[&str]) -> Result<serde_json::Value> {
+        let mut all = words.to_vec();
+        all.extend(["-o", "json"]);
+        let text = self.dyscoctl(host, &all)?;
+        serde_json::from_str(&text).with_context(|| format!("dyscoctl did not print JSON: {text}"))
+    }
+
+    /// The program under the shim: `dyscoctl run -- PROGRAM…`.
+    pub fn under_shim(&self, program: Program) -> Program {
+        program.behind(&self.dyscoctl, &["run", "--"])
+    }
+}

@@ -1,0 +1,198 @@
+//! The lab: a client, a proxy and a server around one router.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::link::{HostOptions, Role, join};
+use crate::{Host, clean, require_root};
+
+/// How a [`Lab`] is to be.
+pub struct Builder {
+    name: String,
+    options: [HostOptions; 3],
+    loss: f64,
+}
+
+impl Builder {
+    /// Changes one host.
+    pub fn host(mut self, role: Role, change: impl FnOnce(HostOptions) -> HostOptions) -> Self {
+        let at = &mut self.options[role as usize];
+        *at = change(std::mem::take(at));
+        self
+    }
+
+    /// Changes every host.
+    pub fn hosts(mut self, change: impl Fn(HostOptions) -> HostOptions) -> Self {
+        for role in Role::ALL {
+            self = self.host(role, &change);
+        }
+        self
+    }
+
+    /// Per cent of TCP packets that the router loses at random.
+    pub fn loss(mut self, percent: f64) -> Self {
+        self.loss = percent;
+        self
+    }
+
+    /// Makes the hosts and joins them.
+    pub fn build(self) -> Result<Lab> {
+        require_root()?;
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("dysco-{}-", self.name))
+            .tempdir();
+        let dir = dir.context("failed to make the lab's folder")?.keep();
+        clean::remember(&dir)?;
+        // From here on the folder is removed by the lab's end.
+        let folder = Folder {
+            path: dir,
+            keep: true,
+        };
+        let make = |name: &str| Host::new(name, &folder.path.join(name));
+        let router = make("router")?;
+        router.sysctl("net.ipv4.ip_forward", "1")?;
+        router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        let [client, proxy, server] = Role::ALL.map(|role| {
+            let host = make(role.name())?;
+            join(&host, &router, role, &self.options[role as usize])?;
+            Ok::<_, anyhow::Error>(host)
+        });
+        let lab = Lab {
+            client: client?,
+            proxy: proxy?,
+            server: server?,
+            router,
+            folder,
+        };
+        lab.router.input("nft", &["-f", "-"], TABLE)?;
+        lab.set_loss(self.loss)?;
+        Ok(lab)
+    }
+}
+
+const TABLE: &str = "
+table inet lab {
+  counter proxy { }
+  chain loss { }
+  chain forward {
+    type filter hook forward priority 0
+    meta l4proto tcp jump loss
+    meta l4proto tcp iifname proxy counter name proxy
+    meta l4proto tcp oifname proxy counter name proxy
+  }
+}
+";
+
+/// Four hosts. Dropping the lab ends all that runs on them. Its folder, with
+/// every log and capture, stays unless [`Lab::finish`] was called.
+pub struct Lab {
+    /// Opens the sessions.
+    pub client: Host,
+    /// Where the middlebox runs.
+    pub proxy: Host,
+    /// Accepts the sessions.
+    pub server: Host,
+    /// Joins the other three.
+    pub router: Host,
+    folder: Folder,
+}
+
+struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Lab {
+    /// A lab with everything as by default.
+    pub fn builder(name: &str) -> Builder {
+        Builder {
+            name: name.into(),
+            options: Default::default(),
+            loss: 0.0,
+        }
+    }
+
+    /// The host of a role.
+    pub fn host(&self, role: Role) -> &Host {
+        match role {
+            Role::Client => &self.client,
+            Role::Proxy => &self.proxy,
+            Role::Server => &self.server,
+        }
+    }
+
+    /// The folder with a folder for each host.
+    pub fn dir(&self) -> &Path {
+        &self.folder.path
+    }
+
+    /// Loses this many per cent of all TCP packets at the router from now on,
+    /// both ways. Control messages between daemons are not TCP.
+    pub fn set_loss(&self, percent: f64) -> Result<()> {
+        let mut rules = String::from("flush chain inet lab loss\n");
+        if percent > 0.0 {
+            let share = (percent * 100.0) as u32;
+            rules += &format!("add rule inet lab loss numgen random mod 10000 < {share} drop\n");
+        }
+        self.router.input("nft", &["-f", "-"], &rules).map(drop)
+    }
+
+    /// Adds an nftables rule to what the router forwards, before all others.
+    pub fn add_rule(&self, rule: &str) -> Result<()> {
+        let rule = format!("insert rule inet lab forward {rule}\n");
+        self.router.input("nft", &["-f", "-"], &rule).map(drop)
+    }
+
+    /// TCP packets to and from the proxy's host since the lab began.
+    pub fn proxy_packets(&self) -> Result<u64> {
+        let text = self
+            .router
+            .output("nft", &["list", "counter", "inet", "lab", "proxy"])?;
+        let mut words = text
+            .split_whitespace()
+            .skip_while(|w| *w != "packets")
+            .skip(1);
+        let packets = words.next().and_then(|w| w.parse().ok());
+        packets.with_context(|| format!("nft did not say the packets: {text}"))
+    }
+
+    /// Ends the lab well: nothing of it is kept.
+    ///
+    /// # Errors
+    /// If a process was left on a host by what should have ended it.
+    pub fn finish(mut self, parts: impl Sized) -> Result<()> {
+        drop(parts);
+        let left = self.strays();
+        self.folder.keep = !left.is_empty();
+        if left.is_empty() {
+            Ok(())
+        } else {
+            bail!("left running on a host: {}", left.join(", "))
+        }
+    }
+
+    /// Ends the lab and removes its folder whatever happened.
+    pub fn discard(mut self) {
+        self.folder.keep = false;
+    }
+
+    fn strays(&self) -> Vec<String> {
+        let hosts = [&self.client, &self.proxy, &self.server, &self.router];
+        hosts
+            .iter()
+            .flat_map(|host| crate::counters::processes(host))
+            .collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("logs and captures are kept in {}", self.path.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+        clean::forget(&self.path);
+    }
+}

@@ -1,0 +1,186 @@
+//! Addresses, links and what can be turned about them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+
+use crate::Host;
+
+/// A host's part in the lab; the router is none of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Opens the sessions.
+    Client,
+    /// Where the middlebox runs.
+    Proxy,
+    /// Accepts the sessions.
+    Server,
+}
+
+/// Address family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
+
+    /// The host's name, and the router's interface to it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Proxy => "proxy",
+            Role::Server => "server",
+        }
+    }
+
+    /// The host's address.
+    pub fn address(self, family: Family) -> IpAddr {
+        address(self, family, 1)
+    }
+
+    /// A port of the host.
+    pub fn at(self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address(family), port)
+    }
+
+    pub(crate) fn gateway(self, family: Family) -> IpAddr {
+        address(self, family, 254)
+    }
+}
+
+fn address(role: Role, family: Family, last: u8) -> IpAddr {
+    let net = role as u8 + 1;
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 0, net, last).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, net.into(), 0, 0, 0, 0, 0, last.into()).into(),
+    }
+}
+
+/// What one host does otherwise than by default.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    pub(crate) congestion: String,
+    pub(crate) sysctls: Vec<(String, String)>,
+    pub(crate) offload: bool,
+    pub(crate) mtu: u32,
+    pub(crate) advmss: Option<u32>,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        // Machines differ in their default algorithm; labs must not.
+        let congestion = "cubic".into();
+        HostOptions {
+            congestion,
+            sysctls: vec![],
+            offload: true,
+            mtu: 1500,
+            advmss: None,
+        }
+    }
+}
+
+impl HostOptions {
+    /// Its congestion control.
+    pub fn congestion(mut self, algorithm: &str) -> Self {
+        self.congestion = algorithm.into();
+        self
+    }
+
+    /// Sets a sysctl, written with dots.
+    pub fn sysctl(mut self, key: &str, value: &str) -> Self {
+        self.sysctls.push((key.into(), value.into()));
+        self
+    }
+
+    /// Whether it offers selective acknowledgements.
+    pub fn sack(self, on: bool) -> Self {
+        self.sysctl("net.ipv4.tcp_sack", if on { "1" } else { "0" })
+    }
+
+    /// Whether it offers timestamps.
+    pub fn timestamps(self, on: bool) -> Self {
+        self.sysctl("net.ipv4.tcp_timestamps", if on { "1" } else { "0" })
+    }
+
+    /// Whether it offers window scaling.
+    pub fn window_scaling(self, on: bool) -> Self {
+        self.sysctl("net.ipv4.tcp_window_scaling", if on { "1" } else { "0" })
+    }
+
+    /// Its largest receive buffer, from which its window scale follows.
+    pub fn receive_buffer(self, bytes: u32) -> Self {
+        let first = bytes.min(131_072);
+        self.sysctl("net.ipv4.tcp_rmem", &format!("4096 {first} {bytes}"))
+    }
+
+    /// Explicit congestion notification: asked for (1) or not at all (0).
+    pub fn ecn(self, mode: u8) -> Self {
+        self.sysctl("net.ipv4.tcp_ecn", &mode.to_string())
+    }
+
+    /// The MSS it offers, less than its MTU would give.
+    pub fn advmss(mut self, bytes: u32) -> Self {
+        self.advmss = Some(bytes);
+        self
+    }
+
+    /// Whether its link leaves segmentation and checksums to the device.
+    pub fn offload(mut self, on: bool) -> Self {
+        self.offload = on;
+        self
+    }
+
+    /// The MTU of its link.
+    pub fn mtu(mut self, bytes: u32) -> Self {
+        self.mtu = bytes;
+        self
+    }
+}
+
+/// Joins a host to the router and gives both ends addresses and routes.
+pub(crate) fn join(host: &Host, router: &Host, role: Role, options: &HostOptions) -> Result<()> {
+    let (port, mtu, netns) = (role.name(), options.mtu, host.netns().display());
+    let mut far =
+        format!("link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n");
+    let mut near = String::new();
+    let advmss = options
+        .advmss
+        .map(|a| format!(" advmss {a}"))
+        .unwrap_or_default();
+    for (family, bits) in [(Family::V4, 24), (Family::V6, 64)] {
+        let nodad = if family == Family::V6 { " nodad" } else { "" };
+        let (address, gateway) = (role.address(family), role.gateway(family));
+        far += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
+        near += &format!("addr add {address}/{bits} dev eth0{nodad}\n");
+        near += "link set eth0 up\n";
+        // By route: the sysctl offers a namespace only what the machine allows all.
+        let congestion = &options.congestion;
+        near += &format!("route add default via {gateway} congctl {congestion}{advmss}\n");
+    }
+    far += &format!("link set {port} up\n");
+    router.input("ip", &["-batch", "-"], &far)?;
+    for key in ["dad_transmits", "router_solicitations"] {
+        host.sysctl(&format!("net.ipv6.conf.eth0.{key}"), "0")?;
+        router.sysctl(&format!("net.ipv6.conf.{port}.{key}"), "0")?;
+    }
+    host.input("ip", &["-batch", "-"], &near)?;
+    if !options.offload {
+        for (host, device) in [(host, "eth0"), (router, port)] {
+            let words = [
+                "-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off",
+            ];
+            host.output("ethtool", &words)?;
+        }
+    }
+    options
+        .sysctls
+        .iter()
+        .try_for_each(|(key, value)| host.sysctl(key, value))
+}

@@ -1,0 +1,122 @@
+//! A real nginx on the server's host, with things to fetch and to store.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::pattern::Pattern;
+use crate::{Host, Process, Program};
+
+/// What `GET /ping` answers.
+pub const PONG: &str = "pong, and enough bytes to look like an answer of some service";
+/// Bytes of `/block`; `/endless` is this block again and again.
+pub const BLOCK: u64 = 64 << 20;
+/// Seed of the [`Pattern`] of `/block`.
+pub const BLOCK_SEED: u64 = 0xb10c;
+
+/// In memory, and seen by this host alone: it goes when the host goes.
+const ROOT: &str = "/run/www";
+const REPEATS: usize = 20_000;
+
+/// A running nginx. `/endless` is one response of more than a terabyte,
+/// `/ping` a short answer, and `PUT /up/NAME` stores a body.
+pub struct Nginx {
+    /// The program itself: one process, one thread.
+    pub process: Process,
+}
+
+impl Nginx {
+    /// Starts it on a port of both families and waits until it listens.
+    pub fn start(host: &Host, port: u16) -> Result<Nginx> {
+        host.run(make_files)
+            .context("failed to make the files of nginx")?;
+        let file = host.dir().join("nginx.conf");
+        fs::write(&file, configuration(port))
+            .with_context(|| format!("failed to write {}", file.display()))?;
+        let program = Program::new("nginx")
+            .arg("-c")
+            .arg(&file)
+            .args(["-e", "stderr"]);
+        let mut process = host.spawn(program)?;
+        process.wait_ready("nginx to listen", || host.listens(port))?;
+        Ok(Nginx { process })
+    }
+
+    /// Checks that `PUT /up/NAME` stored exactly the first `bytes` of a
+    /// pattern; the SHA-256 of what is stored.
+    pub fn verify(host: &Host, name: &str, pattern: Pattern, bytes: u64) -> Result<String> {
+        let path = PathBuf::from(ROOT).join("up").join(name);
+        host.run(move || verify(&path, pattern, bytes))
+            .with_context(|| format!("the upload {name} is not what was sent"))
+    }
+}
+
+fn make_files() -> Result<()> {
+    fs::create_dir_all(format!("{ROOT}/up"))?;
+    fs::create_dir_all(format!("{ROOT}/temporary"))?;
+    let mut block = File::create(format!("{ROOT}/block"))?;
+    let mut buffer = vec![0; 1 << 20];
+    for offset in (0..BLOCK).step_by(buffer.len()) {
+        Pattern::new(BLOCK_SEED).fill(offset, &mut buffer);
+        block.write_all(&buffer)?;
+    }
+    // A page that includes the block many times, one after the other: a
+    // response without end for 64 MiB of memory.
+    let include = r#"<!--#include virtual="/block" wait="yes" -->"#;
+    Ok(fs::write(
+        format!("{ROOT}/endless"),
+        include.repeat(REPEATS),
+    )?)
+}
+
+fn configuration(port: u16) -> String {
+    format!(
+        "daemon off; master_process off; user root; pid /run/nginx.pid; error_log stderr notice;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off; sendfile on; tcp_nodelay on; default_type application/octet-stream;
+  keepalive_timeout 1h; keepalive_requests 1000000000; send_timeout 10m;
+  client_body_timeout 10m; client_max_body_size 0;
+  client_body_temp_path {ROOT}/temporary;
+  proxy_temp_path /run; fastcgi_temp_path /run; uwsgi_temp_path /run; scgi_temp_path /run;
+  open_file_cache max=16;
+  server {{
+    listen {port} backlog=4096; listen [::]:{port} backlog=4096;
+    root {ROOT};
+    location = /endless {{ ssi on; default_type text/html; }}
+    location = /ping {{ return 200 \"{PONG}\"; }}
+    location /up/ {{ dav_methods PUT DELETE; }}
+  }}
+}}
+"
+    )
+}
+
+fn verify(path: &std::path::Path, pattern: Pattern, bytes: u64) -> Result<String> {
+    use std::io::Read;
+    let mut file =
+        File::open(path).with_context(|| format!("failed to open {}", path.display()))?;
+    let stored = file.metadata()?.len();
+    ensure!(
+        stored == bytes,
+        "{stored} bytes are stored, {bytes} were sent"
+    );
+    let (mut offset, mut buffer, mut hash) = (0, vec![0; 1 << 20], Sha256::new());
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            return Ok(hex::encode(hash.finalize()));
+        }
+        let wrong = pattern.first_wrong(offset, &buffer[..n]);
+        ensure!(
+            wrong.is_none(),
+            "byte {} is wrong",
+            wrong.unwrap_or_default()
+        );
+        hash.update(&buffer[..n]);
+        offset += n as u64;
+    }
+}

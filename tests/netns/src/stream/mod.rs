@@ -1,0 +1,61 @@
+//! Sessions that carry checked bytes both ways at once, by the thousand.
+//!
+//! A [`Server`] runs on one host and a [`Group`] of sessions is opened on
+//! another. Both ends are tasks of this process, so a session's ends know
+//! what is asked of them without a word on the wire.
+
+mod end;
+mod greet;
+mod group;
+mod plan;
+mod server;
+
+pub use end::End;
+pub use group::{Group, Outcome, all_intact};
+pub use plan::{Amount, Close, Plan, Reading, Side};
+pub use server::Server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{oneshot, watch};
+
+use crate::pattern::Pattern;
+
+/// How far a group has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Opened,
+    Running,
+    Stopping,
+}
+
+/// What the two ends of a session share.
+pub(crate) struct Shared {
+    id: u64,
+    plan: Plan,
+    phase: watch::Receiver<Phase>,
+    reading: [watch::Receiver<Reading>; 2],
+    received: [AtomicU64; 2],
+    server_end: std::sync::Mutex<Option<oneshot::Sender<End>>>,
+}
+
+impl Shared {
+    /// What `side` sends.
+    fn pattern(&self, side: Side) -> Pattern {
+        Pattern::new(self.id * 2 + side as u64)
+    }
+
+    /// Bytes that `side` has received and checked.
+    fn received(&self, side: Side) -> u64 {
+        self.received[side as usize].load(Ordering::Relaxed)
+    }
+}
+
+type Registry = Arc<std::sync::Mutex<std::collections::HashMap<u64, Arc<Shared>>>>;
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
