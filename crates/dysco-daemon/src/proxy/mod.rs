@@ -2,15 +2,25 @@
 //! (by its shim's word), whether the kernel's numbers confirm it, and closing
 //! both without a packet. No protocol inside.
 
+mod close;
 pub mod error;
+mod kernel;
+mod listener;
 pub mod pair;
+mod registry;
+mod shim_socket;
+mod sys;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dysco_common::FlowKey;
 use tokio::sync::broadcast;
+use tracing::warn;
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId};
@@ -71,57 +81,188 @@ pub struct ShimStats {
     pub pairs: u64,
 }
 
+/// How often HAProxy is asked for its modes.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How long a report may be on its way when the kernel is ahead of it.
+const REPORT_DELAY: Duration = Duration::from_millis(20);
+/// How often a measurement begins again since the claim had changed.
+const NEWER_CLAIMS: usize = 5;
+
 /// The proxy host's side. Cheap to clone; stops when the last clone is dropped.
 #[derive(Clone)]
-pub struct ProxySide {
+pub struct ProxySide(Arc<Inner>);
+
+struct Inner {
+    registry: Arc<Mutex<registry::Registry>>,
+    modes: Arc<Mutex<listener::Modes>>,
     events: broadcast::Sender<PairEvent>,
+    listeners: Vec<SocketAddr>,
+    still_limit: Duration,
+    asking: Vec<tokio::task::JoinHandle<()>>,
+    _receiver: shim_socket::Receiver,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for task in &self.asking {
+            task.abort();
+        }
+    }
 }
 
 impl ProxySide {
     /// Opens the shim's socket and starts to listen. Must be called within a
     /// tokio runtime.
-    pub fn start(_config: ProxyConfig) -> Result<ProxySide, StartError> {
-        Ok(ProxySide {
-            events: broadcast::channel(1024).0,
-        })
+    pub fn start(config: ProxyConfig) -> Result<ProxySide, StartError> {
+        let events = broadcast::channel(1024).0;
+        let registry = registry::Registry::new(config.max_pairs, events.clone());
+        let registry = Arc::new(Mutex::new(registry));
+        let receiver = shim_socket::Receiver::start(&config.shim_socket, Arc::clone(&registry))?;
+        let modes = Arc::new(Mutex::new(listener::Modes::default()));
+        let asking = config
+            .haproxy
+            .into_iter()
+            .map(|socket| tokio::spawn(keep_asking(socket, Arc::clone(&modes))))
+            .collect();
+        Ok(ProxySide(Arc::new(Inner {
+            registry,
+            modes,
+            events,
+            listeners: config.transparent_listeners,
+            still_limit: config.still_limit,
+            asking,
+            _receiver: receiver,
+        })))
     }
 
     /// All pairs known now.
     pub fn pairs(&self) -> Vec<Pair> {
-        Vec::new()
+        self.registry().pairs()
     }
 
     /// The pair whose client's side has this five-tuple (local is the proxy's).
-    pub fn find(&self, _a: &FlowKey) -> Option<Pair> {
-        None
+    pub fn find(&self, a: &FlowKey) -> Option<Pair> {
+        self.registry().find(a)
     }
 
     /// Pairs as they come, change and go. A receiver that lags should read
     /// `pairs` again.
     pub fn subscribe(&self) -> broadcast::Receiver<PairEvent> {
-        self.events.subscribe()
+        self.0.events.subscribe()
     }
 
     /// What the shim's socket has seen.
     pub fn stats(&self) -> ShimStats {
-        ShimStats::default()
+        self.registry().stats()
     }
 
     /// May this pair lose its proxy, by what is claimed of it? Judged on the
     /// newest claim, not on the one in `pair`. The claim is not checked here.
     pub fn transparent(&self, pair: &Pair) -> Result<(), NotTransparent> {
-        Err(NotTransparent::Gone(pair.id))
+        let now = self.registry().newest(pair);
+        let now = now.ok_or(NotTransparent::Gone(pair.id))?;
+        let direction = match (now.forward.endless, now.reverse.endless) {
+            (true, true) => return Ok(()),
+            (false, false) => return Err(NotTransparent::NotSpliced),
+            (true, false) => "reverse",
+            (false, true) => "forward",
+        };
+        self.vouched(&now, direction)
+    }
+
+    /// The direction that has not spliced: does anyone vouch for the listener?
+    fn vouched(&self, pair: &Pair, direction: &'static str) -> Result<(), NotTransparent> {
+        let listener = pair.a.key.local();
+        if listener::declared(&self.0.listeners, &listener) {
+            return Ok(());
+        }
+        match lock(&self.0.modes).of(pair.id.pid, &listener) {
+            Some(m) if m.mode == "tcp" => Ok(()),
+            Some(m) => Err(NotTransparent::Parsed {
+                direction,
+                listener,
+                frontend: m.frontend.clone(),
+                mode: m.mode.clone(),
+            }),
+            None => Err(NotTransparent::OneDirection {
+                direction,
+                listener,
+            }),
+        }
     }
 
     /// Checks the newest claim against the kernel's own numbers. Never stops
     /// the proxy.
     pub async fn measure(&self, pair: &Pair) -> Result<Measured, MeasureError> {
-        Err(MeasureError::Gone(pair.id))
+        let mut tries = 0;
+        loop {
+            let now = self.registry().newest(pair);
+            let now = now.ok_or(MeasureError::Gone(pair.id))?;
+            let limit = self.0.still_limit;
+            let result = blocking(move || kernel::measure(&now, limit)).await;
+            let lie = matches!(&result, Err(MeasureError::DeltaMismatch { .. }));
+            if !lie {
+                return result;
+            }
+            // The shim tells of a byte after it was written: let it.
+            tokio::time::sleep(REPORT_DELAY).await;
+            tries += 1;
+            if tries > NEWER_CLAIMS || self.registry().newest(pair) == Some(now) {
+                if let Err(e) = &result {
+                    warn!(pair = %pair.id, "{e}");
+                }
+                return result;
+            }
+        }
     }
 
     /// Closes both sockets without a packet. To be called behind tombstones;
     /// may be called again.
-    pub async fn close_silently(&self, _pair: &Pair) -> Result<Closed, CloseError> {
-        Ok(Closed::Already)
+    pub async fn close_silently(&self, pair: &Pair) -> Result<Closed, CloseError> {
+        let this = *pair;
+        let closed = blocking(move || close::close_silently(&this)).await?;
+        let mut registry = self.registry();
+        if registry.newest(pair).is_some() {
+            registry.remove(&pair.id);
+        }
+        Ok(closed)
+    }
+
+    fn registry(&self) -> MutexGuard<'_, registry::Registry> {
+        lock(&self.0.registry)
+    }
+}
+
+/// No lock here is held while its data is half changed.
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what blocks off the runtime's own threads.
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(f).await {
+        Ok(v) => v,
+        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
+        // The runtime is stopping: nobody waits for the answer.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn keep_asking(socket: HaproxySocket, modes: Arc<Mutex<listener::Modes>>) {
+    let mut complained = false;
+    loop {
+        match listener::ask(&socket).await {
+            Ok((pid, found)) => {
+                lock(&modes).put(pid, found);
+                complained = false;
+            }
+            Err(e) if !complained => {
+                warn!(path = %socket.path.display(), error = %e,
+                    "cannot ask HAProxy for the modes of its frontends: is `stats socket` set, with level operator?");
+                complained = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(ASK_EVERY).await;
     }
 }

@@ -1,0 +1,117 @@
+//! Closing both sockets of a pair without a packet.
+//!
+//! In repair mode a socket sends nothing and disconnects silently. Disconnected
+//! by the daemon, it is closed before the proxy wakes, so that nothing the
+//! proxy does later can send. Both go into repair before either is closed: one
+//! alone would make the proxy send a FIN on the other.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::error::CloseError;
+use super::kernel::{connected, gone};
+use super::pair::{Closed, End, Pair};
+use super::sys::{Process, cookie, key, set_option};
+
+const TCP_REPAIR: i32 = 19;
+const TCP_REPAIR_QUEUE: i32 = 20;
+const ON: i32 = 1;
+/// Leaves repair without a window probe: that would be a packet.
+const OFF_NO_PROBE: i32 = -1;
+const SEND_QUEUE: i32 = 2;
+
+/// What a descriptor is now.
+enum Now {
+    /// The socket, connected.
+    Open(OwnedFd),
+    /// The socket, closed; or no descriptor at all.
+    Closed,
+    /// Something else.
+    Other,
+}
+
+/// Closes both. Blocks for some microseconds.
+pub fn close_silently(pair: &Pair) -> Result<Closed, CloseError> {
+    let process =
+        gone(Process::open(pair.id.pid)).map_err(|e| system(pair, "find the process", e))?;
+    let Some(process) = process else {
+        return Ok(Closed::Already);
+    };
+    let now = |fd, end| now(&process, fd, end).map_err(|e| system(pair, "take a socket", e));
+    let (a, b) = (now(pair.id.fd_a, &pair.a)?, now(pair.id.fd_b, &pair.b)?);
+    match (a, b) {
+        (Now::Open(a), Now::Open(b)) => {
+            both(pair, &a, &b)?;
+            Ok(Closed::Now)
+        }
+        (Now::Open(one), Now::Closed) | (Now::Closed, Now::Open(one)) => {
+            hush(&one).map_err(|e| system(pair, "silence a socket", e))?;
+            disconnect(&one).map_err(|e| system(pair, "close a socket", e))?;
+            Ok(Closed::Now)
+        }
+        (Now::Other, Now::Open(_)) | (Now::Open(_), Now::Other) => {
+            Err(CloseError::Changed(pair.id))
+        }
+        (Now::Closed | Now::Other, Now::Closed | Now::Other) => Ok(Closed::Already),
+    }
+}
+
+fn now(process: &Process, fd: i32, end: &End) -> io::Result<Now> {
+    let Some(fd) = gone(process.fd(fd))? else {
+        return Ok(Now::Closed);
+    };
+    if cookie(&fd).is_ok_and(|c| c != end.cookie) {
+        return Ok(Now::Other);
+    }
+    Ok(match key(&fd) {
+        Ok(k) if k == end.key => Now::Open(fd),
+        Ok(_) => Now::Other,
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) && !connected(&fd)? => Now::Closed,
+        Err(_) => Now::Other,
+    })
+}
+
+fn both(pair: &Pair, a: &OwnedFd, b: &OwnedFd) -> Result<(), CloseError> {
+    hush(a).map_err(|e| system(pair, "silence the client's side", e))?;
+    if let Err(e) = hush(b) {
+        // A goes on as it was.
+        set_option(a, libc::IPPROTO_TCP, TCP_REPAIR, OFF_NO_PROBE)
+            .map_err(|e| system(pair, "undo the silence of the client's side", e))?;
+        return Err(system(pair, "silence the server's side", e));
+    }
+    let first = disconnect(a);
+    // The other must not stay behind, whatever the first said.
+    let second = disconnect(b);
+    first
+        .and(second)
+        .map_err(|e| system(pair, "close the sockets", e))
+}
+
+/// No packet leaves this socket any more.
+fn hush(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR, ON)?;
+    // With a queue named, not even a shutdown by the proxy sends its FIN.
+    set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, SEND_QUEUE)
+}
+
+fn disconnect(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an all-zero sockaddr has the family AF_UNSPEC; the length is its own.
+    let r = unsafe {
+        let none: libc::sockaddr = std::mem::zeroed();
+        let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+        libc::connect(fd.as_raw_fd(), &raw const none, len)
+    };
+    if r == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn system(pair: &Pair, what: &'static str, source: io::Error) -> CloseError {
+    CloseError::System {
+        pair: pair.id,
+        what,
+        source,
+    }
+}

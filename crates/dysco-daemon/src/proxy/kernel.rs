@@ -1,0 +1,330 @@
+//! The kernel's own numbers of a pair's sockets, and whether they bear out
+//! what the shim claims.
+//!
+//! Read from A: bytes received (less one for its FIN) less what waits in the
+//! receive queue. Written to B: bytes acknowledged (less one for our SYN, if we
+//! opened it, and one for our FIN) and what waits in the send queue. All of
+//! these only grow, so a set of readings that is the same before and after was
+//! true at one moment.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::error::MeasureError;
+use super::pair::{Direction, End, Measured, Pair};
+use super::sys::{Process, cookie, count, key, option};
+
+/// Readings in one go, before the duplicates are given back.
+const PASSES: usize = 2_000;
+/// The same in later goes.
+const LATER_PASSES: usize = 200;
+/// Readings after the claim was met, to catch one that is met by chance.
+const AGAIN: usize = 64;
+/// Between goes.
+const PAUSE: Duration = Duration::from_millis(2);
+
+const SIOCINQ: libc::c_ulong = 0x541B;
+const SIOCOUTQ: libc::c_ulong = 0x5411;
+const SIOCOUTQNSD: libc::c_ulong = 0x894B;
+const TCP_TIMESTAMP: i32 = 24;
+
+/// States of `tcpi_state`.
+mod state {
+    pub const ESTABLISHED: u8 = 1;
+    pub const FIN_WAIT1: u8 = 4;
+    pub const FIN_WAIT2: u8 = 5;
+    pub const CLOSE: u8 = 7;
+    pub const CLOSE_WAIT: u8 = 8;
+    pub const LAST_ACK: u8 = 9;
+    pub const CLOSING: u8 = 11;
+}
+
+/// `TCP_INFO` of a socket.
+pub fn info(fd: &OwnedFd) -> io::Result<libc::tcp_info> {
+    option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
+}
+
+/// Is the socket still connected, at least half?
+pub fn connected(fd: &OwnedFd) -> io::Result<bool> {
+    Ok(info(fd)?.tcpi_state != state::CLOSE)
+}
+
+fn fin_received(i: &libc::tcp_info) -> i64 {
+    use state::{CLOSE_WAIT, CLOSING, LAST_ACK};
+    i64::from(matches!(i.tcpi_state, CLOSE_WAIT | CLOSING | LAST_ACK))
+}
+
+fn fin_sent(i: &libc::tcp_info) -> i64 {
+    use state::{CLOSING, FIN_WAIT1, FIN_WAIT2, LAST_ACK};
+    i64::from(matches!(
+        i.tcpi_state,
+        FIN_WAIT1 | FIN_WAIT2 | CLOSING | LAST_ACK
+    ))
+}
+
+/// Did this host open the socket? The acknowledged bytes then count our SYN,
+/// the sent ones do not. `None` if no moment tells.
+pub fn opened_here(fd: &OwnedFd) -> io::Result<Option<bool>> {
+    for _ in 0..PASSES {
+        let i = info(fd)?;
+        if !matches!(i.tcpi_state, state::ESTABLISHED | state::CLOSE_WAIT) {
+            return Ok(None);
+        }
+        let (waiting, unsent) = (count(fd, SIOCOUTQ)?, count(fd, SIOCOUTQNSD)?);
+        let (waiting_again, then) = (count(fd, SIOCOUTQ)?, info(fd)?);
+        let same = i.tcpi_bytes_acked == then.tcpi_bytes_acked
+            && i.tcpi_bytes_sent == then.tcpi_bytes_sent
+            && i.tcpi_bytes_retrans == then.tcpi_bytes_retrans
+            && waiting == waiting_again;
+        if same {
+            let by_acks = i.tcpi_bytes_acked as i64 + waiting;
+            let by_sent = (i.tcpi_bytes_sent as i64) - (i.tcpi_bytes_retrans as i64) + unsent;
+            return Ok(match by_acks - by_sent {
+                0 => Some(false),
+                1 => Some(true),
+                _ => None,
+            });
+        }
+    }
+    Ok(None)
+}
+
+/// One direction's sockets, and the pipe between if it is known.
+struct Way<'a> {
+    name: &'static str,
+    from: &'a OwnedFd,
+    to: &'a OwnedFd,
+    to_opened: bool,
+    pipe: Option<&'a OwnedFd>,
+    claim: i64,
+    met: bool,
+    seen: Option<i64>,
+}
+
+/// What one moment showed.
+struct Moment {
+    /// Written less read.
+    delta: i64,
+    /// Bytes in the pipe, whoever's they are: pipes are pooled.
+    piped: i64,
+}
+
+impl Way<'_> {
+    /// Reads everything twice, inside out; `None` if anything moved meanwhile.
+    fn moment(&self) -> io::Result<Option<Moment>> {
+        let from = info(self.from)?;
+        let unread = count(self.from, SIOCINQ)?;
+        let to = info(self.to)?;
+        let unacked = count(self.to, SIOCOUTQ)?;
+        let piped = match self.pipe {
+            Some(p) => count(p, SIOCINQ)?,
+            None => 0,
+        };
+        let still = count(self.to, SIOCOUTQ)? == unacked
+            && same_out(&to, &info(self.to)?)
+            && count(self.from, SIOCINQ)? == unread
+            && same_in(&from, &info(self.from)?);
+        if !still {
+            return Ok(None);
+        }
+        let read = from.tcpi_bytes_received as i64 - fin_received(&from) - unread;
+        let opened = i64::from(self.to_opened);
+        let written = to.tcpi_bytes_acked as i64 + unacked - opened - fin_sent(&to);
+        Ok(Some(Moment {
+            delta: written - read,
+            piped,
+        }))
+    }
+
+    /// Takes one reading. An error is a lie: more was written than the claim
+    /// allows, whatever may be on its way.
+    fn look(&mut self) -> io::Result<Result<(), i64>> {
+        if let Some(m) = self.moment()? {
+            self.seen = Some(m.delta);
+            if m.delta > self.claim {
+                return Ok(Err(m.delta));
+            }
+            self.met |= m.delta == self.claim || m.delta + m.piped == self.claim;
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn same_in(a: &libc::tcp_info, b: &libc::tcp_info) -> bool {
+    a.tcpi_bytes_received == b.tcpi_bytes_received && a.tcpi_state == b.tcpi_state
+}
+
+fn same_out(a: &libc::tcp_info, b: &libc::tcp_info) -> bool {
+    a.tcpi_bytes_acked == b.tcpi_bytes_acked && a.tcpi_state == b.tcpi_state
+}
+
+/// Duplicates of a pair's descriptors: for a few milliseconds, since they keep
+/// the proxy's own close from closing.
+pub struct Held {
+    /// The client's side.
+    pub a: OwnedFd,
+    /// The server's side.
+    pub b: OwnedFd,
+    pipes: [Option<OwnedFd>; 2],
+}
+
+impl Held {
+    /// Takes them, if they still are what the pair says.
+    pub fn take(pair: &Pair) -> io::Result<Option<Held>> {
+        let Some(process) = gone(Process::open(pair.id.pid))? else {
+            return Ok(None);
+        };
+        let end = |fd: i32, end: &End| -> io::Result<Option<OwnedFd>> {
+            let Some(fd) = gone(process.fd(fd))? else {
+                return Ok(None);
+            };
+            Ok(is(&fd, end).then_some(fd))
+        };
+        let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
+            return Ok(None);
+        };
+        let pipe = |d: &Direction| {
+            let fd = process.fd(d.pipe?).ok()?;
+            // Not a pipe any more: as if none were known.
+            key(&fd).is_err().then_some(fd)
+        };
+        Ok(Some(Held {
+            a,
+            b,
+            pipes: [pipe(&pair.forward), pipe(&pair.reverse)],
+        }))
+    }
+}
+
+/// Is this the very socket, still connected as it was?
+pub fn is(fd: &OwnedFd, end: &End) -> bool {
+    cookie(fd).is_ok_and(|c| c == end.cookie) && key(fd).is_ok_and(|k| k == end.key)
+}
+
+/// A process or descriptor that is no more is no error.
+pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
+    match r {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Looks for moments that bear out the claims of both directions, while the
+/// proxy goes on. Blocks for up to `limit` and a few milliseconds.
+pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
+    let begin = Instant::now();
+    let mut passes = PASSES;
+    loop {
+        let held = Held::take(pair)
+            .map_err(|e| system(pair, "take the descriptors", e))?
+            .ok_or(MeasureError::Gone(pair.id))?;
+        let mut ways = ways(pair, &held);
+        if look(pair, &mut ways, passes)? {
+            return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
+        }
+        if begin.elapsed() >= limit {
+            return Err(never_still(pair, &ways, begin.elapsed()));
+        }
+        drop(held);
+        std::thread::sleep(PAUSE);
+        passes = LATER_PASSES;
+    }
+}
+
+fn ways<'a>(pair: &Pair, held: &'a Held) -> [Way<'a>; 2] {
+    let way = |name, from, to, to_opened, pipe: &'a Option<OwnedFd>, claim| Way {
+        name,
+        from,
+        to,
+        to_opened,
+        pipe: pipe.as_ref(),
+        claim,
+        met: false,
+        seen: None,
+    };
+    let (f, r) = (pair.forward.delta, pair.reverse.delta);
+    [
+        way(
+            "forward",
+            &held.a,
+            &held.b,
+            pair.b.opened_here,
+            &held.pipes[0],
+            f,
+        ),
+        way(
+            "reverse",
+            &held.b,
+            &held.a,
+            pair.a.opened_here,
+            &held.pipes[1],
+            r,
+        ),
+    ]
+}
+
+/// Both claims met, and no reading against them in `AGAIN` more?
+fn look(pair: &Pair, ways: &mut [Way<'_>; 2], passes: usize) -> Result<bool, MeasureError> {
+    let mut after = 0;
+    for _ in 0..passes {
+        for w in ways.iter_mut() {
+            let lie = w.look().map_err(|e| system(pair, "read the counters", e))?;
+            lie.map_err(|seen| MeasureError::DeltaMismatch {
+                pair: pair.id,
+                direction: w.name,
+                claimed: w.claim,
+                seen,
+            })?;
+        }
+        if ways.iter().all(|w| w.met) {
+            after += 1;
+            if after > AGAIN {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(ways.iter().all(|w| w.met))
+}
+
+fn never_still(pair: &Pair, ways: &[Way<'_>; 2], waited: Duration) -> MeasureError {
+    let w = ways.iter().find(|w| !w.met).unwrap_or(&ways[0]);
+    MeasureError::NeverStill {
+        pair: pair.id,
+        direction: w.name,
+        claimed: w.claim,
+        seen: w.seen,
+        waited_ms: waited.as_millis() as u64,
+    }
+}
+
+fn system(pair: &Pair, what: &'static str, source: io::Error) -> MeasureError {
+    MeasureError::System {
+        pair: pair.id,
+        what,
+        source,
+    }
+}
+
+/// The confirmed deltas, and both clocks at the same tick.
+fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
+    let clock = |fd| option::<u32>(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP);
+    let (mut clock_a, mut clock_b) = (clock(&held.a)?, clock(&held.b)?);
+    // A tick is 1 ms (1 us where the route says so, never met by both).
+    for _ in 0..16 {
+        let again = clock(&held.a)?;
+        if again == clock_a {
+            break;
+        }
+        (clock_a, clock_b) = (again, clock(&held.b)?);
+    }
+    Ok(Measured {
+        delta_forward: pair.forward.delta,
+        delta_reverse: pair.reverse.delta,
+        clock_a,
+        clock_b,
+        options_a: info(&held.a)?.tcpi_options,
+        options_b: info(&held.b)?.tcpi_options,
+    })
+}

@@ -1,0 +1,264 @@
+//! The pairs known now, bounded, found by descriptor or by five-tuple.
+
+use std::collections::HashMap;
+use std::io;
+
+use dysco_common::FlowKey;
+use dysco_common::shim::{Report, ReportKind, report};
+use tokio::sync::broadcast;
+
+use super::ShimStats;
+use super::kernel::{gone, opened_here};
+use super::pair::{Direction, End, Pair, PairEvent, PairId};
+use super::sys::{Process, cookie, key, of_our_network};
+
+/// Processes remembered at once.
+const MAX_PROCESSES: usize = 1_024;
+
+/// Pairs and the processes they are of.
+pub struct Registry {
+    pairs: HashMap<PairId, Pair>,
+    by_client: HashMap<FlowKey, PairId>,
+    processes: HashMap<i32, Process>,
+    max_pairs: usize,
+    events: broadcast::Sender<PairEvent>,
+    /// What was counted.
+    pub stats: ShimStats,
+}
+
+impl Registry {
+    /// An empty one.
+    pub fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
+        Registry {
+            pairs: HashMap::new(),
+            by_client: HashMap::new(),
+            processes: HashMap::new(),
+            max_pairs,
+            events,
+            stats: ShimStats::default(),
+        }
+    }
+
+    /// What was counted, and how many pairs there are.
+    pub fn stats(&self) -> ShimStats {
+        ShimStats {
+            pairs: self.pairs.len() as u64,
+            ..self.stats
+        }
+    }
+
+    /// All pairs.
+    pub fn pairs(&self) -> Vec<Pair> {
+        self.pairs.values().copied().collect()
+    }
+
+    /// The newest word on a pair, if it still is of the same two sockets.
+    pub fn newest(&self, pair: &Pair) -> Option<Pair> {
+        let now = self.pairs.get(&pair.id)?;
+        let same = now.a.cookie == pair.a.cookie && now.b.cookie == pair.b.cookie;
+        same.then_some(*now)
+    }
+
+    /// The pair of a client's subsession.
+    pub fn find(&self, client: &FlowKey) -> Option<Pair> {
+        self.pairs.get(self.by_client.get(client)?).copied()
+    }
+
+    /// Takes one report of process `pid`. The error is that of a report whose
+    /// descriptors are not what it says.
+    pub fn take(&mut self, pid: i32, r: &Report) -> io::Result<()> {
+        self.stats.reports += 1;
+        match ReportKind::from_word(r.kind) {
+            Some(ReportKind::Hello) => {
+                if self.known(pid)? {
+                    self.stats.hellos += 1;
+                }
+                Ok(())
+            }
+            Some(ReportKind::Paired | ReportKind::Called) => self.claim(pid, r),
+            Some(ReportKind::Revoked) => {
+                let (fd_a, fd_b) = (r.fd_in, r.fd_out);
+                self.remove(&PairId { pid, fd_a, fd_b });
+                self.remove(&PairId {
+                    pid,
+                    fd_a: fd_b,
+                    fd_b: fd_a,
+                });
+                Ok(())
+            }
+            None => {
+                self.stats.malformed += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn claim(&mut self, pid: i32, r: &Report) -> io::Result<()> {
+        let new = self.resolve(pid, r)?;
+        let old = self.pairs.get(&new.id).copied();
+        let old = match old {
+            Some(o) if o.a.cookie == new.a.cookie && o.b.cookie == new.b.cookie => Some(o),
+            Some(_) => {
+                self.remove(&new.id);
+                None
+            }
+            None => None,
+        };
+        let pair = merge(
+            old,
+            new,
+            ReportKind::from_word(r.kind) == Some(ReportKind::Called),
+        );
+        match old {
+            Some(old) if old == pair => return Ok(()),
+            Some(_) => drop(self.events.send(PairEvent::Changed(pair))),
+            None if self.pairs.len() >= self.max_pairs => {
+                self.stats.no_room += 1;
+                return Ok(());
+            }
+            None => drop(self.events.send(PairEvent::New(pair))),
+        }
+        self.pairs.insert(pair.id, pair);
+        self.by_client.insert(pair.a.key, pair.id);
+        Ok(())
+    }
+
+    /// What the report says, in terms of the kernel's sockets. That the sender
+    /// has them is proven by taking them from the sender.
+    fn resolve(&mut self, pid: i32, r: &Report) -> io::Result<Pair> {
+        self.known(pid)?;
+        let process = self.processes.get(&pid).ok_or_else(no_process)?;
+        let one = end(process, r.fd_in, r.flags & report::IN_ACCEPTED == 0)?;
+        let two = end(process, r.fd_out, true)?;
+        if one.cookie == two.cookie {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "one socket twice",
+            ));
+        }
+        let way = |bit, delta, pipe: i32| Direction {
+            endless: r.flags & bit != 0,
+            declared: false,
+            delta,
+            pipe: (pipe >= 0).then_some(pipe),
+        };
+        let out = way(report::FORWARD_ENDLESS, r.delta_forward, r.pipe_forward);
+        let back = way(report::REVERSE_ENDLESS, r.delta_reverse, r.pipe_reverse);
+        let id = |fd_a, fd_b| PairId { pid, fd_a, fd_b };
+        let keep = match (one.opened_here, two.opened_here) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => r.fd_in < r.fd_out,
+        };
+        Ok(if keep {
+            Pair {
+                id: id(r.fd_in, r.fd_out),
+                a: one,
+                b: two,
+                forward: out,
+                reverse: back,
+            }
+        } else {
+            Pair {
+                id: id(r.fd_out, r.fd_in),
+                a: two,
+                b: one,
+                forward: back,
+                reverse: out,
+            }
+        })
+    }
+
+    /// Makes sure of a handle on the process; true if it is a new one.
+    fn known(&mut self, pid: i32) -> io::Result<bool> {
+        if self.processes.get(&pid).is_some_and(|p| !p.ended()) {
+            return Ok(false);
+        }
+        self.forget(pid);
+        if self.processes.len() >= MAX_PROCESSES {
+            self.sweep();
+        }
+        if self.processes.len() >= MAX_PROCESSES {
+            return Err(io::Error::other("too many processes have the shim loaded"));
+        }
+        self.processes.insert(pid, Process::open(pid)?);
+        Ok(true)
+    }
+
+    /// Removes what ended without a word.
+    pub fn sweep(&mut self) {
+        let ended: Vec<i32> = self
+            .processes
+            .iter()
+            .filter_map(|(pid, p)| p.ended().then_some(*pid))
+            .collect();
+        for pid in ended {
+            self.forget(pid);
+        }
+    }
+
+    fn forget(&mut self, pid: i32) {
+        if self.processes.remove(&pid).is_some() {
+            let of_it: Vec<PairId> = self
+                .pairs
+                .keys()
+                .filter(|id| id.pid == pid)
+                .copied()
+                .collect();
+            for id in of_it {
+                self.remove(&id);
+            }
+        }
+    }
+
+    /// Removes a pair, if it is known.
+    pub fn remove(&mut self, id: &PairId) {
+        if let Some(pair) = self.pairs.remove(id) {
+            // Another pair may have the five-tuple by now.
+            if self.by_client.get(&pair.a.key) == Some(id) {
+                self.by_client.remove(&pair.a.key);
+            }
+            drop(self.events.send(PairEvent::Gone(pair)));
+        }
+    }
+}
+
+fn no_process() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESRCH)
+}
+
+fn end(process: &Process, fd: i32, opened: bool) -> io::Result<End> {
+    let fd = gone(process.fd(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    if !of_our_network(&fd)? {
+        let why = "a socket of another network namespace than dyscod's";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(End {
+        key: key(&fd)?,
+        cookie: cookie(&fd)?,
+        opened_here: opened_here(&fd)?.unwrap_or(opened),
+    })
+}
+
+/// The new claim, with what the program itself had declared before.
+fn merge(old: Option<Pair>, new: Pair, called: bool) -> Pair {
+    let mut pair = new;
+    if let Some(old) = &old {
+        // Known better then: a closing socket does not tell any more.
+        (pair.a, pair.b) = (old.a, old.b);
+    }
+    let before = |d: fn(&Pair) -> Direction| old.as_ref().map(d);
+    for (now, was) in [
+        (&mut pair.forward, before(|p| p.forward)),
+        (&mut pair.reverse, before(|p| p.reverse)),
+    ] {
+        if called && now.endless {
+            now.declared = true;
+        } else if let Some(was) = was
+            && (called || was.declared)
+        {
+            *now = was;
+        }
+    }
+    pair
+}

@@ -1,0 +1,225 @@
+//! The socket that shims report to, read by a thread of its own: a unix
+//! datagram queue is short, and the faster it is read the less a shim has to
+//! say again.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dysco_common::shim::Report;
+use tracing::{debug, info, warn};
+
+use super::error::StartError;
+use super::registry::Registry;
+
+/// How soon a stop and an ended process are noticed.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The receiving thread; stops and removes the socket when dropped.
+pub struct Receiver {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl Receiver {
+    /// Makes the socket (replacing one that nobody reads) and starts to read.
+    pub fn start(path: &Path, registry: Arc<Mutex<Registry>>) -> Result<Receiver, StartError> {
+        let fail = |what| {
+            move |source| StartError::Socket {
+                what,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        let socket = bind(path).map_err(fail("make"))?;
+        // Any user's proxy may report its own sockets, and only those.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+            .map_err(fail("set the mode of"))?;
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)
+            .map_err(|e| fail("ask for credentials on")(e.into()))?;
+        socket
+            .set_read_timeout(Some(TICK))
+            .map_err(fail("set up"))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("shim-socket".into())
+            .spawn(move || run(&socket, &registry, &stopped))
+            .map_err(fail("start a thread for"))?;
+        Ok(Receiver {
+            stop,
+            thread: Some(thread),
+            path: path.to_owned(),
+            inode: inode(path),
+        })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(t) = self.thread.take() {
+            drop(t.join());
+        }
+        // Unless a newer daemon has put its own there.
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|m| m.ino())
+}
+
+fn bind(path: &Path) -> io::Result<UnixDatagram> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    match UnixDatagram::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
+            if UnixDatagram::unbound()?.connect(path).is_ok() {
+                return Err(e);
+            }
+            std::fs::remove_file(path)?;
+            UnixDatagram::bind(path)
+        }
+        other => other,
+    }
+}
+
+fn run(socket: &UnixDatagram, registry: &Mutex<Registry>, stop: &AtomicBool) {
+    let mut log = Log::default();
+    let mut swept = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let got = receive(socket);
+        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        match got {
+            Ok(Some((pid, report))) => {
+                if let Err(e) = registry.take(pid, &report) {
+                    registry.stats.refused += 1;
+                    log.refused(pid, &report, &e);
+                }
+            }
+            Ok(None) => {
+                registry.stats.malformed += 1;
+                log.malformed();
+            }
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
+            Err(e) => {
+                log.failed(&e);
+                drop(registry);
+                std::thread::sleep(TICK);
+                continue;
+            }
+        }
+        if swept.elapsed() >= TICK {
+            registry.sweep();
+            swept = Instant::now();
+        }
+    }
+}
+
+/// What was complained of before: once is enough.
+#[derive(Default)]
+struct Log {
+    malformed: bool,
+    refused: bool,
+    failed: bool,
+}
+
+impl Log {
+    fn malformed(&mut self) {
+        if !std::mem::replace(&mut self.malformed, true) {
+            warn!(
+                "a datagram on the shim's socket is no report of this version: update the shim that sends it (said once, then only counted)"
+            );
+        }
+    }
+
+    fn refused(&mut self, pid: i32, r: &Report, e: &io::Error) {
+        if std::mem::replace(&mut self.refused, true) {
+            debug!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e, "report refused");
+        } else {
+            info!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e,
+                "a shim reported descriptors that are no TCP sockets of its process (any more): ignored (said once, then only counted)");
+        }
+    }
+
+    fn failed(&mut self, e: &io::Error) {
+        if !std::mem::replace(&mut self.failed, true) {
+            warn!(error = %e, "cannot receive on the shim's socket");
+        }
+    }
+}
+
+/// One datagram and its sender's process; `None` if it is no report.
+fn receive(socket: &UnixDatagram) -> io::Result<Option<(i32, Report)>> {
+    // One byte more than a report, so that a longer datagram shows.
+    let mut bytes = [0u8; Report::SIZE + 1];
+    let mut control = [0u64; 16];
+    let mut iov = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: all-zero is a valid msghdr; every pointer set is to a local of
+    // the length that is given.
+    let (n, msg) = unsafe {
+        let mut msg: libc::msghdr = std::mem::zeroed();
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = size_of_val(&control) as _;
+        let n = libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC);
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        (n as usize, msg)
+    };
+    let pid = credentials(&msg);
+    Ok(bytes
+        .get(..n)
+        .and_then(Report::from_bytes)
+        .and_then(|r| Some((pid?, r))))
+}
+
+/// The sender's process, as the kernel attached it. Descriptors that someone
+/// sent along are closed.
+fn credentials(msg: &libc::msghdr) -> Option<i32> {
+    let mut pid = None;
+    // SAFETY: the kernel filled the control buffer; the CMSG functions stay
+    // within the length it set, and data is read unaligned.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(msg);
+        while !c.is_null() {
+            let data = libc::CMSG_DATA(c);
+            match ((*c).cmsg_level, (*c).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    pid = Some(data.cast::<libc::ucred>().read_unaligned().pid);
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    let len = (*c).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    for i in 0..len / size_of::<i32>() {
+                        let fd = data.cast::<i32>().add(i).read_unaligned();
+                        drop(OwnedFd::from_raw_fd(fd));
+                    }
+                }
+                _ => {}
+            }
+            c = libc::CMSG_NXTHDR(msg, c);
+        }
+    }
+    pid.filter(|p| *p > 0)
+}

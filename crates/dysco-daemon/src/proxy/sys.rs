@@ -1,0 +1,132 @@
+//! The few system calls on another process's descriptors.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use dysco_common::FlowKey;
+use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
+
+/// `SO_NETNS_COOKIE`, which libc does not name.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// A process, by a handle that outlives its number's reuse.
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// The process that has this number now.
+    pub fn open(pid: i32) -> io::Result<Process> {
+        // SAFETY: no pointers; a descriptor that is returned is ours alone.
+        unsafe {
+            let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
+            Ok(Process(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    /// Has it ended? Its handle is then readable.
+    pub fn ended(&self) -> bool {
+        let mut p = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one pollfd, ours; no wait.
+        unsafe { libc::poll(&raw mut p, 1, 0) == 1 }
+    }
+
+    /// A duplicate of its descriptor. It keeps the socket open, so it must be
+    /// dropped before the caller waits for anything.
+    pub fn fd(&self, fd: RawFd) -> io::Result<OwnedFd> {
+        // SAFETY: as above.
+        unsafe {
+            let fd = check(libc::syscall(
+                libc::SYS_pidfd_getfd,
+                self.0.as_raw_fd(),
+                fd,
+                0,
+            ))?;
+            Ok(OwnedFd::from_raw_fd(fd))
+        }
+    }
+}
+
+fn check(r: libc::c_long) -> io::Result<RawFd> {
+    if r < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(r as RawFd)
+    }
+}
+
+/// Reads a socket option of a fixed size. Shorter answers leave the rest zero.
+pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes; every T used here is plain
+    // integers, for which all-zero is valid.
+    unsafe {
+        let p = value.as_mut_ptr().cast();
+        if libc::getsockopt(fd.as_raw_fd(), level, name, p, &mut len) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(value.assume_init())
+    }
+}
+
+/// Sets an integer option.
+pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the value is our own integer of that size.
+    let r =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if r != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// An ioctl that answers with an integer (SIOCINQ, SIOCOUTQ, FIONREAD).
+pub fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
+    let mut n: libc::c_int = 0;
+    // SAFETY: the request writes one int, which is ours.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), what as _, &raw mut n) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i64::from(n))
+}
+
+/// Both addresses of a connected TCP socket, or an error if it is none.
+pub fn key(fd: &OwnedFd) -> io::Result<FlowKey> {
+    if option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a TCP socket",
+        ));
+    }
+    let local: SockaddrStorage = getsockname(fd.as_raw_fd())?;
+    let peer: SockaddrStorage = getpeername(fd.as_raw_fd())?;
+    Ok(FlowKey::new(plain(&local)?, plain(&peer)?))
+}
+
+fn plain(a: &SockaddrStorage) -> io::Result<SocketAddr> {
+    let v4 = a.as_sockaddr_in().map(|a| SocketAddr::from(*a));
+    let v6 = a.as_sockaddr_in6().map(|a| SocketAddr::from(*a));
+    v4.or(v6)
+        .map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an Internet socket"))
+}
+
+/// The kernel's name of a socket.
+pub fn cookie(fd: &OwnedFd) -> io::Result<u64> {
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// Is the socket of the network namespace that this process is in?
+pub fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
+    let ours: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0")
+        .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?
+        .into();
+    let name = SO_NETNS_COOKIE;
+    Ok(option::<u64>(fd, libc::SOL_SOCKET, name)? == option::<u64>(&ours, libc::SOL_SOCKET, name)?)
+}

@@ -1,0 +1,226 @@
+//! A client, a server, and a relay between that splices like HAProxy does.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// What the two ends do.
+#[derive(Default, Clone, Copy)]
+pub struct Script {
+    /// Bytes that the relay sends to the server of its own.
+    pub greeting: usize,
+    /// Bytes that each end sends.
+    pub bytes: usize,
+    /// The client closes its direction at the end.
+    pub half_close: bool,
+}
+
+/// The relay's descriptors, and all that runs.
+pub struct Relay {
+    /// The client's side.
+    pub a: RawFd,
+    /// The server's side.
+    pub b: RawFd,
+    /// Read ends of the pipes.
+    pub pipes: [RawFd; 2],
+    ends: [End; 2],
+    movers: Vec<JoinHandle<()>>,
+}
+
+struct End {
+    threads: Vec<JoinHandle<()>>,
+    done: Receiver<()>,
+    stream: TcpStream,
+}
+
+impl Relay {
+    pub fn start(script: Script) -> Relay {
+        let (client, a) = connection();
+        let (b, server) = connection();
+        // The relay opened the second one.
+        let (a, b) = (a.into_raw_fd(), b.into_raw_fd());
+        let greeting = vec![b'g'; script.greeting];
+        assert_eq!(
+            nix::unistd::write(borrow(b), &greeting).unwrap(),
+            script.greeting
+        );
+        let pipe = || {
+            let (r, w) = nix::unistd::pipe().unwrap();
+            (r.into_raw_fd(), w.into_raw_fd())
+        };
+        let (forward, reverse) = (pipe(), pipe());
+        let movers = [(a, forward, b), (b, reverse, a)]
+            .map(|(from, pipe, to)| std::thread::spawn(move || relay(from, pipe, to)));
+        let skip = script.greeting;
+        Relay {
+            a,
+            b,
+            pipes: [forward.0, reverse.0],
+            ends: [
+                End::start(client, script.bytes, 0, script.half_close, false),
+                End::start(server, script.bytes, skip, false, script.half_close),
+            ],
+            movers: movers.into(),
+        }
+    }
+
+    /// Is one of the two ends still sending or receiving?
+    pub fn running(&self) -> bool {
+        self.ends
+            .iter()
+            .any(|e| e.threads.iter().any(|t| !t.is_finished()))
+    }
+
+    /// Until both ends have sent and received all (and a half-close arrived).
+    pub fn wait_for_streams(&self) {
+        for e in &self.ends {
+            for _ in 0..2 {
+                e.done.recv().expect("a stream was broken");
+            }
+        }
+    }
+
+    /// Until everything is acknowledged and no delayed ack is due: four sockets
+    /// whose queues are empty and whose counters stood still for a while.
+    pub fn wait_for_quiet(&self) {
+        let out = || {
+            let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+            let tcp = snmp
+                .lines()
+                .rfind(|l| l.starts_with("Tcp:"))
+                .unwrap()
+                .to_owned();
+            tcp.split(' ').nth(11).unwrap().parse::<u64>().unwrap()
+        };
+        let mut last = (out(), std::time::Instant::now());
+        while last.1.elapsed().as_millis() < 500 {
+            std::thread::yield_now();
+            let now = out();
+            if now != last.0 {
+                last = (now, std::time::Instant::now());
+            }
+        }
+    }
+
+    /// Until the relay has noticed that its sockets are closed, and closed them.
+    pub fn proxy_closed(&self) {
+        while !self.movers.iter().all(JoinHandle::is_finished) {
+            std::thread::yield_now();
+        }
+        for fd in [self.a, self.b] {
+            drop(nix::unistd::close(fd));
+        }
+    }
+
+    /// Ends both streams; every byte must have arrived as it was sent.
+    pub fn finish(self) {
+        for e in &self.ends {
+            drop(e.stream.shutdown(Shutdown::Write));
+        }
+        for e in self.ends {
+            for t in e.threads {
+                t.join().unwrap();
+            }
+        }
+        for m in self.movers {
+            m.join().unwrap();
+        }
+        for fd in [self.a, self.b] {
+            drop(nix::unistd::close(fd));
+        }
+    }
+}
+
+fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: the relay's descriptors are open until its movers are done.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+/// The two ends of a connection: who opened it, and who accepted.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (opened, listener.accept().unwrap().0)
+}
+
+fn relay(from: RawFd, pipe: (RawFd, RawFd), to: RawFd) {
+    use nix::fcntl::{SpliceFFlags, splice};
+    loop {
+        let flags = SpliceFFlags::SPLICE_F_MOVE;
+        let got = splice(borrow(from), None, borrow(pipe.1), None, 1 << 30, flags);
+        let Ok(mut left @ 1..) = got else {
+            if got == Ok(0) {
+                // SAFETY: no pointers.
+                unsafe { libc::shutdown(to, libc::SHUT_WR) };
+            }
+            return;
+        };
+        while left > 0 {
+            match splice(borrow(pipe.0), None, borrow(to), None, left, flags) {
+                Ok(n) if n > 0 => left -= n,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Byte `i` of every stream.
+fn pattern(i: usize) -> u8 {
+    (i.wrapping_mul(31) ^ (i >> 11)) as u8
+}
+
+impl End {
+    fn start(stream: TcpStream, bytes: usize, skip: usize, close: bool, expect_close: bool) -> End {
+        let (tell, done) = channel();
+        let (mut tx, mut rx) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
+        let told = tell.clone();
+        let sending = std::thread::spawn(move || {
+            send(&mut tx, bytes);
+            if close {
+                tx.shutdown(Shutdown::Write).unwrap();
+            }
+            drop(told.send(()));
+        });
+        let receiving =
+            std::thread::spawn(move || receive(&mut rx, bytes, skip, expect_close, &tell));
+        End {
+            threads: vec![sending, receiving],
+            done,
+            stream,
+        }
+    }
+}
+
+fn send(to: &mut TcpStream, bytes: usize) {
+    let mut buf = vec![0; 1 << 16];
+    let mut at = 0;
+    while at < bytes {
+        let n = buf.len().min(bytes - at);
+        for (i, b) in buf[..n].iter_mut().enumerate() {
+            *b = pattern(at + i);
+        }
+        to.write_all(&buf[..n]).unwrap();
+        at += n;
+    }
+}
+
+fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, told: &Sender<()>) {
+    from.read_exact(&mut vec![0; skip]).unwrap();
+    let mut buf = vec![0; 1 << 16];
+    let mut at = 0;
+    while at < bytes {
+        let n = from.read(&mut buf).unwrap();
+        assert!(n > 0, "the stream ended {} bytes early", bytes - at);
+        for (i, b) in buf[..n].iter().enumerate() {
+            assert_eq!(*b, pattern(at + i), "byte {}", at + i);
+        }
+        at += n;
+    }
+    assert_eq!(at, bytes);
+    if expect_close {
+        assert_eq!(from.read(&mut buf).unwrap(), 0);
+    }
+    drop(told.send(()));
+}
