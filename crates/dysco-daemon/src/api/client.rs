@@ -80,7 +80,7 @@ impl Client {
         })
     }
 
-    /// Asks. The answers come with [`Client::next`].
+    /// Asks. The answers come with [`Client::reply`].
     pub fn ask(&mut self, request: &Request) -> Result<(), ClientError> {
         let mut line = serde_json::to_vec(request).map_err(ClientError::Malformed)?;
         line.push(b'\n');
@@ -95,7 +95,7 @@ impl Client {
     }
 
     /// The next answer. A failure comes as an error.
-    pub fn next(&mut self) -> Result<Reply, ClientError> {
+    pub fn reply(&mut self) -> Result<Reply, ClientError> {
         let mut line = Vec::new();
         let read = (&mut self.stream)
             .take(MAX_REPLY)

@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! The command line of an operator.
+
+fn main() -> std::process::ExitCode {
+    dysco_daemon::cli::dyscoctl()
+}

@@ -1,1 +1,80 @@
-//! Not written yet.
+//! The command lines of `dyscoctl` and `dyscod`. One file a subcommand.
+
+mod completions;
+mod context;
+mod daemon;
+mod exit;
+mod monitor;
+mod output;
+mod pki;
+mod remove;
+mod run;
+mod sessions;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::DEFAULT_API_SOCKET;
+use context::Context;
+pub use daemon::dyscod;
+pub use exit::{CliError, Exit};
+use output::Format;
+
+/// Take proxies out of live TCP sessions, and see who talks through what.
+#[derive(Debug, Parser)]
+#[command(name = "dyscoctl", version, after_help = exit::HELP, max_term_width = 100)]
+struct Cli {
+    /// How to print: a table for people, or JSON
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+
+    /// The socket of the dyscod to ask
+    #[arg(long, global = true, value_name = "PATH", default_value = DEFAULT_API_SOCKET)]
+    socket: PathBuf,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Is this host all right, in one screen
+    Status,
+    /// Who talks to whom, through what, how long, how much
+    Sessions(sessions::Args),
+    /// Take a middlebox out of live sessions
+    RemoveMiddlebox(remove::Args),
+    /// What happens, as it happens, with reasons
+    Monitor,
+    /// Run a proxy under the shim, which tells dyscod what it relays
+    Run(run::Args),
+    /// Make the fleet's authority, and certificates of its hosts
+    Pki(pki::Args),
+    /// Print completions for a shell
+    Completions(completions::Args),
+}
+
+/// The whole of `dyscoctl`.
+pub fn dyscoctl() -> ExitCode {
+    let cli = Cli::parse();
+    let context = Context {
+        socket: cli.socket,
+        format: cli.output,
+    };
+    let done = match cli.command {
+        Command::Status => status::run(&context),
+        Command::Sessions(args) => sessions::run(&context, args),
+        Command::RemoveMiddlebox(args) => remove::run(&context, args),
+        Command::Monitor => monitor::run(&context),
+        Command::Run(args) => run::run(args),
+        Command::Pki(args) => pki::run(&context, args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    context.finish(done).into()
+}
+
+#[cfg(test)]
+mod tests;

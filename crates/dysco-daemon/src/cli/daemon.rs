@@ -1,0 +1,54 @@
+//! The command line of `dyscod`.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::context::{Context, print_line};
+use super::exit::{self, CliError, Exit};
+use super::output::Format;
+use crate::config::{Config, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+
+/// Steers this host's TCP sessions, and lets proxies leave them.
+#[derive(Debug, Parser)]
+#[command(name = "dyscod", version, after_help = exit::HELP, max_term_width = 100)]
+struct Cli {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+
+    /// Only check it: print what would be used, or what is wrong
+    #[arg(long)]
+    check: bool,
+}
+
+/// The whole of `dyscod`, around the engine.
+pub fn dyscod<F>(engine: impl FnOnce(Config) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let context = Context {
+        socket: DEFAULT_API_SOCKET.into(),
+        format: Format::Table,
+    };
+    context.finish(run(Cli::parse(), engine)).into()
+}
+
+fn run<F>(cli: Cli, engine: impl FnOnce(Config) -> F) -> Result<Exit, CliError>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let config = Config::load(&cli.config)?;
+    if cli.check {
+        let used = config.to_toml().map_err(|e| CliError::Engine(e.into()))?;
+        print_line(&used)?;
+        return Ok(Exit::Done);
+    }
+    init_logging(&config.log)?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().build().map_err(CliError::Runtime)?;
+    runtime.block_on(engine(config)).map_err(CliError::Engine)?;
+    Ok(Exit::Done)
+}

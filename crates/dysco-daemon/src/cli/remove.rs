@@ -1,0 +1,268 @@
+//! `dyscoctl remove-middlebox`.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use super::context::{Context, PATIENCE};
+use super::exit::{CliError, Exit};
+use super::output::{Format, micros, or_dash, table};
+use crate::api::{
+    Client, HostName, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
+};
+
+/// The longest that a daemon may be configured to take, and some more.
+const LONGEST: Duration = Duration::from_secs(660);
+
+/// Arguments of `remove-middlebox`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The middlebox: self, an address or a host name
+    host: HostName,
+
+    /// Take it out of this session: its id, or LOCAL>REMOTE; may be repeated
+    #[arg(long = "session", value_name = "ID", required_unless_present = "all")]
+    sessions: Vec<SessionName>,
+
+    /// Take it out of every session that can lose it
+    #[arg(long, conflicts_with = "sessions")]
+    all: bool,
+
+    /// Wait for the end of each removal
+    #[arg(long)]
+    wait: bool,
+
+    /// How long each removal may take before it is rolled back, such as 500ms
+    /// or 10s; the daemon's configuration by default
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    timeout: Option<Duration>,
+
+    /// Only say what would be done, and why not
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done {
+    dry_run: bool,
+    accepted: usize,
+    removals: Vec<RemovalReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<Summary>,
+}
+
+/// Takes a middlebox out of live sessions.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let wait = args.wait || args.dry_run;
+    let dry_run = args.dry_run;
+    let mut client = context.ask(&Request::Remove(Remove {
+        host: args.host,
+        sessions: args.sessions,
+        all: args.all,
+        dry_run,
+        timeout_ms: args.timeout.map(|t| t.as_millis() as u64),
+    }))?;
+    if wait {
+        client.set_patience(Some(args.timeout.unwrap_or(LONGEST) + PATIENCE))?;
+    }
+    let done = collect(&mut client, wait, context.format, dry_run)?;
+    context.print(&done, text)?;
+    Ok(exit(&done))
+}
+
+fn collect(
+    client: &mut Client,
+    wait: bool,
+    format: Format,
+    dry_run: bool,
+) -> Result<Done, CliError> {
+    let bar = progress(format);
+    let mut done = Done {
+        dry_run,
+        accepted: 0,
+        removals: Vec::new(),
+        summary: None,
+    };
+    loop {
+        match client.reply()? {
+            Reply::Accepted { sessions } => {
+                done.accepted = sessions;
+                bar.set_length(sessions as u64);
+                if !wait {
+                    return Ok(done);
+                }
+            }
+            Reply::Removal(report) => {
+                done.removals.push(report);
+                bar.inc(1);
+            }
+            Reply::Done { summary } => {
+                let summary = summary.unwrap_or_else(|| Summary::of(&done.removals));
+                done.summary = Some(summary);
+                bar.finish_and_clear();
+                return Ok(done);
+            }
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(format: Format) -> ProgressBar {
+    let target = match format {
+        Format::Table => ProgressDrawTarget::stderr(),
+        Format::Json => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} sessions, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn exit(done: &Done) -> Exit {
+    let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
+    if any(Outcome::Pending) {
+        Exit::TimedOut
+    } else if any(Outcome::Refused) || any(Outcome::RolledBack) {
+        Exit::Refused
+    } else {
+        Exit::Done
+    }
+}
+
+fn text(done: &Done) -> String {
+    let Some(summary) = &done.summary else {
+        return format!(
+            "begun for {} sessions; see 'dyscoctl monitor'",
+            done.accepted
+        );
+    };
+    let mut rows = table([
+        "ID", "LOCAL", "REMOTE", "OUTCOME", "SWITCHED", "CLOSED", "WHY",
+    ]);
+    for report in &done.removals {
+        rows.add_row([
+            report.session.to_string(),
+            report.local.to_string(),
+            report.remote.to_string(),
+            outcome(report.outcome, done.dry_run).into(),
+            or_dash(report.request_to_switch_us.map(micros)),
+            or_dash(report.request_to_close_us.map(micros)),
+            or_dash(report.reason.clone()),
+        ]);
+    }
+    let mut text = match done.removals.len() {
+        0 => "no session to remove it from\n".into(),
+        _ => format!("{}\n\n", rows.trim_fmt()),
+    };
+    text += &sum(summary, done.dry_run);
+    text
+}
+
+fn sum(summary: &Summary, dry_run: bool) -> String {
+    let Summary {
+        removed,
+        refused,
+        rolled_back,
+        pending,
+        ..
+    } = summary;
+    if dry_run {
+        return format!("{removed} would be removed, {refused} refused; nothing was changed");
+    }
+    let mut text = format!(
+        "{removed} removed, {refused} refused, {rolled_back} rolled back, {pending} pending"
+    );
+    if let (Some(p50), Some(p99)) = (summary.p50_us, summary.p99_us) {
+        text += &format!(
+            "; to the new path in {} (median), {} (99 %)",
+            micros(p50),
+            micros(p99)
+        );
+    }
+    text
+}
+
+fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
+    match outcome {
+        Outcome::Removed if dry_run => "removable",
+        Outcome::Removed => "removed",
+        Outcome::Refused => "refused",
+        Outcome::RolledBack => "rolled back",
+        Outcome::Pending => "pending",
+    }
+}
+
+/// A time: a number of seconds, or with a unit.
+fn duration(s: &str) -> Result<Duration, String> {
+    let bad = || format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 10s");
+    let millis: u64 = if let Some(ms) = s.strip_suffix("ms") {
+        ms.parse().map_err(|_| bad())?
+    } else {
+        let seconds: u64 = s
+            .strip_suffix('s')
+            .unwrap_or(s)
+            .parse()
+            .map_err(|_| bad())?;
+        seconds.checked_mul(1000).ok_or_else(bad)?
+    };
+    match millis {
+        100..=600_000 => Ok(Duration::from_millis(millis)),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        for bad in [
+            "",
+            "s",
+            "0",
+            "-1",
+            "99ms",
+            "601s",
+            "1h",
+            "99999999999999999999",
+        ] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_worst_outcome_decides_the_exit_code() {
+        let done = |outcomes: &[Outcome]| Done {
+            dry_run: false,
+            accepted: outcomes.len(),
+            removals: outcomes.iter().map(|&outcome| report(outcome)).collect(),
+            summary: None,
+        };
+        use Outcome::{Pending, Refused, Removed, RolledBack};
+        assert_eq!(exit(&done(&[])), Exit::Done);
+        assert_eq!(exit(&done(&[Removed, Removed])), Exit::Done);
+        assert_eq!(exit(&done(&[Removed, Refused])), Exit::Refused);
+        assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
+        assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
+    }
+
+    fn report(outcome: Outcome) -> RemovalReport {
+        RemovalReport {
+            session: crate::api::SessionId(1),
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 40000).into(),
+            outcome,
+            reason: None,
+            request_to_switch_us: None,
+            request_to_close_us: None,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `dyscoctl sessions` and `dyscoctl sessions show`.
+
+use clap::Subcommand;
+
+use super::context::Context;
+use super::exit::{CliError, Exit};
+use super::output::{bytes, list, or_dash, seconds, section, table};
+use crate::api::{
+    Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName, SessionReport,
+};
+
+/// Arguments of `sessions`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Only those that match: host=ADDRESS, port=NUMBER, state=WORD,
+    /// removable=yes|no, separated by commas
+    #[arg(long, default_value = "", hide_default_value = true)]
+    filter: Filter,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One session, with all that is known of it
+    Show {
+        /// Its id as listed, or LOCAL>REMOTE
+        #[arg(value_name = "ID")]
+        session: SessionName,
+    },
+}
+
+/// Who talks to whom, through what, how long, how much.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    match args.command {
+        Some(Command::Show { session }) => show(context, session),
+        None => list_all(context, args.filter),
+    }
+}
+
+fn list_all(context: &Context, filter: Filter) -> Result<Exit, CliError> {
+    let sessions = fetch(context, &Request::Sessions { filter })?;
+    context.print(&sessions, |sessions| listing(sessions))?;
+    Ok(Exit::Done)
+}
+
+fn show(context: &Context, session: SessionName) -> Result<Exit, CliError> {
+    let found = fetch(context, &Request::Session { session })?;
+    let session = found.first().ok_or(CliError::Unexpected)?;
+    context.print(session, details)?;
+    Ok(Exit::Done)
+}
+
+fn fetch(context: &Context, request: &Request) -> Result<Vec<SessionReport>, CliError> {
+    let mut client = context.ask(request)?;
+    let mut sessions = Vec::new();
+    loop {
+        match client.reply()? {
+            Reply::Session(session) => sessions.push(*session),
+            Reply::Done { .. } => return Ok(sessions),
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+}
+
+fn listing(sessions: &[SessionReport]) -> String {
+    if sessions.is_empty() {
+        return "no sessions".into();
+    }
+    let mut rows = table([
+        "ID",
+        "LOCAL",
+        "REMOTE",
+        "ROLE",
+        "STATE",
+        "PATH",
+        "AGE",
+        "IN",
+        "OUT",
+        "REMOVABLE",
+    ]);
+    for session in sessions {
+        rows.add_row([
+            session.id.to_string(),
+            session.local.to_string(),
+            session.remote.to_string(),
+            role(session.role).into(),
+            session.state.clone(),
+            or_dash(session.path.map(path)),
+            seconds(session.since_s),
+            bytes(session.bytes_in),
+            bytes(session.bytes_out),
+            removable(&session.removable),
+        ]);
+    }
+    rows.trim_fmt()
+}
+
+fn details(session: &SessionReport) -> String {
+    let rows = list([
+        ("id", session.id.to_string()),
+        ("local", session.local.to_string()),
+        ("remote", session.remote.to_string()),
+        ("role", role(session.role).into()),
+        ("state", session.state.clone()),
+        ("path", or_dash(session.path.map(path))),
+        (
+            "pair",
+            or_dash(session.pair.map(|id: SessionId| id.to_string())),
+        ),
+        ("age", seconds(session.since_s)),
+        ("received", bytes(session.bytes_in)),
+        ("sent", bytes(session.bytes_out)),
+        ("removable", removable(&session.removable)),
+    ]);
+    let mut history = table(["AGO", "WHAT"]);
+    for entry in &session.history {
+        history.add_row([seconds(entry.ago_s), entry.what.clone()]);
+    }
+    format!("{}\n{}", rows.trim_fmt(), section("History", &history))
+}
+
+fn path(path: PathReport) -> String {
+    format!("{} > {}", path.local, path.remote)
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::LeftAnchor => "left anchor",
+        Role::RightAnchor => "right anchor",
+        Role::Middlebox => "middlebox",
+    }
+}
+
+fn removable(removable: &Removable) -> String {
+    match removable {
+        Removable::Yes => "yes".into(),
+        Removable::No { reason } => format!("no: {reason}"),
+    }
+}

@@ -1,0 +1,69 @@
+//! `dyscoctl status`.
+
+use super::context::Context;
+use super::exit::{CliError, Exit};
+use super::output::{addresses, list, micros, number, or_dash, seconds, section, table};
+use crate::api::{Reply, Request, StatusReport};
+
+/// Is this host all right, in one screen.
+pub fn run(context: &Context) -> Result<Exit, CliError> {
+    let mut client = context.ask(&Request::Status)?;
+    let Reply::Status(status) = client.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    context.print(&*status, text)?;
+    Ok(Exit::Done)
+}
+
+fn text(status: &StatusReport) -> String {
+    let sessions = &status.sessions;
+    let host = list([
+        (
+            "host",
+            format!("{} ({})", status.host, addresses(&status.addresses)),
+        ),
+        (
+            "dyscod",
+            format!("{}, up {}", status.version, seconds(status.uptime_s as f64)),
+        ),
+        (
+            "sessions",
+            format!(
+                "{} tracked, {} changing, {} with a middlebox removed",
+                number(sessions.tracked),
+                number(sessions.changing),
+                number(sessions.removed)
+            ),
+        ),
+        (
+            "shim",
+            format!(
+                "{} processes, {} pairs",
+                number(status.shim_processes),
+                number(status.pairs)
+            ),
+        ),
+    ]);
+    let mut interfaces = table(["NAME", "ATTACHED", "PROGRAMS"]);
+    for interface in &status.interfaces {
+        let programs = interface.programs.join(", ");
+        interfaces.add_row([interface.name.clone(), interface.attach.clone(), programs]);
+    }
+    let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
+    for peer in &status.peers {
+        let state = if peer.up { "up" } else { "down" };
+        let rtt = or_dash(peer.rtt_us.map(micros));
+        peers.add_row([peer.address.to_string(), state.into(), rtt]);
+    }
+    let mut counters = table(["NAME", "COUNT"]);
+    for (name, count) in status.counters.iter().filter(|(_, count)| **count > 0) {
+        counters.add_row([name.clone(), number(*count)]);
+    }
+    format!(
+        "{}\n{}{}{}",
+        host.trim_fmt(),
+        section("Interfaces", &interfaces),
+        section("Peers", &peers),
+        section("Counters", &counters)
+    )
+}
