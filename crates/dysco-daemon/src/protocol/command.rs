@@ -225,7 +225,8 @@ pub enum HostEvent {
         /// In the system's words.
         error: String,
     },
-    /// A session of this host was closed or reset.
+    /// A session of this host was closed or reset. Where it had been cut,
+    /// report [`HostEvent::CutDone`] too, in any order.
     SessionGone {
         /// As the local socket knows it.
         subsession: Subsession,

@@ -15,7 +15,8 @@ const PREPARE: Duration = Duration::from_secs(5);
 const SET_UP: Duration = Duration::from_secs(5);
 /// How long a cancel is repeated; who misses it will ask.
 const CANCEL: Duration = Duration::from_secs(30);
-/// A session that is gone is not cut any more.
+/// A session that is gone and has not told its cutoff by then was never cut:
+/// what it sent before it went still reaches the server through the middlebox.
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
 /// Two MSL after the session's end nothing is kept.
 pub(super) const GONE: Duration = Duration::from_secs(240);
@@ -184,7 +185,10 @@ impl Left {
                 self.cancel(ctx, Reason::TimedOut(self.phase))
             }
             Phase::Cancelling => self.rolled_back(),
-            Phase::Cutting if self.gone => self.complete(ctx),
+            Phase::Cutting if self.gone => {
+                self.phase = Phase::SettingUp;
+                self.cancel(ctx, Reason::Closing)
+            }
             _ if self.gone => {
                 ctx.trouble(Reason::TimedOut(self.phase));
                 self.removed(ctx)

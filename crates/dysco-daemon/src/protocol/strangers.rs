@@ -63,8 +63,11 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::SetUp { .. }, Err(reason)) => Some(Message::SetUpNack { change, reason }),
         (Message::Cancel { .. }, Err(_)) => Some(Message::CancelAck { change }),
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
+        // The right anchor drains only after this host's cut.
+        (Message::Drained { .. }, _) | (Message::Query { .. }, Ok(())) => {
+            Some(Message::Done { change })
+        }
         (Message::Query { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
-        (Message::Query { .. } | Message::Drained { .. }, Ok(())) => Some(Message::Done { change }),
         _ => None,
     }
 }

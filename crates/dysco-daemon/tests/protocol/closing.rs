@@ -1,0 +1,103 @@
+//! Sessions that end while they are being changed.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::plane::State;
+use super::world::{Faults, World};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MIDDLE: usize = 1;
+
+/// Ends of the two sessions: which host, which link.
+const ENDS: [(usize, usize); 4] = [(0, 0), (1, 0), (1, 1), (2, 1)];
+
+fn steps_of_a_removal() -> usize {
+    let mut world = World::new(3, Faults::default());
+    world.leave(MIDDLE);
+    (0..).take_while(|_| world.step(HOUR)).count()
+}
+
+/// All ends close at once.
+#[test]
+fn closed_at_each_step() {
+    for steps in 0..steps_of_a_removal() {
+        let mut world = World::new(3, Faults::default());
+        world.leave(MIDDLE);
+        (0..steps).for_each(|_| assert!(world.step(HOUR)));
+        ENDS.iter().for_each(|(h, l)| world.session_gone(*h, *l));
+        world.run(HOUR);
+        world.quiet();
+    }
+}
+
+/// One end closes; the others notice much later.
+#[test]
+fn one_end_closes_first_at_each_step() {
+    for first in ENDS {
+        for steps in 0..steps_of_a_removal() {
+            let mut world = World::new(3, Faults::default());
+            world.leave(MIDDLE);
+            (0..steps).for_each(|_| assert!(world.step(HOUR)));
+            world.session_gone(first.0, first.1);
+            world.run(Duration::from_secs(900));
+            for (host, link) in ENDS {
+                if !world.session(host, link).gone {
+                    world.session_gone(host, link);
+                }
+            }
+            world.run(HOUR);
+            world.quiet();
+        }
+    }
+}
+
+/// What the client sent before it closed may still be in the middlebox: the
+/// server's host must not let go of the old path before that has drained.
+#[test]
+fn the_servers_end_drains_though_the_client_is_gone() {
+    for steps in 0..steps_of_a_removal() {
+        let mut world = World::new(3, Faults::default());
+        world.leave(MIDDLE);
+        (0..steps).for_each(|_| assert!(world.step(HOUR)));
+        world.session_gone(0, 0);
+        // Completing early panics in the data plane, as closing early does.
+        world.run(HOUR);
+        let right = world.session(2, 1);
+        assert!(matches!(right.state, State::Tracked | State::NewPath));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn ends_close_in_any_order_under_loss_and_crashes(
+        seed in any::<u64>(),
+        lost in 0u64..40,
+        order in Just(ENDS.to_vec()).prop_shuffle(),
+        pauses in prop::collection::vec(0usize..25, 4),
+        crash in (0usize..3, 0u64..25, 1u64..300),
+    ) {
+        let faults = Faults {
+            seed,
+            lost,
+            doubled: 20,
+            slowest: 500,
+            until: Duration::from_secs(30),
+            crashes: vec![(crash.0, crash.1, Duration::from_secs(crash.2))],
+            ..Faults::default()
+        };
+        let mut world = World::new(3, faults);
+        world.leave(MIDDLE);
+        for ((host, link), pause) in order.into_iter().zip(pauses) {
+            for _ in 0..pause {
+                world.step(HOUR);
+            }
+            world.session_gone(host, link);
+        }
+        world.run(HOUR * 2);
+        world.quiet();
+    }
+}

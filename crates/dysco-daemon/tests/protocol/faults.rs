@@ -1,0 +1,201 @@
+//! Whatever the network and the daemons do, a change ends, and both anchors
+//! end alike.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::plane::Refuse;
+use super::world::{Faults, World};
+use dysco_daemon::protocol::Progress;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MIDDLE: usize = 1;
+
+fn removal(faults: Faults) -> World {
+    let mut world = World::new(3, faults);
+    world.leave(MIDDLE);
+    world.run(HOUR);
+    world
+}
+
+#[test]
+fn without_faults_the_middlebox_leaves() {
+    let world = removal(Faults::default());
+    assert!(world.settled(MIDDLE));
+    for host in 0..3 {
+        let ends = world.ends(host);
+        assert!(matches!(ends[..], [(_, Progress::Removed)]), "{ends:?}");
+    }
+    let names = [
+        "Leave",
+        "RequestLock",
+        "RequestLock",
+        "AckLock",
+        "AckLock",
+        "SetUp",
+        "SetUpAck",
+        "Switched",
+        "Switched",
+        "Switched",
+        "Drained",
+    ];
+    assert_eq!(world.sent[..names.len()], names, "nothing is said twice");
+}
+
+/// The anchors' cutoffs name the same bytes in different numbers.
+#[test]
+fn cutoffs_are_converted() {
+    let world = removal(Faults::default());
+    let (left, right) = (world.session(0, 0), world.session(2, 1));
+    let (a, b) = (world.session(1, 0).facts, world.session(1, 1).facts);
+    // A byte's distance from the opening is the same on both sessions, but for
+    // what the middlebox added before it (28 forward, -3 in reverse).
+    let forward = left.cut_out.unwrap().wrapping_sub(a.remote.isn);
+    let arrived = right.cut_in.unwrap().wrapping_sub(b.local.isn);
+    assert_eq!(arrived, forward.wrapping_add(28));
+    let reverse = right.cut_out.unwrap().wrapping_sub(b.remote.isn);
+    let arrived = left.cut_in.unwrap().wrapping_sub(a.local.isn);
+    assert_eq!(arrived, reverse.wrapping_sub(3));
+}
+
+#[test]
+fn each_message_lost_in_turn() {
+    let sent = removal(Faults::default()).sent.len() as u64;
+    assert!(sent >= 14);
+    for lose in 0..sent {
+        let faults = Faults {
+            lose: Some(lose),
+            ..Faults::default()
+        };
+        let world = removal(faults);
+        assert!(world.settled(MIDDLE), "message {lose} is not made good");
+    }
+}
+
+#[test]
+fn each_kind_of_message_lost_for_ever() {
+    let names = ["Leave", "RequestLock", "AckLock", "SetUp", "SetUpAck"];
+    for name in names {
+        let faults = Faults {
+            lose_all: Some(name),
+            ..Faults::default()
+        };
+        let world = removal(faults);
+        assert!(!world.settled(MIDDLE), "removed without any {name}");
+    }
+}
+
+#[test]
+fn each_daemon_dies_before_each_step() {
+    let whole = removal(Faults::default());
+    for host in 0..3 {
+        for step in 0..whole.hosts[host].steps() {
+            for away in [1, 7, 60] {
+                let faults = Faults {
+                    crashes: vec![(host, step, Duration::from_secs(away))],
+                    ..Faults::default()
+                };
+                let world = removal(faults);
+                world.settled(MIDDLE);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_daemons_die() {
+    let whole = removal(Faults::default());
+    for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+        for step in 0..whole.hosts[one].steps() {
+            for second in 0..whole.hosts[other].steps() {
+                let faults = Faults {
+                    crashes: vec![
+                        (one, step, Duration::from_secs(2)),
+                        (other, second, Duration::from_secs(9)),
+                    ],
+                    ..Faults::default()
+                };
+                removal(faults).settled(MIDDLE);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_refusal_leaves_all_as_it_was() {
+    let all = [
+        (MIDDLE, Refuse::Measure),
+        (MIDDLE, Refuse::SecondMeasure),
+        (MIDDLE, Refuse::Persist),
+        (0, Refuse::Lock),
+        (0, Refuse::Reserve),
+        (0, Refuse::Prepare),
+        (0, Refuse::Persist),
+        (2, Refuse::Lock),
+        (2, Refuse::Prepare),
+        (2, Refuse::Persist),
+    ];
+    for (host, what) in all {
+        let mut world = World::new(3, Faults::default());
+        world.refuse(host, what);
+        world.leave(MIDDLE).unwrap().unwrap();
+        world.run(HOUR);
+        assert!(
+            !world.settled(MIDDLE),
+            "{what:?} on host {host} was ignored"
+        );
+        let ends = world.ends(MIDDLE);
+        assert_eq!(ends.len(), 1, "{what:?} on host {host}: {ends:?}");
+        // And it can be tried again when the cause is mended.
+        world.hosts[host].plane.refuse = None;
+        world.leave(MIDDLE).unwrap().unwrap();
+        world.run(HOUR);
+        assert!(world.settled(MIDDLE), "after {what:?} on host {host}");
+    }
+}
+
+prop_compose! {
+    fn crashes()(
+        list in prop::collection::vec((0usize..3, 0u64..30, 1u64..40), 0..5),
+    ) -> Vec<(usize, u64, Duration)> {
+        list.into_iter().map(|(h, s, t)| (h, s, Duration::from_secs(t))).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn fair_loss_and_crashes(
+        seed in any::<u64>(),
+        lost in 0u64..60,
+        doubled in 0u64..60,
+        slowest in 1u64..4000,
+        until in 0u64..60,
+        crashes in crashes(),
+    ) {
+        let until = Duration::from_secs(until);
+        let faults = Faults { seed, lost, doubled, slowest, until, crashes, ..Faults::default() };
+        removal(faults).settled(MIDDLE);
+    }
+
+    #[test]
+    fn cancelled_at_any_moment(
+        seed in any::<u64>(),
+        lost in 0u64..40,
+        host in 0usize..3,
+        steps in 0usize..60,
+    ) {
+        let until = Duration::from_secs(20);
+        let faults = Faults { seed, lost, doubled: 30, slowest: 300, until, ..Faults::default() };
+        let mut world = World::new(3, faults);
+        let change = world.leave(MIDDLE).unwrap().unwrap();
+        for _ in 0..steps {
+            world.step(HOUR);
+        }
+        world.input(host, |m, now| m.cancel(now, change));
+        world.run(HOUR);
+        world.settled(MIDDLE);
+    }
+}

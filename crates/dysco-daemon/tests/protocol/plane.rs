@@ -1,0 +1,291 @@
+//! A pretended data plane of one host: it survives its daemon, and panics at
+//! whatever would lose or double a byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dysco_common::session::offer;
+use dysco_common::{Offer, Translation};
+use dysco_daemon::protocol::{
+    ChangeId, Command, Facts, HostEvent, Measurement, Reason, Side, Subsession,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Tracked,
+    TwoPaths,
+    NewPath,
+    Tombstone,
+}
+
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub facts: Facts,
+    pub state: State,
+    pub cut_out: Option<u32>,
+    pub cut_in: Option<u32>,
+    pub drained: bool,
+    pub gone: bool,
+    pub translation: Translation,
+}
+
+/// What a command asks of the world outside this host.
+pub enum Effect {
+    Answer(HostEvent),
+    /// The local end will have acknowledged the old path's data some time.
+    WillDrain(ChangeId, Subsession),
+    /// The proxy is about to be cut off.
+    Closing,
+    Nothing,
+}
+
+#[derive(Default)]
+pub struct Plane {
+    pub sessions: BTreeMap<Subsession, Session>,
+    /// Which two sessions the proxy here pairs: A, then B.
+    pub pair: Option<(Subsession, Subsession)>,
+    pub ports: BTreeSet<ChangeId>,
+    pub records: BTreeMap<ChangeId, Vec<u8>>,
+    pub refuse: Option<Refuse>,
+    pub deltas: (i64, i64),
+    /// Lost with the daemon, and told again by its successor.
+    pub known: BTreeMap<ChangeId, Subsession>,
+    pub locked: BTreeMap<Subsession, ChangeId>,
+    /// Ever rolled back, ever cut.
+    pub history: BTreeMap<ChangeId, (bool, bool)>,
+}
+
+/// Which command fails on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refuse {
+    Measure,
+    SecondMeasure,
+    Lock,
+    Reserve,
+    Prepare,
+    Persist,
+    Close,
+}
+
+pub fn offer_of(isn: u32, wscale: u8) -> Offer {
+    Offer {
+        isn,
+        mss: 1460,
+        wscale,
+        flags: offer::SEEN | offer::WSCALE | offer::SACK | offer::TIMESTAMPS,
+    }
+}
+
+impl Plane {
+    /// What is left when the daemon dies.
+    pub fn crash(&mut self) {
+        self.known.clear();
+        self.locked.clear();
+    }
+
+    /// What a daemon does first: a session half prepared for a change that has
+    /// no record goes back.
+    pub fn adopt(&mut self) {
+        if self.records.is_empty() {
+            for s in self.sessions.values_mut() {
+                if s.state == State::TwoPaths && s.cut_out.is_none() && s.cut_in.is_none() {
+                    s.state = State::Tracked;
+                }
+            }
+        }
+    }
+
+    fn refuses(&mut self, what: Refuse) -> bool {
+        self.refuse == Some(what)
+    }
+
+    fn of(&mut self, change: ChangeId) -> Option<(Subsession, &mut Session)> {
+        let subsession = *self.known.get(&change)?;
+        self.sessions.get_mut(&subsession).map(|s| (subsession, s))
+    }
+
+    pub fn run(&mut self, command: Command) -> Effect {
+        let failed = || Reason::Failed("pretended".into());
+        match command {
+            Command::Measure { change, subsession } => Effect::Answer(HostEvent::Measured {
+                change,
+                result: self.measure(subsession),
+            }),
+            Command::Lock { change, subsession } => {
+                let other = self.locked.insert(subsession, change);
+                assert!(other.is_none_or(|o| o == change), "locked twice");
+                self.known.insert(change, subsession);
+                let result = match self.sessions.get(&subsession) {
+                    _ if self.refuse == Some(Refuse::Lock) => Err(failed()),
+                    Some(s) if s.gone => {
+                        return Effect::Answer(HostEvent::SessionGone { subsession });
+                    }
+                    Some(s) => Ok(s.facts),
+                    None => Err(Reason::NotTracked(subsession)),
+                };
+                Effect::Answer(HostEvent::Locked { change, result })
+            }
+            Command::Unlock { change, subsession } => {
+                if self.locked.get(&subsession) == Some(&change) {
+                    self.locked.remove(&subsession);
+                }
+                Effect::Nothing
+            }
+            Command::Reserve {
+                change,
+                subsession_a,
+                subsession_b,
+            } => {
+                let mut left = subsession_a.left;
+                left.set_port(61_000);
+                let result = match self.refuses(Refuse::Reserve) {
+                    true => Err(Reason::PortsExhausted),
+                    false => {
+                        self.ports.insert(change);
+                        Ok(Subsession {
+                            left,
+                            right: subsession_b.right,
+                        })
+                    }
+                };
+                Effect::Answer(HostEvent::Reserved { change, result })
+            }
+            Command::Release { change } => {
+                self.ports.remove(&change);
+                Effect::Nothing
+            }
+            Command::Prepare {
+                change,
+                side,
+                own,
+                translation,
+                ..
+            } => self.prepare(change, side, own, translation),
+            Command::Unprepare { change } => {
+                if let Some((_, s)) = self.of(change)
+                    && s.state == State::TwoPaths
+                {
+                    assert_eq!(s.cut_out, None, "rolled back after its own cut");
+                    assert_eq!(s.cut_in, None, "rolled back after the other's cut");
+                    s.state = State::Tracked;
+                }
+                self.history.entry(change).or_default().0 = true;
+                Effect::Nothing
+            }
+            Command::Cut { change } => match self.of(change) {
+                Some((subsession, s)) if s.gone && s.cut_out.is_none() => {
+                    Effect::Answer(HostEvent::SessionGone { subsession })
+                }
+                Some((_, s)) => {
+                    assert_ne!(s.state, State::Tracked, "cut without a second path");
+                    let cutoff = *s.cut_out.get_or_insert(s.facts.local.isn ^ 0x0055_5555);
+                    self.history.entry(change).or_default().1 = true;
+                    Effect::Answer(HostEvent::CutDone { change, cutoff })
+                }
+                None => panic!("cut of a session that this process was not told of"),
+            },
+            Command::SetCutIn { change, cutoff } => {
+                let Some((subsession, s)) = self.of(change) else {
+                    panic!("cutoff for a session that this process was not told of")
+                };
+                assert!(s.cut_in.is_none_or(|c| c == cutoff), "two cutoffs");
+                s.cut_in = Some(cutoff);
+                Effect::WillDrain(change, subsession)
+            }
+            Command::Complete { change } => {
+                if let Some((_, s)) = self.of(change)
+                    && !s.gone
+                {
+                    assert!(s.drained, "completed before it has drained");
+                    s.state = State::NewPath;
+                }
+                Effect::Nothing
+            }
+            Command::Close { change, .. } if self.refuses(Refuse::Close) => {
+                let result = Err(failed());
+                Effect::Answer(HostEvent::Closed { change, result })
+            }
+            Command::Close {
+                subsession_a,
+                subsession_b,
+                ..
+            } => {
+                for which in [subsession_a, subsession_b] {
+                    if let Some(s) = self.sessions.get_mut(&which) {
+                        s.state = State::Tombstone;
+                    }
+                }
+                Effect::Closing
+            }
+            Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
+                let error = "no space left".into();
+                Effect::Answer(HostEvent::PersistFailed { change, error })
+            }
+            Command::Persist { change, record } => {
+                self.records.insert(change, record);
+                Effect::Nothing
+            }
+            Command::Erase { change } => {
+                self.records.remove(&change);
+                Effect::Nothing
+            }
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        change: ChangeId,
+        side: Side,
+        own: Subsession,
+        translation: Translation,
+    ) -> Effect {
+        self.known.insert(change, own);
+        if self.refuses(Refuse::Prepare) {
+            let result = Err(Reason::NewPathUnusable("pretended".into()));
+            return Effect::Answer(HostEvent::Prepared { change, result });
+        }
+        let Some(s) = self.sessions.get_mut(&own) else {
+            panic!("prepared a session that is not here")
+        };
+        if s.gone {
+            return Effect::Answer(HostEvent::SessionGone { subsession: own });
+        }
+        if s.state == State::Tracked {
+            s.state = State::TwoPaths;
+            s.translation = translation;
+        }
+        if side == Side::Right {
+            assert_eq!(translation, Translation::default());
+        }
+        let result = Ok(());
+        Effect::Answer(HostEvent::Prepared { change, result })
+    }
+
+    fn measure(&mut self, which: Subsession) -> Result<Measurement, Reason> {
+        match self.refuse {
+            Some(Refuse::Measure) => return Err(Reason::NotTransparent("pretended".into())),
+            Some(Refuse::SecondMeasure) => self.deltas.0 += 1,
+            _ => {}
+        }
+        let (a, b) = self
+            .pair
+            .filter(|(a, b)| which == *a || which == *b)
+            .ok_or(Reason::NotTracked(which))?;
+        let (sa, sb) = (&self.sessions[&a], &self.sessions[&b]);
+        if sa.gone || sb.gone {
+            return Err(Reason::Closing);
+        }
+        if sa.state != State::Tracked || sb.state != State::Tracked {
+            return Err(Reason::NotTransparent("not relaying by itself".into()));
+        }
+        Ok(Measurement {
+            delta_forward: self.deltas.0,
+            delta_reverse: self.deltas.1,
+            a: sa.facts,
+            b: sb.facts,
+            clock_a: 5000,
+            clock_b: 9000,
+            subsession_a: a,
+            subsession_b: b,
+        })
+    }
+}

@@ -1,0 +1,422 @@
+//! Hosts in a row, a network that loses, doubles and reorders, daemons that
+//! die between any two of their steps, and a clock that only events move.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use dysco_daemon::protocol::{
+    ChangeId, Facts, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role,
+    Subsession, Time,
+};
+
+use super::plane::{Effect, Plane, Refuse, Session, State, offer_of};
+
+/// What goes wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    pub seed: u64,
+    /// Of a hundred messages.
+    pub lost: u64,
+    pub doubled: u64,
+    /// Longest way of a message, milliseconds.
+    pub slowest: u64,
+    /// Only until then.
+    pub until: Duration,
+    /// The message with this number is lost, whatever the above says.
+    pub lose: Option<u64>,
+    /// Every message of this name is lost.
+    pub lose_all: Option<&'static str>,
+    /// A host's daemon dies before its step with this number, and is back later.
+    pub crashes: Vec<(usize, u64, Duration)>,
+}
+
+enum Item {
+    Deliver(usize, Vec<HostId>, Vec<u8>),
+    /// Only for the process that ordered it.
+    Event(usize, u64, HostEvent),
+    Drain(usize, ChangeId, Subsession),
+    Restart(usize),
+}
+
+pub struct Host {
+    pub addresses: Vec<HostId>,
+    pub machine: Option<Machine>,
+    pub plane: Plane,
+    pub reports: Vec<Report>,
+    life: u64,
+    steps: u64,
+}
+
+pub struct World {
+    pub now: Time,
+    pub hosts: Vec<Host>,
+    pub links: Vec<Subsession>,
+    pub faults: Faults,
+    /// Names of all messages sent, in order.
+    pub sent: Vec<&'static str>,
+    queue: BTreeMap<(Time, u64), Item>,
+    order: u64,
+    random: u64,
+}
+
+impl World {
+    /// A chain of so many hosts: client, middleboxes, server.
+    pub fn new(count: usize, faults: Faults) -> World {
+        let address = |host: usize, side: u8| IpAddr::from([10, 0, host as u8, side]);
+        let links: Vec<Subsession> = (0..count - 1)
+            .map(|i| Subsession {
+                left: SocketAddr::new(address(i, 2), 40_000 + i as u16),
+                right: SocketAddr::new(address(i + 1, 1), 80),
+            })
+            .collect();
+        let hosts = (0..count).map(|i| Host::new(i, &links, address)).collect();
+        let mut world = World {
+            now: Duration::from_secs(1),
+            hosts,
+            links,
+            random: faults.seed.wrapping_mul(2).wrapping_add(1),
+            faults,
+            sent: Vec::new(),
+            queue: BTreeMap::new(),
+            order: 0,
+        };
+        for host in 0..count {
+            world.start(host);
+        }
+        world
+    }
+
+    fn start(&mut self, host: usize) {
+        let seed = (self.hosts[host].life << 8) + host as u64;
+        let mut serial = 0u64;
+        let ids = move || {
+            serial += 1;
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&seed.to_be_bytes());
+            id[8..].copy_from_slice(&serial.to_be_bytes());
+            id
+        };
+        let h = &mut self.hosts[host];
+        h.machine = Some(Machine::new(h.addresses.clone(), ids));
+        h.plane.adopt();
+        let now = self.now;
+        for record in h.plane.records.clone().into_values() {
+            let machine = h.machine.as_mut().unwrap();
+            machine.restore(now, &record).unwrap();
+        }
+        self.pump(host);
+    }
+
+    /// A number below `n`.
+    fn roll(&mut self, n: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random.wrapping_mul(0x9e37_79b9_7f4a_7c15) % n.max(1)
+    }
+
+    fn after(&mut self, delay: Duration, item: Item) {
+        self.order += 1;
+        self.queue.insert((self.now + delay, self.order), item);
+    }
+
+    /// Gives a host's machine an input, and carries out what comes of it.
+    pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
+        let now = self.now;
+        let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
+        self.pump(host);
+        result
+    }
+
+    /// The daemon's loop: commands first, then messages. It may die before each.
+    fn pump(&mut self, host: usize) {
+        loop {
+            let Some(machine) = self.hosts[host].machine.as_mut() else {
+                return;
+            };
+            while let Some(report) = machine.poll_report() {
+                self.hosts[host].reports.push(report);
+                return self.pump(host);
+            }
+            if let Some(command) = machine.poll_command() {
+                if self.dies(host) {
+                    return;
+                }
+                match self.hosts[host].plane.run(command.clone()) {
+                    Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
+                        let now = self.now;
+                        if let Some(m) = self.hosts[host].machine.as_mut() {
+                            m.handle_event(now, event);
+                        }
+                    }
+                    Effect::Answer(event) => self.answer(host, event),
+                    Effect::WillDrain(change, subsession) => {
+                        let delay = Duration::from_millis(self.roll(3000));
+                        self.after(delay, Item::Drain(host, change, subsession));
+                    }
+                    Effect::Closing => {
+                        self.check_close(host);
+                        let change = command.change();
+                        let result = Ok(());
+                        self.answer(host, HostEvent::Closed { change, result });
+                    }
+                    Effect::Nothing => {}
+                }
+            } else if let Some((to, message)) = machine.poll_transmit() {
+                if self.dies(host) {
+                    return;
+                }
+                self.transmit(host, to, &message);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, host: usize, event: HostEvent) {
+        let life = self.hosts[host].life;
+        let delay = Duration::from_micros(self.roll(500));
+        self.after(delay, Item::Event(host, life, event));
+    }
+
+    /// Before the middlebox is closed nobody needs it any more.
+    fn check_close(&self, host: usize) {
+        for (neighbour, link) in [(host - 1, host - 1), (host + 1, host)] {
+            let session = &self.hosts[neighbour].plane.sessions[&self.links[link]];
+            assert!(
+                session.drained || session.gone,
+                "closed before host {neighbour} has drained"
+            );
+            assert!(
+                session.state == State::NewPath || session.gone,
+                "closed while host {neighbour} is still in two paths"
+            );
+        }
+    }
+
+    fn dies(&mut self, host: usize) -> bool {
+        let h = &mut self.hosts[host];
+        let step = h.steps;
+        h.steps += 1;
+        let found = self
+            .faults
+            .crashes
+            .iter()
+            .find(|c| (c.0, c.1) == (host, step));
+        let Some(&(_, _, away)) = found else {
+            return false;
+        };
+        h.machine = None;
+        h.life += 1;
+        h.plane.crash();
+        self.after(away, Item::Restart(host));
+        true
+    }
+
+    fn transmit(&mut self, from: usize, to: HostId, message: &Message) {
+        let number = self.sent.len() as u64;
+        self.sent.push(message.name());
+        let target = self.hosts.iter().position(|h| h.addresses.contains(&to));
+        let Some(target) = target else { return };
+        let foul = self.now < self.faults.until;
+        let all = self.faults.lose_all == Some(message.name());
+        if self.faults.lose == Some(number) || all {
+            return;
+        }
+        if foul && self.roll(100) < self.faults.lost {
+            return;
+        }
+        let copies = 1 + u64::from(foul && self.roll(100) < self.faults.doubled);
+        let bytes = message.encode().unwrap();
+        for _ in 0..copies {
+            let slowest = if foul { self.faults.slowest } else { 1 };
+            let delay = Duration::from_micros(100 + self.roll(slowest * 1000));
+            let addresses = self.hosts[from].addresses.clone();
+            self.after(delay, Item::Deliver(target, addresses, bytes.clone()));
+        }
+    }
+
+    /// A session ends on a host, by close or reset.
+    pub fn session_gone(&mut self, host: usize, link: usize) {
+        let subsession = self.links[link];
+        self.hosts[host]
+            .plane
+            .sessions
+            .get_mut(&subsession)
+            .unwrap()
+            .gone = true;
+        self.input(host, |m, now| {
+            m.handle_event(now, HostEvent::SessionGone { subsession });
+        });
+    }
+
+    /// Does what comes next; false if nothing does before `end`.
+    pub fn step(&mut self, end: Time) -> bool {
+        let timer = |h: &Host| h.machine.as_ref().and_then(|m| m.poll_timeout());
+        let first_timer = (0..self.hosts.len())
+            .filter_map(|i| timer(&self.hosts[i]).map(|t| (t, i)))
+            .min();
+        let first_item = self.queue.keys().next().copied();
+        match (first_timer, first_item) {
+            (Some((at, host)), item) if item.is_none_or(|(t, _)| at < t) && at <= end => {
+                self.now = self.now.max(at);
+                self.input(host, |m, now| m.handle_timeout(now));
+                true
+            }
+            (_, Some(key)) if key.0 <= end => {
+                self.now = key.0;
+                let item = self.queue.remove(&key).unwrap();
+                self.happen(item);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn happen(&mut self, item: Item) {
+        match item {
+            Item::Deliver(host, from, bytes) => {
+                let message = Message::decode(&bytes).unwrap();
+                self.input(host, |m, now| m.handle_message(now, &from, message));
+            }
+            Item::Event(host, life, event) => {
+                if self.hosts[host].life == life {
+                    self.input(host, |m, now| m.handle_event(now, event));
+                }
+            }
+            Item::Drain(host, change, subsession) => {
+                let s = self.hosts[host]
+                    .plane
+                    .sessions
+                    .get_mut(&subsession)
+                    .unwrap();
+                s.drained = true;
+                self.input(host, |m, now| {
+                    m.handle_event(now, HostEvent::Drained { change });
+                });
+            }
+            Item::Restart(host) => self.start(host),
+        }
+    }
+
+    /// Until nothing is left to happen, at most for so long.
+    pub fn run(&mut self, most: Duration) {
+        let end = self.now + most;
+        while self.step(end) {}
+    }
+
+    pub fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_leave(now, a))
+    }
+
+    pub fn session(&self, host: usize, link: usize) -> &Session {
+        &self.hosts[host].plane.sessions[&self.links[link]]
+    }
+
+    pub fn refuse(&mut self, host: usize, what: Refuse) {
+        self.hosts[host].plane.refuse = Some(what);
+    }
+
+    /// How the change ended on a host.
+    pub fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
+        let end = |r: &Report| match r {
+            Report::Progress { role, progress, .. } if progress.is_end() => {
+                Some((*role, progress.clone()))
+            }
+            _ => None,
+        };
+        self.hosts[host].reports.iter().filter_map(end).collect()
+    }
+
+    /// Nothing is left over.
+    pub fn quiet(&self) {
+        for (i, h) in self.hosts.iter().enumerate() {
+            let machine = h.machine.as_ref().unwrap();
+            let left: Vec<_> = machine.changes().collect();
+            assert!(left.is_empty(), "host {i} still has {left:?}");
+            assert_eq!(machine.poll_timeout(), None, "host {i} still waits");
+            assert!(h.plane.locked.is_empty(), "host {i} still locks");
+            assert!(h.plane.records.is_empty(), "host {i} still has records");
+            for (rolled_back, cut) in h.plane.history.values() {
+                assert!(!(rolled_back & cut), "host {i} cut and rolled back");
+            }
+        }
+    }
+
+    /// What must hold when all is still: the anchors of the removal of `middle`
+    /// agree, and nothing is left over. True if the middlebox is out.
+    pub fn settled(&self, middle: usize) -> bool {
+        self.quiet();
+        let left = self.session(middle - 1, middle - 1);
+        let right = self.session(middle + 1, middle);
+        let at_middle = [middle - 1, middle].map(|l| self.session(middle, l).state);
+        let states = (left.state, right.state);
+        match states {
+            (State::NewPath, State::NewPath) => {
+                assert_eq!(at_middle, [State::Tombstone; 2]);
+                true
+            }
+            (State::Tracked, State::Tracked) => {
+                assert_eq!(at_middle, [State::Tracked; 2]);
+                assert!(
+                    self.hosts[middle - 1].plane.ports.is_empty(),
+                    "a port leaks"
+                );
+                false
+            }
+            other => panic!("the anchors disagree: {other:?}"),
+        }
+    }
+}
+
+impl Host {
+    fn new(i: usize, links: &[Subsession], address: impl Fn(usize, u8) -> IpAddr) -> Host {
+        let mut plane = Plane {
+            deltas: (28, -3),
+            ..Plane::default()
+        };
+        let session = |link: usize, local: bool| {
+            let ends = [0x1000_0000, 0xf000_0000u32]
+                .map(|base| offer_of(base + 0x0111_1111 * link as u32, 7 + link as u8));
+            let (l, r) = if local { (0, 1) } else { (1, 0) };
+            let facts = Facts {
+                local: ends[l],
+                remote: ends[r],
+                tsval_out: 100 * (link as u32 + 1),
+                ..Facts::default()
+            };
+            Session {
+                facts,
+                state: State::Tracked,
+                cut_out: None,
+                cut_in: None,
+                drained: false,
+                gone: false,
+                translation: Default::default(),
+            }
+        };
+        if i > 0 {
+            plane.sessions.insert(links[i - 1], session(i - 1, false));
+        }
+        if let Some(link) = links.get(i) {
+            plane.sessions.insert(*link, session(i, true));
+        }
+        if i > 0 && i < links.len() {
+            plane.pair = Some((links[i - 1], links[i]));
+        }
+        Host {
+            addresses: vec![address(i, 1), address(i, 2)],
+            machine: None,
+            plane,
+            reports: Vec::new(),
+            life: 0,
+            steps: 0,
+        }
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+}
