@@ -23,6 +23,7 @@ macro_rules! counters {
 counters! {
     Tracked = "sessions_tracked",
     NoRoom = "sessions_not_tracked_no_room",
+    Unreadable = "syns_unreadable",
     Translated = "packets_translated",
     Split = "packets_split",
     OldPath = "packets_old_path_in_two_paths",

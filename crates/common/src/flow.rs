@@ -17,6 +17,14 @@ impl Addr {
         ])
     }
 
+    /// The address as four words, each as memory has it.
+    #[inline(always)]
+    pub fn words(&self) -> [u32; 4] {
+        let b = &self.0;
+        let word = |i: usize| u32::from_ne_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+        [word(0), word(4), word(8), word(12)]
+    }
+
     /// The address as the standard library has it, IPv4 unmapped.
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()

@@ -14,6 +14,9 @@ pub mod rule;
 pub mod seq;
 pub mod session;
 pub mod shim;
+pub mod tcp;
+pub mod translate;
+pub mod two_paths;
 
 pub use counter::Counter;
 pub use event::{Event, EventKind};

@@ -115,9 +115,7 @@ pub mod translation {
 }
 
 /// The entry of a session. User space maps the array and writes single words;
-/// the programs write the fields under "learnt". No field is written by both
-/// but `two`, whose bits are only ever set (by the programs) or replaced before
-/// the state changes (by user space).
+/// the programs write the fields under "learnt".
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
@@ -129,8 +127,8 @@ pub struct Session {
     pub bytes_in: u64,
     /// A [`State`].
     pub state: u32,
-    /// [`session`] bits.
-    pub flags: u32,
+    /// Flags of the session's life.
+    pub life: Life,
 
     // Learnt from packets. Local end's own sequence spaces.
     /// End of the highest segment the local end sent.
@@ -160,8 +158,8 @@ pub struct Session {
     pub translation: Translation,
 
     // Two paths.
-    /// [`two`] bits.
-    pub two: u32,
+    /// Flags of the two-path phase.
+    pub two: Two,
     /// First byte sent on the new path (local end's space).
     pub cut_out: u32,
     /// First byte received on the new path (local end's space).
@@ -179,34 +177,56 @@ pub struct Session {
     pub new_packets: u32,
 }
 
-/// Bits of [`Session::flags`].
-pub mod session {
-    /// The local end opened the session (sent the SYN).
-    pub const OPENED_HERE: u32 = 1;
-    /// The local end sent its FIN.
-    pub const FIN_OUT: u32 = 2;
-    /// The remote end's FIN was seen.
-    pub const FIN_IN: u32 = 4;
-    /// A reset was seen, either way.
-    pub const RESET: u32 = 8;
+impl Session {
+    /// Scale of the windows that arrive on the session's own five-tuple: the
+    /// remote end's offer, or 0 unless both ends offered one (RFC 7323, 2.2).
+    #[inline(always)]
+    pub const fn remote_wscale(&self) -> u8 {
+        if self.local.flags & self.remote.flags & offer::WSCALE != 0 {
+            self.remote.wscale
+        } else {
+            0
+        }
+    }
 }
 
-/// Bits of [`Session::two`].
-pub mod two {
-    /// The cutoff shall be where the next packet finds it.
-    pub const CUT_ARMED: u32 = 1;
+/// What has happened to a session. A byte each, only ever set: programs on two
+/// CPUs and user space write them without a lock, and a byte cannot be torn.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Life {
+    /// The local end opened the session (sent the SYN).
+    pub opened_here: u8,
+    /// The local end sent its FIN.
+    pub fin_out: u8,
+    /// The remote end's FIN was seen.
+    pub fin_in: u8,
+    /// A reset was seen, either way.
+    pub reset: u8,
+    /// User space has been told of the end.
+    pub told: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+}
+
+/// What holds in the two-path phase. Bytes, as [`Life`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Two {
+    /// By user space: the cutoff shall be where the next packet finds it.
+    pub cut_armed: u8,
     /// `cut_out` is valid.
-    pub const CUT_SET: u32 = 2;
-    /// `cut_in` is valid.
-    pub const CUT_IN_SET: u32 = 4;
+    pub cut_set: u8,
+    /// By user space: `cut_in` is valid.
+    pub cut_in_set: u8,
     /// The local end has acknowledged everything before `cut_in`.
-    pub const DRAINED: u32 = 8;
+    pub drained: u8,
     /// Something was received on the new path.
-    pub const NEW_HEARD: u32 = 16;
+    pub new_heard: u8,
     /// `edge` is valid.
-    pub const EDGE_SET: u32 = 32;
+    pub edge_set: u8,
     /// `old_ack` is valid.
-    pub const OLD_ACK_SET: u32 = 64;
+    pub old_ack_set: u8,
     /// `new_ack` is valid.
-    pub const NEW_ACK_SET: u32 = 128;
+    pub new_ack_set: u8,
 }

@@ -1,1 +1,27 @@
-//! placeholder
+//! The data plane from user space: load, attach, pin, adopt, the session
+//! table, events. Knows nothing of peers or of the protocol.
+
+mod agent;
+mod attach;
+mod error;
+mod events;
+mod memory;
+mod route;
+
+pub use agent::{Agent, AgentConfig, NewPath};
+pub use attach::{Attach, Attached};
+pub use dysco_common as common;
+pub use error::AgentError;
+pub use events::Events;
+pub use route::{Route, Routes};
+
+/// The eBPF programs as built for this version.
+#[repr(C, align(8))]
+struct Aligned<B: ?Sized>(B);
+static OBJECT_ALIGNED: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dysco")));
+
+/// The object file with the eBPF programs, for tests that run them directly.
+pub fn object() -> &'static [u8] {
+    &OBJECT_ALIGNED.0
+}

@@ -1,1 +1,3 @@
-//! placeholder
+//! Empty: the crate is a build-dependency so that cargo knows when the
+//! programs must be built again. They are in `main.rs`.
+#![no_std]

@@ -1,2 +1,73 @@
-//! placeholder
-fn main() {}
+//! The TC programs of the data plane. Thin: parse, look up, translate, count.
+//! What a packet becomes is decided by `dysco_common`, which the host's tests
+//! run too.
+#![no_std]
+#![no_main]
+#![expect(
+    missing_docs,
+    reason = "the classifier macro makes functions without docs"
+)]
+#![feature(asm_experimental_arch)]
+
+mod egress;
+mod ingress;
+mod learn;
+mod maps;
+mod packet;
+mod write;
+
+use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_PIPE, TC_ACT_SHOT};
+use aya_ebpf::helpers::bpf_redirect_neigh;
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+
+/// What becomes of a packet.
+pub enum Verdict {
+    /// Goes on as it is: to programs after this one, then the stack.
+    Pass,
+    /// Goes on, changed.
+    Changed,
+    /// Leaves through another interface, to whatever neighbour its new
+    /// destination has there.
+    Redirect {
+        /// That interface.
+        ifindex: u32,
+    },
+    /// Dropped; the reason is counted where it was found.
+    Drop,
+}
+
+fn act(v: Verdict) -> i32 {
+    match v {
+        Verdict::Pass => TC_ACT_PIPE,
+        Verdict::Changed => TC_ACT_OK,
+        // SAFETY: no pointer is passed; the kernel does the look-up itself.
+        Verdict::Redirect { ifindex } => unsafe {
+            bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32
+        },
+        Verdict::Drop => TC_ACT_SHOT,
+    }
+}
+
+/// Packets on their way out of this host.
+#[classifier]
+pub fn dysco_egress(ctx: TcContext) -> i32 {
+    act(egress::run(ctx))
+}
+
+/// Packets on their way into this host.
+#[classifier]
+pub fn dysco_ingress(ctx: TcContext) -> i32 {
+    act(ingress::run(ctx))
+}
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+/// The helpers of the kernel are for programs under its licence.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";

@@ -1,0 +1,472 @@
+//! A TCP header in a buffer: fields, options, and the one rewrite that every
+//! changed packet gets. The same code runs in the kernel and in tests.
+//!
+//! All numbers are taken out of and put back in network byte order here; what
+//! the functions take and give is in host order. Sequence numbers and
+//! timestamps are added modulo 2^32 (RFC 9293, RFC 7323).
+
+use crate::session::{Offer, offer};
+
+/// Bytes of the longest TCP header.
+pub const MAX_HEADER: usize = 60;
+/// Bytes of the header without options.
+pub const MIN_HEADER: usize = 20;
+
+/// FIN flag.
+pub const FIN: u8 = 1;
+/// SYN flag.
+pub const SYN: u8 = 2;
+/// RST flag.
+pub const RST: u8 = 4;
+/// ACK flag.
+pub const ACK: u8 = 16;
+/// ECE flag.
+pub const ECE: u8 = 64;
+/// CWR flag.
+pub const CWR: u8 = 128;
+/// AE flag (AccECN), the low bit of the byte before the flags.
+pub const AE: u8 = 1;
+
+const KIND_END: u8 = 0;
+const KIND_NOP: u8 = 1;
+const KIND_MSS: u8 = 2;
+const KIND_WSCALE: u8 = 3;
+const KIND_SACK_PERMITTED: u8 = 4;
+const KIND_SACK: u8 = 5;
+const KIND_TIMESTAMPS: u8 = 8;
+const KIND_MD5: u8 = 19;
+const KIND_AO: u8 = 29;
+const KIND_MPTCP: u8 = 30;
+
+/// Largest scale that RFC 7323 allows.
+const MAX_WSCALE: u8 = 14;
+
+/// One step of the option walk is one byte at least, or one option's head.
+const MAX_STEPS: usize = 60;
+
+/// A TCP header, network order, in a buffer that can be read and written at
+/// any offset below 64 without leaving it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub struct Header(pub [u8; 64]);
+
+/// What a segment says, in host order.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Segment {
+    /// First sequence number.
+    pub seq: u32,
+    /// Acknowledgement number; nothing unless `flags` has [`ACK`].
+    pub ack: u32,
+    /// Bytes of payload.
+    pub len: u32,
+    /// Window as sent, unscaled.
+    pub window: u16,
+    /// Flags.
+    pub flags: u8,
+}
+
+impl Segment {
+    /// Sequence numbers that the segment takes: payload, SYN and FIN.
+    #[inline(always)]
+    pub const fn span(&self) -> u32 {
+        self.len + ((self.flags & SYN) >> 1) as u32 + (self.flags & FIN) as u32
+    }
+
+    /// The sequence number after the segment.
+    #[inline(always)]
+    pub const fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.span())
+    }
+
+    /// Is a flag set?
+    #[inline(always)]
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What a rewrite puts into a header. Ports are in network order, the rest in
+/// host order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Edit {
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number; written only under [`ACK`].
+    pub ack: u32,
+    /// Window as sent.
+    pub window: u16,
+    /// Flags.
+    pub flags: u8,
+    /// Added to both edges of each SACK block.
+    pub sack_add: u32,
+    /// Added to TSval.
+    pub tsval_add: u32,
+    /// Added to TSecr, under [`ACK`].
+    pub tsecr_add: u32,
+    /// [`edit`] bits.
+    pub strip: u32,
+}
+
+/// Bits of [`Edit::strip`].
+pub mod edit {
+    /// Overwrite the timestamps option with NOPs.
+    pub const TIMESTAMPS: u32 = 1;
+    /// Overwrite the SACK option with NOPs.
+    pub const SACK: u32 = 2;
+}
+
+/// The options do not parse: a length below two, or past the header's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed;
+
+/// Keeps LLVM from proving away a mask that the verifier needs to see.
+#[inline(always)]
+fn opaque(x: usize) -> usize {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut y = x as u64;
+        // SAFETY: moves a register onto itself; touches nothing else.
+        unsafe {
+            core::arch::asm!("{0} = {0}", inout(reg) y, options(pure, nomem, nostack, preserves_flags));
+        }
+        y as usize
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        x
+    }
+}
+
+/// The same value, of which the verifier knows nothing any more: it then sees
+/// one state a step of a loop, not one for each way to get there. `salt` is any
+/// number out of a packet.
+#[inline(always)]
+fn forget(x: usize, salt: u32) -> usize {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut y = x as u64;
+        let salt = salt as u64;
+        // SAFETY: arithmetic on registers alone.
+        unsafe {
+            core::arch::asm!(
+                "{0} ^= {1}",
+                "{0} ^= {1}",
+                inout(reg) y,
+                in(reg) salt,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+        y as usize
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        let _ = salt;
+        x
+    }
+}
+
+impl Header {
+    /// A buffer of zeros.
+    #[inline(always)]
+    pub const fn zeroed() -> Self {
+        Header([0; 64])
+    }
+
+    #[inline(always)]
+    fn byte(&self, i: usize) -> u8 {
+        self.0[opaque(i) & 63]
+    }
+
+    #[inline(always)]
+    fn set_byte(&mut self, i: usize, v: u8) {
+        self.0[opaque(i) & 63] = v;
+    }
+
+    /// A word at an offset that is a multiple of four, as memory has it.
+    #[inline(always)]
+    pub fn raw(&self, i: usize) -> u32 {
+        const { assert!(align_of::<Header>() >= 4) };
+        assert!(i % 4 == 0 && i + 4 <= 64);
+        // SAFETY: in bounds and aligned, by the line above. Read as a word since
+        // LLVM makes four loads of four bytes, which the stack has no room for.
+        unsafe { *self.0.as_ptr().add(i).cast::<u32>() }
+    }
+
+    #[inline(always)]
+    fn word(&self, i: usize) -> u32 {
+        u32::from_be(self.raw(i))
+    }
+
+    #[inline(always)]
+    fn set_word(&mut self, i: usize, v: u32) {
+        assert!(i % 4 == 0 && i + 4 <= 64);
+        // SAFETY: in bounds and aligned, as in `raw`.
+        unsafe { *self.0.as_mut_ptr().add(i).cast::<u32>() = v.to_be() }
+    }
+
+    /// Adds to a big-endian word at any offset, odd ones included.
+    #[inline(always)]
+    fn add_at(&mut self, i: usize, add: u32) {
+        let v = u32::from_be_bytes([
+            self.byte(i),
+            self.byte(i + 1),
+            self.byte(i + 2),
+            self.byte(i + 3),
+        ]);
+        let b = v.wrapping_add(add).to_be_bytes();
+        self.set_byte(i, b[0]);
+        self.set_byte(i + 1, b[1]);
+        self.set_byte(i + 2, b[2]);
+        self.set_byte(i + 3, b[3]);
+    }
+
+    /// Length of the header in bytes as its data offset says, 0 to 60.
+    #[inline(always)]
+    pub fn data_offset(&self) -> usize {
+        (self.0[12] >> 4) as usize * 4
+    }
+
+    /// The fixed fields. `len` is the payload's length in bytes.
+    #[inline(always)]
+    pub fn segment(&self, len: u32) -> Segment {
+        Segment {
+            seq: self.word(4),
+            ack: self.word(8),
+            len,
+            window: u16::from_be_bytes([self.0[14], self.0[15]]),
+            flags: self.0[13],
+        }
+    }
+
+    /// One's-complement sum of the buffer's words, native order, unfolded.
+    /// Bytes past the header must be the same on both sides of a difference.
+    #[inline(always)]
+    pub fn sum(&self) -> u64 {
+        let mut s = 0u64;
+        let mut i = 0;
+        while i < MAX_HEADER {
+            s += self.raw(i) as u64;
+            i += 4;
+        }
+        s
+    }
+
+    #[inline(always)]
+    fn edit_fixed(&mut self, e: &Edit) {
+        let sport = e.sport.to_ne_bytes();
+        let dport = e.dport.to_ne_bytes();
+        self.0[0] = sport[0];
+        self.0[1] = sport[1];
+        self.0[2] = dport[0];
+        self.0[3] = dport[1];
+        self.set_word(4, e.seq);
+        if e.flags & ACK != 0 {
+            self.set_word(8, e.ack);
+        }
+        self.0[13] = e.flags;
+        let w = e.window.to_be_bytes();
+        self.0[14] = w[0];
+        self.0[15] = w[1];
+    }
+
+    /// Are the options exactly `NOP, NOP, timestamps`? So they are on all but
+    /// SYN and SACK segments of every common stack (RFC 7323, appendix A).
+    #[inline(always)]
+    pub fn has_only_timestamps(&self) -> bool {
+        self.0[12] >> 4 == 8 && self.starts_with_timestamps()
+    }
+
+    /// Do the options begin with `NOP, NOP, timestamps`?
+    #[inline(always)]
+    pub fn starts_with_timestamps(&self) -> bool {
+        self.0[12] >> 4 >= 8
+            && self.0[20] == KIND_NOP
+            && self.0[21] == KIND_NOP
+            && self.0[22] == KIND_TIMESTAMPS
+            && self.0[23] == 10
+    }
+
+    /// TSval and TSecr where [`Header::starts_with_timestamps`] holds.
+    #[inline(always)]
+    pub fn timestamps(&self) -> (u32, u32) {
+        (self.word(24), self.word(28))
+    }
+
+    /// The rewrite of a header without options, or with timestamps alone.
+    /// Fixed offsets only: the fast path.
+    #[inline(always)]
+    pub fn rewrite_fast(&mut self, e: &Edit) {
+        self.edit_fixed(e);
+        if self.0[12] >> 4 != 8 {
+            return;
+        }
+        if e.strip & edit::TIMESTAMPS != 0 {
+            for i in 20..32 {
+                self.0[i] = KIND_NOP;
+            }
+        } else {
+            self.set_word(24, self.word(24).wrapping_add(e.tsval_add));
+            if e.flags & ACK != 0 {
+                self.set_word(28, self.word(28).wrapping_add(e.tsecr_add));
+            }
+        }
+    }
+
+    /// The rewrite of any header. The checksum is not touched: take
+    /// [`Header::sum`] before and after. On `Err` the options up to the fault
+    /// are rewritten and the packet must be dropped.
+    #[inline(never)]
+    pub fn rewrite(&mut self, e: &Edit) -> Result<(), Malformed> {
+        let end = self.data_offset();
+        self.edit_fixed(e);
+        let salt = self.word(4);
+        let mut i = MIN_HEADER;
+        let mut sack_words = 0;
+        let mut nops = 0;
+        let mut step = 0;
+        while step < MAX_STEPS {
+            step = opaque(step) + 1; // a loop that LLVM does not unroll
+            i = forget(i, salt) & 63;
+            sack_words = forget(sack_words, salt) & 15;
+            nops = forget(nops, salt) & 63;
+            if sack_words > 0 {
+                self.add_at(i, e.sack_add);
+                i += 4;
+                sack_words -= 1;
+                continue;
+            }
+            if nops > 0 {
+                self.set_byte(i, KIND_NOP);
+                i += 1;
+                nops -= 1;
+                continue;
+            }
+            if i >= end {
+                return Ok(());
+            }
+            let kind = self.byte(i);
+            if kind == KIND_END {
+                return Ok(());
+            }
+            if kind == KIND_NOP {
+                i += 1;
+                continue;
+            }
+            let len = self.byte(i + 1) as usize;
+            if len < 2 || i + len > end {
+                return Err(Malformed);
+            }
+            if kind == KIND_TIMESTAMPS && len == 10 {
+                if e.strip & edit::TIMESTAMPS != 0 {
+                    nops = 10;
+                    continue;
+                }
+                self.add_at(i + 2, e.tsval_add);
+                if e.flags & ACK != 0 {
+                    self.add_at(i + 6, e.tsecr_add);
+                }
+            } else if kind == KIND_SACK && (len == 10 || len == 18 || len == 26 || len == 34) {
+                if e.strip & edit::SACK != 0 {
+                    nops = len;
+                } else {
+                    sack_words = (len - 2) / 4;
+                    i += 2;
+                }
+                continue;
+            }
+            i += len;
+        }
+        Ok(())
+    }
+
+    /// Puts into `to` what a SYN or SYN-ACK offers (RFC 9293, 7323, 2018,
+    /// 3168). `default_mss` is what holds where the option is absent: 536 in
+    /// IPv4, 1220 in IPv6. `Err` where the options do not parse.
+    #[inline(always)]
+    pub fn offer(&self, default_mss: u16, to: &mut Offer) -> Result<(), Malformed> {
+        let end = self.data_offset();
+        *to = Offer {
+            isn: self.word(4),
+            mss: default_mss,
+            wscale: 0,
+            flags: self.ecn_offer(),
+        };
+        let salt = self.word(4);
+        let mut i = MIN_HEADER;
+        let mut step = 0;
+        while step < MAX_STEPS {
+            step = opaque(step) + 1;
+            i = forget(i, salt) & 63;
+            if i >= end {
+                return Ok(());
+            }
+            let kind = self.byte(i);
+            if kind == KIND_END {
+                return Ok(());
+            }
+            if kind == KIND_NOP {
+                i += 1;
+                continue;
+            }
+            let len = self.byte(i + 1) as usize;
+            if len < 2 || i + len > end {
+                return Err(Malformed);
+            }
+            self.offer_option(i, kind, len, to);
+            i += len;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn ecn_offer(&self) -> u8 {
+        let ecn = self.0[13] & (ECE | CWR);
+        let is_ack = self.0[13] & ACK != 0;
+        let mut flags = offer::SEEN;
+        if (is_ack && ecn == ECE) || (!is_ack && ecn == ECE | CWR) {
+            flags |= offer::ECN;
+        }
+        if self.0[12] & AE != 0 {
+            flags |= offer::FOREIGN;
+        }
+        flags
+    }
+
+    #[inline(always)]
+    fn offer_option(&self, i: usize, kind: u8, len: usize, to: &mut Offer) {
+        let flag = match (kind, len) {
+            (KIND_MSS, 4) => {
+                store(
+                    &mut to.mss,
+                    u16::from_be_bytes([self.byte(i + 2), self.byte(i + 3)]),
+                );
+                0
+            }
+            (KIND_WSCALE, 3) => {
+                let s = self.byte(i + 2);
+                store(&mut to.wscale, if s > MAX_WSCALE { MAX_WSCALE } else { s });
+                offer::WSCALE
+            }
+            (KIND_SACK_PERMITTED, 2) => offer::SACK,
+            (KIND_TIMESTAMPS, 10) => offer::TIMESTAMPS,
+            (KIND_MD5, _) | (KIND_AO, _) | (KIND_MPTCP, _) => offer::FOREIGN,
+            _ => 0,
+        };
+        // SAFETY: a reference is valid to read.
+        let flags = unsafe { core::ptr::read_volatile(&to.flags) };
+        store(&mut to.flags, flags | flag);
+    }
+}
+
+/// Stores at once. In the kernel the target is map memory, which the verifier
+/// does not follow; kept in a register, each combination would be a state.
+#[inline(always)]
+fn store<T>(to: &mut T, v: T) {
+    // SAFETY: a mutable reference is valid to write.
+    unsafe { core::ptr::write_volatile(to, v) }
+}

@@ -1,0 +1,72 @@
+//! From what a segment says to what it shall say on another session: the
+//! single place where the two sessions' numbers meet.
+
+use crate::flow::FlowKey;
+use crate::session::{Translation, translation};
+use crate::tcp::{CWR, ECE, Edit, Segment, edit};
+
+/// A window of `w` sent under scale `from`, as it is sent under scale `to`:
+/// rounded down, saturating at 65535 (RFC 7323, section 2.3).
+#[inline(always)]
+pub const fn rescale(w: u16, from: u8, to: u8) -> u16 {
+    let bytes = (w as u32) << (from & 15);
+    let scaled = bytes >> (to & 15);
+    if scaled > 0xffff {
+        0xffff
+    } else {
+        scaled as u16
+    }
+}
+
+impl Translation {
+    #[inline(always)]
+    fn common(&self, seg: &Segment) -> (u32, u8) {
+        let strip = if self.flags & translation::STRIP_TIMESTAMPS != 0 {
+            edit::TIMESTAMPS
+        } else {
+            0
+        };
+        let flags = if self.flags & translation::STRIP_ECN != 0 {
+            seg.flags & !(ECE | CWR)
+        } else {
+            seg.flags
+        };
+        (strip, flags)
+    }
+
+    /// What a segment of the local end becomes on the new path's wire.
+    #[inline(always)]
+    pub fn outgoing(&self, seg: &Segment, path: &FlowKey) -> Edit {
+        let (strip, flags) = self.common(seg);
+        Edit {
+            sport: path.local_port,
+            dport: path.remote_port,
+            seq: seg.seq.wrapping_add(self.seq_out),
+            ack: seg.ack.wrapping_sub(self.seq_in),
+            window: rescale(seg.window, self.wscale_local, self.wscale_local_far),
+            flags,
+            sack_add: 0u32.wrapping_sub(self.seq_in),
+            tsval_add: self.ts_out,
+            tsecr_add: 0u32.wrapping_sub(self.ts_in),
+            strip,
+        }
+    }
+
+    /// What a segment off the new path's wire becomes for the local end.
+    #[inline(always)]
+    pub fn incoming(&self, seg: &Segment, key: &FlowKey) -> Edit {
+        let (strip, flags) = self.common(seg);
+        Edit {
+            sport: key.remote_port,
+            dport: key.local_port,
+            seq: seg.seq.wrapping_add(self.seq_in),
+            ack: seg.ack.wrapping_sub(self.seq_out),
+            window: rescale(seg.window, self.wscale_remote_far, self.wscale_remote),
+            flags,
+            sack_add: 0u32.wrapping_sub(self.seq_out),
+            tsval_add: self.ts_in,
+            tsecr_add: 0u32.wrapping_sub(self.ts_out),
+            strip,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The two-path phase: which path a segment of the local end takes, what each
+//! path may hear acknowledged, and what the local end may hear of the far end
+//! before the old path has drained.
+//!
+//! Pure: the programs hand in the words of the session entry and apply the
+//! answer. All sequence numbers are in the local end's spaces, modulo 2^32.
+
+use crate::flow::Path;
+use crate::seq::{after, before, max, min};
+use crate::session::Session;
+use crate::tcp::{ACK, FIN, RST, Segment};
+
+/// A header-only copy for the path that the segment itself does not take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Its path.
+    pub path: Path,
+    /// The sequence number that path expects.
+    pub seq: u32,
+    /// What that path may hear acknowledged.
+    pub ack: u32,
+    /// Flags: ACK alone, or those of a reset.
+    pub flags: u8,
+}
+
+/// Where a segment of the local end goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// The path of the segment itself.
+    pub path: Path,
+    /// The sequence number it goes with.
+    pub seq: u32,
+    /// The acknowledgement it goes with.
+    pub ack: u32,
+    /// What the other path gets.
+    pub copy: Option<Copy>,
+}
+
+/// The segment's own path: retransmissions and segments across the cutoff take
+/// the old one whole (their tail then arrives twice, which TCP discards).
+#[inline(always)]
+pub fn data_path(s: &Session, seq: u32) -> Path {
+    if s.two.cut_set != 0 && !before(seq, s.cut_out) {
+        Path::New
+    } else {
+        Path::Old
+    }
+}
+
+/// Has the other anchor been able to hear the new path? It has if this end
+/// has cut, or has heard the new path itself.
+#[inline(always)]
+fn new_path_open(s: &Session) -> bool {
+    s.two.cut_set | s.two.new_heard != 0
+}
+
+/// Splits a segment of the local end between the paths.
+#[inline(always)]
+pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
+    // What the old path never sent must not be acknowledged to it: RST.
+    let old_ack = min(seg.ack, s.rcv_max);
+    let whole = |path, ack| Outgoing {
+        path,
+        seq: seg.seq,
+        ack,
+        copy: None,
+    };
+    if !new_path_open(s) {
+        return whole(Path::Old, old_ack);
+    }
+    if seg.has(RST) {
+        let copy = Copy {
+            path: Path::New,
+            seq: seg.seq,
+            ack: seg.ack,
+            flags: seg.flags,
+        };
+        return Outgoing {
+            path: Path::Old,
+            seq: seg.seq,
+            ack: old_ack,
+            copy: Some(copy),
+        };
+    }
+    let old_news = s.two.old_ack_set == 0 || after(old_ack, s.old_ack);
+    let new_news = s.two.new_ack_set == 0 || after(seg.ack, s.new_ack);
+    let old_seq = if s.two.cut_set != 0 {
+        min(seg.seq, s.cut_out)
+    } else {
+        seg.seq
+    };
+    let ack_flags = ACK;
+    if seg.span() > 0 {
+        return match data_path(s, seg.seq) {
+            Path::Old => {
+                let copy = Copy {
+                    path: Path::New,
+                    seq: s.snd_max,
+                    ack: seg.ack,
+                    flags: ack_flags,
+                };
+                let wanted = seg.has(ACK) && new_news && after(seg.ack, s.rcv_max);
+                Outgoing {
+                    copy: wanted.then_some(copy),
+                    ..whole(Path::Old, old_ack)
+                }
+            }
+            Path::New => {
+                let copy = Copy {
+                    path: Path::Old,
+                    seq: old_seq,
+                    ack: old_ack,
+                    flags: ack_flags,
+                };
+                let wanted = seg.has(ACK) && old_news;
+                Outgoing {
+                    copy: wanted.then_some(copy),
+                    ..whole(Path::New, seg.ack)
+                }
+            }
+        };
+    }
+    // A pure ack: the new path always hears it, for the window in it; the old
+    // one until its last byte is acknowledged.
+    let old_done = s.two.drained != 0 && !old_news;
+    let copy = Copy {
+        path: Path::Old,
+        seq: old_seq,
+        ack: old_ack,
+        flags: ack_flags,
+    };
+    Outgoing {
+        copy: (!old_done).then_some(copy),
+        ..whole(Path::New, seg.ack)
+    }
+}
+
+/// Has the local end, by this segment, acknowledged all of the old path?
+#[inline(always)]
+pub fn drains(s: &Session, seg: &Segment) -> bool {
+    s.two.cut_in_set != 0 && s.two.drained == 0 && seg.has(ACK) && !before(seg.ack, s.cut_in)
+}
+
+/// What becomes of a segment that arrived on the old path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OldIncoming {
+    /// Deliver it so.
+    Deliver {
+        /// The acknowledgement.
+        ack: u32,
+        /// Window as sent.
+        window: u16,
+        /// Flags.
+        flags: u8,
+    },
+    /// The proxy itself ends the session after all it had to relay is
+    /// delivered: nobody may hear that.
+    Drop,
+}
+
+/// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
+#[inline(always)]
+pub fn proxy_ends(s: &Session, seg: &Segment) -> bool {
+    if s.two.cut_in_set == 0 {
+        return false;
+    }
+    if seg.has(RST) {
+        return s.two.cut_set != 0 && !before(s.rcv_ack, s.cut_out) && !before(s.rcv_max, s.cut_in);
+    }
+    seg.has(FIN) && !before(seg.seq.wrapping_add(seg.len), s.cut_in)
+}
+
+/// The window that a segment of the old path may announce: bounded by `clamp`
+/// and, after the cut, by what the far end itself announced (`edge`), since
+/// the proxy's room is none of the far end's.
+#[inline(always)]
+fn old_window(s: &Session, seg: &Segment, ack: u32, wscale: u8) -> u16 {
+    let mut limit = if s.clamp > 0 { s.clamp } else { u32::MAX };
+    if s.two.cut_set & s.two.edge_set != 0 {
+        let room = if after(s.edge, ack) {
+            s.edge.wrapping_sub(ack)
+        } else {
+            0
+        };
+        limit = if room < limit { room } else { limit };
+    }
+    let wscale = wscale & 15;
+    if ((seg.window as u32) << wscale) <= limit {
+        return seg.window;
+    }
+    let w = limit >> wscale;
+    if w > 0xffff { 0xffff } else { w as u16 }
+}
+
+/// Judges a segment from the old path. The proxy is not believed about bytes
+/// from the cutoff on, which it may have got in a segment across it: it leaves
+/// without waiting for them to be relayed.
+#[inline(always)]
+pub fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
+    let mut flags = seg.flags;
+    if proxy_ends(s, seg) {
+        if seg.has(RST) || seg.len == 0 {
+            return OldIncoming::Drop;
+        }
+        flags &= !FIN;
+    }
+    let ack = if s.two.cut_set != 0 {
+        min(seg.ack, s.cut_out)
+    } else {
+        seg.ack
+    };
+    OldIncoming::Deliver {
+        ack,
+        window: old_window(s, seg, ack, wscale),
+        flags,
+    }
+}
+
+/// What becomes of a segment that arrived on the new path, already in the
+/// local end's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewIncoming {
+    /// Deliver it at all? A pure ack that says nothing new would count as a
+    /// duplicate.
+    pub deliver: bool,
+    /// The acknowledgement to deliver.
+    pub ack: u32,
+    /// The window to deliver, as sent.
+    pub window: u16,
+    /// SACK blocks above a hole that the local end believes acknowledged look
+    /// like reneging: strip them.
+    pub strip_sack: bool,
+    /// The far end's right window edge, highest so far.
+    pub edge: u32,
+}
+
+/// Judges a segment from the new path. The far end has not got yet what the
+/// proxy acknowledged for it: its ack is raised to the highest the old path
+/// gave, its right window edge kept where it is.
+#[inline(always)]
+pub fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
+    let wscale = wscale & 15;
+    let edge_now = seg.ack.wrapping_add((seg.window as u32) << wscale);
+    let known = s.two.edge_set != 0;
+    let edge = if known {
+        max(s.edge, edge_now)
+    } else {
+        edge_now
+    };
+    if !seg.has(ACK) || seg.has(RST) || !before(seg.ack, s.rcv_ack) {
+        return NewIncoming {
+            deliver: true,
+            ack: seg.ack,
+            window: seg.window,
+            strip_sack: false,
+            edge,
+        };
+    }
+    let room = if after(edge, s.rcv_ack) {
+        edge.wrapping_sub(s.rcv_ack)
+    } else {
+        0
+    };
+    let w = room >> wscale;
+    let news = !known || after(edge, s.edge);
+    NewIncoming {
+        deliver: seg.span() > 0 || (news && w > 0),
+        ack: s.rcv_ack,
+        window: if w > 0xffff { 0xffff } else { w as u16 },
+        strip_sack: true,
+        edge,
+    }
+}

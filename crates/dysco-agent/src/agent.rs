@@ -1,0 +1,339 @@
+//! The data plane as the daemon drives it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
+use aya::programs::SchedClassifier;
+use aya::{Ebpf, EbpfLoader, Pod};
+use dysco_common::rule::{MAX_RULES, Rule, Rules};
+use dysco_common::{Counter, FlowKey, FlowRef, Path as FlowPath, Session, State, Translation};
+
+use crate::attach::{self, Attach, Attached};
+use crate::error::AgentError;
+use crate::events::Events;
+use crate::memory::Memory;
+
+/// Layout of the pinned maps. Another layout takes another directory.
+const LAYOUT: &str = "v1";
+
+/// What the data plane is started with.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Directory on a BPF file system for maps and links.
+    pub pin_dir: PathBuf,
+    /// How many sessions there is room for. An earlier run's maps keep theirs.
+    pub max_sessions: u32,
+    /// Interfaces to attach to.
+    pub interfaces: Vec<String>,
+    /// How to attach.
+    pub attach: Attach,
+    /// What is tracked; none for all. At most 16.
+    pub rules: Vec<Rule>,
+}
+
+/// A new path for a session.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPath {
+    /// Its five-tuple from this host's side.
+    pub key: FlowKey,
+    /// The interface that it leaves by.
+    pub ifindex: u32,
+    /// How headers differ.
+    pub translation: Translation,
+}
+
+macro_rules! pod {
+    ($wrapper:ident, $inner:ty) => {
+        #[repr(transparent)]
+        #[derive(Clone, Copy)]
+        struct $wrapper($inner);
+        // SAFETY: plain integers in `repr(C)`, any bit pattern is valid.
+        unsafe impl Pod for $wrapper {}
+    };
+}
+pod!(Key, FlowKey);
+pod!(Ref, FlowRef);
+pod!(RulesPod, Rules);
+
+/// The data plane. Its programs and maps stay when this is dropped.
+pub struct Agent {
+    memory: Memory,
+    flows: Mutex<HashMap<MapData, Key, Ref>>,
+    free: Mutex<Queue<MapData, u32>>,
+    counters: PerCpuArray<MapData, u64>,
+    attached: Vec<Attached>,
+    /// Slots whose keys are gone, until no program can hold them any more.
+    quarantine: Mutex<Vec<u32>>,
+    _ebpf: Mutex<Ebpf>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the lock guards is valid after any panic: single map operations.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentError> {
+    ebpf.take_map(name).ok_or(AgentError::Missing(name))
+}
+
+fn map_error(operation: &'static str, map: &'static str) -> impl Fn(MapError) -> AgentError {
+    move |source| AgentError::Map {
+        operation,
+        map,
+        source,
+    }
+}
+
+impl Agent {
+    /// Loads the programs, adopts the maps of an earlier run if there are any,
+    /// and attaches. Inside a tokio runtime.
+    pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
+        let dir = config.pin_dir.join(LAYOUT);
+        fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
+            path: dir.clone(),
+            source,
+        })?;
+        let running = attach::any_pinned(&dir);
+        let mut ebpf = load(&dir, config.max_sessions)?;
+        set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
+
+        let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
+            return Err(AgentError::Missing("array SESSIONS"));
+        };
+        let info = sessions
+            .info()
+            .map_err(map_error("read the size", "SESSIONS"))?;
+        let memory = Memory::map(sessions.fd(), info.max_entries())?;
+        let flows =
+            HashMap::try_from(take(&mut ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
+        let mut free =
+            Queue::try_from(take(&mut ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+        if !running {
+            refill(&memory, &mut free)?;
+        }
+        let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
+            .map_err(map_error("open", "COUNTERS"))?;
+        let ring =
+            RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
+        let events = Events::new(ring).map_err(|source| AgentError::System {
+            operation: "wait for events",
+            source,
+        })?;
+
+        let attached = config
+            .interfaces
+            .iter()
+            .map(|i| attach::attach(&mut ebpf, &dir, i, config.attach))
+            .collect::<Result<_, _>>()?;
+        let agent = Agent {
+            memory,
+            flows: Mutex::new(flows),
+            free: Mutex::new(free),
+            counters,
+            attached,
+            quarantine: Mutex::default(),
+            _ebpf: Mutex::new(ebpf),
+        };
+        Ok((agent, events))
+    }
+
+    /// Takes the data plane of `pin_dir` off its interfaces and forgets it.
+    pub fn remove(pin_dir: &Path, interfaces: &[String]) {
+        attach::detach_all(&pin_dir.join(LAYOUT), interfaces);
+    }
+
+    /// Where the programs are attached.
+    pub fn attached(&self) -> &[Attached] {
+        &self.attached
+    }
+
+    /// How many sessions there is room for.
+    pub fn capacity(&self) -> u32 {
+        self.memory.len()
+    }
+
+    /// The slot of the session with this own five-tuple.
+    pub fn find(&self, key: &FlowKey) -> Option<u32> {
+        let flow = lock(&self.flows).get(&Key(*key), 0).ok()?.0;
+        (flow.path == FlowPath::Old as u32).then_some(flow.slot)
+    }
+
+    /// Is the five-tuple anybody's?
+    pub fn in_use(&self, key: &FlowKey) -> bool {
+        lock(&self.flows).get(&Key(*key), 0).is_ok()
+    }
+
+    /// A copy of a slot's entry; its words may be of slightly different moments.
+    pub fn session(&self, slot: u32) -> Session {
+        self.memory.read(slot)
+    }
+
+    /// All slots that are somebody's.
+    pub fn sessions(&self) -> Vec<(u32, Session)> {
+        (0..self.memory.len())
+            .filter(|slot| !matches!(self.memory.state(*slot), None | Some(State::Free)))
+            .map(|slot| (slot, self.memory.read(slot)))
+            .collect()
+    }
+
+    /// Bounds the window that the old path announces to the local end; 0 lifts
+    /// the bound.
+    pub fn clamp(&self, slot: u32, bytes: u32) {
+        self.memory.set_clamp(slot, bytes);
+    }
+
+    /// Makes the session hear the new path, without using it yet.
+    pub fn prepare(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
+        let value = Ref(FlowRef {
+            slot,
+            path: FlowPath::New as u32,
+        });
+        let mut flows = lock(&self.flows);
+        match flows.get(&Key(new.key), 0) {
+            Ok(held) if held.0 == value.0 => {}
+            Ok(_) => return Err(AgentError::PathInUse(new.key)),
+            Err(_) => flows
+                .insert(Key(new.key), value, 0)
+                .map_err(map_error("insert a path", "FLOWS"))?,
+        }
+        drop(flows);
+        self.memory.write(slot, |s| {
+            s.path = new.key;
+            s.ifindex = new.ifindex;
+            s.translation = new.translation;
+            s.two = Default::default();
+            s.new_packets = 0;
+        });
+        self.memory.set_state(slot, State::TwoPaths);
+        Ok(())
+    }
+
+    /// Back to the old path. Only where nothing was sent on the new one.
+    pub fn unprepare(&self, slot: u32) {
+        self.memory.set_state(slot, State::Tracked);
+        self.memory.set_clamp(slot, 0);
+        let key = self.memory.read(slot).path;
+        self.drop_key(&key, slot);
+        self.memory.write(slot, |s| s.path = FlowKey::default());
+    }
+
+    /// Sends new data on the new path from here on; returns the cutoff, in the
+    /// local end's own sequence space.
+    pub fn cut(&self, slot: u32) -> u32 {
+        self.memory.cut(slot)
+    }
+
+    /// Sets the first byte that arrives on the new path, in the local end's
+    /// space. True if the local end has acknowledged all before it already;
+    /// otherwise a `Drained` event follows.
+    pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
+        self.memory.set_cut_in(slot, cutoff)
+    }
+
+    /// All packets take the new path.
+    pub fn complete(&self, slot: u32) {
+        self.memory.set_state(slot, State::NewPath);
+    }
+
+    /// Drops all packets of the session, both ways.
+    pub fn tombstone(&self, slot: u32) {
+        self.memory.set_state(slot, State::Tombstone);
+    }
+
+    /// Forgets a session. Its slot is used again only after the next call of
+    /// [`Agent::release_quarantine`] but one.
+    pub fn collect(&self, slot: u32) {
+        let s = self.memory.read(slot);
+        self.drop_key(&s.key, slot);
+        self.drop_key(&s.path, slot);
+        self.memory.set_state(slot, State::Free);
+        lock(&self.quarantine).push(slot);
+    }
+
+    /// Gives slots back that were collected before the last call.
+    pub fn release_quarantine(&self) {
+        let slots = std::mem::take(&mut *lock(&self.quarantine));
+        let mut free = lock(&self.free);
+        for slot in slots {
+            if let Err(e) = free.push(slot, 0) {
+                tracing::error!(slot, error = %e, "a session slot is lost until the next start");
+            }
+        }
+    }
+
+    fn drop_key(&self, key: &FlowKey, slot: u32) {
+        let mut flows = lock(&self.flows);
+        // The port may be in use again, by a session of another slot.
+        if matches!(flows.get(&Key(*key), 0), Ok(held) if held.0.slot == slot) {
+            let _ = flows.remove(&Key(*key));
+        }
+    }
+
+    /// The data plane's counters, summed over CPUs.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let value = |c: &Counter| {
+            self.counters
+                .get(&(*c as u32), 0)
+                .map_or(0, |v| v.iter().sum())
+        };
+        Counter::ALL.iter().map(|c| (c.name(), value(c))).collect()
+    }
+}
+
+fn load(dir: &Path, max_sessions: u32) -> Result<Ebpf, AgentError> {
+    let mut loader = EbpfLoader::new();
+    // Twice as many keys as sessions: each may have a new path.
+    loader
+        .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
+        .map_max_entries("SESSIONS", max_sessions)
+        .map_max_entries("FREE", max_sessions);
+    for map in ["FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS"] {
+        loader.map_pin_path(map, dir.join(map));
+    }
+    let mut ebpf = loader.load(crate::object())?;
+    for name in ["dysco_ingress", "dysco_egress"] {
+        let program: &mut SchedClassifier = ebpf
+            .program_mut(name)
+            .ok_or(AgentError::Missing(name))?
+            .try_into()
+            .map_err(|e| AgentError::Program {
+                name,
+                source: Box::new(e),
+            })?;
+        program.load().map_err(|e| AgentError::Program {
+            name,
+            source: Box::new(e),
+        })?;
+    }
+    Ok(ebpf)
+}
+
+fn set_rules(map: Map, rules: &[Rule]) -> Result<(), AgentError> {
+    let mut array: Array<MapData, RulesPod> =
+        Array::try_from(map).map_err(map_error("open", "RULES"))?;
+    let mut all = Rules {
+        len: rules.len().min(MAX_RULES) as u32,
+        rules: Default::default(),
+    };
+    for (to, from) in all.rules.iter_mut().zip(rules) {
+        *to = *from;
+    }
+    array
+        .set(0, RulesPod(all), 0)
+        .map_err(map_error("write", "RULES"))
+}
+
+/// Fills the queue with the slots that are nobody's. Only while no program
+/// runs that could take one.
+fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentError> {
+    while free.pop(0).is_ok() {}
+    for slot in 0..memory.len() {
+        if memory.state(slot) == Some(State::Free) {
+            free.push(slot, 0)
+                .map_err(map_error("push a slot", "FREE"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Puts the programs on interfaces so that they stay when this process ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions};
+use aya::programs::{SchedClassifier, TcAttachType};
+use serde::{Deserialize, Serialize};
+
+use crate::error::AgentError;
+
+/// How programs are attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attach {
+    /// TCX where the kernel has it (6.6), clsact otherwise.
+    #[default]
+    Auto,
+    /// TCX: replaced without a gap.
+    Tcx,
+    /// A clsact filter.
+    Clsact,
+}
+
+/// Where and how the programs are attached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attached {
+    /// The interface.
+    pub interface: String,
+    /// How.
+    pub attach: Attach,
+}
+
+/// Name of our clsact filters' priority: fixed, so that they are found again.
+const PRIORITY: u16 = 0xd75c;
+
+const HOOKS: [(&str, TcAttachType); 2] = [
+    ("dysco_ingress", TcAttachType::Ingress),
+    ("dysco_egress", TcAttachType::Egress),
+];
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
+    dir.join(format!("link_{interface}_{program}"))
+}
+
+/// Is any link of an earlier run pinned here?
+pub fn any_pinned(dir: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return false;
+    };
+    entries
+        .flatten()
+        .any(|e| e.file_name().to_string_lossy().starts_with("link_"))
+}
+
+/// Attaches both programs to an interface, or puts them in the place of an
+/// earlier run's, atomically under TCX.
+pub fn attach(
+    ebpf: &mut Ebpf,
+    dir: &Path,
+    interface: &str,
+    how: Attach,
+) -> Result<Attached, AgentError> {
+    let fail = |source| AgentError::Attach {
+        interface: interface.to_owned(),
+        source,
+    };
+    let tcx = match how {
+        Attach::Tcx => try_all(ebpf, dir, interface, tcx_hook).map(|()| Attach::Tcx),
+        Attach::Clsact => try_all(ebpf, dir, interface, clsact_hook).map(|()| Attach::Clsact),
+        Attach::Auto => try_all(ebpf, dir, interface, tcx_hook)
+            .map(|()| Attach::Tcx)
+            .or_else(|e| {
+                tracing::info!(interface, error = %e, "no TCX here, falling back to clsact");
+                try_all(ebpf, dir, interface, clsact_hook).map(|()| Attach::Clsact)
+            }),
+    };
+    let attach = tcx.map_err(fail)?;
+    Ok(Attached {
+        interface: interface.to_owned(),
+        attach,
+    })
+}
+
+type Hook =
+    fn(&mut SchedClassifier, &Path, &str, &'static str, TcAttachType) -> Result<(), AnyError>;
+
+fn try_all(ebpf: &mut Ebpf, dir: &Path, interface: &str, hook: Hook) -> Result<(), AnyError> {
+    for (name, kind) in HOOKS {
+        let program: &mut SchedClassifier = ebpf
+            .program_mut(name)
+            .ok_or(AgentError::Missing(name))?
+            .try_into()?;
+        hook(program, dir, interface, name, kind)?;
+    }
+    Ok(())
+}
+
+fn tcx_hook(
+    program: &mut SchedClassifier,
+    dir: &Path,
+    interface: &str,
+    name: &'static str,
+    kind: TcAttachType,
+) -> Result<(), AnyError> {
+    let path = pin_path(dir, interface, name);
+    if path.exists() {
+        let link: FdLink = PinnedLink::from_pin(&path)?.into();
+        match program.attach_to_link(SchedClassifierLink::try_from(link)?) {
+            Ok(_) => return Ok(()),
+            // The interface is another one of the same name.
+            Err(e) => tracing::info!(interface, program = name, error = %e, "attaching anew"),
+        }
+        fs::remove_file(&path)?;
+    }
+    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let id = program.attach_with_options(interface, kind, options)?;
+    let link: FdLink = program.take_link(id)?.try_into()?;
+    link.pin(&path)?;
+    Ok(())
+}
+
+fn clsact_hook(
+    program: &mut SchedClassifier,
+    _dir: &Path,
+    interface: &str,
+    name: &'static str,
+    kind: TcAttachType,
+) -> Result<(), AnyError> {
+    // Fails where the qdisc is there already, which is as good.
+    let _ = tc::qdisc_add_clsact(interface);
+    let _ = tc::qdisc_detach_program(interface, kind, name);
+    let options = NlOptions {
+        priority: PRIORITY,
+        ..NlOptions::default()
+    };
+    let id = program.attach_with_options(interface, kind, TcAttachOptions::Netlink(options))?;
+    // The filter stays when this process ends.
+    std::mem::forget(program.take_link(id)?);
+    Ok(())
+}
+
+/// Takes all programs off again and removes the pins: after this no session is
+/// translated any more.
+pub fn detach_all(dir: &Path, interfaces: &[String]) {
+    for interface in interfaces {
+        for (name, kind) in HOOKS {
+            let _ = tc::qdisc_detach_program(interface, kind, name);
+        }
+    }
+    let _ = fs::remove_dir_all(dir);
+}

@@ -1,0 +1,78 @@
+//! What can go wrong with the data plane.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A failure of the data plane: what was done, to what, and why it failed.
+#[derive(thiserror::Error, Debug)]
+pub enum AgentError {
+    /// The pin directory cannot be used.
+    #[error(
+        "cannot use {path} for pinned maps: {source}; mount a BPF file system there: mount -t bpf bpf /sys/fs/bpf"
+    )]
+    PinDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The programs were refused.
+    #[error(
+        "the kernel refused the eBPF programs: {0}; dyscod needs Linux 5.10 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    Load(#[from] aya::EbpfError),
+    /// A program was refused.
+    #[error("the kernel refused the eBPF program {name}: {source}")]
+    Program {
+        /// Its name.
+        name: &'static str,
+        /// Why, with the verifier's words.
+        source: Box<aya::programs::ProgramError>,
+    },
+    /// The object lacks a part: a build that does not fit this daemon.
+    #[error("the eBPF object has no {0}: it was built for another version")]
+    Missing(&'static str),
+    /// An interface cannot be attached to.
+    #[error("cannot attach to interface {interface}: {source}")]
+    Attach {
+        /// Its name.
+        interface: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A map operation failed.
+    #[error("cannot {operation} in map {map}: {source}")]
+    Map {
+        /// What was tried.
+        operation: &'static str,
+        /// Which map.
+        map: &'static str,
+        /// Why.
+        source: aya::maps::MapError,
+    },
+    /// The session array cannot be mapped into memory.
+    #[error("cannot map the session array into memory: {0}")]
+    Memory(#[source] nix::errno::Errno),
+    /// A route cannot be looked up.
+    #[error("cannot look up the route to {to}: {source}")]
+    Route {
+        /// The destination.
+        to: std::net::IpAddr,
+        /// Why.
+        source: Box<rtnetlink::Error>,
+    },
+    /// There is no route.
+    #[error("there is no route to {0}")]
+    NoRoute(std::net::IpAddr),
+    /// A socket of the system failed.
+    #[error("cannot {operation}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The five-tuple of a new path is in use.
+    #[error("the five-tuple {0:?} is in use")]
+    PathInUse(dysco_common::FlowKey),
+}

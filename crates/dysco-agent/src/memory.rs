@@ -1,0 +1,180 @@
+//! The session array, mapped into this process: control of the data plane is
+//! a few stores, without a system call.
+//!
+//! All unsafe code of the session table is here. The programs write the same
+//! memory on other CPUs; every access is volatile or atomic, and a copy of an
+//! entry may mix moments, which its readers must bear.
+
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use dysco_common::session::Two;
+use dysco_common::{Session, State};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::error::AgentError;
+
+/// The mapped array.
+pub struct Memory {
+    base: NonNull<Session>,
+    len: u32,
+    bytes: usize,
+}
+
+// SAFETY: the memory is shared with the kernel anyway; all access goes through
+// atomics and volatile reads.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps the array behind `fd`, of `len` entries.
+    pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
+        let page = 4096;
+        let bytes = (len as usize * size_of::<Session>()).div_ceil(page) * page;
+        let length =
+            NonZeroUsize::new(bytes).ok_or(AgentError::Memory(nix::errno::Errno::EINVAL))?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a fresh mapping of a map made with BPF_F_MMAPABLE; nothing
+        // else of this process lies there.
+        let base = unsafe { mmap(None, length, prot, MapFlags::MAP_SHARED, fd, 0) }
+            .map_err(AgentError::Memory)?;
+        Ok(Memory {
+            base: base.cast(),
+            len,
+            bytes,
+        })
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    fn at(&self, slot: u32) -> *mut Session {
+        assert!(slot < self.len, "slot {slot} of {}", self.len);
+        // SAFETY: within the mapping, by the line above.
+        unsafe { self.base.as_ptr().add(slot as usize) }
+    }
+
+    fn word(&self, field: *mut u32) -> &AtomicU32 {
+        // SAFETY: `field` is an aligned word of the mapping, which lives as
+        // long as `self`.
+        unsafe { AtomicU32::from_ptr(field) }
+    }
+
+    fn flag(&self, field: *mut u8) -> &AtomicU8 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU8::from_ptr(field) }
+    }
+
+    /// A copy of an entry.
+    pub fn read(&self, slot: u32) -> Session {
+        // SAFETY: `at` gives a valid entry; every bit pattern is a `Session`.
+        unsafe { ptr::read_volatile(self.at(slot)) }
+    }
+
+    /// The state of a slot.
+    pub fn state(&self, slot: u32) -> Option<State> {
+        // SAFETY: the address of a field of a valid entry.
+        let field = unsafe { &raw mut (*self.at(slot)).state };
+        State::from_word(self.word(field).load(Ordering::Acquire))
+    }
+
+    /// Switches the state. What was written before is seen before.
+    pub fn set_state(&self, slot: u32, state: State) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).state };
+        self.word(field).store(state as u32, Ordering::Release);
+    }
+
+    /// Writes fields that the programs do not look at in the present state.
+    pub fn write(&self, slot: u32, f: impl FnOnce(&mut Session)) {
+        let p = self.at(slot);
+        let mut s = self.read(slot);
+        f(&mut s);
+        // SAFETY: valid fields of a valid entry. Only those of the new path are
+        // written back, so that what the programs learn meanwhile is kept.
+        unsafe {
+            ptr::write_volatile(&raw mut (*p).path, s.path);
+            ptr::write_volatile(&raw mut (*p).ifindex, s.ifindex);
+            ptr::write_volatile(&raw mut (*p).translation, s.translation);
+            ptr::write_volatile(&raw mut (*p).two, s.two);
+            ptr::write_volatile(&raw mut (*p).new_packets, s.new_packets);
+        }
+    }
+
+    /// Bounds the window of the old path; 0 lifts the bound.
+    pub fn set_clamp(&self, slot: u32, bytes: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).clamp };
+        self.word(field).store(bytes, Ordering::Release);
+    }
+
+    fn two(&self, slot: u32) -> *mut Two {
+        // SAFETY: as in `state`.
+        unsafe { &raw mut (*self.at(slot)).two }
+    }
+
+    /// Sets the cutoff: where the next packet finds it, or, if none comes, at
+    /// what was sent last. Returns it.
+    pub fn cut(&self, slot: u32) -> u32 {
+        let p = self.at(slot);
+        let two = self.two(slot);
+        // SAFETY: addresses of fields of a valid entry.
+        let (armed, set, cut_out, snd_max) = unsafe {
+            (
+                self.flag(&raw mut (*two).cut_armed),
+                self.flag(&raw mut (*two).cut_set),
+                self.word(&raw mut (*p).cut_out),
+                self.word(&raw mut (*p).snd_max),
+            )
+        };
+        armed.store(1, Ordering::SeqCst);
+        // A packet that passed just before the line above may still have to
+        // move snd_max. Being wrong about it is safe (the proxy is not believed
+        // about bytes from the cutoff on) but costs a retransmission.
+        for _ in 0..200 {
+            std::hint::spin_loop();
+        }
+        let highest = snd_max.load(Ordering::SeqCst);
+        if set.load(Ordering::SeqCst) == 0 {
+            cut_out.store(highest, Ordering::SeqCst);
+            set.store(1, Ordering::SeqCst);
+        }
+        cut_out.load(Ordering::SeqCst)
+    }
+
+    /// Tells the programs where the new path's incoming data begins. Returns
+    /// whether the local end has acknowledged all before it already.
+    pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
+        let p = self.at(slot);
+        let two = self.two(slot);
+        // SAFETY: addresses of fields of a valid entry.
+        let (cut_in, set, drained, snd_ack) = unsafe {
+            (
+                self.word(&raw mut (*p).cut_in),
+                self.flag(&raw mut (*two).cut_in_set),
+                self.flag(&raw mut (*two).drained),
+                self.word(&raw mut (*p).snd_ack),
+            )
+        };
+        cut_in.store(cutoff, Ordering::SeqCst);
+        set.store(1, Ordering::SeqCst);
+        let done = !dysco_common::seq::before(snd_ack.load(Ordering::SeqCst), cutoff);
+        if done {
+            drained.store(1, Ordering::SeqCst);
+        }
+        done || drained.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`, of that length; no reference to it
+        // outlives `self`.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,209 @@
+//! Packets for the local end, on their way in.
+
+use aya_ebpf::programs::TcContext;
+use dysco_common::seq::after;
+use dysco_common::session::{Session, State, translation};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
+use dysco_common::two_paths::{self, OldIncoming};
+use dysco_common::{Counter, EventKind, FlowRef, Path};
+
+use crate::Verdict;
+use crate::learn;
+use crate::maps::{self, Run, Scratch, count};
+use crate::packet::{Direction, Packet, parse};
+use crate::write::{self, Change};
+
+/// Judges an incoming packet.
+#[inline(always)]
+pub fn run(ctx: TcContext) -> Verdict {
+    let Some(Scratch {
+        packet: p,
+        change: c,
+    }) = maps::scratch(Run::Ingress)
+    else {
+        return Verdict::Pass;
+    };
+    if parse(&ctx, Direction::In, p).is_none() {
+        return Verdict::Pass;
+    }
+    match decide(&ctx, p, c) {
+        Decision::Leave(verdict) => verdict,
+        Decision::Write { counter, failure } => {
+            if write::apply(&ctx, p, c) {
+                counter.map(count);
+                Verdict::Changed
+            } else {
+                dropped(failure)
+            }
+        }
+    }
+}
+
+/// What is to be done with a packet.
+enum Decision {
+    /// Nothing.
+    Leave(Verdict),
+    /// Put the change in, count it, or count the failure.
+    Write {
+        counter: Option<Counter>,
+        failure: Counter,
+    },
+}
+
+#[inline(always)]
+fn decide(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
+    let syn = p.seg.has(SYN);
+    if syn && !learn::syn(ctx, p, Direction::In) {
+        count(Counter::Unreadable);
+    }
+    let Some(flow) = maps::flow(&p.key) else {
+        return Decision::Leave(Verdict::Pass);
+    };
+    let Some(s) = maps::session(flow.slot) else {
+        return Decision::Leave(Verdict::Pass);
+    };
+    let state = State::from_word(s.state);
+    if flow.path == Path::New as u32 {
+        return match state {
+            Some(State::TwoPaths) if !syn => from_new_path(s, p, c, &flow, true),
+            Some(State::NewPath) if !syn => from_new_path(s, p, c, &flow, false),
+            // No socket knows this five-tuple: its answer would be a reset.
+            _ => Decision::Leave(dropped(Counter::DroppedStray)),
+        };
+    }
+    if syn {
+        return Decision::Leave(Verdict::Pass);
+    }
+    match state {
+        Some(State::Tracked | State::Opening) => {
+            track(s, p, &flow);
+            if s.clamp > 0 {
+                from_old_path(s, p, c)
+            } else {
+                Decision::Leave(Verdict::Pass)
+            }
+        }
+        Some(State::TwoPaths) => {
+            if !two_paths::proxy_ends(s, &p.seg) {
+                track(s, p, &flow);
+            }
+            from_old_path(s, p, c)
+        }
+        Some(State::NewPath) => Decision::Leave(dropped(Counter::DroppedLateOld)),
+        Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
+        Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
+    }
+}
+
+#[inline(always)]
+fn dropped(why: Counter) -> Verdict {
+    count(why);
+    Verdict::Drop
+}
+
+/// Takes in what a segment on the session's own five-tuple teaches.
+#[inline(always)]
+fn track(s: &mut Session, p: &Packet, flow: &FlowRef) {
+    let end = p.seg.end();
+    if after(end, s.rcv_max) {
+        s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
+        s.rcv_max = end;
+    }
+    if p.seg.has(ACK) && after(p.seg.ack, s.rcv_ack) {
+        s.rcv_ack = p.seg.ack;
+    }
+    if p.header.starts_with_timestamps() {
+        s.tsval_in = p.header.timestamps().0;
+    }
+    if p.seg.flags & (FIN | RST) != 0 {
+        ends(s, p, flow);
+    }
+}
+
+#[inline(always)]
+fn ends(s: &mut Session, p: &Packet, flow: &FlowRef) {
+    if p.seg.has(RST) {
+        s.life.reset = 1;
+        maps::tell(EventKind::Reset, flow.slot);
+    } else {
+        s.life.fin_in = 1;
+    }
+}
+
+/// Delivers a segment of the old path with the window it may announce.
+#[inline(always)]
+fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
+    let OldIncoming::Deliver { ack, window, flags } =
+        two_paths::old_incoming(s, &p.seg, s.remote_wscale())
+    else {
+        return Decision::Leave(dropped(Counter::DroppedLateOld));
+    };
+    if ack == p.seg.ack && window == p.seg.window && flags == p.seg.flags {
+        return Decision::Leave(Verdict::Pass);
+    }
+    c.edit = Edit {
+        sport: p.key.remote_port,
+        dport: p.key.local_port,
+        seq: p.seg.seq,
+        ack,
+        window,
+        flags,
+        strip: if ack == p.seg.ack { 0 } else { edit::SACK },
+        ..Edit::default()
+    };
+    c.src = p.key.remote;
+    c.dst = p.key.local;
+    c.clear_ect = 0;
+    c.pseudo = 0;
+    Decision::Write {
+        counter: None,
+        failure: Counter::DroppedError,
+    }
+}
+
+/// Translates a segment of the new path for the local end.
+#[inline(always)]
+fn from_new_path(
+    s: &mut Session,
+    p: &Packet,
+    c: &mut Change,
+    flow: &FlowRef,
+    two_paths: bool,
+) -> Decision {
+    let mut e = s.translation.incoming(&p.seg, &s.key);
+    if p.seg.flags & (FIN | RST) != 0 {
+        ends(s, p, flow);
+    }
+    s.new_packets = s.new_packets.wrapping_add(1);
+    if two_paths {
+        let seg = Segment {
+            seq: e.seq,
+            ack: e.ack,
+            window: e.window,
+            ..p.seg
+        };
+        let judged = two_paths::new_incoming(s, &seg, s.remote_wscale());
+        s.two.new_heard = 1;
+        if seg.has(ACK) && !seg.has(RST) {
+            s.edge = judged.edge;
+            s.two.edge_set = 1;
+        }
+        if !judged.deliver {
+            return Decision::Leave(dropped(Counter::AckWithheld));
+        }
+        e.ack = judged.ack;
+        e.window = judged.window;
+        if judged.strip_sack {
+            e.strip |= edit::SACK;
+        }
+    }
+    c.edit = e;
+    c.src = s.key.remote;
+    c.dst = s.key.local;
+    c.clear_ect = s.translation.flags & translation::STRIP_ECN;
+    c.pseudo = 0;
+    Decision::Write {
+        counter: Some(Counter::Translated),
+        failure: Counter::DroppedUnparsed,
+    }
+}

@@ -1,0 +1,164 @@
+//! What a session's SYN and SYN-ACK teach.
+
+use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
+use aya_ebpf::programs::TcContext;
+use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
+use dysco_common::tcp::ACK;
+use dysco_common::{Counter, EventKind, FlowKey};
+
+use crate::maps::{self, RULES};
+use crate::packet::{Direction, Packet, load_options};
+
+/// MSS where the option is absent (RFC 9293, 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+const DEFAULT_MSS_V6: u16 = 1220;
+
+/// Does the configuration ask for this session? Rules are held against the end
+/// that is being opened to.
+#[inline(always)]
+fn wanted(key: &FlowKey, dir: Direction) -> bool {
+    let Some(rules) = RULES.get(0) else {
+        return false;
+    };
+    let (addr, port) = match dir {
+        Direction::Out => (&key.remote, key.remote_port),
+        Direction::In => (&key.local, key.local_port),
+    };
+    let port = u16::from_be(port);
+    if rules.len == 0 {
+        return true;
+    }
+    for (i, r) in rules.rules.iter().enumerate() {
+        if i as u32 >= rules.len {
+            break;
+        }
+        if r.matches(addr, port) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes in a segment with SYN. It always passes. A function of its own in the
+/// kernel, where each must return a number.
+#[inline(never)]
+pub fn syn(ctx: &TcContext, p: &mut Packet, dir: Direction) -> bool {
+    if load_options(ctx, p).is_err() {
+        return false;
+    }
+    if p.seg.has(ACK) {
+        answer(p, dir);
+    } else {
+        open(p, dir);
+    }
+    true
+}
+
+#[inline(always)]
+fn take_offer(p: &Packet, to: &mut Offer) -> bool {
+    let default_mss = if p.v6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
+    p.header.offer(default_mss, to).is_ok()
+}
+
+#[inline(always)]
+fn open(p: &Packet, dir: Direction) {
+    let known = maps::flow(&p.key);
+    if let Some(f) = known
+        && let Some(s) = maps::session(f.slot)
+        && s.state == State::Opening as u32
+    {
+        // A retransmission, or the port used again before anything answered.
+        begin(s, p, dir);
+        return;
+    }
+    if !wanted(&p.key, dir) {
+        return;
+    }
+    // A new SYN on a known five-tuple: the session before it has ended. Its
+    // entry keeps its slot until user space collects it.
+    let slot = maps::claim(&p.key, known.is_some());
+    match slot.and_then(maps::session) {
+        Some(s) => {
+            begin(s, p, dir);
+            maps::count(Counter::Tracked);
+        }
+        None => {
+            maps::count(Counter::NoRoom);
+            maps::tell(EventKind::NoRoom, u32::MAX);
+        }
+    }
+}
+
+/// Starts an entry. Options that do not parse leave the offer unseen, and the
+/// session is then never changed.
+#[inline(always)]
+fn begin(s: &mut Session, p: &Packet, dir: Direction) {
+    // SAFETY: no arguments, no effects.
+    s.created_ns = unsafe { bpf_ktime_get_boot_ns() };
+    s.bytes_out = 0;
+    s.bytes_in = 0;
+    s.two = Two::default();
+    s.clamp = 0;
+    s.new_packets = 0;
+    s.tsval_in = 0;
+    s.tsval_out = 0;
+    s.key = p.key;
+    s.path = FlowKey::default();
+    s.translation = Translation::default();
+    s.ifindex = 0;
+    s.local = Offer::default();
+    s.remote = Offer::default();
+    s.life = Life::default();
+    (s.snd_max, s.rcv_max, s.snd_ack, s.rcv_ack) = (0, 0, 0, 0);
+    let end = p.seg.end();
+    let parsed = match dir {
+        Direction::Out => {
+            s.life.opened_here = 1;
+            s.snd_max = end;
+            s.rcv_ack = p.seg.seq;
+            take_offer(p, &mut s.local)
+        }
+        Direction::In => {
+            s.rcv_max = end;
+            s.snd_ack = p.seg.seq;
+            take_offer(p, &mut s.remote)
+        }
+    };
+    if !parsed {
+        s.local.flags = 0;
+        s.remote.flags = 0;
+    }
+    s.state = State::Opening as u32;
+}
+
+#[inline(always)]
+fn answer(p: &Packet, dir: Direction) {
+    let Some(f) = maps::flow(&p.key) else { return };
+    let Some(s) = maps::session(f.slot) else {
+        return;
+    };
+    if s.state != State::Opening as u32 {
+        return;
+    }
+    let end = p.seg.end();
+    let parsed = match dir {
+        Direction::Out => {
+            s.snd_max = end;
+            s.snd_ack = p.seg.ack;
+            s.rcv_ack = p.seg.seq;
+            take_offer(p, &mut s.local)
+        }
+        Direction::In => {
+            s.rcv_max = end;
+            s.rcv_ack = p.seg.ack;
+            s.snd_ack = p.seg.seq;
+            take_offer(p, &mut s.remote)
+        }
+    };
+    if !parsed {
+        s.local.flags = 0;
+        s.remote.flags = 0;
+    }
+    s.state = State::Tracked as u32;
+    maps::tell(EventKind::Opened, f.slot);
+}
