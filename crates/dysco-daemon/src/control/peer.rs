@@ -75,7 +75,9 @@ async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownRea
     let (link, frames) = timeout(HANDSHAKE, handshake)
         .await
         .unwrap_or(Err(DownReason::NoAnswer(HANDSHAKE.as_millis() as u64)))?;
-    Ok(registry.add(link, frames).await)
+    let own = registry.add(link, frames).await;
+    // The peer may have connected meanwhile: all keep to the older one.
+    Ok(registry.link(to).unwrap_or(own))
 }
 
 async fn connect(

@@ -1,1 +1,5 @@
-//! t
+//! Daemons on loopback addresses, each with a certificate of its own.
+
+mod hostile;
+mod lab;
+mod peers;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
 use rustls::RootCertStore;
 use rustls::client::Resumption;
@@ -56,12 +57,19 @@ pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlE
 }
 
 /// A daemon that was restarted must be able to tell peers that it knows
-/// nothing of their connections: the key of those resets outlives it.
+/// nothing of their connections: the keys by which it recognizes these, and
+/// proves itself, outlive it.
 pub fn endpoint(credentials: &Credentials) -> quinn::EndpointConfig {
     let secret = hmac::Key::new(hmac::HMAC_SHA256, credentials.key.secret_der());
-    let derived = hmac::sign(&secret, b"dysco/1 stateless reset");
-    let key = hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref());
-    quinn::EndpointConfig::new(Arc::new(key))
+    let derive = |label: &[u8]| hmac::sign(&secret, label);
+    let reset = derive(b"dysco/1 stateless reset");
+    let reset = hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref());
+    let ids = derive(b"dysco/1 connection ids");
+    let ids = ids.as_ref().iter().take(8);
+    let ids = ids.fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+    let mut config = quinn::EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config
 }
 
 fn provider() -> Arc<CryptoProvider> {
