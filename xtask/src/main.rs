@@ -1,2 +1,33 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: all that is done with this repository.
+
+mod build;
+mod demo;
+mod setup;
+mod shell;
+mod test;
+
+use anyhow::Result;
+use clap::Parser;
+
+/// What is done with this repository. Each command installs what it misses.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Command {
+    /// Install the programs that the other commands need
+    Setup(setup::Setup),
+    /// Build everything
+    Build(build::Build),
+    /// Run all tests; arguments go to cargo nextest
+    Test(test::Test),
+    /// Take a real HAProxy out of live connections, and show it
+    Demo(demo::Demo),
+}
+
+fn main() -> Result<()> {
+    match Command::parse() {
+        Command::Setup(setup) => setup.run(),
+        Command::Build(build) => build.run(),
+        Command::Test(test) => test.run(),
+        Command::Demo(demo) => demo.run(),
+    }
+}

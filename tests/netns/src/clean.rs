@@ -1,5 +1,5 @@
-//! Removing the labs' folders when the process is interrupted. All else of a
-//! lab ends with the process by itself.
+//! Removing the labs' folders when the process is interrupted, and reaping its
+//! children. All else of a lab ends with the process by itself.
 
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, Once};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static CHILDREN: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 static BELL: AtomicI32 = AtomicI32::new(-1);
 const HEARD: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
@@ -25,18 +28,39 @@ pub(crate) fn remember(folder: &Path) -> Result<()> {
     let mut heard = Ok(());
     ONCE.call_once(|| heard = hear());
     heard?;
-    folders().push(folder.into());
+    lock(&FOLDERS).push(folder.into());
     Ok(())
 }
 
 pub(crate) fn forget(folder: &Path) {
-    folders().retain(|f| f != folder);
+    lock(&FOLDERS).retain(|f| f != folder);
 }
 
-fn folders() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
-    FOLDERS
+/// Kills and reaps this child if the process is interrupted before
+/// [`forget_child`]. It would die anyway, but not every init reaps.
+pub(crate) fn remember_child(child: Pid) {
+    lock(&CHILDREN).push(child);
+}
+
+pub(crate) fn forget_child(child: Pid) {
+    lock(&CHILDREN).retain(|c| *c != child);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Ends what the process began, as far as that does not end by itself.
+fn clean() {
+    for child in lock(&CHILDREN).iter() {
+        let _ = killpg(*child, Signal::SIGKILL);
+        let _ = waitpid(*child, None);
+    }
+    for folder in lock(&FOLDERS).iter() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
 }
 
 fn hear() -> Result<()> {
@@ -46,9 +70,7 @@ fn hear() -> Result<()> {
     std::thread::spawn(move || {
         let mut byte = [0];
         while !matches!(nix::unistd::read(&read, &mut byte), Ok(1)) {}
-        folders()
-            .iter()
-            .for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+        clean();
         end_by(i32::from(byte[0]));
     });
     let action = SigAction::new(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::link::{Family, Role};
-use crate::{Host, Lab, Process, Program};
+use crate::{Host, Lab, Process, Program, Ran};
 
 /// Finds one of this workspace's own programs or libraries: in the folder
 /// that `DYSCO_BIN_DIR` names, or where this program itself was built.
@@ -36,13 +36,19 @@ pub struct Daemon {
 }
 
 impl Fleet {
-    /// Makes an authority for the lab.
+    /// Makes an authority for the lab, with the programs that were built
+    /// along with this one.
     pub fn new(lab: &Lab) -> Result<Fleet> {
-        let dir = lab.dir().join("pki");
+        let dyscod = built("dyscod")?;
+        Fleet::with_programs(lab, dyscod.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// The same with the programs of a folder.
+    pub fn with_programs(lab: &Lab, programs: &Path) -> Result<Fleet> {
         let fleet = Fleet {
-            dir,
-            dyscod: built("dyscod")?,
-            dyscoctl: built("dyscoctl")?,
+            dir: lab.dir().join("pki"),
+            dyscod: programs.join("dyscod"),
+            dyscoctl: programs.join("dyscoctl"),
         };
         fleet.pki(
             &lab.router,
@@ -74,8 +80,7 @@ impl Fleet {
         let file = host.dir().join("dyscod.toml");
         let text = format!(
             "[host]\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"eth0\"]\n\n\
-             [control]\nca = \"{out}/ca.crt\"\ncertificate = \"{out}/host.crt\"\n\
-             key = \"{out}/host.key\"\n\n{extra}\n"
+             [control]\npki_dir = \"{out}\"\n\n{extra}\n"
         );
         fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
         Ok(file)
@@ -101,6 +106,11 @@ impl Fleet {
     /// Runs `dyscoctl` on a host to its end; what it printed.
     pub fn dyscoctl(&self, host: &Host, words: &[&str]) -> Result<String> {
         host.output(&self.dyscoctl.to_string_lossy(), words)
+    }
+
+    /// The same, however it ends: its exit codes have meanings.
+    pub fn try_dyscoctl(&self, host: &Host, words: &[&str]) -> Result<Ran> {
+        host.ran(&self.dyscoctl.to_string_lossy(), words)
     }
 
     /// Runs `dyscoctl … -o json`; what it printed, parsed.

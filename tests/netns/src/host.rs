@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 
 use crate::isolate::isolate;
-use crate::process::{Process, Program};
+use crate::process::{Process, Program, Ran};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -136,6 +136,13 @@ impl Host {
     /// tells what it said.
     pub fn output(&self, program: &str, args: &[&str]) -> Result<String> {
         self.input(program, args, "")
+    }
+
+    /// Runs a short command to its end, however it ends.
+    pub fn ran(&self, program: &str, args: &[&str]) -> Result<Ran> {
+        let command = Program::new(program).args(args);
+        self.run(move || command.run(""))
+            .with_context(|| format!("on host {}", self.name))
     }
 
     /// As [`Host::output`], with `input` as its standard input.

@@ -31,4 +31,4 @@ pub use host::Host;
 pub use isolate::require_root;
 pub use lab::{Builder, Lab};
 pub use link::{Family, HostOptions, Role};
-pub use process::{Process, Program};
+pub use process::{Process, Program, Ran};

@@ -13,16 +13,16 @@ use crate::{Host, Process, Program};
 /// What `GET /ping` answers.
 pub const PONG: &str = "pong, and enough bytes to look like an answer of some service";
 /// Bytes of `/block`; `/endless` is this block again and again.
-pub const BLOCK: u64 = 64 << 20;
+pub const BLOCK: u64 = 256 << 20;
 /// Seed of the [`Pattern`] of `/block`.
 pub const BLOCK_SEED: u64 = 0xb10c;
 
 /// In memory, and seen by this host alone: it goes when the host goes.
 const ROOT: &str = "/run/www";
-const REPEATS: usize = 20_000;
+const REPEATS: usize = 1000;
 
-/// A running nginx. `/endless` is one response of more than a terabyte,
-/// `/ping` a short answer, and `PUT /up/NAME` stores a body.
+/// A running nginx. `/endless` is one response of a quarter of a
+/// terabyte, `/ping` a short answer, and `PUT /up/NAME` stores a body.
 pub struct Nginx {
     /// The program itself: one process, one thread.
     pub process: Process,
@@ -64,7 +64,8 @@ fn make_files() -> Result<()> {
         block.write_all(&buffer)?;
     }
     // A page that includes the block many times, one after the other: a
-    // response without end for 64 MiB of memory.
+    // response of a quarter of a terabyte from a quarter of a gigabyte. nginx
+    // looks through the whole page at each step, so a longer one gets slow.
     let include = r#"<!--#include virtual="/block" wait="yes" -->"#;
     Ok(fs::write(
         format!("{ROOT}/endless"),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, sigprocmask};
 use nix::unistd::Pid;
 
-use crate::wait;
+use crate::{clean, wait};
 
 /// A program to be run on a host.
 #[derive(Clone, Debug)]
@@ -83,6 +83,9 @@ impl Program {
         command
             .args(&self.args)
             .envs(self.env.iter().map(|(k, v)| (k, v)));
+        // Where a user's PATH leaves out the administrator's programs.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", path + ":/usr/local/sbin:/usr/sbin:/sbin");
         command.process_group(0);
         // SAFETY: the closure only makes system calls, as a forked child may.
         unsafe { command.pre_exec(tie_to_parent) };
@@ -90,6 +93,21 @@ impl Program {
     }
 
     pub(crate) fn output(&self, input: &str) -> Result<String> {
+        let ran = self.run(input)?;
+        let Ran {
+            code,
+            stdout,
+            stderr,
+        } = &ran;
+        ensure!(
+            ran.code == Some(0),
+            "{self}: exit code {code:?}: {} {stdout}",
+            stderr.trim()
+        );
+        Ok(ran.stdout)
+    }
+
+    pub(crate) fn run(&self, input: &str) -> Result<Ran> {
         let what = || format!("failed to run {self}");
         let mut command = self.command();
         command
@@ -102,16 +120,25 @@ impl Program {
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
         let out = child.wait_with_output().with_context(what)?;
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let error = String::from_utf8_lossy(&out.stderr);
-        ensure!(
-            out.status.success(),
-            "{self}: {}: {} {text}",
-            out.status,
-            error.trim()
-        );
-        Ok(text)
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
+        Ok(Ran {
+            code: out.status.code(),
+            stdout,
+            stderr,
+        })
     }
+}
+
+/// What a program that ran to its end left behind.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained of.
+    pub stderr: String,
 }
 
 impl std::fmt::Display for Program {
@@ -151,11 +178,13 @@ impl Process {
         let child = command
             .spawn()
             .with_context(|| format!("failed to start {program}"))?;
-        Ok(Process {
+        let process = Process {
             child,
             name: program.name,
             log,
-        })
+        };
+        clean::remember_child(process.pid());
+        Ok(process)
     }
 
     /// Its process id.
@@ -235,6 +264,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        clean::forget_child(self.pid());
         let _ = self.kill();
     }
 }

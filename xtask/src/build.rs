@@ -1,0 +1,45 @@
+//! `cargo xtask build`.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{setup, shell};
+
+/// Build everything.
+#[derive(Args)]
+pub struct Build {
+    /// Optimise fully
+    #[arg(long)]
+    release: bool,
+}
+
+impl Build {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        setup::ensure()?;
+        everything(self.release)
+    }
+}
+
+/// Builds the workspace, whose eBPF programs `dysco-agent` builds along.
+pub fn everything(release: bool) -> Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args(["build", "--workspace", "--exclude", "dysco-ebpf"]);
+    cargo.args(release.then_some("--release"));
+    shell::run(&mut cargo)
+}
+
+/// Builds what runs on a host, fully optimised.
+pub fn programs(quiet: bool) -> Result<()> {
+    let mut cargo = shell::cargo();
+    cargo.args([
+        "build",
+        "--release",
+        "-p",
+        "dysco-daemon",
+        "-p",
+        "dysco-splice-preload",
+    ]);
+    cargo.args(quiet.then_some("--quiet"));
+    shell::run(&mut cargo)
+}

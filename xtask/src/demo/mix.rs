@@ -1,0 +1,133 @@
+//! The traffic of a phase: downloads, uploads and requests, all checked.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use dysco_netns::http::{Traffic, download, requests, upload};
+
+use super::stage::Stage;
+
+/// Bytes a second of all uploads together: what they store is memory.
+const UPLOADS: u64 = 24 << 20;
+
+/// Sessions of three kinds.
+pub struct Mix {
+    downloads: Vec<Traffic>,
+    uploads: Vec<(u64, Traffic)>,
+    requests: Vec<Traffic>,
+}
+
+/// An upload that has ended.
+pub struct Stored {
+    pub name: String,
+    pub seed: u64,
+    pub bytes: u64,
+}
+
+/// How a mix ended.
+pub struct Ended<T> {
+    /// Bytes that arrived and were checked.
+    pub bytes: u64,
+    /// What nginx should have stored.
+    pub uploads: Vec<Stored>,
+    /// What went wrong.
+    pub troubles: Vec<String>,
+    /// What was asked for while the downloads still ran.
+    pub last_word: Option<T>,
+}
+
+impl Mix {
+    /// Opens so many sessions, an eighth of them for requests, a quarter for
+    /// uploads, and the rest for downloads.
+    pub fn start(stage: &Stage, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
+        let client = &stage.lab.client;
+        let (asking, storing) = ((sessions / 8).max(1), (sessions / 4).max(1));
+        let requests = (0..asking).map(|i| requests(client, to, &format!("{name}-requests-{i}")));
+        let rate = UPLOADS / storing as u64;
+        let uploads = (0..storing as u64).map(|seed| {
+            let upload = upload(client, to, &format!("{name}-upload-{seed}"), seed, rate)?;
+            Ok((seed, upload))
+        });
+        let rest = 0..sessions - asking - storing;
+        let downloads = rest.map(|i| download(client, to, &format!("{name}-download-{i}")));
+        Ok(Mix {
+            requests: requests.collect::<Result<_>>()?,
+            uploads: uploads.collect::<Result<_>>()?,
+            downloads: downloads.collect::<Result<_>>()?,
+        })
+    }
+
+    fn bulk(&self) -> impl Iterator<Item = &Traffic> {
+        self.downloads
+            .iter()
+            .chain(self.uploads.iter().map(|(_, traffic)| traffic))
+    }
+
+    /// Holds the downloads and uploads where they are, or lets them go on.
+    pub fn hold_bulk(&self, on: bool) {
+        self.bulk().for_each(|traffic| traffic.gauge.pause(on));
+    }
+
+    /// Bytes of all bodies so far.
+    pub fn bytes(&self) -> u64 {
+        self.bulk()
+            .chain(&self.requests)
+            .map(|traffic| traffic.gauge.bytes())
+            .sum()
+    }
+
+    /// The nanoseconds that each request took since the last call.
+    pub fn take_latencies(&self) -> Vec<u32> {
+        self.requests
+            .iter()
+            .flat_map(|traffic| traffic.gauge.take_latencies())
+            .collect()
+    }
+
+    /// Ends all but the downloads well, asks for a last word, and cuts those
+    /// off, as a response without end must be.
+    pub fn finish<T>(self, last_word: impl FnOnce() -> Result<T>) -> Ended<T> {
+        let mut ended = Ended {
+            bytes: 0,
+            uploads: vec![],
+            troubles: vec![],
+            last_word: None,
+        };
+        for traffic in self.requests {
+            ended.take(traffic);
+        }
+        self.uploads.iter().for_each(|(_, traffic)| traffic.stop());
+        for (seed, traffic) in self.uploads {
+            let name = traffic.name().to_owned();
+            if let Some(bytes) = ended.take(traffic) {
+                ended.uploads.push(Stored { name, seed, bytes });
+            }
+        }
+        match last_word() {
+            Ok(word) => ended.last_word = Some(word),
+            Err(error) => ended.troubles.push(format!("{error:#}")),
+        }
+        self.downloads.iter().for_each(Traffic::stop);
+        for traffic in self.downloads {
+            ended.take(traffic);
+        }
+        ended
+    }
+}
+
+impl<T> Ended<T> {
+    fn take(&mut self, traffic: Traffic) -> Option<u64> {
+        let bytes = traffic.gauge.bytes();
+        self.bytes += bytes;
+        match traffic.finish() {
+            Ok(all) => {
+                self.bytes += all - bytes;
+                Some(all)
+            }
+            Err(error) => {
+                self.troubles.push(format!("{error:#}"));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `cargo xtask demo`.
+
+mod mix;
+mod plot;
+mod removal;
+mod report;
+mod stage;
+mod watch;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{build, setup, shell};
+use mix::{Mix, Stored};
+use removal::Removal;
+use report::{Measured, Report};
+use stage::Stage;
+use watch::{Phase, Watch};
+
+/// Take a real HAProxy out of live connections, and show it.
+#[derive(Args)]
+pub struct Demo {
+    /// Print only one JSON object, at the end
+    #[arg(long)]
+    json: bool,
+    /// How long each of before, after and direct is measured
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=30))]
+    seconds: u64,
+    /// How many sessions run through the proxy
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=500))]
+    sessions: u64,
+    /// Where the plot goes; by default into cargo's target folder
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Without dyscod: the same traffic, and nothing is removed
+    #[arg(long)]
+    plain: bool,
+}
+
+/// Time for traffic to settle after a change, which is not measured.
+const SETTLE: Duration = Duration::from_millis(500);
+
+impl Demo {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        dysco_netns::require_root()?;
+        setup::ensure()?;
+        let programs = shell::target()?.join("release");
+        if !self.plain {
+            build::programs(self.json)?;
+        }
+        let plot = match &self.plot {
+            Some(file) => file.clone(),
+            None => shell::target()?.join(format!("demo/{}.svg", std::process::id())),
+        };
+        let report = self.play(Stage::build((!self.plain).then_some(&programs))?, &plot)?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report.json())?);
+        } else {
+            println!("{}", report.text(&plot));
+        }
+        ensure!(report.intact, "not every byte arrived as it was sent");
+        ensure!(self.plain || report.removed > 0, "HAProxy left no session");
+        Ok(())
+    }
+
+    fn play(&self, stage: Stage, plot: &std::path::Path) -> Result<Report> {
+        let mut watch = Watch::new(!self.json, stage.haproxy.id());
+        watch.say(&stage.summary());
+        let resets = stage.resets()?;
+        let mix = Mix::start(&stage, stage.proxied, self.sessions as usize, "session")?;
+        let before = self.measure(&mut watch, &mix, Phase::Before);
+        let removal = self.remove(&mut watch, &stage, &mix)?;
+        let packets = stage.lab.proxy_packets()?;
+        let after = self.measure(&mut watch, &mix, Phase::After);
+        let proxy_packets_after = stage.lab.proxy_packets()? - packets;
+        let stored = mix.finish(|| stage.resets());
+        let resets = stored.last_word.as_ref().map_or(0, |now| now - resets);
+        let troubles = check(&stage, stored.troubles, &stored.uploads);
+        let bytes = stored.bytes;
+        let direct = Mix::start(&stage, stage.direct, self.sessions as usize, "direct")?;
+        let measured = self.measure(&mut watch, &direct, Phase::Direct);
+        let ended = direct.finish(|| Ok(0));
+        let troubles = [troubles, check(&stage, ended.troubles, &ended.uploads)].concat();
+        plot::draw(plot, &watch.samples).context("failed to draw the plot")?;
+        stage.end(troubles.is_empty())?;
+        Ok(Report {
+            intact: troubles.is_empty(),
+            troubles,
+            bytes,
+            sessions: self.sessions as usize,
+            removed: removal.removed(),
+            refusals: removal.refusals(),
+            resets,
+            removal_ms: removal.percentiles_ms(),
+            before,
+            after,
+            direct: measured,
+            proxy_packets_after,
+        })
+    }
+
+    /// Two thirds of the time at full load, and the rest with the bulk held,
+    /// as the time that a request takes on a busy processor is a queue's.
+    fn measure(&self, watch: &mut Watch, mix: &Mix, phase: Phase) -> Measured {
+        let time = Duration::from_secs(self.seconds);
+        mix.hold_bulk(false);
+        watch.run(mix, Phase::Settling, SETTLE);
+        let busy = watch.run(mix, phase, time * 2 / 3);
+        mix.hold_bulk(true);
+        watch.run(mix, Phase::Settling, SETTLE);
+        let quiet = watch.run(mix, phase.quiet(), time / 3);
+        Measured {
+            goodput_bps: busy.goodput_bps,
+            latency_p50_us: quiet.latency_p50_us,
+            busy_latency_p50_us: busy.latency_p50_us,
+            proxy_cpu: busy.proxy_cpu,
+        }
+    }
+
+    /// Removes the proxy while all sessions are at full load.
+    fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Removal> {
+        mix.hold_bulk(false);
+        watch.run(mix, Phase::Settling, SETTLE);
+        let Some(fleet) = &stage.fleet else {
+            return Ok(Removal::default());
+        };
+        let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+        watch.say(&format!("proxy# dyscoctl {}", words.join(" ")));
+        let start = Instant::now();
+        let ran = fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
+        let removal = Removal::read(&ran)?;
+        watch.mark("removed");
+        watch.say(&removal.summary(start.elapsed()));
+        Ok(removal)
+    }
+}
+
+/// What went wrong with the traffic, the stored uploads included.
+fn check(stage: &Stage, mut troubles: Vec<String>, uploads: &[Stored]) -> Vec<String> {
+    for upload in uploads {
+        if let Err(error) = stage.verify(upload) {
+            troubles.push(format!("{error:#}"));
+        }
+    }
+    troubles
+}

@@ -1,0 +1,120 @@
+//! The hosts, and what runs on them for the whole demo.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::nginx::Nginx;
+use dysco_netns::pattern::Pattern;
+use dysco_netns::{Family, Lab, Process, Role, counters};
+
+use super::mix::Stored;
+
+/// Everything but the traffic. The fields end in this order.
+pub struct Stage {
+    /// HAProxy, under the shim where there is a fleet.
+    pub haproxy: Process,
+    nginx: Nginx,
+    daemons: Vec<Daemon>,
+    /// `dyscod` on the three hosts, unless the demo does without.
+    pub fleet: Option<Fleet>,
+    /// The hosts.
+    pub lab: Lab,
+    /// Where a session through HAProxy goes.
+    pub proxied: SocketAddr,
+    /// Where one without it goes.
+    pub direct: SocketAddr,
+}
+
+const TRACK: &str = "[[track]]\ndestination = \"10.0.0.0/8\"\n";
+
+impl Stage {
+    /// Builds the hosts and starts all; without programs, no `dyscod`.
+    pub fn build(programs: Option<&impl AsRef<Path>>) -> Result<Stage> {
+        let lab = Lab::builder("demo").build()?;
+        let (proxied, direct) = (
+            Role::Proxy.at(Family::V4, 8080),
+            Role::Server.at(Family::V4, 80),
+        );
+        let fleet = programs
+            .map(|p| Fleet::with_programs(&lab, p.as_ref()))
+            .transpose()?;
+        let mut daemons = Vec::new();
+        for role in Role::ALL {
+            let listener = format!("[[listener]]\naddress = \"{proxied}\"\ntransparent = true\n");
+            let extra = if role == Role::Proxy {
+                listener
+            } else {
+                String::new()
+            };
+            if let Some(fleet) = &fleet {
+                daemons.push(fleet.start(&lab, role, &format!("{TRACK}{extra}"))?);
+            }
+        }
+        let nginx = Nginx::start(&lab.server, direct.port())?;
+        let haproxy = Config::tcp(proxied, direct);
+        let haproxy = haproxy.start(&lab.proxy, |haproxy| match &fleet {
+            Some(fleet) => fleet.under_shim(haproxy),
+            None => haproxy,
+        })?;
+        Ok(Stage {
+            haproxy,
+            nginx,
+            daemons,
+            fleet,
+            lab,
+            proxied,
+            direct,
+        })
+    }
+
+    /// What was built, in a few lines.
+    pub fn summary(&self) -> String {
+        let with = |role: Role| {
+            let daemon = if self.fleet.is_some() { "dyscod, " } else { "" };
+            format!(
+                "{:8}{:10}{daemon}",
+                role.name(),
+                role.address(Family::V4).to_string()
+            )
+        };
+        let shim = if self.fleet.is_some() {
+            " under dyscoctl run"
+        } else {
+            ""
+        };
+        format!(
+            "hosts, joined by a router:\n  {}downloads, uploads and requests, every byte checked\n  \
+             {}HAProxy{shim}\n  {}nginx\n",
+            with(Role::Client),
+            with(Role::Proxy),
+            with(Role::Server),
+        )
+    }
+
+    /// Resets that the client's and the server's hosts sent or met so far.
+    pub fn resets(&self) -> Result<u64> {
+        Ok(counters::resets(&self.lab.client)? + counters::resets(&self.lab.server)?)
+    }
+
+    /// Checks a stored upload.
+    pub fn verify(&self, upload: &Stored) -> Result<String> {
+        let pattern = Pattern::new(upload.seed);
+        Nginx::verify(&self.lab.server, &upload.name, pattern, upload.bytes)
+    }
+
+    /// Ends all; after a failure the logs stay.
+    pub fn end(self, well: bool) -> Result<()> {
+        let Stage {
+            haproxy,
+            nginx,
+            daemons,
+            lab,
+            ..
+        } = self;
+        drop((haproxy, nginx, daemons));
+        if well { lab.finish(()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,182 @@
+//! Watching the traffic: ten samples a second, a line each second.
+
+use std::time::{Duration, Instant};
+
+use dysco_netns::counters;
+
+use super::mix::Mix;
+
+/// What a sample belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Before,
+    BeforeQuiet,
+    After,
+    AfterQuiet,
+    Direct,
+    DirectQuiet,
+    Settling,
+}
+
+impl Phase {
+    /// The same with the bulk held.
+    pub fn quiet(self) -> Phase {
+        match self {
+            Phase::Before => Phase::BeforeQuiet,
+            Phase::After => Phase::AfterQuiet,
+            Phase::Direct => Phase::DirectQuiet,
+            other => other,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Before => "through HAProxy",
+            Phase::BeforeQuiet => "  requests only",
+            Phase::After => "after the removal",
+            Phase::AfterQuiet => "  requests only",
+            Phase::Direct => "straight to nginx",
+            Phase::DirectQuiet => "  requests only",
+            Phase::Settling => "",
+        }
+    }
+}
+
+/// A tenth of a second.
+pub struct Sample {
+    /// Since the traffic began.
+    pub at: Duration,
+    pub phase: Phase,
+    pub goodput_bps: f64,
+    pub latency_p50_us: Option<f64>,
+    /// What happened just before.
+    pub mark: Option<&'static str>,
+}
+
+/// What a stretch of time was like.
+#[derive(Clone, Copy, Default)]
+pub struct Stretch {
+    pub goodput_bps: f64,
+    pub latency_p50_us: f64,
+    /// Processors that HAProxy kept busy.
+    pub proxy_cpu: f64,
+}
+
+/// The watcher.
+pub struct Watch {
+    pub samples: Vec<Sample>,
+    speaks: bool,
+    haproxy: u32,
+    start: Instant,
+    mark: Option<&'static str>,
+}
+
+const SAMPLE: Duration = Duration::from_millis(100);
+
+impl Watch {
+    /// One that prints lines, or not.
+    pub fn new(speaks: bool, haproxy: u32) -> Watch {
+        Watch {
+            samples: vec![],
+            speaks,
+            haproxy,
+            start: Instant::now(),
+            mark: None,
+        }
+    }
+
+    /// Prints, where it may.
+    pub fn say(&self, text: &str) {
+        if self.speaks {
+            println!("{text}");
+        }
+    }
+
+    /// Marks this moment in the samples.
+    pub fn mark(&mut self, what: &'static str) {
+        self.mark = Some(what);
+    }
+
+    /// Watches for so long.
+    pub fn run(&mut self, mix: &Mix, phase: Phase, time: Duration) -> Stretch {
+        let whole = Meter::start(self.haproxy, mix);
+        let (mut second, mut all) = (Meter::start(self.haproxy, mix), Vec::new());
+        mix.take_latencies();
+        let mut recent = Vec::new();
+        while whole.start.elapsed() < time {
+            let meter = Meter::start(self.haproxy, mix);
+            std::thread::sleep(SAMPLE);
+            let mut latencies = mix.take_latencies();
+            recent.extend_from_slice(&latencies);
+            let now = meter.read(mix, &mut latencies);
+            let latency = (!latencies.is_empty()).then_some(now.latency_p50_us);
+            self.samples.push(Sample {
+                at: self.start.elapsed(),
+                phase,
+                goodput_bps: now.goodput_bps,
+                latency_p50_us: latency,
+                mark: self.mark.take(),
+            });
+            if second.start.elapsed() >= Duration::from_secs(1) {
+                self.line(phase, second.read(mix, &mut recent));
+                all.append(&mut recent);
+                second = Meter::start(self.haproxy, mix);
+            }
+        }
+        all.append(&mut recent);
+        whole.read(mix, &mut all)
+    }
+
+    fn line(&self, phase: Phase, second: Stretch) {
+        if phase == Phase::Settling {
+            return;
+        }
+        let Stretch {
+            goodput_bps,
+            latency_p50_us,
+            proxy_cpu,
+        } = second;
+        self.say(&format!(
+            "{:>5.1} s  {:18} {:>7.2} Gbit/s   request {:>7.0} µs   HAProxy {:>4.0} % cpu",
+            self.start.elapsed().as_secs_f64(),
+            phase.name(),
+            goodput_bps / 1e9,
+            latency_p50_us,
+            proxy_cpu * 100.0,
+        ));
+    }
+}
+
+/// Counts from a moment on.
+struct Meter {
+    start: Instant,
+    haproxy: u32,
+    bytes: u64,
+    cpu: Duration,
+}
+
+impl Meter {
+    fn start(haproxy: u32, mix: &Mix) -> Meter {
+        Meter {
+            start: Instant::now(),
+            haproxy,
+            bytes: mix.bytes(),
+            cpu: cpu(haproxy),
+        }
+    }
+
+    fn read(&self, mix: &Mix, latencies: &mut [u32]) -> Stretch {
+        let time = self.start.elapsed().as_secs_f64();
+        latencies.sort_unstable();
+        let median = latencies.get(latencies.len() / 2).copied().unwrap_or(0);
+        Stretch {
+            goodput_bps: (mix.bytes() - self.bytes) as f64 * 8.0 / time,
+            latency_p50_us: f64::from(median) / 1e3,
+            proxy_cpu: cpu(self.haproxy).saturating_sub(self.cpu).as_secs_f64() / time,
+        }
+    }
+}
+
+fn cpu(pid: u32) -> Duration {
+    counters::cpu_time(pid).unwrap_or_default()
+}

@@ -1,0 +1,278 @@
+//! `cargo xtask setup`: what a fresh Debian misses. Says what, and asks the
+//! package manager once; costs milliseconds when nothing is missing.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::shell;
+
+/// Install the programs that the other commands need.
+#[derive(Args)]
+pub struct Setup {}
+
+impl Setup {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        ensure()?;
+        println!("all that is needed is installed");
+        Ok(())
+    }
+}
+
+/// A program, and the Debian package that has it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("c++", "build-essential"),
+    ("ip", "iproute2"),
+    ("ethtool", "ethtool"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("conntrack", "conntrack"),
+    ("tcpdump", "tcpdump"),
+    ("haproxy", "haproxy"),
+    ("nginx", "nginx-light"),
+    ("wrk", "wrk"),
+    ("iperf3", "iperf3"),
+    ("bpftool", "bpftool"),
+    ("jq", "jq"),
+];
+
+const LLVM: &str = "/usr/lib/llvm-22";
+/// What bpf-linker is built from.
+const LIBRARIES: &[(&str, &str)] = &[
+    ("/usr/lib/llvm-22/bin/llvm-config", "llvm-22-dev"),
+    ("/usr/include/zlib.h", "zlib1g-dev"),
+    ("/usr/include/zstd.h", "libzstd-dev"),
+];
+
+/// A program that cargo installs, at this version or a later one.
+struct Crate {
+    name: &'static str,
+    version: [u32; 3],
+    options: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+}
+
+const BPF_LINKER: Crate = Crate {
+    name: "bpf-linker",
+    version: [0, 13, 0],
+    options: &["--no-default-features", "--features", "llvm-22"],
+    env: &[("LLVM_PREFIX", LLVM)],
+};
+
+const NEXTEST: Crate = Crate {
+    name: "cargo-nextest",
+    version: [0, 9, 151],
+    options: &["--no-default-features", "--features", "default-no-update"],
+    // It runs tests, and need not itself be fast: this halves its build.
+    env: &[
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ],
+};
+
+/// What is missing here.
+struct Missing {
+    packages: Vec<&'static str>,
+    crates: Vec<&'static Crate>,
+    rust_src: bool,
+}
+
+/// Installs what is missing.
+pub fn ensure() -> Result<()> {
+    if Missing::find().is_nothing() {
+        return Ok(());
+    }
+    dysco_netns::require_root().context("some programs must be installed first")?;
+    // Two commands beside each other install once: the second finds all done.
+    let path = std::env::temp_dir().join("dysco-setup.lock");
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
+    let lock = lock.with_context(|| format!("failed to open {}", path.display()))?;
+    lock.lock()
+        .with_context(|| format!("failed to lock {}", path.display()))?;
+    Missing::find().install()
+}
+
+impl Missing {
+    fn find() -> Missing {
+        let crates: Vec<_> = [&BPF_LINKER, &NEXTEST]
+            .into_iter()
+            .filter(|c| !c.is_there())
+            .collect();
+        let programs = PROGRAMS
+            .iter()
+            .filter(|(program, _)| shell::find(program).is_none());
+        let mut packages: Vec<_> = programs.map(|(_, package)| *package).collect();
+        if crates.iter().any(|c| c.name == BPF_LINKER.name) {
+            let absent = LIBRARIES
+                .iter()
+                .filter(|(file, _)| !Path::new(file).exists());
+            packages.extend(absent.map(|(_, package)| *package));
+        }
+        Missing {
+            packages,
+            crates,
+            rust_src: !has_rust_src(),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.packages.is_empty() && self.crates.is_empty() && !self.rust_src
+    }
+
+    fn install(&self) -> Result<()> {
+        if !self.packages.is_empty() {
+            install_packages(&self.packages)?;
+        }
+        if self.rust_src {
+            eprintln!("missing: the component rust-src; asking rustup");
+            shell::run(to_stderr(Command::new("rustup").args([
+                "component",
+                "add",
+                "rust-src",
+            ])))
+            .context("failed to add rust-src, which the eBPF programs are built with")?;
+        }
+        self.crates.iter().try_for_each(|c| c.install())
+    }
+}
+
+impl Crate {
+    fn is_there(&self) -> bool {
+        let Some(program) = shell::find(self.name) else {
+            return false;
+        };
+        let Ok(said) = Command::new(program).arg("--version").output() else {
+            return false;
+        };
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        said.split_whitespace()
+            .nth(1)
+            .and_then(version)
+            .is_some_and(|v| v >= self.version)
+    }
+
+    fn install(&self) -> Result<()> {
+        let [a, b, c] = self.version;
+        let exact = format!("{a}.{b}.{c}");
+        eprintln!(
+            "missing: {} {exact}; cargo builds it, which takes minutes",
+            self.name
+        );
+        let mut cargo = shell::cargo();
+        cargo
+            .args(["install", "--locked", "--version", &exact, self.name])
+            .args(self.options);
+        // Not among what is built here: cargo clean need not build it again.
+        cargo
+            .env_remove("CARGO_TARGET_DIR")
+            .envs(self.env.iter().copied());
+        shell::run(to_stderr(&mut cargo))
+            .with_context(|| format!("failed to install {}", self.name))
+    }
+}
+
+fn version(text: &str) -> Option<[u32; 3]> {
+    let mut parts = text.split('.').map(|part| part.parse().ok());
+    Some([parts.next()??, parts.next()??, parts.next()??])
+}
+
+/// Whether the toolchain has the source of its library.
+fn has_rust_src() -> bool {
+    let source = Path::new("lib/rustlib/src/rust/library/Cargo.lock");
+    // Cargo says which cargo it is, which saves asking rustc.
+    let own = std::env::var_os("CARGO").map(PathBuf::from);
+    if let Some(toolchain) = own.iter().flat_map(|cargo| cargo.ancestors().nth(2)).next() {
+        return toolchain.join(source).exists();
+    }
+    let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
+    let sysroot = asked.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join(source).exists())
+}
+
+fn install_packages(packages: &[&str]) -> Result<()> {
+    eprintln!("missing: {}; asking apt-get", packages.join(" "));
+    let Some(apt) = shell::find("apt-get") else {
+        bail!("there is no apt-get here: install these by hand");
+    };
+    let _quiet = NoServices::begin()?;
+    let call = |words: &[&str]| {
+        let mut command = Command::new(&apt);
+        command
+            .args(words)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdin(Stdio::null());
+        shell::run(to_stderr(&mut command))
+    };
+    // Lists that are old name packages that are gone.
+    call(&["update", "-qq"])?;
+    let mut words = vec!["install", "-qq", "-y", "--no-install-recommends"];
+    words.extend(packages);
+    call(&words)?;
+    let still: Vec<_> = PROGRAMS
+        .iter()
+        .filter(|(p, _)| shell::find(p).is_none())
+        .collect();
+    ensure!(
+        still.is_empty(),
+        "still missing after the installation: {still:?}"
+    );
+    Ok(())
+}
+
+/// Sends a command's output where it does not mix with results.
+fn to_stderr(command: &mut Command) -> &mut Command {
+    command.stdout(std::io::stderr())
+}
+
+/// Keeps the packages from starting their services while it lives: the proxy
+/// and the web server are wanted in namespaces only.
+struct NoServices {
+    made: bool,
+}
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl NoServices {
+    fn begin() -> Result<NoServices> {
+        let options = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(POLICY);
+        let Ok(mut file) = options else {
+            return Ok(NoServices { made: false });
+        };
+        let write = |file: &mut File| std::io::Write::write_all(file, b"#!/bin/sh\nexit 101\n");
+        write(&mut file).with_context(|| format!("failed to write {POLICY}"))?;
+        Ok(NoServices { made: true })
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(version("0.9.151"), Some([0, 9, 151]));
+        assert!(version("0.10.0") > version("0.9.151"));
+        assert_eq!(version("nightly"), None);
+    }
+}
