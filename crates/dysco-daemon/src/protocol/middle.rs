@@ -12,6 +12,9 @@ use super::reason::{MessageName, Phase, Reason};
 use super::record::RoleRecord;
 use super::right::SILENCE;
 
+mod end;
+mod lock;
+
 const MEASURE: Duration = Duration::from_secs(5);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
@@ -195,129 +198,6 @@ impl Middle {
         }
     }
 
-    fn measure(&self, ctx: &mut Context) {
-        ctx.command(Command::Measure {
-            change: ctx.change,
-            subsession: self.a,
-        });
-        ctx.deadline(MEASURE);
-    }
-
-    fn measured_first(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
-        if let Err(reason) = self.judge(ctx, &m) {
-            return self.fail(ctx, reason, false);
-        }
-        self.phase = Phase::Leaving;
-        let change = ctx.change;
-        let subsession = self.a;
-        ctx.insist(self.left(), Message::Leave { change, subsession });
-        ctx.deadline(LEAVE);
-        Flow::On
-    }
-
-    /// Takes both sessions, unless something already speaks against the change.
-    fn judge(&mut self, ctx: &mut Context, m: &Measurement) -> Result<(), Reason> {
-        let (a, b) = (m.subsession_a, m.subsession_b);
-        ctx.lock(a)?;
-        self.a = a;
-        ctx.lock(b)?;
-        self.b = Some(b);
-        self.measured = Some(*m);
-        let (left, right) = (a.left.ip(), b.right.ip());
-        for host in [left, right] {
-            if ctx.core.is_me(host) {
-                return Err(Reason::SameHost(host));
-            }
-        }
-        if left == right {
-            return Err(Reason::SameHost(left));
-        }
-        plan::check(m)
-    }
-
-    /// Forwards the lock to the right, under the neighbour's own subsession.
-    fn lock_requested(&mut self, ctx: &mut Context, left_facts: Facts) -> Flow {
-        let change = ctx.change;
-        match (self.phase, self.b, &self.why) {
-            (Phase::Leaving, Some(b), _) => {
-                ctx.hush();
-                self.left_facts = Some(left_facts);
-                self.phase = Phase::Locking;
-                let message = Message::RequestLock {
-                    change,
-                    subsession: b,
-                    left: self.left(),
-                    left_facts,
-                };
-                ctx.insist(b.right.ip(), message);
-                ctx.deadline(LOCK);
-                Flow::On
-            }
-            (Phase::Locked, _, _) => {
-                self.say_granted(ctx);
-                Flow::On
-            }
-            (Phase::Cancelling, _, Some(reason)) => {
-                let reason = reason.clone();
-                ctx.say(self.left(), Message::NackLock { change, reason });
-                Flow::On
-            }
-            _ => ctx.stale(),
-        }
-    }
-
-    /// Measures once more: the anchors' clocks are read now, and the claim is
-    /// proven again behind the lock.
-    fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
-        if self.plan.is_some() {
-            return ctx.stale();
-        }
-        ctx.hush();
-        if Some(plan.subsession) != self.b || Some(plan.right) != self.right() {
-            return self.fail(ctx, Reason::Inconsistent(MessageName::AckLock), false);
-        }
-        self.plan = Some(plan);
-        self.measure(ctx);
-        Flow::On
-    }
-
-    fn measured_again(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
-        let (Some(before), Some(plan), Some(left), Some(b)) =
-            (self.measured, self.plan, self.left_facts, self.b)
-        else {
-            return ctx.stale();
-        };
-        let translation =
-            steady(&before, &m).and_then(|()| plan::plan(&m, &left, &plan.right_facts));
-        match translation {
-            Err(reason) => self.fail(ctx, reason, false),
-            Ok(translation) => {
-                self.plan = Some(Plan {
-                    translation,
-                    ..plan
-                });
-                self.phase = Phase::Locked;
-                ctx.report(Role::Middle, self.a, Progress::Locked);
-                ctx.persist(RoleRecord::Middle {
-                    a: self.a,
-                    b,
-                    left: self.left(),
-                    asker: self.asker,
-                });
-                self.say_granted(ctx);
-                ctx.deadline(SILENCE);
-                Flow::On
-            }
-        }
-    }
-
-    fn say_granted(&mut self, ctx: &mut Context) {
-        let change = ctx.change;
-        if let Some(plan) = self.plan {
-            ctx.say(self.left(), Message::AckLock { change, plan });
-        }
-    }
-
     fn ask(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         ctx.hush();
@@ -350,77 +230,6 @@ impl Middle {
         Flow::On
     }
 
-    fn close(&mut self, ctx: &mut Context) -> Flow {
-        let Some(b) = self.b else {
-            return ctx.stale();
-        };
-        ctx.hush();
-        self.closes += 1;
-        ctx.command(Command::Close {
-            change: ctx.change,
-            subsession_a: self.a,
-            subsession_b: b,
-        });
-        ctx.deadline(CLOSE);
-        Flow::On
-    }
-
-    fn removed(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
-        ctx.command(Command::Erase { change });
-        ctx.say(self.left(), Message::DoneAck { change });
-        ctx.report(Role::Middle, self.a, Progress::Removed);
-        self.finish(ctx, Ok(()))
-    }
-
-    /// All stays as it was; `left_knows` where it said so itself.
-    fn fail(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
-        let change = ctx.change;
-        ctx.hush();
-        ctx.no_deadline();
-        let end = match self.phase {
-            Phase::Locked => {
-                ctx.command(Command::Erase { change });
-                Progress::RolledBack(reason.clone())
-            }
-            _ => Progress::Refused(reason.clone()),
-        };
-        let forwarded = matches!(self.phase, Phase::Locking | Phase::Locked);
-        if forwarded && !left_knows {
-            let reason = reason.clone();
-            ctx.say(self.left(), Message::NackLock { change, reason });
-        }
-        ctx.report(Role::Middle, self.a, end);
-        let flow = self.finish(ctx, Err(reason.clone()));
-        match self.right() {
-            Some(right) if forwarded => {
-                self.phase = Phase::Cancelling;
-                self.why = Some(reason.clone());
-                ctx.insist(right, Message::Cancel { change, reason });
-                ctx.deadline(CANCEL);
-                Flow::On
-            }
-            _ => flow,
-        }
-    }
-
-    fn cancelled(&self) -> Flow {
-        Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
-    }
-
-    fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
-        let change: ChangeId = ctx.change;
-        ctx.unlock(self.a);
-        if let Some(b) = self.b {
-            ctx.unlock(b);
-        }
-        if let Some(asker) = self.asker {
-            let result = result.clone();
-            ctx.say(asker, Message::Asked { change, result });
-        }
-        Flow::End(result)
-    }
-
     fn tell_asker(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         let Some(asker) = self.asker else { return };
@@ -433,53 +242,4 @@ impl Middle {
         };
         ctx.say(asker, answer);
     }
-
-    /// The operator's wish: here it can be granted until the plan is passed on,
-    /// afterwards by the left anchor until it cuts.
-    pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        if self.phase < Phase::Locked {
-            return self.fail(ctx, reason, false);
-        }
-        if self.phase > Phase::Locked || self.switched {
-            return ctx.stale();
-        }
-        let change = ctx.change;
-        ctx.hush();
-        ctx.insist(self.left(), Message::Cancel { change, reason });
-        ctx.deadline(SILENCE);
-        Flow::On
-    }
-
-    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
-        self.gone = true;
-        match self.phase {
-            Phase::Locked if !self.switched => self.cancel(ctx, Reason::Closing),
-            Phase::Locked => {
-                self.watch_gone(ctx);
-                Flow::On
-            }
-            phase if phase < Phase::Locked => self.fail(ctx, Reason::Closing, false),
-            _ => Flow::On,
-        }
-    }
-
-    fn watch_gone(&self, ctx: &mut Context) {
-        if self.gone {
-            ctx.deadline(GONE);
-        }
-    }
-}
-
-fn steady(before: &Measurement, after: &Measurement) -> Result<(), Reason> {
-    let pair = |m: &Measurement| (m.subsession_a, m.subsession_b);
-    let deltas = |m: &Measurement| (m.delta_forward, m.delta_reverse);
-    if deltas(before) == deltas(after) && pair(before) == pair(after) {
-        return Ok(());
-    }
-    Err(Reason::DeltaMoved {
-        before_forward: before.delta_forward,
-        after_forward: after.delta_forward,
-        before_reverse: before.delta_reverse,
-        after_reverse: after.delta_reverse,
-    })
 }

@@ -12,6 +12,8 @@ use super::message::{Facts, HostId, Message, Plan, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
 
+mod end;
+
 /// A lock that nobody uses is let go.
 const LOCK: Duration = Duration::from_secs(10);
 /// Silence after which the left anchor is asked.
@@ -33,6 +35,8 @@ pub(super) struct Right {
     /// The left anchor was asked and has not answered.
     asked: bool,
     restored: bool,
+    /// Why this process could not prepare what a former one recorded.
+    unprepared: Option<Reason>,
 }
 
 impl Right {
@@ -59,6 +63,7 @@ impl Right {
             gone: false,
             asked: false,
             restored: false,
+            unprepared: None,
         }
     }
 
@@ -107,7 +112,7 @@ impl Right {
                 self.prepare(ctx, new)
             }
             Message::SetUp { .. } if self.phase == Phase::SettingUp => {
-                ctx.say(self.left, Message::SetUpAck { change });
+                self.say_set_up(ctx);
                 Flow::On
             }
             Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
@@ -155,6 +160,7 @@ impl Right {
                 Err(reason) if self.restored => {
                     // It may have been prepared before, and cut for.
                     self.phase = Phase::SettingUp;
+                    self.unprepared = Some(reason.clone());
                     ctx.trouble(reason);
                     Flow::On
                 }
@@ -213,15 +219,6 @@ impl Right {
         Flow::On
     }
 
-    fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let message = Message::NackLock {
-            change: ctx.change,
-            reason: reason.clone(),
-        };
-        ctx.say(self.middle, message);
-        self.roll_back(ctx, reason)
-    }
-
     fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
         self.new = Some(new);
         self.phase = Phase::Preparing;
@@ -242,9 +239,18 @@ impl Right {
         ctx.report(Role::Right, self.b, Progress::SetUp);
         ctx.hush();
         ctx.deadline(SILENCE);
-        let change = ctx.change;
-        ctx.say(self.left, Message::SetUpAck { change });
+        self.say_set_up(ctx);
         Flow::On
+    }
+
+    fn say_set_up(&self, ctx: &mut Context) {
+        let change = ctx.change;
+        let message = match self.unprepared.clone() {
+            None => Message::SetUpAck { change },
+            // The left anchor cancels, unless it has cut.
+            Some(reason) => Message::SetUpNack { change, reason },
+        };
+        ctx.say(self.left, message);
     }
 
     fn cut(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
@@ -284,95 +290,6 @@ impl Right {
             ctx.hush();
             let change = ctx.change;
             ctx.insist(self.left, Message::Drained { change });
-        }
-    }
-
-    fn complete(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
-        ctx.command(Command::Complete { change });
-        ctx.command(Command::Erase { change });
-        self.let_go(ctx);
-        ctx.say(self.left, Message::DoneAck { change });
-        ctx.report(Role::Right, self.b, Progress::Removed);
-        Flow::End(Ok(()))
-    }
-
-    fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
-        if self.new.is_some() {
-            ctx.command(Command::Unprepare { change });
-            ctx.command(Command::Erase { change });
-        }
-        self.let_go(ctx);
-        let end = match self.phase {
-            Phase::Locking => Progress::Refused(reason.clone()),
-            _ => Progress::RolledBack(reason.clone()),
-        };
-        ctx.report(Role::Right, self.b, end);
-        Flow::End(Err(reason))
-    }
-
-    /// Not prepared, so the left anchor cannot have cut.
-    fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let message = Message::SetUpNack {
-            change: ctx.change,
-            reason: reason.clone(),
-        };
-        ctx.say(self.left, message);
-        self.roll_back(ctx, reason)
-    }
-
-    fn let_go(&mut self, ctx: &mut Context) {
-        ctx.command(Command::Unlock {
-            change: ctx.change,
-            subsession: self.b,
-        });
-        ctx.unlock(self.b);
-    }
-
-    fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
-        if self.phase == Phase::Preparing {
-            ctx.purge();
-            return self.fail(ctx, Reason::NoRecord(error));
-        }
-        ctx.trouble(Reason::NoRecord(error));
-        Flow::On
-    }
-
-    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
-        match self.phase {
-            Phase::Locking => self.refuse(ctx, Reason::Closing),
-            Phase::Locked => self.roll_back(ctx, Reason::Closing),
-            Phase::Cutting => {
-                self.gone = true;
-                ctx.deadline(CUT_OF_GONE);
-                Flow::On
-            }
-            Phase::Draining => {
-                self.gone = true;
-                ctx.deadline(GONE);
-                self.say_drained(ctx);
-                Flow::On
-            }
-            _ => {
-                self.gone = true;
-                if self.asked {
-                    self.watch_gone(ctx);
-                }
-                // A hint: the left anchor cancels, unless it has cut.
-                let message = Message::SetUpNack {
-                    change: ctx.change,
-                    reason: Reason::Closing,
-                };
-                ctx.say(self.left, message);
-                Flow::On
-            }
-        }
-    }
-
-    fn watch_gone(&self, ctx: &mut Context) {
-        if self.gone {
-            ctx.deadline(GONE);
         }
     }
 

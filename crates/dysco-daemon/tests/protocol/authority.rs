@@ -148,6 +148,7 @@ fn neighbours_speak_only_for_their_part() {
     ];
     for (from, message, expected) in cases {
         let shown = format!("{message:?}");
+        world.hosts[2].reports.clear();
         world.input(2, |m, now| m.handle_message(now, from, message));
         let last = world.hosts[2].reports.last();
         assert!(
@@ -156,6 +157,32 @@ fn neighbours_speak_only_for_their_part() {
         );
     }
     world.run(HOUR);
+    assert!(world.settled(MIDDLE));
+}
+
+/// From set-up on the right anchor hears of a cancel from the left one only:
+/// the middlebox's host cannot know whether that has cut.
+#[test]
+fn the_middle_cannot_cancel_what_is_set_up() {
+    let mut world = World::new(3, Faults::default());
+    let change = world.leave(MIDDLE).unwrap().unwrap();
+    let middle = world.hosts[1].addresses.clone();
+    let reason = Reason::Cancelled;
+    let cancel = Message::Cancel { change, reason };
+    let mut late = 0;
+    while world.step(HOUR) {
+        let machine = world.hosts[2].machine.as_ref().unwrap();
+        let Some(before) = machine.changes().find(|c| c.change == change) else {
+            continue;
+        };
+        if before.phase >= Phase::Preparing {
+            late += 1;
+            world.input(2, |m, now| m.handle_message(now, &middle, cancel.clone()));
+            let machine = world.hosts[2].machine.as_ref().unwrap();
+            assert!(machine.changes().any(|c| c == before), "{before:?}");
+        }
+    }
+    assert!(late > 3);
     assert!(world.settled(MIDDLE));
 }
 
@@ -192,14 +219,17 @@ fn replays_begin_nothing() {
     world.run(HOUR);
     assert!(world.settled(MIDDLE));
     let links = world.links.clone();
-    for host in 0..3 {
-        for from in 0..3 {
-            let addresses = world.hosts[from].addresses.clone();
-            for again in lies(change, &links, addresses[1]) {
-                world.input(host, |m, now| m.handle_message(now, &addresses, again));
+    for later in [Duration::ZERO, HOUR] {
+        world.now += later;
+        for host in 0..3 {
+            for from in 0..3 {
+                let addresses = world.hosts[from].addresses.clone();
+                for again in lies(change, &links, addresses[1]) {
+                    world.input(host, |m, now| m.handle_message(now, &addresses, again));
+                }
             }
         }
+        world.run(HOUR);
+        assert!(world.settled(MIDDLE));
     }
-    world.run(HOUR);
-    assert!(world.settled(MIDDLE));
 }

@@ -69,6 +69,83 @@ fn the_servers_end_drains_though_the_client_is_gone() {
     }
 }
 
+/// The client closes while its daemon is dead: what the middlebox still holds
+/// reaches the server, whether or not the cut was made.
+#[test]
+fn the_client_closes_while_its_daemon_is_dead() {
+    let mut whole = World::new(3, Faults::default());
+    whole.leave(MIDDLE);
+    whole.run(HOUR);
+    for step in 0..whole.hosts[0].steps() {
+        let faults = Faults {
+            crashes: vec![(0, step, Duration::from_secs(60))],
+            slowest_drain: Duration::from_secs(1000),
+            ..Faults::default()
+        };
+        let mut world = World::new(3, faults);
+        world.leave(MIDDLE);
+        while world.hosts[0].machine.is_some() && world.step(HOUR) {}
+        world.session_gone(0, 0);
+        world.run(HOUR);
+        for (host, link) in &ENDS[1..] {
+            world.session_gone(*host, *link);
+        }
+        world.run(HOUR);
+        world.quiet();
+    }
+}
+
+/// The server's end drains long after the left anchor has given up on it.
+#[test]
+fn a_slow_server_outlasts_the_left_anchor() {
+    for restart in [false, true] {
+        for steps in 0..steps_of_a_removal() {
+            let faults = Faults {
+                seed: steps as u64,
+                slowest_drain: Duration::from_secs(2000),
+                ..Faults::default()
+            };
+            let mut world = World::new(3, faults);
+            world.leave(MIDDLE);
+            (0..steps).for_each(|_| assert!(world.step(HOUR)));
+            world.session_gone(0, 0);
+            world.session_gone(1, 0);
+            world.session_gone(1, 1);
+            world.run(Duration::from_secs(300));
+            if restart {
+                world.restart(0);
+            }
+            world.run(HOUR);
+            world.quiet();
+        }
+    }
+}
+
+/// All ends are gone, and one kind of message never comes through.
+#[test]
+fn nothing_outlives_its_session_for_long() {
+    for name in [
+        "SetUpAck", "Switched", "Drained", "Done", "DoneAck", "Cancel",
+    ] {
+        for steps in 0..steps_of_a_removal() {
+            let faults = Faults {
+                lose_all: vec![name],
+                ..Faults::default()
+            };
+            let mut world = World::new(3, faults);
+            world.leave(MIDDLE);
+            for _ in 0..steps {
+                world.step(Duration::from_secs(100));
+            }
+            ENDS.iter().for_each(|(h, l)| world.session_gone(*h, *l));
+            let before = world.now;
+            world.run(HOUR);
+            world.quiet();
+            assert!(world.now - before < Duration::from_secs(600), "{name}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 

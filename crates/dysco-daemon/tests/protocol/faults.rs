@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::plane::Refuse;
 use super::world::{Faults, World};
-use dysco_daemon::protocol::Progress;
+use dysco_daemon::protocol::{Progress, Report};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
@@ -78,7 +78,7 @@ fn each_kind_of_message_lost_for_ever() {
     let names = ["Leave", "RequestLock", "AckLock", "SetUp", "SetUpAck"];
     for name in names {
         let faults = Faults {
-            lose_all: Some(name),
+            lose_all: vec![name],
             ..Faults::default()
         };
         let world = removal(faults);
@@ -122,24 +122,32 @@ fn two_daemons_die() {
     }
 }
 
+/// Which host can fail at what, before the cut.
+const REFUSALS: [(usize, Refuse); 11] = [
+    (MIDDLE, Refuse::Measure),
+    (MIDDLE, Refuse::SecondMeasure),
+    (MIDDLE, Refuse::Persist),
+    (0, Refuse::Lock),
+    (0, Refuse::Reserve),
+    (0, Refuse::Prepare),
+    (0, Refuse::Persist),
+    (0, Refuse::SecondPersist),
+    (2, Refuse::Lock),
+    (2, Refuse::Prepare),
+    (2, Refuse::Persist),
+];
+
+fn refused(host: usize, what: Refuse, faults: Faults) -> World {
+    let mut world = World::new(3, faults);
+    world.refuse(host, what);
+    world.leave(MIDDLE).unwrap().unwrap();
+    world
+}
+
 #[test]
 fn each_refusal_leaves_all_as_it_was() {
-    let all = [
-        (MIDDLE, Refuse::Measure),
-        (MIDDLE, Refuse::SecondMeasure),
-        (MIDDLE, Refuse::Persist),
-        (0, Refuse::Lock),
-        (0, Refuse::Reserve),
-        (0, Refuse::Prepare),
-        (0, Refuse::Persist),
-        (2, Refuse::Lock),
-        (2, Refuse::Prepare),
-        (2, Refuse::Persist),
-    ];
-    for (host, what) in all {
-        let mut world = World::new(3, Faults::default());
-        world.refuse(host, what);
-        world.leave(MIDDLE).unwrap().unwrap();
+    for (host, what) in REFUSALS {
+        let mut world = refused(host, what, Faults::default());
         world.run(HOUR);
         assert!(
             !world.settled(MIDDLE),
@@ -153,6 +161,75 @@ fn each_refusal_leaves_all_as_it_was() {
         world.run(HOUR);
         assert!(world.settled(MIDDLE), "after {what:?} on host {host}");
     }
+}
+
+/// Nobody waits for a lock to run out or for somebody to ask.
+#[test]
+fn a_refusal_is_known_everywhere_at_once() {
+    for (host, what) in REFUSALS {
+        let mut world = refused(host, what, Faults::default());
+        world.run(Duration::from_secs(1));
+        assert!(!world.settled(MIDDLE), "{what:?} on host {host}");
+        assert_eq!(world.sent.iter().filter(|n| **n == "Query").count(), 0);
+    }
+}
+
+#[test]
+fn each_message_of_each_refusal_lost_in_turn() {
+    for (host, what) in REFUSALS {
+        for lose in 0..20 {
+            let faults = Faults {
+                lose: Some(lose),
+                ..Faults::default()
+            };
+            let mut world = refused(host, what, faults);
+            world.run(HOUR);
+            assert!(!world.settled(MIDDLE), "{what:?} on {host}, without {lose}");
+        }
+    }
+}
+
+/// A cancel that nobody acknowledges is not repeated for ever.
+#[test]
+fn nobody_acknowledges_a_cancel() {
+    let faults = Faults {
+        lose_all: vec!["SetUpAck", "CancelAck"],
+        ..Faults::default()
+    };
+    assert!(!removal(faults).settled(MIDDLE));
+}
+
+/// A daemon that cannot take its session up again still decides nothing alone.
+#[test]
+fn a_restored_right_anchor_cannot_prepare() {
+    let steps = removal(Faults::default()).hosts[2].steps();
+    for step in 0..steps {
+        for lose in [None, Some(7), Some(8)] {
+            let faults = Faults {
+                lose,
+                crashes: vec![(2, step, Duration::from_secs(2))],
+                ..Faults::default()
+            };
+            let mut world = World::new(3, faults);
+            world.leave(MIDDLE);
+            while world.hosts[2].machine.is_some() && world.step(HOUR) {}
+            world.refuse(2, Refuse::Prepare);
+            world.run(HOUR);
+            world.settled(MIDDLE);
+        }
+    }
+}
+
+#[test]
+fn closing_that_fails_is_tried_again_and_told() {
+    let mut world = World::new(3, Faults::default());
+    world.refuse(MIDDLE, Refuse::Close);
+    world.leave(MIDDLE).unwrap().unwrap();
+    world.run(HOUR);
+    world.quiet();
+    let is_trouble = |r: &&Report| matches!(r, Report::Trouble { .. });
+    let troubles = world.hosts[MIDDLE].reports.iter().filter(is_trouble);
+    assert!(troubles.count() > 1);
 }
 
 prop_compose! {

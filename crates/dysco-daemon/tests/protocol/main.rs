@@ -1,5 +1,8 @@
 //! The session protocol in a pretended world: see `world.rs`.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is the report")]
+
+mod checks;
 mod plane;
 mod world;
 

@@ -63,6 +63,7 @@ pub enum Refuse {
     Reserve,
     Prepare,
     Persist,
+    SecondPersist,
     Close,
 }
 
@@ -217,6 +218,12 @@ impl Plane {
                 Effect::Closing
             }
             Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
+                let error = "no space left".into();
+                Effect::Answer(HostEvent::PersistFailed { change, error })
+            }
+            Command::Persist { change, .. }
+                if self.records.contains_key(&change) && self.refuses(Refuse::SecondPersist) =>
+            {
                 let error = "no space left".into();
                 Effect::Answer(HostEvent::PersistFailed { change, error })
             }

@@ -6,8 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dysco_daemon::protocol::{
-    ChangeId, Facts, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role,
-    Subsession, Time,
+    ChangeId, Facts, HostEvent, HostId, Machine, Message, Reason, Report, Subsession, Time,
 };
 
 use super::plane::{Effect, Plane, Refuse, Session, State, offer_of};
@@ -25,8 +24,10 @@ pub struct Faults {
     pub until: Duration,
     /// The message with this number is lost, whatever the above says.
     pub lose: Option<u64>,
-    /// Every message of this name is lost.
-    pub lose_all: Option<&'static str>,
+    /// Every message of these names is lost.
+    pub lose_all: Vec<&'static str>,
+    /// Longest time that old data takes to drain; 0 for three seconds.
+    pub slowest_drain: Duration,
     /// A host's daemon dies before its step with this number, and is back later.
     pub crashes: Vec<(usize, u64, Duration)>,
 }
@@ -152,7 +153,11 @@ impl World {
                     }
                     Effect::Answer(event) => self.answer(host, event),
                     Effect::WillDrain(change, subsession) => {
-                        let delay = Duration::from_millis(self.roll(3000));
+                        let slowest = match self.faults.slowest_drain.as_millis() {
+                            0 => 3000,
+                            most => most as u64,
+                        };
+                        let delay = Duration::from_millis(self.roll(slowest));
                         self.after(delay, Item::Drain(host, change, subsession));
                     }
                     Effect::Closing => {
@@ -180,21 +185,6 @@ impl World {
         self.after(delay, Item::Event(host, life, event));
     }
 
-    /// Before the middlebox is closed nobody needs it any more.
-    fn check_close(&self, host: usize) {
-        for (neighbour, link) in [(host - 1, host - 1), (host + 1, host)] {
-            let session = &self.hosts[neighbour].plane.sessions[&self.links[link]];
-            assert!(
-                session.drained || session.gone,
-                "closed before host {neighbour} has drained"
-            );
-            assert!(
-                session.state == State::NewPath || session.gone,
-                "closed while host {neighbour} is still in two paths"
-            );
-        }
-    }
-
     fn dies(&mut self, host: usize) -> bool {
         let h = &mut self.hosts[host];
         let step = h.steps;
@@ -220,7 +210,7 @@ impl World {
         let target = self.hosts.iter().position(|h| h.addresses.contains(&to));
         let Some(target) = target else { return };
         let foul = self.now < self.faults.until;
-        let all = self.faults.lose_all == Some(message.name());
+        let all = self.faults.lose_all.contains(&message.name());
         if self.faults.lose == Some(number) || all {
             return;
         }
@@ -306,6 +296,14 @@ impl World {
         while self.step(end) {}
     }
 
+    /// Kills a daemon and starts it anew.
+    pub fn restart(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        h.life += 1;
+        h.plane.crash();
+        self.start(host);
+    }
+
     pub fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_leave(now, a))
@@ -317,57 +315,6 @@ impl World {
 
     pub fn refuse(&mut self, host: usize, what: Refuse) {
         self.hosts[host].plane.refuse = Some(what);
-    }
-
-    /// How the change ended on a host.
-    pub fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
-        let end = |r: &Report| match r {
-            Report::Progress { role, progress, .. } if progress.is_end() => {
-                Some((*role, progress.clone()))
-            }
-            _ => None,
-        };
-        self.hosts[host].reports.iter().filter_map(end).collect()
-    }
-
-    /// Nothing is left over.
-    pub fn quiet(&self) {
-        for (i, h) in self.hosts.iter().enumerate() {
-            let machine = h.machine.as_ref().unwrap();
-            let left: Vec<_> = machine.changes().collect();
-            assert!(left.is_empty(), "host {i} still has {left:?}");
-            assert_eq!(machine.poll_timeout(), None, "host {i} still waits");
-            assert!(h.plane.locked.is_empty(), "host {i} still locks");
-            assert!(h.plane.records.is_empty(), "host {i} still has records");
-            for (rolled_back, cut) in h.plane.history.values() {
-                assert!(!(rolled_back & cut), "host {i} cut and rolled back");
-            }
-        }
-    }
-
-    /// What must hold when all is still: the anchors of the removal of `middle`
-    /// agree, and nothing is left over. True if the middlebox is out.
-    pub fn settled(&self, middle: usize) -> bool {
-        self.quiet();
-        let left = self.session(middle - 1, middle - 1);
-        let right = self.session(middle + 1, middle);
-        let at_middle = [middle - 1, middle].map(|l| self.session(middle, l).state);
-        let states = (left.state, right.state);
-        match states {
-            (State::NewPath, State::NewPath) => {
-                assert_eq!(at_middle, [State::Tombstone; 2]);
-                true
-            }
-            (State::Tracked, State::Tracked) => {
-                assert_eq!(at_middle, [State::Tracked; 2]);
-                assert!(
-                    self.hosts[middle - 1].plane.ports.is_empty(),
-                    "a port leaks"
-                );
-                false
-            }
-            other => panic!("the anchors disagree: {other:?}"),
-        }
     }
 }
 

@@ -1,0 +1,99 @@
+//! From the cut on: everything goes on.
+
+use super::*;
+
+impl Left {
+    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        let Some(plan) = self.plan else {
+            return ctx.stale();
+        };
+        let cutoff = cutoff.wrapping_add(plan.translation.seq_out);
+        self.cutoff = Some(cutoff);
+        self.phase = Phase::Switching;
+        ctx.report(Role::Left, self.a, Progress::Switched);
+        let change = ctx.change;
+        ctx.insist(plan.right, Message::Switched { change, cutoff });
+        ctx.say(self.middle, Message::Switched { change, cutoff });
+        self.watch_gone(ctx);
+        Flow::On
+    }
+
+    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        let Some(plan) = self.plan else {
+            return ctx.stale();
+        };
+        ctx.hush();
+        self.cut_in = true;
+        self.phase = Phase::Draining;
+        ctx.command(Command::SetCutIn {
+            change: ctx.change,
+            cutoff: cutoff.wrapping_add(plan.translation.seq_in),
+        });
+        self.maybe_complete(ctx)
+    }
+
+    pub(super) fn maybe_complete(&mut self, ctx: &mut Context) -> Flow {
+        let drained = self.drained || self.gone;
+        let settled =
+            self.phase == Phase::Draining || (self.phase == Phase::Switching && self.gone);
+        if drained && self.right_drained && settled {
+            return self.complete(ctx);
+        }
+        Flow::On
+    }
+
+    pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
+        let (Some(plan), Some(new)) = (self.plan, self.new) else {
+            return ctx.stale();
+        };
+        self.phase = Phase::Completing;
+        ctx.hush();
+        self.persist(ctx, LeftStage::Completing { new });
+        let change = ctx.change;
+        ctx.command(Command::Complete { change });
+        ctx.insist(plan.right, Message::Done { change });
+        self.watch_gone(ctx);
+        Flow::On
+    }
+
+    /// The middle goes last: while the right anchor is in two paths its end may
+    /// still repeat something that only the middlebox can acknowledge.
+    pub(super) fn acknowledged(&mut self, ctx: &mut Context, from_right: bool) -> Flow {
+        let change = ctx.change;
+        match (self.right_done, from_right) {
+            (false, true) => {
+                self.right_done = true;
+                ctx.hush();
+                ctx.insist(self.middle, Message::Done { change });
+                Flow::On
+            }
+            (true, false) => self.removed(ctx),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub(super) fn removed(&mut self, ctx: &mut Context) -> Flow {
+        ctx.command(Command::Erase { change: ctx.change });
+        self.let_go(ctx);
+        ctx.report(Role::Left, self.a, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        if self.may_cancel() {
+            return self.cancel(ctx, Reason::Closing);
+        }
+        self.gone = true;
+        self.watch_gone(ctx);
+        if self.phase == Phase::Cutting {
+            ctx.deadline(CUT_OF_GONE);
+        }
+        self.maybe_complete(ctx)
+    }
+
+    pub(super) fn watch_gone(&self, ctx: &mut Context) {
+        if self.gone {
+            ctx.deadline(GONE);
+        }
+    }
+}

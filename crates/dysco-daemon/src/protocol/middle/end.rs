@@ -1,0 +1,111 @@
+//! How a change ends at the middlebox's host.
+
+use super::*;
+
+impl Middle {
+    pub(super) fn close(&mut self, ctx: &mut Context) -> Flow {
+        let Some(b) = self.b else {
+            return ctx.stale();
+        };
+        ctx.hush();
+        self.closes += 1;
+        ctx.command(Command::Close {
+            change: ctx.change,
+            subsession_a: self.a,
+            subsession_b: b,
+        });
+        ctx.deadline(CLOSE);
+        Flow::On
+    }
+
+    pub(super) fn removed(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.command(Command::Erase { change });
+        ctx.say(self.left(), Message::DoneAck { change });
+        ctx.report(Role::Middle, self.a, Progress::Removed);
+        self.finish(ctx, Ok(()))
+    }
+
+    /// All stays as it was; `left_knows` where it said so itself.
+    pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        ctx.no_deadline();
+        let end = match self.phase {
+            Phase::Locked => {
+                ctx.command(Command::Erase { change });
+                Progress::RolledBack(reason.clone())
+            }
+            _ => Progress::Refused(reason.clone()),
+        };
+        let forwarded = matches!(self.phase, Phase::Locking | Phase::Locked);
+        if forwarded && !left_knows {
+            let reason = reason.clone();
+            ctx.say(self.left(), Message::NackLock { change, reason });
+        }
+        ctx.report(Role::Middle, self.a, end);
+        let flow = self.finish(ctx, Err(reason.clone()));
+        match self.right() {
+            Some(right) if forwarded => {
+                self.phase = Phase::Cancelling;
+                self.why = Some(reason.clone());
+                ctx.insist(right, Message::Cancel { change, reason });
+                ctx.deadline(CANCEL);
+                Flow::On
+            }
+            _ => flow,
+        }
+    }
+
+    pub(super) fn cancelled(&self) -> Flow {
+        Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
+    }
+
+    pub(super) fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        let change: ChangeId = ctx.change;
+        ctx.unlock(self.a);
+        if let Some(b) = self.b {
+            ctx.unlock(b);
+        }
+        if let Some(asker) = self.asker {
+            let result = result.clone();
+            ctx.say(asker, Message::Asked { change, result });
+        }
+        Flow::End(result)
+    }
+
+    /// The operator's wish: here it can be granted until the plan is passed on,
+    /// afterwards by the left anchor until it cuts.
+    pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        if self.phase < Phase::Locked {
+            return self.fail(ctx, reason, false);
+        }
+        if self.phase > Phase::Locked || self.switched {
+            return ctx.stale();
+        }
+        let change = ctx.change;
+        ctx.hush();
+        ctx.insist(self.left(), Message::Cancel { change, reason });
+        ctx.deadline(SILENCE);
+        Flow::On
+    }
+
+    pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        self.gone = true;
+        match self.phase {
+            Phase::Locked if !self.switched => self.cancel(ctx, Reason::Closing),
+            Phase::Locked => {
+                self.watch_gone(ctx);
+                Flow::On
+            }
+            phase if phase < Phase::Locked => self.fail(ctx, Reason::Closing, false),
+            _ => Flow::On,
+        }
+    }
+
+    pub(super) fn watch_gone(&self, ctx: &mut Context) {
+        if self.gone {
+            ctx.deadline(GONE);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! How a change ends at the right anchor.
+
+use super::*;
+
+impl Right {
+    pub(super) fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let message = Message::NackLock {
+            change: ctx.change,
+            reason: reason.clone(),
+        };
+        ctx.say(self.middle, message);
+        self.roll_back(ctx, reason)
+    }
+
+    pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.command(Command::Complete { change });
+        ctx.command(Command::Erase { change });
+        self.let_go(ctx);
+        ctx.say(self.left, Message::DoneAck { change });
+        ctx.report(Role::Right, self.b, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    pub(super) fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        if self.new.is_some() {
+            ctx.command(Command::Unprepare { change });
+            ctx.command(Command::Erase { change });
+        }
+        self.let_go(ctx);
+        let end = match self.phase {
+            Phase::Locking => Progress::Refused(reason.clone()),
+            _ => Progress::RolledBack(reason.clone()),
+        };
+        ctx.report(Role::Right, self.b, end);
+        Flow::End(Err(reason))
+    }
+
+    /// Not prepared, so the left anchor cannot have cut.
+    pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let message = Message::SetUpNack {
+            change: ctx.change,
+            reason: reason.clone(),
+        };
+        ctx.say(self.left, message);
+        self.roll_back(ctx, reason)
+    }
+
+    pub(super) fn let_go(&mut self, ctx: &mut Context) {
+        ctx.command(Command::Unlock {
+            change: ctx.change,
+            subsession: self.b,
+        });
+        ctx.unlock(self.b);
+    }
+
+    pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
+        if self.phase == Phase::Preparing {
+            ctx.purge();
+            return self.fail(ctx, Reason::NoRecord(error));
+        }
+        ctx.trouble(Reason::NoRecord(error));
+        Flow::On
+    }
+
+    pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        match self.phase {
+            Phase::Locking => self.refuse(ctx, Reason::Closing),
+            Phase::Locked => self.roll_back(ctx, Reason::Closing),
+            Phase::Cutting => {
+                self.gone = true;
+                ctx.deadline(CUT_OF_GONE);
+                Flow::On
+            }
+            Phase::Draining => {
+                self.gone = true;
+                ctx.deadline(GONE);
+                self.say_drained(ctx);
+                Flow::On
+            }
+            _ => {
+                self.gone = true;
+                if self.asked {
+                    self.watch_gone(ctx);
+                }
+                // A hint: the left anchor cancels, unless it has cut.
+                let message = Message::SetUpNack {
+                    change: ctx.change,
+                    reason: Reason::Closing,
+                };
+                ctx.say(self.left, message);
+                Flow::On
+            }
+        }
+    }
+
+    pub(super) fn watch_gone(&self, ctx: &mut Context) {
+        if self.gone {
+            ctx.deadline(GONE);
+        }
+    }
+}
