@@ -1,1 +1,111 @@
-//! t
+//! Command lines as people type them.
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use super::{Cli, Command, Format};
+
+fn parse(line: &str) -> Result<Cli, ErrorKind> {
+    let words = std::iter::once("dyscoctl").chain(line.split_whitespace());
+    Cli::try_parse_from(words).map_err(|error| error.kind())
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn good_lines_are_understood() {
+    let good = [
+        "status",
+        "status -o json",
+        "-o json --socket /tmp/s status",
+        "sessions",
+        "sessions --filter host=10.0.0.1,port=80",
+        "sessions show ab00000012",
+        "sessions show 10.0.0.1:80>10.0.0.2:40000 -o json",
+        "remove-middlebox self --all --wait",
+        "remove-middlebox 10.0.2.1 --session 1a --session 10.0.0.1:1>10.0.0.2:2 --timeout 500ms",
+        "remove-middlebox proxy1 --all --dry-run",
+        "monitor -o json",
+        "run haproxy -f haproxy.cfg",
+        "run -- haproxy -f haproxy.cfg -o x",
+        "pki init --dir d",
+        "pki issue --dir d --name n --address 10.0.0.1 --address fd00::1 --out o",
+        "pki issue --dir d --name n --address 10.0.0.1 fd00::1 --out o",
+        "completions bash",
+    ];
+    for line in good {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
+    }
+    assert_eq!(parse("status -o json").unwrap().output, Format::Json);
+}
+
+#[test]
+fn bad_lines_are_refused() {
+    let bad = [
+        "",
+        "reboot",
+        "status -o xml",
+        "sessions show",
+        "sessions show nonsense",
+        "sessions --filter colour=red",
+        "remove-middlebox",
+        "remove-middlebox self",
+        "remove-middlebox self --all --session 1a",
+        "remove-middlebox self --all --timeout soon",
+        "run",
+        "pki issue --dir d --name n --out o",
+        "pki issue --dir d --name n --out o --address ten",
+    ];
+    for line in bad {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn what_follows_a_program_is_the_programs() {
+    for line in ["run haproxy -o json", "run -- haproxy -o json"] {
+        let cli = parse(line).unwrap();
+        assert_eq!(cli.output, Format::Table, "{line}");
+        assert!(matches!(cli.command, Command::Run(_)));
+    }
+}
+
+#[test]
+fn help_lists_commands_and_exit_codes() {
+    let help = Cli::command().render_help().to_string();
+    let expected = "\
+Take proxies out of live TCP sessions, and see who talks through what
+
+Usage: dyscoctl [OPTIONS] <COMMAND>
+
+Commands:
+  status            Is this host all right, in one screen
+  sessions          Who talks to whom, through what, how long, how much
+  remove-middlebox  Take a middlebox out of live sessions
+  monitor           What happens, as it happens, with reasons
+  run               Run a proxy under the shim, which tells dyscod what it relays
+  pki               Make the fleet's authority, and certificates of its hosts
+  completions       Print completions for a shell
+  help              Print this message or the help of the given subcommand(s)
+
+Options:
+  -o, --output <OUTPUT>  How to print: a table for people, or JSON [default: table] [possible values: table, json]
+      --socket <PATH>    The socket of the dyscod to ask [default: /run/dysco/dyscod.sock]
+  -h, --help             Print help (see more with '--help')
+  -V, --version          Print version
+
+Exit codes:
+  0  done
+  1  an internal error
+  2  wrong usage, configuration, key or certificate
+  3  no dyscod answers
+  4  not allowed
+  5  refused or rolled back, for some session at least; each says why
+  6  timed out
+";
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words(&help), words(expected), "{help}");
+}
