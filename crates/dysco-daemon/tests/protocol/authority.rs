@@ -105,6 +105,38 @@ fn a_stranger_changes_nothing() {
     }
     assert!(steps > 20);
     assert!(world.settled(MIDDLE));
+    // Nor does a stranger learn how it ended.
+    for host in &mut world.hosts {
+        let machine = host.machine.as_mut().unwrap();
+        for lie in lies(change, &world.links, stranger) {
+            machine.handle_message(world.now, &[stranger], lie);
+            assert_eq!(machine.poll_transmit(), None);
+        }
+    }
+}
+
+/// Once the left anchor has cut, a cancel from whomever changes nothing.
+#[test]
+fn after_the_cut_nobody_cancels() {
+    let mut world = World::new(3, Faults::default());
+    let change = world.leave(MIDDLE).unwrap().unwrap();
+    let reason = Reason::Cancelled;
+    let cancel = Message::Cancel { change, reason };
+    let mut said = [0; 3];
+    while world.step(HOUR) {
+        for (host, from) in [(0, 1), (2, 0)] {
+            let machine = world.hosts[host].machine.as_ref().unwrap();
+            if machine.changes().any(|c| c.phase >= Phase::Cutting) {
+                let addresses = world.hosts[from].addresses.clone();
+                let cancel = cancel.clone();
+                world.input(host, |m, now| m.handle_message(now, &addresses, cancel));
+                world.input(host, |m, now| m.cancel(now, change));
+                said[host] += 1;
+            }
+        }
+    }
+    assert!(said[0] > 3 && said[2] > 3);
+    assert!(world.settled(MIDDLE));
 }
 
 /// The hosts of the session themselves say only what their part has to say.

@@ -11,4 +11,5 @@ mod closing;
 mod codec;
 mod contention;
 mod faults;
+mod odd;
 mod plan;

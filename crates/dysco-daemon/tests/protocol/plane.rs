@@ -246,6 +246,7 @@ impl Plane {
         translation: Translation,
     ) -> Effect {
         self.known.insert(change, own);
+        assert!(self.records.contains_key(&change), "prepared unrecorded");
         if self.refuses(Refuse::Prepare) {
             let result = Err(Reason::NewPathUnusable("pretended".into()));
             return Effect::Answer(HostEvent::Prepared { change, result });

@@ -136,9 +136,9 @@ impl World {
             let Some(machine) = self.hosts[host].machine.as_mut() else {
                 return;
             };
-            while let Some(report) = machine.poll_report() {
+            if let Some(report) = machine.poll_report() {
                 self.hosts[host].reports.push(report);
-                return self.pump(host);
+                continue;
             }
             if let Some(command) = machine.poll_command() {
                 if self.dies(host) {
