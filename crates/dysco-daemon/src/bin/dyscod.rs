@@ -1,5 +1,5 @@
 //! The daemon of a host.
 
 fn main() -> std::process::ExitCode {
-    dysco_daemon::cli::dyscod(|_| async { anyhow::bail!("the engine is not built in") })
+    dysco_daemon::cli::dyscod(dysco_daemon::engine::run)
 }

@@ -2,7 +2,7 @@
 //! the file, as it fails where it is read.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -85,6 +85,18 @@ impl PortRange {
 }
 
 impl ListenAddress {
+    /// The address, or the unspecified ones of both families.
+    pub fn socket_addresses(&self) -> Vec<SocketAddr> {
+        let both = [
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        ];
+        let ips = self.ip.map_or(both.to_vec(), |ip| vec![ip]);
+        ips.into_iter()
+            .map(|ip| SocketAddr::new(ip, self.port))
+            .collect()
+    }
+
     /// Is this socket's address that listener's?
     pub fn matches(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();

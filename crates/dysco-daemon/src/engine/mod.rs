@@ -1,1 +1,325 @@
-//! Not written yet.
+//! The engine of `dyscod`: one task that owns the protocol machine and carries
+//! its commands to the data plane and the proxy's side, its messages to peers.
+//! Everything else hands it inputs over channels.
+
+mod adopt;
+mod collect;
+mod commands;
+mod listing;
+mod removal;
+mod state;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use dysco_agent::{Agent, AgentConfig, Events, Routes};
+use dysco_common::EventKind;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, mpsc};
+
+use crate::api::{self, Call, SessionId};
+use crate::config::{self, Config};
+use crate::control::{self, Control};
+use crate::protocol::{ChangeId, HostEvent, Machine, Message};
+use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
+
+use commands::Held;
+use listing::History;
+use removal::Removals;
+
+/// Sessions are collected, and what a full ring may have lost is looked for,
+/// this often.
+const SWEEP: Duration = Duration::from_secs(1);
+/// While a session drains, its flag is also looked at this often.
+const DRAIN_SWEEP: Duration = Duration::from_millis(20);
+
+/// All that the engine owns.
+struct Engine {
+    config: Config,
+    agent: Agent,
+    routes: Routes,
+    proxy: ProxySide,
+    control: Control,
+    machine: Machine,
+    started: Instant,
+    /// What the data plane holds for each change.
+    held: HashMap<ChangeId, Held>,
+    /// Answers of tasks that carry out a command.
+    answers: mpsc::UnboundedSender<Answer>,
+    removals: Removals,
+    history: History,
+    collector: collect::Collector,
+    state: state::StateDir,
+    monitors: Vec<mpsc::Sender<api::Reply>>,
+}
+
+/// What a task of the engine's comes back with.
+enum Answer {
+    /// For the machine.
+    Event(HostEvent),
+    /// A route was found for a change.
+    Route(ChangeId, commands::Routed),
+}
+
+/// Runs the daemon until it is told to stop. Sessions go on without it.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
+    let (mut engine, mut inputs) = start(config)?;
+    engine.adopt();
+    config::notify_ready();
+    tracing::info!(host = %engine.config.host.name, "ready");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        result = engine.serve(&mut inputs) => return result,
+    }
+    config::notify_stopping();
+    tracing::info!("stopping; established sessions go on");
+    engine.control.shutdown().await;
+    Ok(())
+}
+
+/// Where inputs come from.
+struct Inputs {
+    events: Events,
+    control: mpsc::Receiver<control::Event>,
+    calls: mpsc::Receiver<Call>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+    pairs: broadcast::Receiver<PairEvent>,
+    _api: api::Server,
+}
+
+fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
+    state::reserve_ports(&config.removal)?;
+    let (agent, events) = Agent::start(&agent_config(&config))?;
+    let routes = Routes::open()?;
+    let proxy = ProxySide::start(proxy_config(&config))?;
+    let (control, control_events) = Control::start(config.control_config()?)?;
+    let (calls, calls_in) = mpsc::channel(64);
+    let api = api::serve(api::ServerConfig::from(&config.api), calls)?;
+    let (answers, answers_in) = mpsc::unbounded_channel();
+    let pairs = proxy.subscribe();
+    let machine = Machine::new(config.host.addresses.clone(), rand::random);
+    let engine = Engine {
+        state: state::StateDir::open(&config.removal.state_dir)?,
+        removals: Removals::new(config.removal.concurrency),
+        config,
+        agent,
+        routes,
+        proxy,
+        control,
+        machine,
+        started: Instant::now(),
+        held: HashMap::new(),
+        answers,
+        history: History::default(),
+        collector: collect::Collector::default(),
+        monitors: Vec::new(),
+    };
+    let inputs = Inputs {
+        events,
+        control: control_events,
+        calls: calls_in,
+        answers: answers_in,
+        pairs,
+        _api: api,
+    };
+    Ok((engine, inputs))
+}
+
+fn agent_config(config: &Config) -> AgentConfig {
+    let attach = match config.data_plane.attach {
+        config::Attach::Auto => dysco_agent::Attach::Auto,
+        config::Attach::Tcx => dysco_agent::Attach::Tcx,
+        config::Attach::Clsact => dysco_agent::Attach::Clsact,
+    };
+    AgentConfig {
+        pin_dir: config.data_plane.pin_dir.clone(),
+        max_sessions: config.data_plane.max_sessions,
+        interfaces: config
+            .host
+            .interfaces
+            .iter()
+            .map(|i| i.name.clone())
+            .collect(),
+        attach,
+        rules: config.rules(),
+    }
+}
+
+fn proxy_config(config: &Config) -> ProxyConfig {
+    let declared = config.listeners.iter().filter(|l| l.transparent);
+    let haproxy = config
+        .listeners
+        .iter()
+        .filter_map(|l| l.haproxy_socket.clone());
+    ProxyConfig {
+        shim_socket: config.shim.socket.clone(),
+        transparent_listeners: declared
+            .flat_map(|l| l.address.socket_addresses())
+            .collect(),
+        haproxy: haproxy
+            .map(|path| crate::proxy::HaproxySocket {
+                path,
+                frontends: Vec::new(),
+            })
+            .collect(),
+        ..ProxyConfig::default()
+    }
+}
+
+impl Engine {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    async fn serve(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
+        let mut sweep = tokio::time::interval(SWEEP);
+        let mut drain_sweep = tokio::time::interval(DRAIN_SWEEP);
+        let mut happened = Vec::new();
+        loop {
+            let timer = self.machine.poll_timeout().map(|at| self.started + at);
+            let draining = self.held.values().any(|h| h.draining);
+            tokio::select! {
+                biased;
+                Some(answer) = inputs.answers.recv() => self.take_answer(answer),
+                event = inputs.control.recv() => {
+                    self.take_control(event.context("the control channel has ended")?);
+                }
+                read = inputs.events.read(&mut happened) => {
+                    read.context("failed to read the data plane's events")?;
+                    for (kind, slot) in happened.drain(..) {
+                        self.take_event(kind, slot);
+                    }
+                }
+                Some(call) = inputs.calls.recv() => self.take_call(call),
+                pair = inputs.pairs.recv() => {
+                    if let Ok(pair) = pair {
+                        self.take_pair(&pair);
+                    }
+                }
+                () = sleep_until(timer) => {
+                    let now = self.now();
+                    self.machine.handle_timeout(now);
+                }
+                _ = drain_sweep.tick(), if draining => self.sweep_drains(),
+                _ = sweep.tick() => self.sweep(),
+            }
+            self.pump();
+        }
+    }
+
+    fn take_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Event(event) => self.tell_machine(event),
+            Answer::Route(change, routed) => self.routed(change, routed),
+        }
+    }
+
+    fn tell_machine(&mut self, event: HostEvent) {
+        let now = self.now();
+        self.machine.handle_event(now, event);
+    }
+
+    fn take_control(&mut self, event: control::Event) {
+        match event {
+            control::Event::Message(incoming) => match Message::decode(&incoming.message) {
+                Ok(message) => {
+                    let now = self.now();
+                    self.machine
+                        .handle_message(now, &incoming.from.addresses, message);
+                }
+                Err(error) => {
+                    self.state.malformed += 1;
+                    tracing::warn!(from = %incoming.via, %error, "a message was discarded");
+                }
+            },
+            control::Event::PeerUp(peer) => {
+                self.report("peer_up", None, format!("{peer} is connected"))
+            }
+            control::Event::PeerDown(peer, why) => {
+                self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
+                self.removals_without(peer);
+            }
+        }
+    }
+
+    fn take_event(&mut self, kind: EventKind, slot: u32) {
+        match kind {
+            EventKind::Drained => self.drained(slot),
+            EventKind::Closed => self.session_ended(slot, false),
+            EventKind::Reset => self.session_ended(slot, true),
+            EventKind::Opened => {
+                if !self.monitors.is_empty() {
+                    let s = self.agent.session(slot);
+                    let id = self.session_id(slot, &s);
+                    self.report("opened", Some(id), format!("{:?}", s.key));
+                }
+            }
+            EventKind::NoRoom => {
+                tracing::warn!(
+                    "a session is not tracked: the session table is full; raise max_sessions"
+                );
+            }
+        }
+    }
+
+    /// Carries out what the machine wants until it wants nothing more.
+    fn pump(&mut self) {
+        loop {
+            while let Some(command) = self.machine.poll_command() {
+                self.execute(command);
+            }
+            if let Some((to, message)) = self.machine.poll_transmit() {
+                self.send(to, &message);
+                continue;
+            }
+            let Some(report) = self.machine.poll_report() else {
+                break;
+            };
+            self.take_report(report);
+        }
+    }
+
+    fn send(&self, to: IpAddr, message: &Message) {
+        match message.encode() {
+            Ok(bytes) => self.control.send(to, bytes),
+            Err(error) => {
+                tracing::error!(%to, name = message.name(), %error, "cannot encode a message")
+            }
+        }
+    }
+
+    /// Tells whoever watches, and the log.
+    fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
+        tracing::info!(kind, session = session.map(|s| s.to_string()), "{text}");
+        if let Some(session) = session {
+            self.history.add(session, &text);
+        }
+        let at_ms = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_millis() as u64);
+        let event = api::MonitorEvent {
+            at_ms,
+            kind: kind.to_owned(),
+            session,
+            text,
+        };
+        // One that does not keep up misses events; one that has left goes.
+        self.monitors
+            .retain(|m| match m.try_send(api::Reply::Event(event.clone())) {
+                Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => true,
+                Err(mpsc::error::TrySendError::Closed(_)) => false,
+            });
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

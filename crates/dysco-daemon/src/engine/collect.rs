@@ -1,0 +1,107 @@
+//! Ends of sessions, and their collection: nothing lives longer than its
+//! session and two MSL.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dysco_common::{Session, State};
+
+use super::{Engine, commands};
+use crate::protocol::HostEvent;
+
+/// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
+const TWO_MSL: Duration = Duration::from_secs(60);
+/// A session that nobody changed needs its entry only for last words.
+const UNCHANGED: Duration = Duration::from_secs(2);
+/// A SYN that was never answered: longer than Linux repeats one.
+const UNANSWERED: Duration = Duration::from_secs(135);
+
+/// Which slots end when.
+#[derive(Default)]
+pub(super) struct Collector {
+    ending: HashMap<u32, (u64, Instant)>,
+}
+
+impl Collector {
+    /// A slot became a tombstone.
+    pub fn entombed(&mut self, slot: u32, created_ns: u64) {
+        self.ending
+            .insert(slot, (created_ns, Instant::now() + TWO_MSL));
+    }
+}
+
+impl Engine {
+    /// Both FINs have passed, or a reset.
+    pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
+        let s = self.agent.session(slot);
+        // After the cut the acknowledgements of the FINs tell that all is
+        // drained; before it, and after a reset, there is nothing to wait for.
+        if reset || s.state == State::Tracked as u32 {
+            let opened = s.life.opened_here != 0;
+            let of = if opened {
+                commands::opened
+            } else {
+                commands::accepted
+            };
+            self.tell_machine(HostEvent::SessionGone {
+                subsession: of(&s.key),
+            });
+        }
+        if s.state == State::NewPath as u32 {
+            let id = self.session_id(slot, &s);
+            let how = if reset { "was reset" } else { "has ended" };
+            self.report("closed", Some(id), format!("{:?} {how}", s.key));
+        }
+    }
+
+    /// Once a second: collect what has ended, and start what waits.
+    pub(super) fn sweep(&mut self) {
+        self.agent.release_quarantine();
+        let now = Instant::now();
+        let boot = boot_time();
+        for (slot, s) in self.agent.sessions() {
+            let Some(linger) = linger(&s, boot) else {
+                continue;
+            };
+            let (created, at) = *self
+                .collector
+                .ending
+                .entry(slot)
+                .or_insert((s.created_ns, now + linger));
+            if created != s.created_ns {
+                self.collector
+                    .ending
+                    .insert(slot, (s.created_ns, now + linger));
+            } else if at <= now {
+                self.collector.ending.remove(&slot);
+                let id = self.session_id(slot, &s);
+                self.history.forget(id);
+                self.agent.collect(slot);
+            }
+        }
+        self.removals_due();
+    }
+}
+
+/// How long an entry is still needed; `None` while its session lives.
+fn linger(s: &Session, boot: Duration) -> Option<Duration> {
+    let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
+    match State::from_word(s.state)? {
+        State::Tracked | State::Closed => ended.then_some(UNCHANGED),
+        State::TwoPaths | State::NewPath => ended.then_some(TWO_MSL),
+        State::Tombstone => Some(TWO_MSL),
+        State::Opening => {
+            let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
+            (age > UNANSWERED).then_some(Duration::ZERO)
+        }
+        State::Free => None,
+    }
+}
+
+/// CLOCK_BOOTTIME, as the programs stamp sessions.
+pub(super) fn boot_time() -> Duration {
+    match nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
+        Ok(t) => Duration::new(t.tv_sec() as u64, t.tv_nsec() as u32),
+        Err(_) => Duration::ZERO,
+    }
+}

@@ -1,0 +1,267 @@
+//! What the local API shows.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use dysco_common::{Session, State};
+
+use super::{Engine, collect};
+use crate::api::{
+    Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, PathReport, PeerReport,
+    Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport,
+    StatusReport,
+};
+use crate::proxy::Pair;
+
+/// How much of a session's history is kept, and of how many sessions.
+const ENTRIES: usize = 16;
+const SESSIONS: usize = 65_536;
+
+/// What happened to sessions.
+#[derive(Default)]
+pub(super) struct History(HashMap<SessionId, VecDeque<(Instant, String)>>);
+
+impl History {
+    pub fn add(&mut self, session: SessionId, what: &str) {
+        if self.0.len() >= SESSIONS && !self.0.contains_key(&session) {
+            return;
+        }
+        let entries = self.0.entry(session).or_default();
+        if entries.len() == ENTRIES {
+            entries.pop_front();
+        }
+        entries.push_back((Instant::now(), what.to_owned()));
+    }
+
+    pub fn forget(&mut self, session: SessionId) {
+        self.0.remove(&session);
+    }
+
+    fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
+        let entries = self.0.get(&session).into_iter().flatten();
+        entries
+            .map(|(at, what)| HistoryEntry {
+                ago_s: at.elapsed().as_secs_f64(),
+                what: what.clone(),
+            })
+            .collect()
+    }
+}
+
+impl Engine {
+    pub(super) fn take_call(&mut self, call: Call) {
+        let Call {
+            request, replies, ..
+        } = call;
+        let reply = match request {
+            Request::Status => Reply::Status(Box::new(self.status())),
+            Request::Counters => Reply::Counters(Counters {
+                counters: self.counters(),
+            }),
+            Request::Monitor => return self.monitors.push(replies),
+            Request::Remove(remove) => return self.remove(&remove, &replies),
+            Request::Sessions { filter } => {
+                let reports = self.session_reports();
+                let shown = reports
+                    .into_iter()
+                    .filter(move |r| filter.matches(r))
+                    .collect();
+                return stream(shown, replies);
+            }
+            Request::Session { session } => match self.slot_named(&session) {
+                Some(slot) => {
+                    let pairs = self.proxy.pairs();
+                    let report = self.session_report(
+                        slot,
+                        &self.agent.session(slot),
+                        &pairs,
+                        collect::boot_time(),
+                    );
+                    return stream(vec![report], replies);
+                }
+                None => Reply::Error(Failure {
+                    code: FailureCode::NotFound,
+                    what: format!("find the session '{session}'"),
+                    why: "this host has no such session".into(),
+                    mend: "see 'dyscoctl sessions' for those it has".into(),
+                }),
+            },
+        };
+        // The client's channel is fresh and has room, or the client has left.
+        let _ = replies.try_send(reply);
+    }
+
+    pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
+        // About a millisecond apart: no slot is used twice in that time.
+        SessionId::new(slot, (s.created_ns >> 20) as u32)
+    }
+
+    pub(super) fn slot_named(&self, name: &SessionName) -> Option<u32> {
+        match name {
+            SessionName::Id(id) => {
+                let slot = id.slot();
+                let fits = slot < self.agent.capacity();
+                (fits && self.session_id(slot, &self.agent.session(slot)) == *id).then_some(slot)
+            }
+            SessionName::Tuple { local, remote } => self
+                .agent
+                .find(&dysco_common::FlowKey::new(*local, *remote)),
+        }
+    }
+
+    fn session_reports(&self) -> Vec<SessionReport> {
+        let pairs = self.proxy.pairs();
+        let boot = collect::boot_time();
+        let all = self.agent.sessions();
+        all.iter()
+            .map(|(slot, s)| self.session_report(*slot, s, &pairs, boot))
+            .collect()
+    }
+
+    fn session_report(
+        &self,
+        slot: u32,
+        s: &Session,
+        pairs: &[Pair],
+        boot: Duration,
+    ) -> SessionReport {
+        let id = self.session_id(slot, s);
+        let pair = pairs.iter().find(|p| p.a.key == s.key || p.b.key == s.key);
+        let state = State::from_word(s.state);
+        let role = match (state, pair) {
+            (Some(State::Tombstone), _) | (_, Some(_)) => Role::Middlebox,
+            _ if s.life.opened_here != 0 => Role::LeftAnchor,
+            _ => Role::RightAnchor,
+        };
+        let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
+        let other = other.and_then(|key| self.agent.find(&key));
+        let changed = matches!(state, Some(State::TwoPaths | State::NewPath));
+        SessionReport {
+            id,
+            local: s.key.local(),
+            remote: s.key.remote(),
+            state: state_word(state).to_owned(),
+            role,
+            since_s: boot
+                .saturating_sub(Duration::from_nanos(s.created_ns))
+                .as_secs_f64(),
+            bytes_in: s.bytes_in,
+            bytes_out: s.bytes_out,
+            path: changed.then(|| PathReport {
+                local: s.path.local(),
+                remote: s.path.remote(),
+            }),
+            pair: other.map(|slot| self.session_id(slot, &self.agent.session(slot))),
+            removable: self.removable(s, pair),
+            history: self.history.of(id),
+        }
+    }
+
+    fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
+        let no = |reason: String| Removable::No { reason };
+        match (State::from_word(s.state), pair) {
+            (Some(State::Tombstone), _) => no("the proxy has left it".into()),
+            (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
+            (_, Some(pair)) => match self.proxy.transparent(pair) {
+                Ok(()) => Removable::Yes,
+                Err(reason) => no(reason.to_string()),
+            },
+        }
+    }
+
+    fn status(&self) -> StatusReport {
+        let mut sessions = SessionCounts::default();
+        for (_, s) in self.agent.sessions() {
+            match State::from_word(s.state) {
+                Some(State::Opening | State::Tracked) => sessions.tracked += 1,
+                Some(State::TwoPaths) => sessions.changing += 1,
+                Some(State::NewPath | State::Tombstone) => sessions.removed += 1,
+                Some(State::Free | State::Closed) | None => {}
+            }
+        }
+        let shim = self.proxy.stats();
+        StatusReport {
+            host: self.config.host.name.clone(),
+            addresses: self.config.host.addresses.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.started.elapsed().as_secs(),
+            interfaces: self.agent.attached().iter().map(interface).collect(),
+            sessions,
+            peers: self.control.peers().iter().map(peer).collect(),
+            shim_processes: shim.hellos,
+            pairs: shim.pairs,
+            counters: self.counters(),
+        }
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let mut all: BTreeMap<String, u64> = self
+            .agent
+            .counters()
+            .into_iter()
+            .map(|(name, v)| (name.to_owned(), v))
+            .collect();
+        self.control.counters().list(&mut all);
+        let stats = self.machine.stats();
+        let shim = self.proxy.stats();
+        let ours = [
+            ("changes_under_way", stats.changes as u64),
+            ("messages_not_allowed", stats.violations),
+            ("messages_stale", stats.stale),
+            ("messages_malformed", self.state.malformed),
+            ("shim_reports", shim.reports),
+            ("shim_reports_malformed", shim.malformed),
+            ("shim_reports_refused", shim.refused),
+            ("shim_pairs_no_room", shim.no_room),
+        ];
+        all.extend(ours.map(|(name, v)| (name.to_owned(), v)));
+        all
+    }
+}
+
+fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>) {
+    tokio::spawn(async move {
+        for report in reports {
+            if replies
+                .send(Reply::Session(Box::new(report)))
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+        let _ = replies.send(Reply::Done { summary: None }).await;
+    });
+}
+
+fn interface(attached: &dysco_agent::Attached) -> InterfaceReport {
+    let attach = match attached.attach {
+        dysco_agent::Attach::Clsact => "clsact",
+        dysco_agent::Attach::Tcx | dysco_agent::Attach::Auto => "tcx",
+    };
+    InterfaceReport {
+        name: attached.interface.clone(),
+        attach: attach.to_owned(),
+        programs: vec!["dysco_ingress".into(), "dysco_egress".into()],
+    }
+}
+
+fn peer(status: &crate::control::PeerStatus) -> PeerReport {
+    PeerReport {
+        address: status.address,
+        up: status.up,
+        rtt_us: status.rtt.map(|rtt| rtt.as_micros() as u64),
+    }
+}
+
+fn state_word(state: Option<State>) -> &'static str {
+    match state {
+        Some(State::Opening) => "opening",
+        Some(State::Tracked) => "tracked",
+        Some(State::TwoPaths) => "two-paths",
+        Some(State::NewPath) => "new-path",
+        Some(State::Tombstone) => "tombstone",
+        Some(State::Closed) => "closed",
+        Some(State::Free) | None => "free",
+    }
+}

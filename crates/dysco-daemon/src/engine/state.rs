@@ -1,0 +1,122 @@
+//! What outlives the daemon, and small things it remembers meanwhile.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use anyhow::Context as _;
+
+use crate::config::PortRange;
+use crate::config::Removal;
+use crate::protocol::ChangeId;
+
+/// A route is asked for again after this.
+const ROUTE_AGE: Duration = Duration::from_secs(1);
+
+/// The directory of records, and the engine's memory.
+pub(super) struct StateDir {
+    dir: PathBuf,
+    next_port: u16,
+    routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
+    /// Messages that did not decode.
+    pub malformed: u64,
+}
+
+impl StateDir {
+    /// Opens the directory, for root alone.
+    pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
+        fs::create_dir_all(dir)
+            .with_context(|| format!("failed to make the state directory {}", dir.display()))?;
+        Ok(StateDir {
+            dir: dir.to_owned(),
+            next_port: rand::random(),
+            routes: HashMap::new(),
+            malformed: 0,
+        })
+    }
+
+    fn path(&self, change: ChangeId) -> PathBuf {
+        self.dir.join(change.to_string())
+    }
+
+    /// Writes a record so that it is there whole or not at all. Not synced: it
+    /// outlives the process, and sessions do not outlive the machine.
+    pub fn write(&self, change: ChangeId, record: &[u8]) -> io::Result<()> {
+        let temporary = self.dir.join(format!("{change}.new"));
+        fs::write(&temporary, record)?;
+        fs::rename(&temporary, self.path(change))
+    }
+
+    /// Removes a record.
+    pub fn erase(&self, change: ChangeId) {
+        let path = self.path(change);
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %path.display(), error = %e, "cannot remove a record");
+            }
+            _ => {}
+        }
+    }
+
+    /// All records of a former process.
+    pub fn records(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let Ok(entries) = fs::read_dir(&self.dir) else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.extension().is_none())
+            .filter_map(|p| fs::read(&p).ok().map(|record| (p, record)))
+            .collect()
+    }
+
+    /// The next source port to try.
+    pub fn next_port(&mut self, ports: PortRange) -> u16 {
+        let inside = self.next_port >= ports.first && self.next_port < ports.last;
+        self.next_port = if inside {
+            self.next_port + 1
+        } else {
+            ports.first
+        };
+        self.next_port
+    }
+
+    /// A route looked up a moment ago.
+    pub fn route(&self, from: IpAddr, to: IpAddr) -> Option<u32> {
+        let (ifindex, at) = self.routes.get(&(from, to))?;
+        (at.elapsed() < ROUTE_AGE).then_some(*ifindex)
+    }
+
+    /// Remembers a route for a moment.
+    pub fn keep_route(&mut self, from: IpAddr, to: IpAddr, ifindex: u32, now: Instant) {
+        self.routes
+            .retain(|_, (_, at)| now.duration_since(*at) < ROUTE_AGE);
+        self.routes.insert((from, to), (ifindex, now));
+    }
+}
+
+/// Keeps the kernel from using the new paths' source ports for its own
+/// connections.
+pub(super) fn reserve_ports(removal: &Removal) -> anyhow::Result<()> {
+    if !removal.reserve_ports {
+        return Ok(());
+    }
+    let path = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+    let reserved = fs::read_to_string(path).with_context(|| format!("failed to read {path}"))?;
+    let ours = format!("{}-{}", removal.ports.first, removal.ports.last);
+    let reserved = reserved.trim();
+    if reserved.split(',').any(|r| r == ours) {
+        return Ok(());
+    }
+    let all = if reserved.is_empty() {
+        ours
+    } else {
+        format!("{reserved},{ours}")
+    };
+    fs::write(path, all).with_context(|| {
+        format!("failed to reserve the ports of new paths in {path}; set them there yourself and reserve_ports = false in [removal]")
+    })
+}
