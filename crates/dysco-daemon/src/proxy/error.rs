@@ -94,6 +94,11 @@ pub enum MeasureError {
         /// How long it was tried.
         waited_ms: u64,
     },
+    /// The kernel does not answer: the proxy holds a lock of its pipe.
+    #[error(
+        "the pair {0} cannot be read: its proxy waits inside a splice; it should splice with SPLICE_F_NONBLOCK"
+    )]
+    Stalled(PairId),
     /// A system call failed.
     #[error("cannot {what} of the pair {pair}: {source}")]
     System {

@@ -184,10 +184,13 @@ impl Held {
         let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
             return Ok(None);
         };
+        // A splice that waits holds the pipe's lock, and asking a locked pipe
+        // for its bytes cannot be interrupted: only where no splice waits.
+        let ask = never_waits(&a) && never_waits(&b);
         let pipe = |d: &Direction| {
-            let fd = process.fd(d.pipe?).ok()?;
+            let fd = process.fd(d.pipe.filter(|_| ask)?).ok()?;
             // Not a pipe any more: as if none were known.
-            key(&fd).is_err().then_some(fd)
+            is_pipe(&fd).then_some(fd)
         };
         Ok(Some(Held {
             a,
@@ -195,6 +198,17 @@ impl Held {
             pipes: [pipe(&pair.forward), pipe(&pair.reverse)],
         }))
     }
+}
+
+fn never_waits(fd: &OwnedFd) -> bool {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(fd, FcntlArg::F_GETFL)
+        .is_ok_and(|f| OFlag::from_bits_retain(f).contains(OFlag::O_NONBLOCK))
+}
+
+fn is_pipe(fd: &OwnedFd) -> bool {
+    use nix::sys::stat::{SFlag, fstat};
+    fstat(fd).is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode).contains(SFlag::S_IFIFO))
 }
 
 /// Is this the very socket, still connected as it was?

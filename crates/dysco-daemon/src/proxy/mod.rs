@@ -85,6 +85,8 @@ pub struct ShimStats {
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// How long a report may be on its way when the kernel is ahead of it.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
+/// How much longer than its limit a measurement may take.
+const STALL: Duration = Duration::from_secs(2);
 /// How often a measurement begins again since the claim had changed.
 const NEWER_CLAIMS: usize = 5;
 
@@ -199,7 +201,12 @@ impl ProxySide {
             let now = self.registry().newest(pair);
             let now = now.ok_or(MeasureError::Gone(pair.id))?;
             let limit = self.0.still_limit;
-            let result = blocking(move || kernel::measure(&now, limit)).await;
+            let reading = blocking(move || kernel::measure(&now, limit));
+            // A program may stall the kernel's answers about its own pipes.
+            let result = match tokio::time::timeout(limit + STALL, reading).await {
+                Ok(result) => result,
+                Err(_) => Err(MeasureError::Stalled(now.id)),
+            };
             let lie = matches!(&result, Err(MeasureError::DeltaMismatch { .. }));
             if !lie {
                 return result;

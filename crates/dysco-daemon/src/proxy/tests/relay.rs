@@ -1,10 +1,14 @@
 //! A client, a server, and a relay between that splices like HAProxy does.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, RawFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A test that waits longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the two ends do.
 #[derive(Default, Clone, Copy)]
@@ -13,6 +17,8 @@ pub struct Script {
     pub greeting: usize,
     /// Bytes that each end sends.
     pub bytes: usize,
+    /// The relay waits inside its splices.
+    pub blocking: bool,
     /// The client closes its direction at the end.
     pub half_close: bool,
 }
@@ -39,6 +45,9 @@ impl Relay {
     pub fn start(script: Script) -> Relay {
         let (client, a) = connection();
         let (b, server) = connection();
+        for s in [&a, &b] {
+            s.set_nonblocking(!script.blocking).unwrap();
+        }
         // The relay opened the second one.
         let (a, b) = (a.into_raw_fd(), b.into_raw_fd());
         let greeting = vec![b'g'; script.greeting];
@@ -76,9 +85,9 @@ impl Relay {
     /// Until both ends have sent and received all (and a half-close arrived).
     pub fn wait_for_streams(&self) {
         for e in &self.ends {
-            for _ in 0..2 {
-                e.done.recv().expect("a stream was broken");
-            }
+            // Both threads let go of their ends of the channel when done.
+            let ended = e.done.recv_timeout(PATIENCE);
+            assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "a stream hangs");
         }
     }
 
@@ -110,12 +119,13 @@ impl Relay {
             std::thread::yield_now();
         }
         for fd in [self.a, self.b] {
-            drop(nix::unistd::close(fd));
+            let _ = nix::unistd::close(fd);
         }
     }
 
     /// Ends both streams; every byte must have arrived as it was sent.
     pub fn finish(self) {
+        self.wait_for_streams();
         for e in &self.ends {
             drop(e.stream.shutdown(Shutdown::Write));
         }
@@ -128,7 +138,7 @@ impl Relay {
             m.join().unwrap();
         }
         for fd in [self.a, self.b] {
-            drop(nix::unistd::close(fd));
+            let _ = nix::unistd::close(fd);
         }
     }
 }
@@ -145,21 +155,39 @@ fn connection() -> (TcpStream, TcpStream) {
     (opened, listener.accept().unwrap().0)
 }
 
-fn relay(from: RawFd, pipe: (RawFd, RawFd), to: RawFd) {
-    use nix::fcntl::{SpliceFFlags, splice};
+/// Splices once, after waiting for `what` on the socket if it is non-blocking.
+fn splice(from: RawFd, to: RawFd, len: usize, socket: RawFd, what: i16) -> isize {
+    let none = std::ptr::null_mut();
     loop {
-        let flags = SpliceFFlags::SPLICE_F_MOVE;
-        let got = splice(borrow(from), None, borrow(pipe.1), None, 1 << 30, flags);
-        let Ok(mut left @ 1..) = got else {
-            if got == Ok(0) {
+        // SAFETY: null offsets and one pollfd of ours; the descriptors are open
+        // until the mover is done.
+        let n = unsafe { libc::splice(from, none, to, none, len, libc::SPLICE_F_MOVE) };
+        if n >= 0 || std::io::Error::last_os_error().kind() != ErrorKind::WouldBlock {
+            return n;
+        }
+        let mut p = libc::pollfd {
+            fd: socket,
+            events: what,
+            revents: 0,
+        };
+        // SAFETY: as above.
+        unsafe { libc::poll(&raw mut p, 1, -1) };
+    }
+}
+
+fn relay(from: RawFd, pipe: (RawFd, RawFd), to: RawFd) {
+    loop {
+        let mut left = splice(from, pipe.1, 1 << 30, from, libc::POLLIN);
+        if left <= 0 {
+            if left == 0 {
                 // SAFETY: no pointers.
                 unsafe { libc::shutdown(to, libc::SHUT_WR) };
             }
             return;
-        };
+        }
         while left > 0 {
-            match splice(borrow(pipe.0), None, borrow(to), None, left, flags) {
-                Ok(n) if n > 0 => left -= n,
+            match splice(pipe.0, to, left as usize, to, libc::POLLOUT) {
+                n if n > 0 => left -= n,
                 _ => return,
             }
         }
@@ -181,10 +209,10 @@ impl End {
             if close {
                 tx.shutdown(Shutdown::Write).unwrap();
             }
-            drop(told.send(()));
+            drop(told);
         });
         let receiving =
-            std::thread::spawn(move || receive(&mut rx, bytes, skip, expect_close, &tell));
+            std::thread::spawn(move || receive(&mut rx, bytes, skip, expect_close, tell));
         End {
             threads: vec![sending, receiving],
             done,
@@ -206,7 +234,7 @@ fn send(to: &mut TcpStream, bytes: usize) {
     }
 }
 
-fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, told: &Sender<()>) {
+fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, told: Sender<()>) {
     from.read_exact(&mut vec![0; skip]).unwrap();
     let mut buf = vec![0; 1 << 16];
     let mut at = 0;
@@ -222,5 +250,5 @@ fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, 
     if expect_close {
         assert_eq!(from.read(&mut buf).unwrap(), 0);
     }
-    drop(told.send(()));
+    drop(told);
 }
