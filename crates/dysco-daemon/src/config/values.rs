@@ -45,7 +45,7 @@ pub struct PortList(pub Vec<PortRange>);
 impl Prefix {
     /// Every IPv6 address, and so every IPv4-mapped one.
     pub const ALL: Prefix = Prefix {
-        address: IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+        address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         len: 0,
     };
 
@@ -85,13 +85,10 @@ impl PortRange {
 }
 
 impl ListenAddress {
-    /// The address, or the unspecified ones of both families.
+    /// The listener as socket addresses: for all addresses, one of each family.
     pub fn socket_addresses(&self) -> Vec<SocketAddr> {
-        let both = [
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        ];
-        let ips = self.ip.map_or(both.to_vec(), |ip| vec![ip]);
+        let any = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let ips = self.ip.map_or(any.to_vec(), |ip| vec![ip]);
         ips.into_iter()
             .map(|ip| SocketAddr::new(ip, self.port))
             .collect()
