@@ -1,0 +1,285 @@
+//! The programs themselves: exit codes, rights, and what is said of them.
+//! Runs as root, as the daemon does: other users are played by its children.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+use std::fs::{self, Permissions};
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use dysco_daemon::api::{
+    Call, Failure, FailureCode, Outcome, Policy, RemovalReport, Reply, Request, Server,
+    ServerConfig, SessionId, serve,
+};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+const READERS: u32 = 64_123;
+const NOBODY: u32 = 65_534;
+
+/// A socket with a daemon of a few lines, and the programs where anyone may
+/// run them.
+struct Lab {
+    dir: TempDir,
+    _server: Option<Server>,
+}
+
+impl Lab {
+    fn empty() -> Lab {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let program = dir.path().join("dyscoctl");
+        // Not by this process: its other tests' children would hold the copy
+        // open for writing, and so keep it from being run.
+        let mut copy = Command::new("cp");
+        copy.arg(env!("CARGO_BIN_EXE_dyscoctl")).arg(program);
+        assert!(copy.status().unwrap().success());
+        Lab { dir, _server: None }
+    }
+
+    fn with_daemon(answer: fn(Request) -> Vec<Reply>) -> Lab {
+        assert!(nix::unistd::geteuid().is_root(), "run this test as root");
+        let mut lab = Lab::empty();
+        let (sender, mut calls) = mpsc::channel::<Call>(4);
+        let config = ServerConfig {
+            socket: lab.path("dyscod.sock"),
+            policy: Policy {
+                read_gid: Some(READERS),
+            },
+        };
+        lab._server = Some(serve(config, sender).unwrap());
+        tokio::spawn(async move {
+            while let Some(call) = calls.recv().await {
+                for reply in answer(call.request) {
+                    call.replies.send(reply).await.unwrap();
+                }
+            }
+        });
+        lab
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn dyscoctl(&self, line: &str) -> Command {
+        let mut command = Command::new(self.path("dyscoctl"));
+        let socket = self.path("dyscod.sock");
+        command.arg("--socket").arg(socket);
+        command.args(line.split_whitespace()).current_dir("/");
+        command
+    }
+
+    async fn run(&self, line: &str) -> Ran {
+        ran(self.dyscoctl(line)).await
+    }
+
+    async fn run_as(&self, uid: u32, gid: u32, line: &str) -> Ran {
+        let mut command = self.dyscoctl(line);
+        command.uid(uid).gid(gid);
+        ran(command).await
+    }
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+async fn ran(mut command: Command) -> Ran {
+    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = run.await.unwrap();
+    Ran {
+        code: status.code().unwrap(),
+        out: String::from_utf8(stdout).unwrap(),
+        err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// One session each of these outcomes.
+fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
+    let report = |outcome: &Outcome| {
+        Reply::Removal(RemovalReport {
+            session: SessionId(0x1a),
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 40000).into(),
+            outcome: *outcome,
+            reason: (*outcome != Outcome::Removed).then(|| "not transparent".into()),
+            request_to_switch_us: Some(850),
+            request_to_close_us: None,
+        })
+    };
+    let sessions = outcomes.len();
+    let accepted = [Reply::Accepted { sessions }].into_iter();
+    let reports = accepted.chain(outcomes.iter().map(report));
+    reports.chain([Reply::Done { summary: None }]).collect()
+}
+
+#[tokio::test]
+async fn without_a_daemon_one_line_says_so() {
+    let lab = Lab::empty();
+    for line in [
+        "status",
+        "sessions",
+        "remove-middlebox self --all",
+        "monitor",
+    ] {
+        let ran = lab.run(line).await;
+        assert_eq!(ran.code, 3, "{}", ran.err);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+        assert!(ran.err.contains("start it"), "{}", ran.err);
+    }
+    let ran = lab.run("status -o json").await;
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(error["error"]["exit"], 3);
+}
+
+#[tokio::test]
+async fn reading_is_for_the_group_and_changing_for_root() {
+    let lab = Lab::with_daemon(|request| match request {
+        Request::Status => vec![Reply::Status(Box::default())],
+        _ => removals(&[Outcome::Removed]),
+    });
+    assert_eq!(lab.run("status").await.code, 0);
+    assert_eq!(lab.run_as(NOBODY, READERS, "status").await.code, 0);
+
+    let stranger = lab.run_as(NOBODY, NOBODY, "status").await;
+    assert_eq!(stranger.code, 4);
+    assert!(stranger.err.contains("run as root"), "{}", stranger.err);
+
+    let remove = "remove-middlebox self --all --wait";
+    assert_eq!(lab.run(remove).await.code, 0);
+    let reader = lab.run_as(NOBODY, READERS, remove).await;
+    assert_eq!(reader.code, 4);
+    assert!(
+        reader.err.contains("only root may change"),
+        "{}",
+        reader.err
+    );
+    let looks = lab.run_as(NOBODY, READERS, "remove-middlebox self --all --dry-run");
+    assert_eq!(looks.await.code, 0);
+}
+
+#[tokio::test]
+async fn the_worst_removal_decides_the_exit_code() {
+    let lab = Lab::with_daemon(|_| removals(&[Outcome::Removed, Outcome::Refused]));
+    let ran = lab.run("remove-middlebox self --all --wait").await;
+    assert_eq!(ran.code, 5);
+    assert!(ran.out.contains("not transparent"), "{}", ran.out);
+    assert!(ran.out.contains("1 removed, 1 refused"), "{}", ran.out);
+
+    let ran = lab.run("remove-middlebox self --all --wait -o json").await;
+    let done: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((ran.code, ran.err.as_str()), (5, ""));
+    assert_eq!(done["accepted"], 2);
+    assert_eq!(done["summary"]["refused"], 1);
+    assert_eq!(done["summary"]["p50_us"], 850);
+    assert_eq!(done["removals"][1]["reason"], "not transparent");
+
+    // Nobody waits: it was accepted.
+    assert_eq!(lab.run("remove-middlebox self --all").await.code, 0);
+    let lab = Lab::with_daemon(|_| removals(&[Outcome::Pending]));
+    let ran = lab
+        .run("remove-middlebox self --all --wait --timeout 1s")
+        .await;
+    assert_eq!(ran.code, 6);
+}
+
+#[tokio::test]
+async fn a_failure_keeps_its_words_and_its_code() {
+    let lab = Lab::with_daemon(|_| {
+        vec![Reply::Error(Failure {
+            code: FailureCode::NotFound,
+            what: "find the session".into(),
+            why: "there is none of that id".into(),
+            mend: "see 'dyscoctl sessions'".into(),
+        })]
+    });
+    let ran = lab.run("sessions show 1a").await;
+    assert_eq!(ran.code, 5);
+    let words =
+        "error: failed to find the session: there is none of that id; see 'dyscoctl sessions'\n";
+    assert_eq!(ran.err, words);
+}
+
+#[tokio::test]
+async fn run_becomes_the_program_with_the_shim_loaded() {
+    let lab = Lab::empty();
+    let shim = lab.path("shim.so");
+    // Empty: the loader says that it cannot load it, which shows that it tried.
+    fs::write(&shim, "").unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(lab.path("dyscoctl"));
+        command.arg("run").args(words).env("DYSCO_SHIM_LIB", &shim);
+        ran(command)
+    };
+    let printed = run(&["--", "/bin/sh", "-c", "echo $LD_PRELOAD; exit 7"]).await;
+    assert_eq!(
+        printed.out.trim(),
+        shim.canonicalize().unwrap().to_str().unwrap()
+    );
+    assert_eq!(printed.code, 7);
+
+    let none = run(&["no-such-program"]).await;
+    assert_eq!(none.code, 2);
+    assert!(none.err.contains("no-such-program"), "{}", none.err);
+
+    fs::remove_file(&shim).unwrap();
+    let none = run(&["true"]).await;
+    assert_eq!(none.code, 2);
+    assert!(none.err.contains("DYSCO_SHIM_LIB"), "{}", none.err);
+}
+
+#[tokio::test]
+async fn keys_are_made_and_a_configuration_with_them_is_checked() {
+    let lab = Lab::empty();
+    let dir = |name: &str| lab.path(name).display().to_string();
+    let init = format!("pki init --dir {}", dir("ca"));
+    assert_eq!(lab.run(&init).await.code, 0);
+    let again = lab.run(&init).await;
+    assert_eq!(again.code, 2);
+    assert!(
+        again.err.contains("nothing was overwritten"),
+        "{}",
+        again.err
+    );
+    let issue = format!(
+        "pki issue --dir {} --name h --address 127.0.0.1 --out {} -o json",
+        dir("ca"),
+        dir("host")
+    );
+    let issued = lab.run(&issue).await;
+    assert_eq!(issued.code, 0, "{}", issued.err);
+    let key = fs::read_to_string(lab.path("host/host.key")).unwrap();
+    assert!(!issued.out.contains(key.lines().nth(1).unwrap()));
+
+    let check = |address: IpAddr| {
+        let file = lab.path("dyscod.toml");
+        let keys = dir("host");
+        let text = format!(
+            "[host]\naddresses = [\"{address}\"]\ninterfaces = [\"lo\"]\n[control]\npki_dir = \"{keys}\"\n"
+        );
+        fs::write(&file, text).unwrap();
+        ran(dyscod(&file))
+    };
+    let good = check([127, 0, 0, 1].into()).await;
+    assert_eq!(good.code, 0, "{}", good.err);
+    assert!(good.out.contains("port = 7474"), "{}", good.out);
+    let bad = check([127, 0, 0, 2].into()).await;
+    assert_eq!(bad.code, 2);
+    assert!(bad.err.contains("--address 127.0.0.2"), "{}", bad.err);
+}
+
+fn dyscod(config: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dyscod"));
+    command.arg("--check").arg("--config").arg(config);
+    command
+}
