@@ -4,7 +4,7 @@ use dysco_common::shim::{ReportKind, report};
 
 use crate::link::{self, Sent, set_errno};
 use crate::table::{kind, slot};
-use crate::track;
+use crate::{tell, track};
 
 /// From now on the program moves every byte of `fd_in` to `fd_out` unchanged;
 /// so far it has written `delta` bytes more to `fd_out` than it has read from
@@ -46,18 +46,18 @@ fn declare(fd_in: i32, fd_out: i32, delta: i64) -> Result<(), i32> {
     let mut r = link::report(ReportKind::Called);
     r.fd_in = fd_in;
     r.fd_out = fd_out;
-    r.flags = report::FORWARD_ENDLESS | track::accepted_bit(a);
+    r.flags = report::FORWARD_ENDLESS | tell::accepted_bit(a);
     r.delta_forward = delta;
     track::declare(a.life(fd_in), b.life(fd_out), delta);
     let mut sent = link::send(&r);
     if sent == Sent::NoDaemon && link::look() {
-        track::owe_all();
+        tell::owe_all();
         sent = link::send(&r);
     }
     match sent {
         Sent::Yes => Ok(()),
         Sent::Full => {
-            track::owe_all();
+            tell::owe_all();
             Err(libc::EAGAIN)
         }
         Sent::NoDaemon => Err(libc::ENOTCONN),

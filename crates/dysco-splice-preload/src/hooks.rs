@@ -7,7 +7,7 @@ use libc::{iovec, loff_t, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::real::real;
 use crate::table::kind;
-use crate::{link, track};
+use crate::{link, tell, track};
 
 fn consumes(flags: c_int) -> bool {
     flags & libc::MSG_PEEK == 0
@@ -75,13 +75,13 @@ unsafe extern "C" fn epoll_wait(
     max: c_int,
     timeout: c_int,
 ) -> c_int {
-    track::idle();
+    tell::idle();
     real!(epoll_wait: fn(epoll => c_int, events => *mut c_void, max => c_int, timeout => c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(fds: *mut c_void, count: libc::nfds_t, timeout: c_int) -> c_int {
-    track::idle();
+    tell::idle();
     real!(poll: fn(fds => *mut c_void, count => libc::nfds_t, timeout => c_int) -> c_int)
 }
 

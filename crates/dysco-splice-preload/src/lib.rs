@@ -9,6 +9,7 @@
 //! | `real` | the functions of libc itself |
 //! | `table` | one slot of counters for each descriptor |
 //! | `track` | what each call means for the counters and for pairs |
+//! | `tell` | what is said of pairs, and said again if it was lost |
 //! | `link` | the datagram socket to the daemon |
 //! | `call` | `dysco_splice`, for programs that say it themselves |
 //!
@@ -18,18 +19,16 @@
 //! numbers, so that what is missed here costs a removal, never a byte.
 
 mod call;
-#[cfg(not(test))]
 mod hooks;
 mod link;
-#[cfg(not(test))]
 mod real;
 mod table;
+mod tell;
 mod track;
 
 pub use call::dysco_splice;
 
 /// Runs before `main`, while paths and privileges are still the starter's.
-#[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {

@@ -63,7 +63,7 @@ pub fn start() {
 
 extern "C" fn forked() {
     LAST_LOOK.store(0, Relaxed);
-    crate::track::forked();
+    crate::tell::forked();
 }
 
 fn hello() {

@@ -4,15 +4,13 @@
 //! end, and two moves in a row from that pipe to B leave the same delta (bytes
 //! written to B and in the pipe, less bytes read from A).
 
-use core::sync::atomic::{
-    AtomicBool, AtomicI32,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::Relaxed;
 
-use dysco_common::shim::{Report, ReportKind, report};
+use dysco_common::shim::ReportKind;
 
-use crate::link::{self, Sent};
+use crate::link;
 use crate::table::{self, Life, Slot, flag, kind, slot};
+use crate::tell::{settle, tell};
 
 /// A splice of at least this length asks for all there will ever be.
 pub const ENDLESS: usize = 1 << 30;
@@ -20,22 +18,6 @@ pub const ENDLESS: usize = 1 << 30;
 const TELL_AGAIN: u64 = 64 << 20;
 /// A socket that moves its delta more often than this is being rewritten.
 const MAX_NOISE: u32 = 256;
-
-/// How often to try a full queue before the program waits.
-const PATIENCE: usize = 64;
-
-/// Somebody's report did not get through: pairs are to be told again.
-static OWED: AtomicBool = AtomicBool::new(false);
-/// Where telling again goes on.
-static CURSOR: AtomicI32 = AtomicI32::new(0);
-/// Held while a report is composed and sent, so that the last one sent is the
-/// newest. Only ever tried: a signal handler may hold it, or a fork freeze it.
-static TELLING: AtomicBool = AtomicBool::new(false);
-
-/// The child of a fork: nobody is telling.
-pub fn forked() {
-    TELLING.store(false, Relaxed);
-}
 
 /// `fd` gave `n` bytes to the program.
 #[inline(always)]
@@ -110,7 +92,7 @@ fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
 }
 
 /// Bytes written to B less bytes read from A, those in a pipe counted as written.
-fn delta(a: &Slot, b: &Slot) -> i64 {
+pub fn delta(a: &Slot, b: &Slot) -> i64 {
     let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
     gone.wrapping_add(a.piped.load(Relaxed))
 }
@@ -196,7 +178,8 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
         return;
     }
     let now = delta(sa, sb);
-    let steady = sb.from.swap(a.0, Relaxed) == a.0 && sb.level.swap(now, Relaxed) == now;
+    let (from_before, level_before) = (sb.from.swap(a.0, Relaxed), sb.level.swap(now, Relaxed));
+    let steady = from_before == a.0 && level_before == now;
     sb.pipe.store(pipe, Relaxed);
     let endless = steady && p.has(flag::ASKED_ENDLESS);
     let was = sb.has(flag::ENDLESS);
@@ -254,7 +237,7 @@ pub fn part(one: Life) {
 }
 
 /// The accepted one first; of two alike, the lower.
-fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
+pub fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
     let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
     let other_accepted = other.slot().is_some_and(accepted);
     let first = match (accepted(s), other_accepted) {
@@ -265,104 +248,6 @@ fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
     if first { (one, other) } else { (other, one) }
 }
 
-/// Tells the daemon all that is known of a pair.
-#[cold]
-fn tell(one: Life, other: Life) -> bool {
-    let Some(s) = one.slot() else { return true };
-    if s.peer() != other {
-        return true;
-    }
-    let (a, b) = ordered(one, s, other);
-    let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
-        return true;
-    };
-    if TELLING
-        .compare_exchange(false, true, Acquire, Relaxed)
-        .is_err()
-    {
-        return owe(sa);
-    }
-    let sent = tell_now(a, sa, b, sb);
-    TELLING.store(false, Release);
-    match sent {
-        Sent::Yes => {
-            sa.told_epoch.store(link::epoch(), Relaxed);
-            true
-        }
-        // Without a daemon nothing is owed: a new one has a new epoch.
-        Sent::NoDaemon => true,
-        Sent::Full => owe(sa),
-    }
-}
-
-fn owe(first: &Slot) -> bool {
-    first.told_epoch.store(0, Relaxed);
-    OWED.store(true, Relaxed);
-    false
-}
-
-fn tell_now(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Sent {
-    let mut sent = Sent::Yes;
-    for (from, to, sf, st) in [(a, b, sa, sb), (b, a, sb, sa)] {
-        if st.has(flag::DECLARED) {
-            let mut r = link::report(ReportKind::Called);
-            r.fd_in = from.fd();
-            r.fd_out = to.fd();
-            r.flags = report::FORWARD_ENDLESS | accepted_bit(sf);
-            r.delta_forward = st.level.load(Relaxed);
-            sent = worst(sent, link::send(&r));
-        }
-    }
-    if !sa.has(flag::DECLARED) || !sb.has(flag::DECLARED) {
-        sent = worst(sent, link::send(&paired(a, sa, b, sb)));
-    }
-    sent
-}
-
-fn worst(a: Sent, b: Sent) -> Sent {
-    if a == Sent::Yes { b } else { a }
-}
-
-/// The flag that says whether this end was accepted.
-pub fn accepted_bit(s: &Slot) -> u32 {
-    if s.kind.load(Relaxed) == kind::ACCEPTED {
-        report::IN_ACCEPTED
-    } else {
-        0
-    }
-}
-
-fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
-    let mut r = link::report(ReportKind::Paired);
-    r.fd_in = a.fd();
-    r.fd_out = b.fd();
-    r.flags = accepted_bit(sa);
-    if sb.has(flag::ENDLESS) {
-        r.flags |= report::FORWARD_ENDLESS;
-    }
-    if sa.has(flag::ENDLESS) {
-        r.flags |= report::REVERSE_ENDLESS;
-    }
-    r.pipe_forward = sb.pipe.load(Relaxed);
-    r.pipe_reverse = sa.pipe.load(Relaxed);
-    r.delta_forward = claimed(sa, sb);
-    r.delta_reverse = claimed(sb, sa);
-    for (s, d) in [(sb, r.delta_forward), (sa, r.delta_reverse)] {
-        s.told_delta.store(d, Relaxed);
-        s.told_at.store(s.written.load(Relaxed), Relaxed);
-    }
-    r
-}
-
-/// The delta to B: the steady one, or else what the counters say now.
-fn claimed(a: &Slot, b: &Slot) -> i64 {
-    if b.has(flag::ENDLESS | flag::DECLARED) {
-        b.level.load(Relaxed)
-    } else {
-        delta(a, b)
-    }
-}
-
 /// The program says it itself: A's bytes go to B, with this delta.
 pub fn declare(a: Life, b: Life, delta: i64) {
     pair(a, b);
@@ -370,57 +255,6 @@ pub fn declare(a: Life, b: Life, delta: i64) {
         s.level.store(delta, Relaxed);
         s.flags.fetch_or(flag::ENDLESS | flag::DECLARED, Relaxed);
     }
-}
-
-/// Tells again what is owed, some at a time. Costs one load when nothing is.
-#[inline(always)]
-pub fn settle() {
-    if OWED.load(Relaxed) {
-        settle_some();
-    }
-}
-
-#[cold]
-fn settle_some() {
-    let (top, start) = (table::highest(), CURSOR.load(Relaxed));
-    for fd in start..=top.min(start.saturating_add(4096)) {
-        CURSOR.store(fd, Relaxed);
-        let Some(s) = slot(fd) else { break };
-        let one = s.life(fd);
-        let (other, told) = (s.peer(), s.told_epoch.load(Relaxed));
-        let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
-        let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
-        // Stays on this one when it fails, to go on from here.
-        if first && told != link::epoch() && !tell(one, other) {
-            return;
-        }
-    }
-    if CURSOR.load(Relaxed) >= top {
-        CURSOR.store(0, Relaxed);
-        OWED.store(false, Relaxed);
-    }
-}
-
-/// The program is about to wait: once a second, is there a new daemon?
-#[inline(always)]
-pub fn idle() {
-    if link::due() && link::look() {
-        owe_all();
-    }
-    for _ in 0..PATIENCE {
-        if !OWED.load(Relaxed) {
-            break;
-        }
-        settle_some();
-        // SAFETY: no arguments. The daemon may want this very processor.
-        unsafe { libc::sched_yield() };
-    }
-}
-
-/// Every pair is to be told (again).
-pub fn owe_all() {
-    CURSOR.store(0, Relaxed);
-    OWED.store(true, Relaxed);
 }
 
 /// `fd` is a new descriptor of this kind.

@@ -1,0 +1,185 @@
+//! Telling the daemon what is known of pairs, and again what did not get
+//! through.
+
+use core::sync::atomic::{
+    AtomicBool, AtomicI32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use dysco_common::shim::{Report, ReportKind, report};
+
+use crate::link::{self, Sent};
+use crate::table::{self, Life, Slot, flag, kind, slot};
+use crate::track::{delta, ordered};
+
+/// How often to try a full queue before the program waits.
+const PATIENCE: usize = 64;
+
+/// Somebody's report did not get through: pairs are to be told again.
+static OWED: AtomicBool = AtomicBool::new(false);
+/// Where telling again goes on.
+static CURSOR: AtomicI32 = AtomicI32::new(0);
+/// Held while a report is composed and sent, so that the last one sent is the
+/// newest. Only ever tried: a signal handler may hold it, or a fork freeze it.
+static TELLING: AtomicBool = AtomicBool::new(false);
+
+/// The child of a fork: nobody is telling.
+pub fn forked() {
+    TELLING.store(false, Relaxed);
+}
+
+/// Tells the daemon all that is known of a pair.
+#[cold]
+pub fn tell(one: Life, other: Life) -> bool {
+    let Some(s) = one.slot() else { return true };
+    if s.peer() != other {
+        return true;
+    }
+    let (a, b) = ordered(one, s, other);
+    let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
+        return true;
+    };
+    if !may_tell() {
+        return owe(sa);
+    }
+    let sent = tell_now(a, sa, b, sb);
+    TELLING.store(false, Release);
+    match sent {
+        Sent::Yes => {
+            sa.told_epoch.store(link::epoch(), Relaxed);
+            true
+        }
+        // Without a daemon nothing is owed: a new one has a new epoch.
+        Sent::NoDaemon => true,
+        Sent::Full => owe(sa),
+    }
+}
+
+/// Takes the lock, if its holder lets go of it soon.
+fn may_tell() -> bool {
+    (0..1_000).any(|_| {
+        core::hint::spin_loop();
+        TELLING
+            .compare_exchange(false, true, Acquire, Relaxed)
+            .is_ok()
+    })
+}
+
+fn owe(first: &Slot) -> bool {
+    first.told_epoch.store(0, Relaxed);
+    OWED.store(true, Relaxed);
+    false
+}
+
+fn tell_now(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Sent {
+    let mut sent = Sent::Yes;
+    for (from, to, sf, st) in [(a, b, sa, sb), (b, a, sb, sa)] {
+        if st.has(flag::DECLARED) {
+            let mut r = link::report(ReportKind::Called);
+            r.fd_in = from.fd();
+            r.fd_out = to.fd();
+            r.flags = report::FORWARD_ENDLESS | accepted_bit(sf);
+            r.delta_forward = st.level.load(Relaxed);
+            sent = worst(sent, link::send(&r));
+        }
+    }
+    if !sa.has(flag::DECLARED) || !sb.has(flag::DECLARED) {
+        sent = worst(sent, link::send(&paired(a, sa, b, sb)));
+    }
+    sent
+}
+
+fn worst(a: Sent, b: Sent) -> Sent {
+    if a == Sent::Yes { b } else { a }
+}
+
+/// The flag that says whether this end was accepted.
+pub fn accepted_bit(s: &Slot) -> u32 {
+    if s.kind.load(Relaxed) == kind::ACCEPTED {
+        report::IN_ACCEPTED
+    } else {
+        0
+    }
+}
+
+fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
+    let mut r = link::report(ReportKind::Paired);
+    r.fd_in = a.fd();
+    r.fd_out = b.fd();
+    r.flags = accepted_bit(sa);
+    if sb.has(flag::ENDLESS) {
+        r.flags |= report::FORWARD_ENDLESS;
+    }
+    if sa.has(flag::ENDLESS) {
+        r.flags |= report::REVERSE_ENDLESS;
+    }
+    r.pipe_forward = sb.pipe.load(Relaxed);
+    r.pipe_reverse = sa.pipe.load(Relaxed);
+    r.delta_forward = claimed(sa, sb);
+    r.delta_reverse = claimed(sb, sa);
+    for (s, d) in [(sb, r.delta_forward), (sa, r.delta_reverse)] {
+        s.told_delta.store(d, Relaxed);
+        s.told_at.store(s.written.load(Relaxed), Relaxed);
+    }
+    r
+}
+
+/// The delta to B: the steady one, or else what the counters say now.
+fn claimed(a: &Slot, b: &Slot) -> i64 {
+    if b.has(flag::ENDLESS | flag::DECLARED) {
+        b.level.load(Relaxed)
+    } else {
+        delta(a, b)
+    }
+}
+
+/// Tells again what is owed, some at a time. Costs one load when nothing is.
+#[inline(always)]
+pub fn settle() {
+    if OWED.load(Relaxed) {
+        settle_some();
+    }
+}
+
+#[cold]
+fn settle_some() {
+    let (top, start) = (table::highest(), CURSOR.load(Relaxed));
+    for fd in start..=top.min(start.saturating_add(4096)) {
+        CURSOR.store(fd, Relaxed);
+        let Some(s) = slot(fd) else { break };
+        let one = s.life(fd);
+        let (other, told) = (s.peer(), s.told_epoch.load(Relaxed));
+        let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
+        let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
+        // Stays on this one when it fails, to go on from here.
+        if first && told != link::epoch() && !tell(one, other) {
+            return;
+        }
+    }
+    if CURSOR.load(Relaxed) >= top {
+        CURSOR.store(0, Relaxed);
+        OWED.store(false, Relaxed);
+    }
+}
+
+/// The program is about to wait: once a second, is there a new daemon?
+#[inline(always)]
+pub fn idle() {
+    if link::due() && link::look() {
+        owe_all();
+    }
+    for _ in 0..PATIENCE {
+        if !OWED.load(Relaxed) {
+            break;
+        }
+        settle_some();
+        // SAFETY: no arguments. The daemon may want this very processor.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+/// Every pair is to be told (again).
+pub fn owe_all() {
+    CURSOR.store(0, Relaxed);
+    OWED.store(true, Relaxed);
+}

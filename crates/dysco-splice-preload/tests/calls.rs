@@ -1,0 +1,217 @@
+//! What the shim says of a program's calls. Needs root (for a network
+//! namespace) and a C compiler.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Daemon, Run, compile};
+use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED, REVERSE_ENDLESS};
+use dysco_common::shim::{Report, ReportKind};
+
+struct Scene {
+    program: PathBuf,
+    socket: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        Scene {
+            program: compile(dir.path(), "tests/programs/scenario.c", &[]),
+            socket: dir.path().join("shim.sock"),
+            _dir: dir,
+        }
+    }
+
+    fn daemon(&self) -> Daemon {
+        Daemon::start(&self.socket)
+    }
+
+    fn run(&self, scenario: &str) -> Run {
+        Run::start(&self.program, &[scenario], &self.socket)
+    }
+}
+
+/// What a report says, but for the pipes.
+#[derive(PartialEq, Eq, Debug)]
+struct Said(ReportKind, u32, (i32, i32), (i64, i64));
+
+fn said(r: &Report) -> Said {
+    let kind = ReportKind::from_word(r.kind).unwrap();
+    Said(
+        kind,
+        r.flags,
+        (r.fd_in, r.fd_out),
+        (r.delta_forward, r.delta_reverse),
+    )
+}
+
+fn one_way(pair: (i32, i32), delta: i64) -> Said {
+    Said(
+        ReportKind::Paired,
+        IN_ACCEPTED | FORWARD_ENDLESS,
+        pair,
+        (delta, 0),
+    )
+}
+
+fn both_ways(pair: (i32, i32), delta: i64) -> Said {
+    let flags = IN_ACCEPTED | FORWARD_ENDLESS | REVERSE_ENDLESS;
+    Said(ReportKind::Paired, flags, pair, (delta, 0))
+}
+
+fn revoked(pair: (i32, i32)) -> Said {
+    Said(ReportKind::Revoked, 0, pair, (0, 0))
+}
+
+#[test]
+fn a_relay_like_haproxys_is_known_direction_by_direction() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    for scenario in ["tcp", "sweep"] {
+        let mut run = scene.run(scenario);
+        let pair = run.pair();
+        assert_eq!(
+            daemon.any().map(|(pid, r)| (pid, r.kind)),
+            Some((run.pid(), 1)),
+            "no hello"
+        );
+        for want in [one_way(pair, 28), both_ways(pair, 28), revoked(pair)] {
+            let (pid, r) = daemon.next();
+            assert_eq!((pid, said(&r)), (run.pid(), want));
+        }
+        run.finish();
+        assert_eq!(daemon.rest(), []);
+        daemon.0.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn peeking_reads_nothing_and_draining_does() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("peek");
+    let pair = run.pair();
+    assert_eq!(said(&daemon.next().1), one_way(pair, -58));
+    run.finish();
+}
+
+#[test]
+fn a_pipe_serves_many_sessions() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("pooled");
+    let (s, t) = (run.pair(), run.pair());
+    run.finish();
+    let all: Vec<Said> = daemon.rest().iter().map(|(_, r)| said(r)).collect();
+    let last = |pair| all.iter().rfind(|x| x.2 == pair);
+    assert_eq!(last(s), Some(&both_ways(s, 0)));
+    assert_eq!(last(t), Some(&both_ways(t, 5)));
+}
+
+#[test]
+fn what_is_not_endless_or_not_steady_is_never_claimed() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    for scenario in ["exact", "moving"] {
+        scene.run(scenario).finish();
+        assert_eq!(daemon.rest(), [], "{scenario}");
+        daemon.0.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn a_claim_is_taken_back_when_bytes_go_by_hand_again() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("broken");
+    let pair = run.pair();
+    assert_eq!(said(&daemon.next().1), one_way(pair, 0));
+    let Said(kind, flags, fds, _) = said(&daemon.next().1);
+    assert_eq!((kind, flags, fds), (ReportKind::Paired, IN_ACCEPTED, pair));
+    run.finish();
+    let rest = daemon.rest();
+    assert_eq!(rest.last().map(|(_, r)| said(r)), Some(revoked(pair)));
+}
+
+#[test]
+fn a_duplicated_socket_is_not_trusted() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("aliased");
+    let pair = run.pair();
+    run.finish();
+    let all: Vec<Said> = daemon.rest().iter().map(|(_, r)| said(r)).collect();
+    assert_eq!(all, [one_way(pair, 0), revoked(pair)]);
+}
+
+#[test]
+fn threads_serve_what_another_accepted() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("threads");
+    let mut pairs: Vec<_> = (0..8).map(|_| run.pair()).collect();
+    while !pairs.is_empty() {
+        let s = said(&daemon.next().1);
+        pairs.retain(|p| s != both_ways(*p, 0));
+    }
+    run.finish();
+}
+
+#[test]
+fn a_fork_speaks_for_itself() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("forked");
+    let pair = run.pair();
+    let child: i32 = run.line().strip_prefix("child=").unwrap().parse().unwrap();
+    assert_ne!(child, run.pid());
+    for want in [one_way(pair, 0), both_ways(pair, 0)] {
+        let (pid, r) = daemon.next();
+        assert_eq!((pid, said(&r)), (child, want));
+    }
+    run.finish();
+}
+
+#[test]
+fn without_a_daemon_all_works() {
+    let scene = Scene::new();
+    for scenario in [
+        "tcp", "peek", "pooled", "exact", "threads", "forked", "sweep",
+    ] {
+        scene.run(scenario).finish();
+    }
+}
+
+#[test]
+fn a_daemon_that_starts_later_learns_of_idle_pairs() {
+    let scene = Scene::new();
+    let mut run = scene.run("idle_pair");
+    let pair = run.pair();
+    for _ in 0..2 {
+        let daemon = scene.daemon();
+        assert_eq!(said(&daemon.next().1), both_ways(pair, 0));
+        drop(daemon);
+        std::fs::remove_file(&scene.socket).unwrap();
+    }
+    run.finish();
+}
+
+#[test]
+fn a_daemon_that_is_slow_learns_of_all_pairs() {
+    let scene = Scene::new();
+    // Its queue is far shorter than this many reports.
+    let daemon = scene.daemon();
+    let mut run = scene.run("many");
+    let mut pairs: Vec<_> = (0..60).map(|_| run.pair()).collect();
+    assert_eq!(run.line(), "done");
+    while !pairs.is_empty() {
+        let s = said(&daemon.next().1);
+        pairs.retain(|p| s != both_ways(*p, 0));
+    }
+    run.finish();
+}

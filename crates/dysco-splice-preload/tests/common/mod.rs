@@ -1,0 +1,211 @@
+//! A daemon that only listens, and programs run under the shim.
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use dysco_common::shim::{Report, ReportKind};
+
+/// The library under test, which cargo put beside the test's own program.
+pub fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|d| d.join("libdysco_splice_preload.so"))
+        .find(|p| p.exists())
+        .expect("libdysco_splice_preload.so is not built beside the test")
+}
+
+/// Compiles a C program of this crate into `dir`.
+pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
+    let out = dir.join("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let done = Command::new("cc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&out)
+        .arg(source)
+        .args(args)
+        .status()
+        .expect("a C compiler (cc) is missing");
+    assert!(done.success());
+    out
+}
+
+/// The daemon's end of the socket.
+pub struct Daemon(pub UnixDatagram);
+
+impl Daemon {
+    pub fn start(path: &Path) -> Daemon {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the value is our own integer of that size.
+        let r = unsafe {
+            let len = size_of_val(&on) as libc::socklen_t;
+            let p = (&raw const on).cast();
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PASSCRED,
+                p,
+                len,
+            )
+        };
+        assert_eq!(r, 0);
+        Daemon(socket)
+    }
+
+    /// The next report that is no hello, and its sender's process.
+    pub fn next(&self) -> (i32, Report) {
+        loop {
+            let got = self.any().expect("no report came");
+            if got.1.kind != ReportKind::Hello as u16 {
+                return got;
+            }
+        }
+    }
+
+    /// What has come until now, without the hellos.
+    pub fn rest(&self) -> Vec<(i32, Report)> {
+        self.0.set_nonblocking(true).unwrap();
+        let all = std::iter::from_fn(|| self.any());
+        all.filter(|(_, r)| r.kind != ReportKind::Hello as u16)
+            .collect()
+    }
+
+    /// The next datagram; `None` if none comes.
+    pub fn any(&self) -> Option<(i32, Report)> {
+        let mut bytes = [0u8; 256];
+        let mut control = [0u64; 8];
+        // SAFETY: all-zero is a valid msghdr, and each pointer is to a local of
+        // the length given; the kernel's answer is read as it says.
+        unsafe {
+            let mut iov = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            };
+            let mut msg: libc::msghdr = std::mem::zeroed();
+            (msg.msg_iov, msg.msg_iovlen) = (&raw mut iov, 1);
+            msg.msg_control = control.as_mut_ptr().cast();
+            msg.msg_controllen = size_of_val(&control) as _;
+            let n = libc::recvmsg(self.0.as_raw_fd(), &raw mut msg, 0);
+            if n < 0 {
+                let e = std::io::Error::last_os_error();
+                assert_eq!(e.kind(), ErrorKind::WouldBlock, "{e}");
+                return None;
+            }
+            let c = libc::CMSG_FIRSTHDR(&raw const msg);
+            assert!(!c.is_null() && (*c).cmsg_type == libc::SCM_CREDENTIALS);
+            let who = libc::CMSG_DATA(c).cast::<libc::ucred>().read_unaligned();
+            let report = Report::from_bytes(&bytes[..n as usize]).expect("not a report");
+            Some((who.pid, report))
+        }
+    }
+}
+
+/// A program under the shim.
+pub struct Run {
+    pub child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Run {
+    /// Starts it; its input stays open until it is told to stop.
+    pub fn start(program: &Path, args: &[&str], socket: &Path) -> Run {
+        let mut command = Command::new(program);
+        Run::spawn(command.args(args).env("LD_PRELOAD", library()), socket)
+    }
+
+    /// The same for a program that links the library itself.
+    pub fn bare(program: &Path, args: &[&str], socket: &Path) -> Run {
+        Run::spawn(Command::new(program).args(args), socket)
+    }
+
+    fn spawn(command: &mut Command, socket: &Path) -> Run {
+        let mut child = command
+            .env("DYSCO_SHIM_SOCKET", socket)
+            // Cargo points it to older builds.
+            .env_remove("LD_LIBRARY_PATH")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Run { child, out }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// The descriptors of the next pair that it relays.
+    pub fn pair(&mut self) -> (i32, i32) {
+        let line = self.line();
+        let number = |key: &str| {
+            let word = line.split(' ').find_map(|w| w.strip_prefix(key));
+            word.and_then(|n| n.parse().ok())
+                .unwrap_or_else(|| panic!("not a pair: {line:?}"))
+        };
+        (number("a="), number("b="))
+    }
+
+    /// Lets it end, which it must do well.
+    pub fn finish(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Asks it to end, and waits.
+    pub fn terminate(mut self) {
+        self.ask_to_end();
+        self.child.wait().unwrap();
+    }
+
+    fn ask_to_end(&self) {
+        // SAFETY: our own child, which is not waited for yet.
+        unsafe { libc::kill(self.pid(), libc::SIGTERM) };
+    }
+}
+
+/// A failed test leaves nothing running.
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.ask_to_end();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs a test in a fresh network namespace with its loopback up.
+pub fn in_network(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: no pointers; it concerns this thread and those it starts.
+        let r = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(r, 0, "these tests need root, for network namespaces");
+        let up = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(up.expect("iproute2 is missing").success());
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}

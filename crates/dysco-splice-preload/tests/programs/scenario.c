@@ -1,0 +1,254 @@
+/* One process that is client, proxy and server at once, in a network namespace
+ * of its own. It makes the calls a proxy would make; the test reads what the
+ * shim says of them. Prints "a=FD b=FD" for each pair it relays. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MUST(x) ({ long r_ = (x); if (r_ < 0) { perror(#x); exit(1); } r_; })
+#define IS(x, want) ({ long w_ = (want), g_ = (x); if (g_ != w_) { \
+    fprintf(stderr, "%s: %ld, not %ld (%s)\n", #x, g_, w_, strerror(errno)); exit(1); } })
+#define ENDLESS (1 << 30)
+
+struct session { int client, a, b, server; };
+static char buf[1 << 16];
+
+static void network(void) {
+    struct ifreq ifr = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    MUST(unshare(CLONE_NEWNET));
+    int s = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(ioctl(s, SIOCSIFFLAGS, &ifr));
+    close(s);
+}
+
+static void connection(int *opened, int *accepted) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int l = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(bind(l, (void *)&at, len));
+    MUST(listen(l, 8));
+    MUST(getsockname(l, (void *)&at, &len));
+    *opened = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(*opened, (void *)&at, len));
+    *accepted = MUST(accept4(l, NULL, NULL, SOCK_CLOEXEC));
+    close(l);
+}
+
+static struct session session(void) {
+    struct session s;
+    connection(&s.client, &s.a);
+    connection(&s.b, &s.server);
+    printf("a=%d b=%d\n", s.a, s.b);
+    fflush(stdout);
+    return s;
+}
+
+static void get(int fd, int n) { IS(recv(fd, buf, n, MSG_WAITALL), n); }
+static void put(int fd, int n) { IS(send(fd, buf, n, MSG_NOSIGNAL), n); }
+
+/* One move of n bytes as HAProxy makes it. */
+static void move(int source, int from, int to, int sink, int pipe[2], int n, size_t len) {
+    put(source, n);
+    IS(splice(from, NULL, pipe[1], NULL, len, SPLICE_F_NONBLOCK), n);
+    IS(splice(pipe[0], NULL, to, NULL, n, SPLICE_F_NONBLOCK), n);
+    get(sink, n);
+}
+
+static void forward(struct session s, int p[2], int n) { move(s.client, s.a, s.b, s.server, p, n, ENDLESS); }
+static void reverse(struct session s, int p[2], int n) { move(s.server, s.b, s.a, s.client, p, n, ENDLESS); }
+
+/* A request by recv and send, with what the proxy adds to it. */
+static void by_hand(int source, int from, int to, int sink, int n, int added) {
+    put(source, n);
+    get(from, n);
+    put(to, n + added);
+    get(sink, n + added);
+}
+
+static void tcp(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    by_hand(s.client, s.a, s.b, s.server, 100, 28);
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    by_hand(s.server, s.b, s.a, s.client, 50, 0);
+    reverse(s, p, 70);
+    reverse(s, p, 70);
+    close(s.b);
+    close(s.a);
+}
+
+static void peek(void) {
+    int p[2];
+    struct session s = session();
+    struct iovec v = {buf, 10};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    MUST(pipe2(p, O_NONBLOCK));
+    put(s.client, 158);
+    IS(recv(s.a, buf, 158, MSG_PEEK | MSG_WAITALL), 158);
+    IS(recvfrom(s.a, buf, 10, MSG_PEEK, NULL, NULL), 10);
+    IS(recvmsg(s.a, &m, MSG_PEEK), 10);
+    get(s.a, 38);                             /* a header, taken off */
+    IS(recv(s.a, NULL, 20, MSG_TRUNC), 20);   /* drained */
+    IS(read(s.a, buf, 60), 60);
+    IS(write(s.b, buf, 60), 60);
+    v.iov_len = 40;
+    IS(readv(s.a, &v, 1), 40);
+    IS(writev(s.b, &v, 1), 40);
+    get(s.server, 100);
+    forward(s, p, 500);
+    forward(s, p, 500);
+}
+
+static void pooled(void) {
+    int p[2];
+    struct session s = session(), t = session();
+    MUST(pipe(p));
+    by_hand(t.client, t.a, t.b, t.server, 10, 5);
+    for (int i = 0; i < 3; i++) {
+        forward(s, p, 100 + i);
+        reverse(t, p, 200 + i);
+        forward(t, p, 300 + i);
+        reverse(s, p, 400 + i);
+    }
+}
+
+/* Keep-alive HTTP: bodies of known length, never endless. */
+static void exact(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    for (int i = 0; i < 20; i++) {
+        by_hand(s.client, s.a, s.b, s.server, 80, 40);
+        by_hand(s.server, s.b, s.a, s.client, 100, 20);
+        move(s.server, s.b, s.a, s.client, p, 4000, 4000);
+        move(s.client, s.a, s.b, s.server, p, 4000, 4000);
+    }
+}
+
+/* Endless lengths, and yet a byte more each time. */
+static void moving(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    for (int i = 0; i < 5; i++) {
+        forward(s, p, 1000);
+        put(s.b, 1);
+        get(s.server, 1);
+    }
+}
+
+static void broken(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    by_hand(s.client, s.a, s.b, s.server, 10, 0);
+    shutdown(s.a, SHUT_RDWR);
+}
+
+static void aliased(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    MUST(dup(s.a));
+    for (int i = 0; i < 3; i++) forward(s, p, 1000);
+}
+
+static void *serve(void *arg) {
+    int p[2];
+    struct session *s = arg;
+    MUST(pipe(p));
+    for (int i = 0; i < 3; i++) forward(*s, p, 1000);
+    for (int i = 0; i < 3; i++) reverse(*s, p, 1000);
+    return NULL;
+}
+
+/* Until the test closes our input. */
+static void idle(void) {
+    struct epoll_event ev;
+    int e = MUST(epoll_create1(0));
+    for (;;) {
+        epoll_wait(e, &ev, 1, 5);
+        struct pollfd in = {.fd = 0, .events = POLLIN};
+        if (poll(&in, 1, 0) > 0) break;
+    }
+}
+
+static void threads(void) {
+    enum { N = 8 };
+    struct session s[N];
+    pthread_t t[N];
+    for (int i = 0; i < N; i++) s[i] = session();
+    for (int i = 0; i < N; i++) pthread_create(&t[i], NULL, serve, &s[i]);
+    for (int i = 0; i < N; i++) pthread_join(t[i], NULL);
+    idle();
+}
+
+static void forked(void) {
+    struct session s = session();
+    int status, child = MUST(fork());
+    if (!child) {
+        printf("child=%d\n", getpid());
+        fflush(stdout);
+        serve(&s);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    IS(status, 0);
+}
+
+/* As a daemon does at its start; the shim's own descriptor stays. */
+static void sweep(void) {
+    for (int fd = 3; fd < 4096; fd++) close(fd);
+    MUST(close_range(3, ~0U, 0));
+    closefrom(3);
+    tcp();
+}
+
+static void idle_pair(void) {
+    struct session s = session();
+    serve(&s);
+    idle();
+}
+
+static void many(void) {
+    for (int i = 0; i < 60; i++) {
+        struct session s = session();
+        serve(&s);
+    }
+    puts("done");
+    fflush(stdout);
+    idle();
+}
+
+int main(int argc, char **argv) {
+    static const struct { const char *name; void (*run)(void); } all[] = {
+        {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
+        {"broken", broken}, {"aliased", aliased}, {"threads", threads}, {"forked", forked},
+        {"sweep", sweep}, {"idle_pair", idle_pair}, {"many", many},
+    };
+    network();
+    for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)
+        if (!strcmp(argv[1], all[i].name)) return all[i].run(), 0;
+    return fprintf(stderr, "no such scenario\n"), 2;
+}
