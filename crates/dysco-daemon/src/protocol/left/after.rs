@@ -73,8 +73,8 @@ impl Left {
     }
 
     pub(super) fn removed(&mut self, ctx: &mut Context) -> Flow {
-        ctx.command(Command::Erase { change: ctx.change });
         self.let_go(ctx);
+        ctx.command(Command::Erase { change: ctx.change });
         ctx.report(Role::Left, self.a, Progress::Removed);
         Flow::End(Ok(()))
     }

@@ -110,9 +110,12 @@ impl Left {
         if prepared {
             ctx.command(Command::Unprepare { change });
             ctx.command(Command::Release { change });
-            ctx.command(Command::Erase { change });
         }
         self.let_go(ctx);
+        // Last: until all is taken back a crash must find the record.
+        if prepared {
+            ctx.command(Command::Erase { change });
+        }
         ctx.hush();
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());

@@ -15,8 +15,8 @@ impl Right {
     pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.command(Command::Complete { change });
-        ctx.command(Command::Erase { change });
         self.let_go(ctx);
+        ctx.command(Command::Erase { change });
         ctx.say(self.left, Message::DoneAck { change });
         ctx.report(Role::Right, self.b, Progress::Removed);
         Flow::End(Ok(()))
@@ -26,9 +26,11 @@ impl Right {
         let change = ctx.change;
         if self.new.is_some() {
             ctx.command(Command::Unprepare { change });
-            ctx.command(Command::Erase { change });
         }
         self.let_go(ctx);
+        if self.new.is_some() {
+            ctx.command(Command::Erase { change });
+        }
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => Progress::RolledBack(reason.clone()),
