@@ -70,6 +70,10 @@ pub struct Slot {
     pub flags: AtomicU32,
     /// Read end of the pipe last moved from to here.
     pub pipe: AtomicI32,
+    /// Socket: that pipe as last told, and the second of it.
+    pub told_pipe: AtomicI32,
+    /// See `told_pipe`.
+    pub told_second: AtomicU32,
     /// Pipe read end: whose bytes are in it. Socket: who is spliced to here.
     pub from: AtomicU64,
     /// Pipe read end: bytes in it. Socket: the direction's delta at the last move.
@@ -110,6 +114,8 @@ impl Slot {
         self.peer.store(0, Relaxed);
         self.flags.store(0, Relaxed);
         self.pipe.store(-1, Relaxed);
+        self.told_pipe.store(-1, Relaxed);
+        self.told_second.store(0, Relaxed);
         self.from.store(0, Relaxed);
         self.level.store(0, Relaxed);
         self.piped.store(0, Relaxed);

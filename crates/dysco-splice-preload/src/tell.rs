@@ -120,6 +120,7 @@ fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
     for (s, d) in [(sb, r.delta_forward), (sa, r.delta_reverse)] {
         s.told_delta.store(d, Relaxed);
         s.told_at.store(s.written.load(Relaxed), Relaxed);
+        s.told_pipe.store(s.pipe.load(Relaxed), Relaxed);
     }
     r
 }

@@ -193,7 +193,16 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
         tell(a, b);
     } else if sb.peer() == a && now != sb.told_delta.load(Relaxed) {
         noisy(a, b);
+    } else if endless && left > 0 && pipe_is_news(pipe, sb) {
+        tell(a, b);
     }
+}
+
+/// The pipe keeps bytes for a slow reader, and the daemon does not know it: it
+/// counts what is in there. Once a second is enough.
+fn pipe_is_news(pipe: i32, s: &Slot) -> bool {
+    let now = link::seconds() as u32;
+    s.told_pipe.load(Relaxed) != pipe && s.told_second.swap(now, Relaxed) != now
 }
 
 /// Makes the two each other's peers, and nobody else's.

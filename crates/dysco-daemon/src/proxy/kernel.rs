@@ -20,7 +20,7 @@ const PASSES: usize = 2_000;
 /// The same in later goes.
 const LATER_PASSES: usize = 200;
 /// Readings after the claim was met, to catch one that is met by chance.
-const AGAIN: usize = 64;
+const AGAIN: usize = 16;
 /// Between goes.
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -1,0 +1,217 @@
+//! The kernel's numbers against claims, and closing without a packet.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::*;
+
+/// Frames on the loopback, from now on.
+struct Capture(OwnedFd);
+
+impl Capture {
+    fn start() -> Capture {
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: no pointers; the descriptor is ours alone.
+        let fd = unsafe {
+            let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            let fd = libc::socket(libc::AF_PACKET, kind, i32::from(all));
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            OwnedFd::from_raw_fd(fd)
+        };
+        Capture(fd)
+    }
+
+    /// TCP segments that were sent meanwhile. Sends a datagram of its own
+    /// after them, to be sure that the capture works and has seen all.
+    fn segments(&self) -> usize {
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.send_to(b"last", udp.local_addr().unwrap()).unwrap();
+        let (mut tcp, mut last) = (0, false);
+        let mut frame = [0u8; 256];
+        while let Ok(n) = nix::unistd::read(&self.0, &mut frame) {
+            assert!(n > 24);
+            // IPv4's protocol byte, after 14 bytes of Ethernet.
+            tcp += usize::from(frame[23] == 6);
+            last |= frame[23] == 17;
+        }
+        assert!(last, "the capture saw not even its own datagram");
+        tcp
+    }
+}
+
+#[test]
+fn a_true_claim_is_confirmed_at_full_speed_both_ways() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            greeting: 28,
+            bytes: 1 << 28,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let pair = side.pair(&relay, 28).await;
+        assert!(!pair.a.opened_here && pair.b.opened_here);
+        assert_eq!(side.side.find(&pair.a.key), Some(pair));
+        let mut while_running = 0;
+        for _ in 0..20 {
+            let m = side.side.measure(&pair).await.unwrap();
+            assert_eq!((m.delta_forward, m.delta_reverse), (28, 0));
+            while_running += usize::from(relay.running());
+        }
+        assert!(
+            while_running > 0,
+            "the streams ended before a measurement did"
+        );
+        relay.finish();
+    });
+}
+
+#[test]
+fn a_claim_of_too_little_is_a_lie_also_at_full_speed() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            greeting: 28,
+            bytes: 1 << 28,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        for claim in [27, 0, -1] {
+            let pair = side.pair(&relay, claim).await;
+            match side.side.measure(&pair).await {
+                Err(MeasureError::DeltaMismatch {
+                    direction: "forward",
+                    claimed,
+                    seen,
+                    ..
+                }) => {
+                    assert_eq!(claimed, claim);
+                    assert!(seen > claim && seen <= 28, "seen {seen}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        relay.finish();
+    });
+}
+
+#[test]
+fn a_claim_of_too_much_is_never_confirmed() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            greeting: 28,
+            bytes: 1 << 20,
+            ..Script::default()
+        });
+        let mut side = Side::start(|c| c.still_limit = Duration::from_millis(50));
+        let pair = side.pair(&relay, 29).await;
+        relay.wait_for_streams();
+        match side.side.measure(&pair).await {
+            Err(MeasureError::NeverStill {
+                direction: "forward",
+                claimed: 29,
+                seen,
+                ..
+            }) => {
+                assert_eq!(seen, Some(28));
+            }
+            other => panic!("{other:?}"),
+        }
+        relay.finish();
+    });
+}
+
+#[test]
+fn a_proxy_that_waits_in_its_splices_is_measured_too() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            bytes: 1 << 20,
+            blocking: true,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let pair = side.pair(&relay, 0).await;
+        relay.wait_for_streams();
+        // Both movers hold their pipe's lock, waiting for data.
+        let m = side.side.measure(&pair).await.unwrap();
+        assert_eq!((m.delta_forward, m.delta_reverse), (0, 0));
+        relay.finish();
+    });
+}
+
+#[test]
+fn a_fin_is_no_byte() {
+    in_network(async || {
+        // The client's FIN has passed through both sockets, the server's not.
+        let relay = Relay::start(Script {
+            bytes: 1 << 20,
+            half_close: true,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let pair = side.pair(&relay, 0).await;
+        relay.wait_for_streams();
+        let m = side.side.measure(&pair).await.unwrap();
+        assert_eq!((m.delta_forward, m.delta_reverse), (0, 0));
+        relay.finish();
+    });
+}
+
+#[test]
+fn a_silent_close_sends_nothing_and_can_be_repeated() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            bytes: 1 << 20,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let pair = side.pair(&relay, 0).await;
+        relay.wait_for_streams();
+        relay.wait_for_quiet();
+        let capture = Capture::start();
+        assert_eq!(side.side.close_silently(&pair).await.unwrap(), Closed::Now);
+        assert!(matches!(side.event().await, PairEvent::Gone(_)));
+        assert_eq!(
+            side.side.close_silently(&pair).await.unwrap(),
+            Closed::Already
+        );
+        relay.proxy_closed();
+        assert_eq!(
+            capture.segments(),
+            0,
+            "the proxy's close was seen on the wire"
+        );
+        assert_eq!(
+            side.side.close_silently(&pair).await.unwrap(),
+            Closed::Already
+        );
+        assert!(matches!(
+            side.side.measure(&pair).await,
+            Err(MeasureError::Gone(_))
+        ));
+    });
+}
+
+#[test]
+fn other_sockets_on_the_same_descriptors_are_left_alone() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            bytes: 1 << 10,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let mut pair = side.pair(&relay, 0).await;
+        relay.wait_for_streams();
+        pair.a.cookie += 1_000_000;
+        assert!(matches!(
+            side.side.close_silently(&pair).await,
+            Err(CloseError::Changed(_))
+        ));
+        assert_eq!(
+            side.side.transparent(&pair),
+            Err(NotTransparent::Gone(pair.id))
+        );
+        assert!(matches!(
+            side.side.measure(&pair).await,
+            Err(MeasureError::Gone(_))
+        ));
+        relay.finish();
+    });
+}
