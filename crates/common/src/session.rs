@@ -169,6 +169,8 @@ pub struct Session {
     /// Highest right window edge that the far end announced on the new path
     /// (local end's space).
     pub edge: u32,
+    /// Highest ack received on the new path (local end's space).
+    pub far_ack: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,
     /// Highest ack that went to the new path.
@@ -213,7 +215,8 @@ pub struct Life {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Two {
-    /// By user space: the cutoff shall be where the next packet finds it.
+    /// By user space: the cutoff shall be where the next packet finds it. So it
+    /// is, too, once the new path is heard: the other anchor has cut.
     pub cut_armed: u8,
     /// `cut_out` is valid.
     pub cut_set: u8,
@@ -223,7 +226,7 @@ pub struct Two {
     pub drained: u8,
     /// Something was received on the new path.
     pub new_heard: u8,
-    /// `edge` is valid.
+    /// `edge` and `far_ack` are valid.
     pub edge_set: u8,
     /// `old_ack` is valid.
     pub old_ack_set: u8,

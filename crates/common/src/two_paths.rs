@@ -47,13 +47,6 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
     }
 }
 
-/// Has the other anchor been able to hear the new path? It has if this end
-/// has cut, or has heard the new path itself.
-#[inline(always)]
-fn new_path_open(s: &Session) -> bool {
-    s.two.cut_set | s.two.new_heard != 0
-}
-
 /// Splits a segment of the local end between the paths.
 #[inline(always)]
 pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
@@ -65,7 +58,7 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
         ack,
         copy: None,
     };
-    if !new_path_open(s) {
+    if s.two.cut_set == 0 {
         return whole(Path::Old, old_ack);
     }
     if seg.has(RST) {
@@ -84,11 +77,10 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
     }
     let old_news = s.two.old_ack_set == 0 || after(old_ack, s.old_ack);
     let new_news = s.two.new_ack_set == 0 || after(seg.ack, s.new_ack);
-    let old_seq = if s.two.cut_set != 0 {
-        min(seg.seq, s.cut_out)
-    } else {
-        seg.seq
-    };
+    // Probes carry a number before what they probe. On the new path it must not
+    // be of the old one: the far end would take over the new path's clock while
+    // the proxy's segments still come with theirs (PAWS).
+    let (old_seq, new_seq) = (min(seg.seq, s.cut_out), max(seg.seq, s.cut_out));
     let ack_flags = ACK;
     if seg.span() > 0 {
         return match data_path(s, seg.seq) {
@@ -129,9 +121,12 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
         ack: old_ack,
         flags: ack_flags,
     };
+    let copy = (!old_done).then_some(copy);
     Outgoing {
-        copy: (!old_done).then_some(copy),
-        ..whole(Path::New, seg.ack)
+        path: Path::New,
+        seq: new_seq,
+        ack: seg.ack,
+        copy,
     }
 }
 
@@ -156,6 +151,8 @@ pub enum OldIncoming {
     /// The proxy itself ends the session after all it had to relay is
     /// delivered: nobody may hear that.
     Drop,
+    /// It only repeats what is acknowledged already.
+    Withhold,
 }
 
 /// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
@@ -170,33 +167,32 @@ pub fn proxy_ends(s: &Session, seg: &Segment) -> bool {
     seg.has(FIN) && !before(seg.seq.wrapping_add(seg.len), s.cut_in)
 }
 
-/// The window that a segment of the old path may announce: bounded by `clamp`
-/// and, after the cut, by what the far end itself announced (`edge`), since
-/// the proxy's room is none of the far end's.
+/// The window of `bytes` as sent under a scale.
 #[inline(always)]
-fn old_window(s: &Session, seg: &Segment, ack: u32, wscale: u8) -> u16 {
-    let mut limit = if s.clamp > 0 { s.clamp } else { u32::MAX };
-    if s.two.cut_set & s.two.edge_set != 0 {
-        let room = if after(s.edge, ack) {
-            s.edge.wrapping_sub(ack)
-        } else {
-            0
-        };
-        limit = if room < limit { room } else { limit };
-    }
-    let wscale = wscale & 15;
-    if ((seg.window as u32) << wscale) <= limit {
-        return seg.window;
-    }
-    let w = limit >> wscale;
+fn scaled(bytes: u32, wscale: u8) -> u16 {
+    let w = bytes >> wscale;
     if w > 0xffff { 0xffff } else { w as u16 }
+}
+
+/// Bytes from an ack to the right edge that the far end announced.
+#[inline(always)]
+fn room(edge: u32, ack: u32) -> u32 {
+    if after(edge, ack) {
+        edge.wrapping_sub(ack)
+    } else {
+        0
+    }
 }
 
 /// Judges a segment from the old path. The proxy is not believed about bytes
 /// from the cutoff on, which it may have got in a segment across it: it leaves
-/// without waiting for them to be relayed.
+/// without waiting for them to be relayed. Its acks stand still while those of
+/// the new path go on: they are raised to these, since Linux discards a whole
+/// segment whose ack is older than a window. Its window is bounded by `clamp`
+/// and, once the far end has announced its own, by that.
 #[inline(always)]
 pub fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
+    let wscale = wscale & 15;
     let mut flags = seg.flags;
     if proxy_ends(s, seg) {
         if seg.has(RST) || seg.len == 0 {
@@ -204,16 +200,31 @@ pub fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
         }
         flags &= !FIN;
     }
-    let ack = if s.two.cut_set != 0 {
+    let mut ack = if s.two.cut_set != 0 {
         min(seg.ack, s.cut_out)
     } else {
         seg.ack
     };
-    OldIncoming::Deliver {
-        ack,
-        window: old_window(s, seg, ack, wscale),
-        flags,
+    let mut limit = if s.clamp > 0 { s.clamp } else { u32::MAX };
+    if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
+        if after(s.far_ack, ack) {
+            if seg.span() == 0 {
+                return OldIncoming::Withhold;
+            }
+            ack = s.far_ack;
+            let window = scaled(room(s.edge, ack), wscale);
+            return OldIncoming::Deliver { ack, window, flags };
+        }
+        let far = room(s.edge, ack);
+        limit = if far < limit { far } else { limit };
     }
+    let fits = ((seg.window as u32) << wscale) <= limit;
+    let window = if fits {
+        seg.window
+    } else {
+        scaled(limit, wscale)
+    };
+    OldIncoming::Deliver { ack, window, flags }
 }
 
 /// What becomes of a segment that arrived on the new path, already in the
@@ -232,6 +243,8 @@ pub struct NewIncoming {
     pub strip_sack: bool,
     /// The far end's right window edge, highest so far.
     pub edge: u32,
+    /// The far end's ack, highest so far.
+    pub far_ack: u32,
 }
 
 /// Judges a segment from the new path. The far end has not got yet what the
@@ -247,27 +260,34 @@ pub fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     } else {
         edge_now
     };
-    if !seg.has(ACK) || seg.has(RST) || !before(seg.ack, s.rcv_ack) {
+    let far_ack = if known {
+        max(s.far_ack, seg.ack)
+    } else {
+        seg.ack
+    };
+    let floor = if s.two.cut_set != 0 {
+        min(s.rcv_ack, s.cut_out)
+    } else {
+        s.rcv_ack
+    };
+    if !seg.has(ACK) || seg.has(RST) || !before(seg.ack, floor) {
         return NewIncoming {
             deliver: true,
             ack: seg.ack,
             window: seg.window,
             strip_sack: false,
             edge,
+            far_ack,
         };
     }
-    let room = if after(edge, s.rcv_ack) {
-        edge.wrapping_sub(s.rcv_ack)
-    } else {
-        0
-    };
-    let w = room >> wscale;
+    let window = scaled(room(edge, floor), wscale);
     let news = !known || after(edge, s.edge);
     NewIncoming {
-        deliver: seg.span() > 0 || (news && w > 0),
-        ack: s.rcv_ack,
-        window: if w > 0xffff { 0xffff } else { w as u16 },
+        deliver: seg.span() > 0 || (news && window > 0),
+        ack: floor,
+        window,
         strip_sack: true,
         edge,
+        far_ack,
     }
 }

@@ -162,7 +162,7 @@ fn two_paths(
     c: &mut Change,
     flow: &FlowRef,
 ) -> Decision {
-    if s.two.cut_armed != 0 && s.two.cut_set == 0 {
+    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 {
         // The cutoff is the data plane's: here nothing after snd_max was sent.
         s.cut_out = s.snd_max;
         s.two.cut_set = 1;

@@ -133,10 +133,10 @@ fn ends(s: &mut Session, p: &Packet, flow: &FlowRef) {
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
 fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
-    let OldIncoming::Deliver { ack, window, flags } =
-        two_paths::old_incoming(s, &p.seg, s.remote_wscale())
-    else {
-        return Decision::Leave(dropped(Counter::DroppedLateOld));
+    let (ack, window, flags) = match two_paths::old_incoming(s, &p.seg, s.remote_wscale()) {
+        OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
+        OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
+        OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
     };
     if ack == p.seg.ack && window == p.seg.window && flags == p.seg.flags {
         return Decision::Leave(Verdict::Pass);
@@ -186,6 +186,7 @@ fn from_new_path(
         s.two.new_heard = 1;
         if seg.has(ACK) && !seg.has(RST) {
             s.edge = judged.edge;
+            s.far_ack = judged.far_ack;
             s.two.edge_set = 1;
         }
         if !judged.deliver {

@@ -1,0 +1,126 @@
+//! A lab with `dyscod` on its hosts and HAProxy under the shim.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::stream::{Group, Plan, Server};
+use dysco_netns::{Builder, Family, Lab, Process, Role};
+use serde_json::Value;
+
+/// Where HAProxy listens and the server behind it.
+pub const PROXY_PORT: u16 = 8080;
+pub const SERVER_PORT: u16 = 9000;
+
+/// What the operator says of HAProxy's listener.
+pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+
+pub struct World {
+    pub lab: Lab,
+    pub fleet: Fleet,
+    pub daemons: Vec<(Role, Daemon)>,
+    pub haproxy: Option<Process>,
+    pub server: Server,
+    pub family: Family,
+}
+
+impl World {
+    /// Daemons on the client's, the proxy's and the server's host.
+    pub fn new(builder: Builder, family: Family) -> Result<World> {
+        World::with(
+            builder,
+            family,
+            &[Role::Client, Role::Proxy, Role::Server],
+            DECLARED,
+            |c| c,
+        )
+    }
+
+    pub fn with(
+        builder: Builder,
+        family: Family,
+        roles: &[Role],
+        config: &str,
+        haproxy: impl FnOnce(Config) -> Config,
+    ) -> Result<World> {
+        let lab = builder.build()?;
+        let fleet = Fleet::new(&lab)?;
+        let mut daemons = Vec::new();
+        for role in roles {
+            daemons.push((*role, fleet.start(&lab, *role, config)?));
+        }
+        let (listen, to) = (
+            Role::Proxy.at(family, PROXY_PORT),
+            Role::Server.at(family, SERVER_PORT),
+        );
+        let server = Server::start(&lab.server, to)?;
+        let haproxy = haproxy(Config::tcp(listen, to).global("maxpipes 4096"))
+            .start(&lab.proxy, |p| fleet.under_shim(p))?;
+        Ok(World {
+            lab,
+            fleet,
+            daemons,
+            haproxy: Some(haproxy),
+            server,
+            family,
+        })
+    }
+
+    pub fn listen(&self) -> SocketAddr {
+        Role::Proxy.at(self.family, PROXY_PORT)
+    }
+
+    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+        Group::open(&self.lab.client, &self.server, self.listen(), count, plan)
+    }
+
+    /// `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
+    pub fn remove_all(&self) -> Result<Value> {
+        self.remove(&["--all"])
+    }
+
+    pub fn remove(&self, words: &[&str]) -> Result<Value> {
+        let mut all = vec!["remove-middlebox", "self", "--wait", "-o", "json"];
+        all.extend(words);
+        let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &all)?;
+        serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("no JSON: {} {}", ran.stdout, ran.stderr))
+    }
+
+    /// All sessions lose their proxy.
+    pub fn remove_all_of(&self, count: usize) -> Result<Value> {
+        let done = self.remove_all()?;
+        if done["summary"]["removed"] != count {
+            bail!("not all were removed: {done:#}\n{}", self.state());
+        }
+        Ok(done)
+    }
+
+    /// What the hosts say, for a failure's report.
+    pub fn state(&self) -> String {
+        let mut text = String::new();
+        for role in [Role::Client, Role::Proxy, Role::Server] {
+            let host = self.lab.host(role);
+            for (program, args) in [("ss", "-tino"), ("nstat", "-as")] {
+                let out = host.output(program, &[args]).unwrap_or_default();
+                text += &format!("== {} {program}\n{out}\n", role.name());
+            }
+            for words in [["sessions", "-o", "json"], ["status", "-o", "json"]] {
+                let out = self.fleet.dyscoctl(host, &words).unwrap_or_default();
+                text += &format!("== {} {words:?}\n{out}\n", role.name());
+            }
+        }
+        text
+    }
+
+    /// Ends all that runs; fails where something else was left.
+    pub fn finish(self) -> Result<()> {
+        self.lab.finish((self.haproxy, self.daemons, self.server))
+    }
+
+    pub fn counters(&self, role: Role) -> Result<Value> {
+        let status = self.fleet.json(self.lab.host(role), &["status"])?;
+        Ok(status["counters"].clone())
+    }
+}
