@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::caller::{Caller, Policy};
 use super::server::Call;
+use super::stats;
 use super::types::{Failure, FailureCode, Reply, Request};
 
 /// The longest request.
@@ -47,7 +48,10 @@ pub async fn run(stream: UnixStream, caller: Caller, policy: Policy, calls: mpsc
                 let _ = calls.send(call).await;
                 relay(&mut read, &mut write, answers, leaving).await
             }
-            Err(failure) => send(&mut write, &[Reply::Error(failure)]).await,
+            Err(failure) => {
+                stats::count(failure.code);
+                send(&mut write, &[Reply::Error(failure)]).await
+            }
         };
         if done.is_err() {
             return;
@@ -63,6 +67,7 @@ pub fn turn_away(stream: UnixStream) {
         why: "too many local clients are connected".into(),
         mend: "end some, such as other 'dyscoctl monitor'".into(),
     };
+    stats::count(failure.code);
     let mut line = Vec::new();
     append(&mut line, &Reply::Error(failure));
     // A fresh socket has room for a line; if not, the close has to do.

@@ -9,6 +9,7 @@ mod filter;
 mod host;
 mod name;
 mod server;
+mod stats;
 mod types;
 
 pub use caller::{Caller, Policy};
@@ -18,6 +19,7 @@ pub use filter::{BadFilter, Filter};
 pub use host::{BadHost, HostName};
 pub use name::{BadName, SessionId, SessionName};
 pub use server::{Call, Server, ServerConfig, serve};
+pub use stats::list_counters;
 pub use types::*;
 
 #[cfg(test)]

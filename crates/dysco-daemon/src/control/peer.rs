@@ -71,13 +71,14 @@ async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownRea
     if let Some(link) = registry.link(to) {
         return Ok(link);
     }
-    let handshake = connect(registry, to);
-    let (link, frames) = timeout(HANDSHAKE, handshake)
-        .await
-        .unwrap_or(Err(DownReason::NoAnswer(HANDSHAKE.as_millis() as u64)))?;
-    let own = registry.add(link, frames).await;
+    let late = DownReason::NoAnswer(HANDSHAKE.as_millis() as u64);
+    let handshake = timeout(HANDSHAKE, connect(registry, to)).await;
+    let own = match handshake.unwrap_or(Err(late)) {
+        Ok((link, frames)) => Ok(registry.add(link, frames).await),
+        Err(reason) => Err(reason),
+    };
     // The peer may have connected meanwhile: all keep to the older one.
-    Ok(registry.link(to).unwrap_or(own))
+    registry.link(to).map_or(own, Ok)
 }
 
 async fn connect(
