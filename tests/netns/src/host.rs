@@ -141,7 +141,7 @@ impl Host {
     /// Runs a short command to its end, however it ends.
     pub fn ran(&self, program: &str, args: &[&str]) -> Result<Ran> {
         let command = Program::new(program).args(args);
-        self.run(move || command.run(""))
+        self.aside(move || command.run(""))
             .with_context(|| format!("on host {}", self.name))
     }
 
@@ -149,8 +149,18 @@ impl Host {
     pub fn input(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let command = Program::new(program).args(args);
         let input = input.to_owned();
-        self.run(move || command.output(&input))
+        self.aside(move || command.output(&input))
             .with_context(|| format!("on host {}", self.name))
+    }
+
+    /// Runs `f` on the host beside whatever else runs there: a command may
+    /// take its time.
+    fn aside<T: Send + 'static>(
+        &self,
+        f: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let ended = self.thread("command", f)?.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Sets `net.…` or another sysctl of this host, written with dots.

@@ -77,20 +77,22 @@ impl Demo {
         let packets = stage.lab.proxy_packets()?;
         let after = self.measure(&mut watch, &mix, Phase::After);
         let proxy_packets_after = stage.lab.proxy_packets()? - packets;
-        let stored = mix.finish(|| stage.resets());
-        let resets = stored.last_word.as_ref().map_or(0, |now| now - resets);
-        let troubles = check(&stage, stored.troubles, &stored.uploads);
-        let bytes = stored.bytes;
+        let mut ended = mix.finish(|| stage.resets());
+        let resets = ended.last_word.map_or(0, |now| now - resets);
+        let mut troubles = std::mem::take(&mut ended.troubles);
+        let hashes = check(&stage, &mut troubles, &ended.uploads);
         let direct = Mix::start(&stage, stage.direct, self.sessions as usize, "direct")?;
         let measured = self.measure(&mut watch, &direct, Phase::Direct);
-        let ended = direct.finish(|| Ok(0));
-        let troubles = [troubles, check(&stage, ended.troubles, &ended.uploads)].concat();
+        let last = direct.finish(|| Ok(()));
+        troubles.extend(last.troubles);
+        check(&stage, &mut troubles, &last.uploads);
         plot::draw(plot, &watch.samples).context("failed to draw the plot")?;
         stage.end(troubles.is_empty())?;
         Ok(Report {
             intact: troubles.is_empty(),
             troubles,
-            bytes,
+            bytes: ended.bytes,
+            hashes,
             sessions: self.sessions as usize,
             removed: removal.removed(),
             refusals: removal.refusals(),
@@ -139,12 +141,14 @@ impl Demo {
     }
 }
 
-/// What went wrong with the traffic, the stored uploads included.
-fn check(stage: &Stage, mut troubles: Vec<String>, uploads: &[Stored]) -> Vec<String> {
+/// Checks what the uploads stored; their SHA-256. Adds to the troubles.
+fn check(stage: &Stage, troubles: &mut Vec<String>, uploads: &[Stored]) -> Vec<String> {
+    let mut hashes = Vec::new();
     for upload in uploads {
-        if let Err(error) = stage.verify(upload) {
-            troubles.push(format!("{error:#}"));
+        match stage.verify(upload) {
+            Ok(hash) => hashes.push(format!("{hash}  {}", upload.name)),
+            Err(error) => troubles.push(format!("{error:#}")),
         }
     }
-    troubles
+    hashes
 }

@@ -64,7 +64,7 @@ fn panel(
     let mesh = chart
         .configure_mesh()
         .x_desc("seconds")
-        .light_line_style(WHITE)
+        .max_light_lines(0)
         .draw();
     mesh.map_err(|e| failed(&e))?;
     let capped = points.iter().map(|(x, y)| (*x, y.min(top)));

@@ -22,6 +22,8 @@ pub struct Report {
     pub intact: bool,
     pub troubles: Vec<String>,
     pub bytes: u64,
+    /// SHA-256 and name of each upload, as the server stored it.
+    pub hashes: Vec<String>,
     pub sessions: usize,
     pub removed: usize,
     pub refusals: BTreeMap<String, usize>,
@@ -90,6 +92,9 @@ impl Report {
         self.troubles
             .iter()
             .for_each(|trouble| text += &format!("              {trouble}\n"));
+        for hash in &self.hashes {
+            text += &format!("  sha256      {hash}, as it was sent\n");
+        }
         text += &format!(
             "sessions      {} of {} lost their proxy\n",
             self.removed, self.sessions
