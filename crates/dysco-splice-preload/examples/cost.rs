@@ -4,7 +4,9 @@
 //!
 //!     cargo run --release -p dysco-splice-preload --example cost [ROUNDS]
 //!
-//! Prints a line for each round, and the medians of the ratios.
+//! Three proxies stay up and take turns: bare, bare again, and with the shim.
+//! The second against the first is the control: it shows how far two equal
+//! proxies differ on this machine now, and a cost below that is not measured.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,17 +18,24 @@ const CONFIG: &str = "\
 global\n nbthread 1\n
 defaults\n mode http\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n
  option splice-request\n option splice-response\n http-reuse always\n";
-const PROXY: &str = "listen p\n bind 127.0.0.1:7003\n server s 127.0.0.1:7004\n";
-const ORIGIN: &str = "listen o\n bind 127.0.0.1:7004\n http-request return status 200 content-type text/plain string \"0123456789\"\n";
+const ORIGIN_PORT: u16 = 7003;
+const ORIGIN: &str = "http-request return status 200 content-type text/plain string \"0123456789\"";
 
 /// One run: requests each second, and microseconds of the proxy for each.
+#[derive(Clone, Copy, Default)]
 struct Cost {
     rate: f64,
     cpu_us: f64,
 }
 
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.0}/s {:.2} us", self.rate, self.cpu_us)
+    }
+}
+
 fn main() -> Result<()> {
-    let rounds: usize = std::env::args().nth(1).map_or(Ok(8), |n| n.parse())?;
+    let rounds: usize = std::env::args().nth(1).map_or(Ok(20), |n| n.parse())?;
     // SAFETY: no pointers; this process and its children get a network of their own.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err("cannot make a network namespace: run it as root".into());
@@ -34,48 +43,52 @@ fn main() -> Result<()> {
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
     let dir = tempfile::tempdir()?;
     let library = library()?;
-    let origin = Haproxy::start(dir.path(), "origin", ORIGIN, None)?;
-    let (mut rates, mut costs) = (Vec::new(), Vec::new());
+    let _origin = Haproxy::start(dir.path(), ORIGIN_PORT, ORIGIN, None)?;
+    let server = format!("server s 127.0.0.1:{ORIGIN_PORT}");
+    let start = |port, library| Haproxy::start(dir.path(), port, &server, library);
+    let proxies = [
+        start(7004, None)?,
+        start(7005, None)?,
+        start(7006, Some(&library))?,
+    ];
+    let (mut rates, mut costs) = ([vec![], vec![]], [vec![], vec![]]);
     for round in 0..rounds {
-        // The order turns, so that neither always runs on the warmer machine.
-        let (first, second) = if round % 2 == 0 {
-            (None, Some(&library))
-        } else {
-            (Some(&library), None)
-        };
-        let one = measure(dir.path(), first.map(PathBuf::as_path))?;
-        let two = measure(dir.path(), second.map(PathBuf::as_path))?;
-        let (bare, shim) = if first.is_none() {
-            (one, two)
-        } else {
-            (two, one)
-        };
-        rates.push(shim.rate / bare.rate);
-        costs.push(shim.cpu_us / bare.cpu_us);
+        let mut got = [Cost::default(); 3];
+        // The order turns, so that none always runs on the warmer machine.
+        for i in (0..3).map(|i| (i + round) % 3) {
+            got[i] = measure(&proxies[i])?;
+        }
+        for i in 0..2 {
+            rates[i].push(got[i + 1].rate / got[0].rate);
+            costs[i].push(got[i + 1].cpu_us / got[0].cpu_us);
+        }
         println!(
-            "round {round}: bare {:.0}/s {:.2} us, shim {:.0}/s {:.2} us, rate x {:.4}, cpu x {:.4}",
-            bare.rate,
-            bare.cpu_us,
-            shim.rate,
-            shim.cpu_us,
-            shim.rate / bare.rate,
-            shim.cpu_us / bare.cpu_us
+            "round {round}: bare {}, bare {}, shim {}",
+            got[0], got[1], got[2]
         );
     }
-    drop(origin);
-    println!(
-        "median over {rounds} rounds: rate x {:.4}, cpu for a request x {:.4}",
-        median(rates),
-        median(costs)
-    );
+    for (name, rates, costs) in [
+        ("control", &rates[0], &costs[0]),
+        ("shim", &rates[1], &costs[1]),
+    ] {
+        println!(
+            "{name}: rate x {}, processor time for a request x {}",
+            spread(rates),
+            spread(costs)
+        );
+    }
     Ok(())
 }
 
-fn measure(dir: &Path, library: Option<&Path>) -> Result<Cost> {
-    let proxy = Haproxy::start(dir, "proxy", PROXY, library)?;
+fn measure(proxy: &Haproxy) -> Result<Cost> {
     let before = proxy.cpu_ticks()?;
     let out = Command::new("wrk")
-        .args(["-t1", "-c32", "-d3s", "http://127.0.0.1:7003/"])
+        .args([
+            "-t1",
+            "-c32",
+            "-d1s",
+            &format!("http://127.0.0.1:{}/", proxy.port),
+        ])
         .output()
         .map_err(|e| format!("cannot run wrk: {e}"))?;
     let ticks = proxy.cpu_ticks()? - before;
@@ -97,12 +110,18 @@ fn measure(dir: &Path, library: Option<&Path>) -> Result<Cost> {
     })
 }
 
-struct Haproxy(Child);
+struct Haproxy {
+    child: Child,
+    port: u16,
+}
 
 impl Haproxy {
-    fn start(dir: &Path, name: &str, section: &str, library: Option<&Path>) -> Result<Haproxy> {
-        let file = dir.join(name);
-        std::fs::write(&file, format!("{CONFIG}{section}"))?;
+    fn start(dir: &Path, port: u16, section: &str, library: Option<&Path>) -> Result<Haproxy> {
+        let file = dir.join(port.to_string());
+        std::fs::write(
+            &file,
+            format!("{CONFIG}listen l\n bind 127.0.0.1:{port}\n {section}\n"),
+        )?;
         let mut command = Command::new("haproxy");
         command
             .arg("-q")
@@ -116,16 +135,15 @@ impl Haproxy {
         let child = command
             .spawn()
             .map_err(|e| format!("cannot run haproxy: {e}"))?;
-        let port = if section == PROXY { 7003 } else { 7004 };
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             std::thread::yield_now();
         }
-        Ok(Haproxy(child))
+        Ok(Haproxy { child, port })
     }
 
     /// User and system time so far, in hundredths of a second.
     fn cpu_ticks(&self) -> Result<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let after = stat.rsplit(')').next().unwrap_or_default();
         let field = |i: usize| {
             after
@@ -140,8 +158,8 @@ impl Haproxy {
 
 impl Drop for Haproxy {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -168,14 +186,13 @@ fn run(command: &mut Command) -> Result<()> {
     }
 }
 
-fn median(mut v: Vec<f64>) -> f64 {
+/// The median, and between which the middle half lies.
+fn spread(v: &[f64]) -> String {
+    let mut v = v.to_vec();
     v.sort_by(f64::total_cmp);
-    let mid = v.len() / 2;
-    if v.is_empty() {
-        f64::NAN
-    } else if v.len() % 2 == 1 {
-        v[mid]
-    } else {
-        (v[mid - 1] + v[mid]) / 2.0
+    let at = |part: usize| v.get((v.len() * part / 4).min(v.len().saturating_sub(1)));
+    match (at(1), at(2), at(3)) {
+        (Some(low), Some(mid), Some(high)) => format!("{mid:.4} ({low:.4} to {high:.4})"),
+        _ => "nothing".into(),
     }
 }
