@@ -1,49 +1,66 @@
 //! What a former process left: records of changes, and sessions in the data
 //! plane that none of them names.
 
+use anyhow::Context as _;
 use dysco_common::State;
 
 use super::Engine;
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
-    pub(super) fn adopt(&mut self) {
+    pub(super) fn adopt(&mut self) -> anyhow::Result<()> {
         let now = self.now();
         for (path, record) in self.state.records() {
-            match self.machine.restore(now, &record) {
-                Ok(change) => tracing::info!(%change, "goes on with a change of a former process"),
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "a record is discarded");
-                    let _ = std::fs::remove_file(&path);
-                }
-            }
+            // Without its record this host would tell the others that it knows
+            // of no change, and they would roll back what may have been cut.
+            let change = self.machine.restore(now, &record).with_context(|| {
+                format!(
+                    "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
+                    path.display()
+                )
+            })?;
+            tracing::info!(%change, "goes on with a change of a former process");
         }
         let under_way: Vec<_> = self
             .machine
             .changes()
             .map(|c| (c.change, c.subsession))
             .collect();
-        for (change, subsession) in under_way {
-            let slot = self
-                .find(&subsession)
-                .map(|slot| (slot, self.agent.session(slot).created_ns));
-            self.held.entry(change).or_default().slot = slot;
+        for (change, own) in under_way {
+            let slot = self.find(&own);
+            let slot = slot.map(|slot| (slot, self.agent.session(slot).created_ns));
+            let held = self.held.entry(change).or_default();
+            held.slot = slot;
+            held.own = Some(own);
+            if slot.is_none() {
+                self.tell_gone(change);
+            }
         }
-        self.lift_clamps();
+        self.undo_unrecorded();
         self.pump();
+        Ok(())
     }
 
-    /// A lock that was never recorded ends with its process; so does its clamp.
-    fn lift_clamps(&self) {
-        let held: Vec<u32> = self
-            .held
-            .values()
-            .filter_map(|h| h.slot)
-            .map(|(slot, _)| slot)
-            .collect();
+    /// A lock that was never recorded ends with its process, and so does a
+    /// second path that nobody used.
+    fn undo_unrecorded(&self) {
+        let recorded = |slot: u32| {
+            self.held
+                .values()
+                .any(|h| h.slot.is_some_and(|(s, _)| s == slot))
+        };
         for (slot, s) in self.agent.sessions() {
-            if s.state == State::Tracked as u32 && s.clamp != 0 && !held.contains(&slot) {
-                self.agent.clamp(slot, 0);
+            if recorded(slot) {
+                continue;
+            }
+            let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
+            match State::from_word(s.state) {
+                Some(State::Tracked) if s.clamp != 0 => self.agent.clamp(slot, 0),
+                Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
+                Some(State::TwoPaths) => {
+                    tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
+                }
+                _ => {}
             }
         }
     }

@@ -77,6 +77,11 @@ impl Engine {
                 let id = self.session_id(slot, &s);
                 self.history.forget(id);
                 self.agent.collect(slot);
+                let of = |h: &commands::Held| h.slot == Some((slot, s.created_ns));
+                let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
+                if let Some(change) = change {
+                    self.tell_gone(change);
+                }
             }
         }
         self.removals_due();

@@ -20,6 +20,8 @@ const CLAMP: u32 = 64 * 1024;
 pub(super) struct Held {
     /// The slot of the session, and when its session began.
     pub slot: Option<(u32, u64)>,
+    /// That session's subsession.
+    pub own: Option<Subsession>,
     /// The five-tuple of the new path, from this host's side.
     pub new: Option<FlowKey>,
     /// The pair of the proxy, at the middle.
@@ -180,7 +182,9 @@ impl Engine {
         let slot = self.find(sub).ok_or(Reason::NotTracked(*sub))?;
         let s = self.agent.session(slot);
         let facts = facts(&s, sub)?;
-        self.held.entry(change).or_default().slot = Some((slot, s.created_ns));
+        let held = self.held.entry(change).or_default();
+        held.slot = Some((slot, s.created_ns));
+        held.own = Some(*sub);
         self.agent.clamp(slot, CLAMP);
         Ok(facts)
     }
@@ -335,13 +339,20 @@ impl Engine {
                 let cutoff = self.agent.cut(slot);
                 self.tell_machine(HostEvent::CutDone { change, cutoff });
             }
-            None => tracing::warn!(%change, "the session was gone before it was cut"),
+            None => self.tell_gone(change),
+        }
+    }
+
+    /// The session of a change has been collected.
+    pub(super) fn tell_gone(&mut self, change: ChangeId) {
+        if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
+            self.tell_machine(HostEvent::SessionGone { subsession });
         }
     }
 
     fn set_cut_in(&mut self, change: ChangeId, cutoff: u32) {
         let Some(slot) = self.slot_of(change) else {
-            return;
+            return self.tell_gone(change);
         };
         if self.agent.set_cut_in(slot, cutoff) {
             self.tell_machine(HostEvent::Drained { change });

@@ -5,6 +5,7 @@
 mod adopt;
 mod collect;
 mod commands;
+mod fault;
 mod listing;
 mod removal;
 mod state;
@@ -52,6 +53,7 @@ struct Engine {
     history: History,
     collector: collect::Collector,
     state: state::StateDir,
+    faults: fault::Faults,
     monitors: Vec<mpsc::Sender<api::Reply>>,
 }
 
@@ -68,7 +70,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config)?;
-    engine.adopt();
+    engine.adopt()?;
     config::notify_ready();
     tracing::info!(host = %engine.config.host.name, "ready");
     tokio::select! {
@@ -117,6 +119,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         answers,
         history: History::default(),
         collector: collect::Collector::default(),
+        faults: fault::Faults::from_env(),
         monitors: Vec::new(),
     };
     let inputs = Inputs {
@@ -271,10 +274,13 @@ impl Engine {
     fn pump(&mut self) {
         loop {
             while let Some(command) = self.machine.poll_command() {
+                self.faults.pass(command.name());
                 self.execute(command);
             }
             if let Some((to, message)) = self.machine.poll_transmit() {
-                self.send(to, &message);
+                if self.faults.pass(message.name()) {
+                    self.send(to, &message);
+                }
                 continue;
             }
             let Some(report) = self.machine.poll_report() else {

@@ -147,6 +147,25 @@ pub enum Command {
 }
 
 impl Command {
+    /// Its name, in the log and for tests.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Measure { .. } => "Measure",
+            Command::Lock { .. } => "Lock",
+            Command::Unlock { .. } => "Unlock",
+            Command::Reserve { .. } => "Reserve",
+            Command::Release { .. } => "Release",
+            Command::Prepare { .. } => "Prepare",
+            Command::Unprepare { .. } => "Unprepare",
+            Command::Cut { .. } => "Cut",
+            Command::SetCutIn { .. } => "SetCutIn",
+            Command::Complete { .. } => "Complete",
+            Command::Close { .. } => "Close",
+            Command::Persist { .. } => "Persist",
+            Command::Erase { .. } => "Erase",
+        }
+    }
+
     /// The change that it belongs to.
     pub fn change(&self) -> ChangeId {
         match self {
