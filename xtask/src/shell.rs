@@ -39,7 +39,9 @@ pub fn cargo_path() -> OsString {
 
 /// Runs a command, its output going where ours goes; an error if it fails.
 pub fn run(command: &mut Command) -> Result<()> {
-    let shown = format!("{command:?}");
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let shown = words.join(" ");
     let status = command
         .status()
         .with_context(|| format!("failed to run {shown}"))?;
