@@ -15,6 +15,8 @@ pub enum EventKind {
     Reset = 4,
     /// A SYN found no room: no free slot, or a full flow map.
     NoRoom = 5,
+    /// The far end of a new path has answered a SYN.
+    PathOpen = 6,
 }
 
 impl EventKind {
@@ -26,6 +28,7 @@ impl EventKind {
             3 => EventKind::Closed,
             4 => EventKind::Reset,
             5 => EventKind::NoRoom,
+            6 => EventKind::PathOpen,
             _ => return None,
         })
     }

@@ -112,6 +112,9 @@ pub mod translation {
     pub const STRIP_TIMESTAMPS: u32 = 1;
     /// Only one side negotiated ECN: clear ECT, CE, ECE and CWR.
     pub const STRIP_ECN: u32 = 2;
+    /// SACK blocks keep the other session's numbers: a fault, for the test that
+    /// shows what their translation is worth.
+    pub const LEAVE_SACK: u32 = 4;
 }
 
 /// The entry of a session. User space maps the array and writes single words;

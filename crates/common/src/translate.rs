@@ -34,6 +34,16 @@ impl Translation {
         (strip, flags)
     }
 
+    /// SACK blocks go with the ack.
+    #[inline(always)]
+    fn sack_add(&self, acked: u32) -> u32 {
+        if self.flags & translation::LEAVE_SACK == 0 {
+            0u32.wrapping_sub(acked)
+        } else {
+            0
+        }
+    }
+
     /// What a segment of the local end becomes on the new path's wire.
     #[inline(always)]
     pub fn outgoing(&self, seg: &Segment, path: &FlowKey) -> Edit {
@@ -45,7 +55,7 @@ impl Translation {
             ack: seg.ack.wrapping_sub(self.seq_in),
             window: rescale(seg.window, self.wscale_local, self.wscale_local_far),
             flags,
-            sack_add: 0u32.wrapping_sub(self.seq_in),
+            sack_add: self.sack_add(self.seq_in),
             tsval_add: self.ts_out,
             tsecr_add: 0u32.wrapping_sub(self.ts_in),
             strip,
@@ -63,7 +73,7 @@ impl Translation {
             ack: seg.ack.wrapping_sub(self.seq_out),
             window: rescale(seg.window, self.wscale_remote_far, self.wscale_remote),
             flags,
-            sack_add: 0u32.wrapping_sub(self.seq_out),
+            sack_add: self.sack_add(self.seq_out),
             tsval_add: self.ts_in,
             tsecr_add: 0u32.wrapping_sub(self.ts_out),
             strip,

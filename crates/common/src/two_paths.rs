@@ -8,7 +8,7 @@
 use crate::flow::Path;
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
-use crate::tcp::{ACK, FIN, RST, Segment};
+use crate::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
 
 /// A header-only copy for the path that the segment itself does not take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -289,5 +289,24 @@ pub fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
         strip_sack: true,
         edge,
         far_ack,
+    }
+}
+
+/// The answer to a SYN on a new path that this end is prepared for: proof for
+/// the other anchor that packets pass both ways, and for what lies between
+/// that a connection opens. Its numbers are just before those that follow.
+#[inline(always)]
+pub fn answer_syn(s: &Session, seg: &Segment) -> Edit {
+    Edit {
+        sport: s.path.local_port,
+        dport: s.path.remote_port,
+        seq: s
+            .snd_max
+            .wrapping_add(s.translation.seq_out)
+            .wrapping_sub(1),
+        ack: seg.seq.wrapping_add(1),
+        window: seg.window,
+        flags: SYN | ACK,
+        ..Edit::default()
     }
 }

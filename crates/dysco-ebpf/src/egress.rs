@@ -62,19 +62,20 @@ enum Decision {
 
 #[inline(always)]
 fn decide(ctx: &mut TcContext, p: &mut Packet, c: &mut Change) -> Decision {
+    let flow = maps::flow(&p.key);
+    if flow.is_some_and(|f| f.path == Path::New as u32) {
+        // Translated already, on its way to the interface.
+        return Decision::Leave(Verdict::Pass);
+    }
     if p.seg.has(SYN) {
         if !learn::syn(ctx, p, Direction::Out) {
             count(Counter::Unreadable);
         }
         return Decision::Leave(Verdict::Pass);
     }
-    let Some(flow) = maps::flow(&p.key) else {
+    let Some(flow) = flow else {
         return Decision::Leave(Verdict::Pass);
     };
-    if flow.path == Path::New as u32 {
-        // Translated already, on its way to the interface.
-        return Decision::Leave(Verdict::Pass);
-    }
     let Some(s) = maps::session(flow.slot) else {
         return Decision::Leave(Verdict::Pass);
     };

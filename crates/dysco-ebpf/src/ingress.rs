@@ -28,10 +28,14 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     match decide(&ctx, p, c) {
         Decision::Leave(verdict) => verdict,
-        Decision::Write { counter, failure } => {
+        Decision::Write {
+            counter,
+            failure,
+            then,
+        } => {
             if write::apply(&ctx, p, c) {
                 counter.map(count);
-                Verdict::Changed
+                then
             } else {
                 dropped(failure)
             }
@@ -47,32 +51,35 @@ enum Decision {
     Write {
         counter: Option<Counter>,
         failure: Counter,
+        then: Verdict,
     },
 }
 
 #[inline(always)]
 fn decide(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
-    let syn = p.seg.has(SYN);
-    if syn && !learn::syn(ctx, p, Direction::In) {
-        count(Counter::Unreadable);
+    let flow = maps::flow(&p.key);
+    let new = flow.is_some_and(|f| f.path == Path::New as u32);
+    if p.seg.has(SYN) && !new {
+        if !learn::syn(ctx, p, Direction::In) {
+            count(Counter::Unreadable);
+        }
+        return Decision::Leave(Verdict::Pass);
     }
-    let Some(flow) = maps::flow(&p.key) else {
+    let Some(flow) = flow else {
         return Decision::Leave(Verdict::Pass);
     };
     let Some(s) = maps::session(flow.slot) else {
         return Decision::Leave(Verdict::Pass);
     };
     let state = State::from_word(s.state);
-    if flow.path == Path::New as u32 {
+    if new {
         return match state {
-            Some(State::TwoPaths) if !syn => from_new_path(s, p, c, &flow, true),
-            Some(State::NewPath) if !syn => from_new_path(s, p, c, &flow, false),
+            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, &flow),
+            Some(State::TwoPaths) => from_new_path(s, p, c, &flow, true),
+            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, &flow, false),
             // No socket knows this five-tuple: its answer would be a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
-    }
-    if syn {
-        return Decision::Leave(Verdict::Pass);
     }
     match state {
         Some(State::Tracked | State::Opening) => {
@@ -158,6 +165,27 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
     Decision::Write {
         counter: None,
         failure: Counter::DroppedError,
+        then: Verdict::Changed,
+    }
+}
+
+/// The new path opens with SYN and SYN-ACK between the two data planes; no
+/// socket hears of them.
+#[inline(always)]
+fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, flow: &FlowRef) -> Decision {
+    if p.seg.has(ACK) {
+        maps::tell(EventKind::PathOpen, flow.slot);
+        return Decision::Leave(Verdict::Drop);
+    }
+    c.edit = two_paths::answer_syn(s, &p.seg);
+    c.src = s.path.local;
+    c.dst = s.path.remote;
+    c.clear_ect = 0;
+    c.pseudo = 0;
+    Decision::Write {
+        counter: None,
+        failure: Counter::DroppedError,
+        then: Verdict::Redirect { ifindex: s.ifindex },
     }
 }
 
@@ -206,5 +234,6 @@ fn from_new_path(
     Decision::Write {
         counter: Some(Counter::Translated),
         failure: Counter::DroppedUnparsed,
+        then: Verdict::Changed,
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use dysco_agent::{AgentError, NewPath};
 use dysco_common::{FlowKey, Session, State, Translation};
 
+use super::probe::Probe;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Side, Subsession};
 use crate::proxy::Pair;
@@ -28,6 +29,10 @@ pub(super) struct Held {
     pub pair: Option<Pair>,
     /// A cutoff is set and `Drained` not yet told.
     pub draining: bool,
+    /// The new path has answered a SYN.
+    pub opened: bool,
+    /// It was sent one, and has not.
+    pub probe: Option<Probe>,
     /// What waits for a route.
     waiting: Option<Waiting>,
 }
@@ -69,6 +74,11 @@ impl Engine {
                 new,
                 translation,
             } => {
+                let flags = translation.flags | self.faults.spoilt();
+                let translation = Translation {
+                    flags,
+                    ..translation
+                };
                 self.prepare(change, side, &own, &new, translation);
             }
             Command::Unprepare { change } => {

@@ -2,62 +2,139 @@
 //! message is lost at a given moment. Asked for by the environment; without
 //! it, nothing here does anything.
 
-use std::collections::HashMap;
+use std::path::PathBuf;
 
-/// The variable: words separated by commas. `die:NAME` ends the process, as
-/// SIGKILL would, before the command or message of that name; `drop:NAME`
-/// loses the first message of that name, `lose:NAME` every one.
+use dysco_common::session::translation;
+
+/// The variable: words separated by commas, or `@FILE` with such words, which
+/// is read anew each time so that a test need not start the daemon again.
+///
+/// `die:NAME` ends the process, as SIGKILL would, before the command or message
+/// of that name; `drop:NAME` loses the first message of that name, `lose:NAME`
+/// every one. `die:NAME:2` and `drop:NAME:2` mean the second of them.
+/// `spoil:Sack` leaves the SACK blocks of new paths untranslated at this end.
 const VARIABLE: &str = "DYSCOD_FAULTS";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
     Die,
-    DropOnce,
+    Drop,
     Lose,
+    Spoil,
 }
 
-/// The faults asked for, by name.
+#[derive(Debug)]
+struct Fault {
+    kind: Kind,
+    name: String,
+    /// How many more of that name until it happens; 0 once it has.
+    countdown: u32,
+}
+
+/// The faults asked for.
 #[derive(Default)]
-pub(super) struct Faults(HashMap<String, Fault>);
+pub(super) struct Faults {
+    file: Option<PathBuf>,
+    words: String,
+    faults: Vec<Fault>,
+}
 
 impl Faults {
     /// Those of the environment.
     pub fn from_env() -> Faults {
         let asked = std::env::var(VARIABLE).unwrap_or_default();
-        let faults: HashMap<_, _> = asked
-            .split(',')
-            .filter_map(|word| word.split_once(':'))
-            .filter_map(|(kind, name)| {
-                let fault = match kind {
-                    "die" => Fault::Die,
-                    "drop" => Fault::DropOnce,
-                    "lose" => Fault::Lose,
-                    _ => return None,
-                };
-                Some((name.to_owned(), fault))
-            })
-            .collect();
-        if !faults.is_empty() {
-            tracing::warn!(asked, "{VARIABLE} is set: this daemon will fail on purpose");
+        let mut faults = Faults::default();
+        match asked.strip_prefix('@') {
+            Some(file) => faults.file = Some(file.into()),
+            None => faults.ask(asked),
         }
-        Faults(faults)
+        faults
+    }
+
+    fn ask(&mut self, words: String) {
+        if words == self.words {
+            return;
+        }
+        self.faults = words.trim().split(',').filter_map(parse).collect();
+        tracing::warn!(words, "{VARIABLE} is set: this daemon fails on purpose");
+        self.words = words;
+    }
+
+    fn read_again(&mut self) {
+        if let Some(file) = &self.file {
+            self.ask(std::fs::read_to_string(file).unwrap_or_default());
+        }
     }
 
     /// To be called before a command or message of this name; false if the
     /// message shall be lost.
     pub fn pass(&mut self, name: &str) -> bool {
-        match self.0.get(name) {
-            None => true,
-            Some(Fault::Lose) => false,
-            Some(Fault::DropOnce) => {
-                self.0.remove(name);
-                false
-            }
-            Some(Fault::Die) => {
-                // No destructor runs, no peer is told.
-                let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
-                false
+        self.read_again();
+        let mut pass = true;
+        for fault in self.faults.iter_mut().filter(|f| f.name == name) {
+            let due = fault.countdown == 1;
+            fault.countdown = fault.countdown.saturating_sub(1);
+            match fault.kind {
+                Kind::Die if due => {
+                    // No destructor runs, no peer is told.
+                    let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+                }
+                Kind::Lose => pass = false,
+                Kind::Drop if due => pass = false,
+                Kind::Die | Kind::Drop | Kind::Spoil => {}
             }
         }
+        if !pass {
+            tracing::warn!("{name} is lost on purpose");
+        }
+        pass
+    }
+
+    /// Bits for the translation of a new path.
+    pub fn spoilt(&mut self) -> u32 {
+        self.read_again();
+        let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == "Sack";
+        if self.faults.iter().any(spoils) {
+            translation::LEAVE_SACK
+        } else {
+            0
+        }
+    }
+}
+
+fn parse(word: &str) -> Option<Fault> {
+    let mut parts = word.split(':');
+    let kind = match parts.next()? {
+        "die" => Kind::Die,
+        "drop" => Kind::Drop,
+        "lose" => Kind::Lose,
+        "spoil" => Kind::Spoil,
+        _ => return None,
+    };
+    let name = parts.next()?.to_owned();
+    let countdown = parts.next().map_or(Some(1), |n| n.parse().ok())?;
+    Some(Fault {
+        kind,
+        name,
+        countdown,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_mean_what_they_say() {
+        let mut faults = Faults::default();
+        faults.ask("drop:Leave,drop:Done:2,lose:SetUp,nonsense,die".into());
+        assert!(!faults.pass("Leave") && faults.pass("Leave"));
+        assert!(faults.pass("Done") && !faults.pass("Done") && faults.pass("Done"));
+        assert!(!faults.pass("SetUp") && !faults.pass("SetUp"));
+        assert!(faults.pass("Switched"));
+        assert_eq!(faults.spoilt(), 0);
+        faults.ask("spoil:Sack".into());
+        assert!(faults.pass("SetUp"));
+        assert_eq!(faults.spoilt(), translation::LEAVE_SACK);
     }
 }

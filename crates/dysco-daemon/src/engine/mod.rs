@@ -7,6 +7,7 @@ mod collect;
 mod commands;
 mod fault;
 mod listing;
+mod probe;
 mod removal;
 mod state;
 
@@ -63,6 +64,8 @@ enum Answer {
     Event(HostEvent),
     /// A route was found for a change.
     Route(ChangeId, commands::Routed),
+    /// A new path did not open.
+    Unopened(ChangeId),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
@@ -219,6 +222,7 @@ impl Engine {
         match answer {
             Answer::Event(event) => self.tell_machine(event),
             Answer::Route(change, routed) => self.routed(change, routed),
+            Answer::Unopened(change) => self.path_unopened(change),
         }
     }
 
@@ -230,6 +234,7 @@ impl Engine {
     fn take_control(&mut self, event: control::Event) {
         match event {
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
+                Ok(Message::SetUpAck { change }) => self.probe(change, &incoming.from.addresses),
                 Ok(message) => {
                     let now = self.now();
                     self.machine
@@ -253,6 +258,7 @@ impl Engine {
     fn take_event(&mut self, kind: EventKind, slot: u32) {
         match kind {
             EventKind::Drained => self.drained(slot),
+            EventKind::PathOpen => self.path_open(slot),
             EventKind::Closed => self.session_ended(slot, false),
             EventKind::Reset => self.session_ended(slot, true),
             EventKind::Opened => {
