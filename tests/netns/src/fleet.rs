@@ -27,6 +27,7 @@ pub struct Fleet {
     dir: PathBuf,
     dyscod: PathBuf,
     dyscoctl: PathBuf,
+    faults: bool,
 }
 
 /// A running `dyscod`.
@@ -49,6 +50,7 @@ impl Fleet {
             dir: lab.dir().join("pki"),
             dyscod: programs.join("dyscod"),
             dyscoctl: programs.join("dyscoctl"),
+            faults: false,
         };
         fleet.pki(
             &lab.router,
@@ -86,6 +88,22 @@ impl Fleet {
         Ok(file)
     }
 
+    /// Lets daemons that are started from now on fail on purpose, as
+    /// [`Fleet::set_faults`] asks them to.
+    pub fn with_faults(mut self) -> Fleet {
+        self.faults = true;
+        self
+    }
+
+    /// What a running daemon, and its successors, shall fail at: words of
+    /// `DYSCOD_FAULTS`. Takes the place of what was asked before.
+    pub fn set_faults(&self, host: &Host, words: &str) -> Result<()> {
+        let (file, new) = (faults(host), host.dir().join("faults.new"));
+        fs::write(&new, words)
+            .and_then(|()| fs::rename(&new, &file))
+            .with_context(|| format!("failed to write {}", file.display()))
+    }
+
     /// Starts `dyscod` on a host and waits until it answers.
     pub fn start(&self, lab: &Lab, role: Role, extra: &str) -> Result<Daemon> {
         let file = self.prepare(lab, role, extra)?;
@@ -95,7 +113,11 @@ impl Fleet {
     /// Starts `dyscod` on a host that has keys and a configuration.
     pub fn restart(&self, lab: &Lab, role: Role, file: &Path) -> Result<Daemon> {
         let host = lab.host(role);
-        let program = Program::new(&self.dyscod).arg("--config").arg(file);
+        let mut program = Program::new(&self.dyscod).arg("--config").arg(file);
+        if self.faults {
+            let file = faults(host).to_string_lossy().into_owned();
+            program = program.env("DYSCOD_FAULTS", format!("@{file}"));
+        }
         let mut process = host.spawn(program)?;
         process.wait_ready("dyscod to answer", || {
             self.dyscoctl(host, &["status"]).is_ok()
@@ -125,4 +147,8 @@ impl Fleet {
     pub fn under_shim(&self, program: Program) -> Program {
         program.behind(&self.dyscoctl, &["run", "--"])
     }
+}
+
+fn faults(host: &Host) -> PathBuf {
+    host.dir().join("faults")
 }
