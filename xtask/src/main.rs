@@ -1,5 +1,6 @@
 //! `cargo xtask`: all that is done with this repository.
 
+mod bench;
 mod build;
 mod demo;
 mod setup;
@@ -21,6 +22,8 @@ enum Command {
     Test(test::Test),
     /// Take a real HAProxy out of live connections, and show it
     Demo(demo::Demo),
+    /// Measure every published figure again
+    Bench(bench::Bench),
 }
 
 fn main() -> Result<()> {
@@ -29,5 +32,6 @@ fn main() -> Result<()> {
         Command::Build(build) => build.run(),
         Command::Test(test) => test.run(),
         Command::Demo(demo) => demo.run(),
+        Command::Bench(bench) => bench.run(),
     }
 }

@@ -1,0 +1,50 @@
+//! The machine that a run was made on.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// What one needs to know to judge absolute numbers.
+#[derive(Serialize)]
+pub struct Machine {
+    /// The processor, by its maker's words.
+    pub processor: String,
+    /// How many of them.
+    pub processors: usize,
+    /// Whether it is a virtual machine.
+    pub virtual_machine: bool,
+    /// Megabytes of memory.
+    pub memory_mb: u64,
+    /// The kernel.
+    pub kernel: String,
+    /// The load before the run: anything else that ran makes results vary.
+    pub load_before: String,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Machine {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpus = read("/proc/cpuinfo");
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            let value = line.and_then(|line| line.split_once(':'));
+            value.map_or(String::new(), |(_, value)| value.trim().to_owned())
+        };
+        let memory = field(&read("/proc/meminfo"), "MemTotal");
+        let kilobytes: u64 = memory
+            .split(' ')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0);
+        let load = read("/proc/loadavg");
+        Machine {
+            processor: field(&cpus, "model name"),
+            processors: std::thread::available_parallelism().map_or(1, Into::into),
+            virtual_machine: field(&cpus, "flags").contains("hypervisor"),
+            memory_mb: kilobytes / 1024,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load_before: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Both ends of one TCP session, opened from this process.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dysco_netns::{Lab, wait};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The two ends of a session, whatever relays it on its way.
+pub struct Pair {
+    /// The end that opened it.
+    pub client: TcpStream,
+    /// The end that accepted it.
+    pub server: TcpStream,
+}
+
+/// Where sessions end.
+pub struct Listener(TcpListener);
+
+impl Listener {
+    /// Listens on the lab's server.
+    pub fn start(lab: &Lab, at: SocketAddr) -> Result<Listener> {
+        let listener = lab.server.run(move || TcpListener::bind(at));
+        let listener = listener.with_context(|| format!("failed to listen on {at}"))?;
+        listener
+            .set_nonblocking(true)
+            .context("failed to set up a listener")?;
+        Ok(Listener(listener))
+    }
+
+    /// Opens a session from the lab's client to an address that leads here.
+    pub fn open(&self, lab: &Lab, to: SocketAddr) -> Result<Pair> {
+        let client = lab.client.run(move || TcpStream::connect(to));
+        let client = client.with_context(|| format!("failed to connect to {to}"))?;
+        let accept = || self.0.accept().ok();
+        let (server, _) = wait::until("the session at the server", PATIENCE, accept)?;
+        for stream in [&client, &server] {
+            let set = stream
+                .set_nonblocking(false)
+                .and_then(|()| stream.set_nodelay(true));
+            set.context("failed to set up a session")?;
+        }
+        Ok(Pair { client, server })
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Keeps the calling thread on one processor: a scheduler that moves the ends
+/// about would make more of a difference than what is measured. `end` is 0 or
+/// 1; on a machine with one processor both are there.
+pub fn stay(end: usize) {
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+    let own = Pid::from_raw(0);
+    let Ok(allowed) = sched_getaffinity(own) else {
+        return;
+    };
+    let mut usable = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let first = usable.next().unwrap_or(0);
+    let cpu = if end == 0 {
+        first
+    } else {
+        usable.next().unwrap_or(first)
+    };
+    let mut set = CpuSet::new();
+    let done = set.set(cpu).and_then(|()| sched_setaffinity(own, &set));
+    if done.is_err() && FAILED.fetch_add(1, Ordering::Relaxed) == 0 {
+        eprintln!("the ends of sessions are not bound to processors: results will vary more");
+    }
+}

@@ -1,0 +1,97 @@
+//! Requests and responses, one after the other.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::figure::median;
+use crate::pair::{Pair, stay};
+
+const REQUEST: usize = 128;
+const RESPONSE: usize = 1024;
+
+/// A session that asks when told to.
+pub struct Ping {
+    client: TcpStream,
+    server: Option<JoinHandle<()>>,
+}
+
+/// What a stretch of requests was like.
+pub struct Answers {
+    /// Median time from a request to its response, microseconds.
+    pub p50_us: f64,
+    /// Requests a second.
+    pub rate: f64,
+}
+
+impl Ping {
+    /// Takes a session over; it is silent at first.
+    pub fn new(pair: Pair) -> Result<Ping> {
+        let Pair { client, server } = pair;
+        let server = std::thread::Builder::new()
+            .name("answer".into())
+            .spawn(move || answer(server))
+            .context("failed to start a thread")?;
+        Ok(Ping {
+            client,
+            server: Some(server),
+        })
+    }
+
+    /// Asks for so long, after a tenth of that which is not counted.
+    pub fn measure(&self, time: Duration) -> Result<Answers> {
+        let client = self.client.try_clone().context("failed to ask")?;
+        let asking = std::thread::Builder::new()
+            .name("ask".into())
+            .spawn(move || {
+                stay(0);
+                ask(&client, time / 10)?;
+                ask(&client, time)
+            });
+        let asked = asking.context("failed to start a thread")?.join();
+        let times = asked
+            .map_err(|_| anyhow!("a thread that asks panicked"))?
+            .context("a request failed")?;
+        Ok(Answers {
+            p50_us: median(&times),
+            rate: times.len() as f64 / time.as_secs_f64(),
+        })
+    }
+}
+
+fn ask(mut to: &TcpStream, time: Duration) -> std::io::Result<Vec<f64>> {
+    let (request, mut response) = ([1; REQUEST], [0; RESPONSE]);
+    let mut times = Vec::with_capacity(1 << 16);
+    let start = Instant::now();
+    let mut then = start;
+    while then < start + time {
+        to.write_all(&request)?;
+        to.read_exact(&mut response)?;
+        let now = Instant::now();
+        times.push((now - then).as_secs_f64() * 1e6);
+        then = now;
+    }
+    Ok(times)
+}
+
+fn answer(mut from: TcpStream) {
+    stay(1);
+    let (mut request, response) = ([0; REQUEST], [2; RESPONSE]);
+    while from.read_exact(&mut request).is_ok() {
+        if from.write_all(&response).is_err() {
+            return;
+        }
+    }
+}
+
+impl Drop for Ping {
+    fn drop(&mut self) {
+        let _ = self.client.shutdown(Shutdown::Both);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a run found, as it is kept.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, time::Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::figure::Figure;
+use crate::machine::Machine;
+use crate::report;
+
+/// One run.
+#[derive(Serialize)]
+pub struct Record {
+    /// When it began, UTC.
+    pub date: String,
+    /// The version of the source.
+    pub commit: String,
+    /// Whether it was but a brief look.
+    pub quick: bool,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where.
+    pub machine: Machine,
+    /// What was found.
+    pub figures: Vec<Figure>,
+    #[serde(skip)]
+    start: Instant,
+}
+
+impl Record {
+    /// Begins a run.
+    pub fn begin(quick: bool) -> Result<Record> {
+        let folder = env!("CARGO_MANIFEST_DIR");
+        let said = |words: &[&str]| {
+            let ran = Command::new(words[0]).args(&words[1..]).output();
+            let ran = ran.with_context(|| format!("failed to run {}", words[0]))?;
+            Ok::<_, anyhow::Error>(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+        };
+        let commit = said(&["git", "-C", folder, "describe", "--always", "--dirty"]);
+        Ok(Record {
+            date: said(&["date", "-u", "+%Y-%m-%d %H:%M"])?,
+            // A source without its history can be measured, too.
+            commit: commit.unwrap_or_default(),
+            quick,
+            seconds: 0.0,
+            machine: Machine::here(),
+            figures: Vec::new(),
+            start: Instant::now(),
+        })
+    }
+
+    /// Ends it.
+    pub fn end(&mut self) -> Result<()> {
+        self.seconds = self.start.elapsed().as_secs_f64().round();
+        Ok(())
+    }
+
+    /// Writes it as JSON and as a table: a whole run to be published, anything
+    /// else aside. The JSON's path.
+    pub fn save(&self, whole: bool) -> Result<PathBuf> {
+        let folder = if whole {
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
+        } else {
+            std::env::temp_dir().join("dysco-bench")
+        };
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("failed to make {}", folder.display()))?;
+        let name = self.date.replace(' ', "-").replace(':', "");
+        let json = folder.join(format!("{name}.json"));
+        let write = |path: &Path, text: String| {
+            fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
+        };
+        write(&json, serde_json::to_string_pretty(self)? + "\n")?;
+        write(&json.with_extension("md"), report::markdown(self))?;
+        Ok(json)
+    }
+}

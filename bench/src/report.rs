@@ -1,0 +1,67 @@
+//! A run as a table.
+
+use crate::figure::{Figure, Goal};
+use crate::record::Record;
+
+/// Markdown that says what was found, where and how.
+pub fn markdown(record: &Record) -> String {
+    let machine = &record.machine;
+    let mut text = format!(
+        "{} UTC, {}, {:.0} s{}. {} × {}{}, {} MB, Linux {}; load before: {}.\n\n",
+        record.date,
+        record.commit,
+        record.seconds,
+        if record.quick { ", a brief look" } else { "" },
+        machine.processors,
+        machine.processor,
+        if machine.virtual_machine {
+            ", a virtual machine"
+        } else {
+            ""
+        },
+        machine.memory_mb,
+        machine.kernel,
+        machine.load_before,
+    );
+    text += "| figure | value | 95 % | goal | | |\n|---|---:|---|---|---|---|\n";
+    record.figures.iter().for_each(|f| text += &row(f));
+    text
+}
+
+fn row(figure: &Figure) -> String {
+    let goal = match figure.goal {
+        Some(Goal::AtLeast(bound)) => format!("≥ {bound}"),
+        Some(Goal::AtMost(bound)) => format!("≤ {bound}"),
+        None => String::new(),
+    };
+    let met = match figure.met() {
+        Some(true) => "met",
+        Some(false) => "**missed**",
+        None => "",
+    };
+    let interval = figure
+        .interval
+        .map(|(low, high)| format!("{} – {}", short(low), short(high)));
+    let aside: Vec<_> = figure
+        .aside
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", short(*value)))
+        .collect();
+    format!(
+        "| {} | {} {} | {} | {goal} | {met} | {} |\n",
+        figure.name,
+        short(figure.value),
+        figure.unit,
+        interval.unwrap_or_default(),
+        aside.join("; "),
+    )
+}
+
+/// As many digits as say something.
+fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 20.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}

@@ -1,0 +1,79 @@
+//! The labs that are measured: one as it is without us, and one with `dyscod`
+//! on its hosts and HAProxy under the shim.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::{Family, Lab, Process, Role};
+use serde_json::Value;
+
+/// Where HAProxy listens.
+pub fn proxied() -> SocketAddr {
+    Role::Proxy.at(Family::V4, 8080)
+}
+
+/// Where it leads, and where a direct session goes.
+pub fn server() -> SocketAddr {
+    Role::Server.at(Family::V4, 9000)
+}
+
+const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+
+/// A lab with `dyscod` on its three hosts. The fields end in this order.
+pub struct Stage {
+    /// HAProxy, under the shim.
+    pub haproxy: Process,
+    daemons: Vec<Daemon>,
+    /// The keys and programs.
+    pub fleet: Fleet,
+    /// The hosts.
+    pub lab: Lab,
+}
+
+impl Stage {
+    /// Builds it, with `extra` in each daemon's configuration.
+    pub fn build(name: &str, extra: &str) -> Result<Stage> {
+        let lab = Lab::builder(name).build()?;
+        let fleet = Fleet::new(&lab)?;
+        let config = format!("{LISTENER}{extra}");
+        let start = |role| fleet.start(&lab, role, &config);
+        let daemons = Role::ALL.into_iter().map(start).collect::<Result<_>>()?;
+        let haproxy = Config::tcp(proxied(), server())
+            .global("maxpipes 4096")
+            .start(&lab.proxy, |haproxy| fleet.under_shim(haproxy))?;
+        Ok(Stage {
+            haproxy,
+            daemons,
+            fleet,
+            lab,
+        })
+    }
+
+    /// Takes HAProxy out of all its sessions; an error unless it left `count`.
+    pub fn remove_all(&self, count: usize) -> Result<Value> {
+        let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+        let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words)?;
+        let done: Value = serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
+        let removed = done["summary"]["removed"].as_u64();
+        ensure!(
+            removed == Some(count as u64),
+            "HAProxy was to leave {count} sessions: {}",
+            done["summary"]
+        );
+        Ok(done)
+    }
+
+    /// The daemons' process ids, in the order of [`Role::ALL`].
+    pub fn daemons(&self) -> Vec<u32> {
+        self.daemons.iter().map(|d| d.process.id()).collect()
+    }
+
+    /// Ends all.
+    pub fn end(self) -> Result<()> {
+        let parts = (self.haproxy, self.daemons);
+        self.lab.finish(parts)
+    }
+}

@@ -1,0 +1,31 @@
+//! `cargo xtask bench`.
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{build, setup, shell};
+
+/// Measure every published figure again.
+#[derive(Args)]
+pub struct Bench {
+    /// For the benchmark: names, --quick, --list, --json
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl Bench {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        dysco_netns::require_root()?;
+        setup::ensure()?;
+        let quiet = self.arguments.iter().any(|a| a == "--json");
+        build::programs(quiet)?;
+        let mut cargo = shell::cargo();
+        cargo.args(["build", "--release", "-p", "dysco-bench"]);
+        shell::run(cargo.args(quiet.then_some("--quiet")))?;
+        let program = shell::target()?.join("release/dysco-bench");
+        shell::run(Command::new(program).args(&self.arguments))
+    }
+}
