@@ -9,6 +9,7 @@ mod fault;
 mod listing;
 mod probe;
 mod removal;
+mod sockets;
 mod state;
 
 use std::collections::HashMap;
@@ -53,6 +54,7 @@ struct Engine {
     removals: Removals,
     history: History,
     collector: collect::Collector,
+    sockets: sockets::Sockets,
     state: state::StateDir,
     faults: fault::Faults,
     monitors: Vec<mpsc::Sender<api::Reply>>,
@@ -122,6 +124,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         answers,
         history: History::default(),
         collector: collect::Collector::default(),
+        sockets: sockets::Sockets::default(),
         faults: fault::Faults::from_env(),
         monitors: Vec::new(),
     };
@@ -250,7 +253,10 @@ impl Engine {
             }
             control::Event::PeerDown(peer, why) => {
                 self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
-                self.removals_without(peer);
+                // One that closed may be there anew: repetition finds out.
+                if !matches!(why, control::DownReason::Closed(_)) {
+                    self.removals_without(peer);
+                }
             }
         }
     }

@@ -1,5 +1,9 @@
 //! A lab with `dyscod` on its hosts and HAProxy under the shim.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod fates;
+
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
@@ -45,7 +49,7 @@ impl World {
         haproxy: impl FnOnce(Config) -> Config,
     ) -> Result<World> {
         let lab = builder.build()?;
-        let fleet = Fleet::new(&lab)?;
+        let fleet = Fleet::new(&lab)?.with_faults();
         let mut daemons = Vec::new();
         for role in roles {
             daemons.push((*role, fleet.start(&lab, *role, config)?));
@@ -75,15 +79,39 @@ impl World {
         Group::open(&self.lab.client, &self.server, self.listen(), count, plan)
     }
 
+    /// What the daemon of a host shall fail at from now on.
+    pub fn fault(&self, role: Role, words: &str) -> Result<()> {
+        self.fleet.set_faults(self.lab.host(role), words)
+    }
+
+    pub fn daemon(&mut self, role: Role) -> Result<&mut Process> {
+        let found = self.daemons.iter_mut().find(|(r, _)| *r == role);
+        Ok(&mut found.context("no daemon there")?.1.process)
+    }
+
+    /// Starts a host's daemon anew, with the configuration it had.
+    pub fn restart(&mut self, role: Role) -> Result<()> {
+        self.daemons.retain(|(r, _)| *r != role);
+        let file = self.lab.host(role).dir().join("dyscod.toml");
+        let daemon = self.fleet.restart(&self.lab, role, &file)?;
+        self.daemons.push((role, daemon));
+        Ok(())
+    }
+
     /// `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
     pub fn remove_all(&self) -> Result<Value> {
         self.remove(&["--all"])
     }
 
     pub fn remove(&self, words: &[&str]) -> Result<Value> {
-        let mut all = vec!["remove-middlebox", "self", "--wait", "-o", "json"];
+        self.remove_from(Role::Proxy, "self", words)
+    }
+
+    /// The same, asked for on any host.
+    pub fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
+        let mut all = vec!["remove-middlebox", middlebox, "--wait", "-o", "json"];
         all.extend(words);
-        let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &all)?;
+        let ran = self.fleet.try_dyscoctl(self.lab.host(role), &all)?;
         serde_json::from_str(&ran.stdout)
             .with_context(|| format!("no JSON: {} {}", ran.stdout, ran.stderr))
     }
