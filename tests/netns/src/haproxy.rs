@@ -10,6 +10,7 @@ use crate::{Host, Process, Program};
 /// What an HAProxy is to do.
 #[derive(Clone, Debug)]
 pub struct Config {
+    name: String,
     listen: Vec<SocketAddr>,
     server: SocketAddr,
     server_words: String,
@@ -18,12 +19,14 @@ pub struct Config {
     threads: u32,
     lines: String,
     global: String,
+    replaces: Option<String>,
 }
 
 impl Config {
     /// Relays TCP from `listen` to `server`, spliced.
     pub fn tcp(listen: SocketAddr, server: SocketAddr) -> Config {
         Config {
+            name: "haproxy".into(),
             listen: vec![listen],
             server,
             server_words: String::new(),
@@ -32,15 +35,38 @@ impl Config {
             threads: 2,
             lines: String::new(),
             global: String::new(),
+            replaces: None,
         }
     }
 
     /// The same in `mode http`.
     pub fn http(listen: SocketAddr, server: SocketAddr) -> Config {
-        Config {
-            mode: "http",
-            ..Config::tcp(listen, server)
-        }
+        Config::tcp(listen, server).in_http()
+    }
+
+    /// Turns to `mode http`.
+    pub fn in_http(mut self) -> Config {
+        self.mode = "http";
+        self
+    }
+
+    /// Turns to another server.
+    pub fn to(mut self, server: SocketAddr) -> Config {
+        self.server = server;
+        self
+    }
+
+    /// Takes the place of a running process, as in a reload: that one gives up
+    /// its listeners and ends with its last session.
+    pub fn reloading(mut self, pid: &str) -> Config {
+        self.replaces = Some(pid.into());
+        self
+    }
+
+    /// Names its files, where several run on one host.
+    pub fn named(mut self, name: &str) -> Config {
+        self.name = name.into();
+        self
     }
 
     /// Adds words to the line of the server, such as `send-proxy-v2`.
@@ -73,11 +99,12 @@ impl Config {
         self
     }
 
-    /// The runtime socket, on the host that runs it.
+    /// The runtime socket, on the host that runs it, unless named.
     pub const SOCKET: &str = "/run/haproxy.sock";
 
     fn text(&self) -> String {
         let Config {
+            name,
             mode,
             threads,
             server,
@@ -99,21 +126,23 @@ impl Config {
              defaults\n  mode {mode}\n  timeout connect 10s\n  timeout client 10m\n  \
              timeout server 10m\n  timeout tunnel 1h\n\
              listen relay\n{binds}{splice}{lines}  server one {server}{server_words}\n",
-            socket = Self::SOCKET,
+            socket = format_args!("/run/{name}.sock"),
         )
     }
 
     /// Writes the configuration to the host's folder; the command to run it.
     pub fn command(&self, host: &Host) -> Result<Program> {
-        let file = host.dir().join("haproxy.cfg");
+        let file = host.dir().join(format!("{}.cfg", self.name));
         fs::write(&file, self.text())
             .with_context(|| format!("failed to write {}", file.display()))?;
-        Ok(Program::new("haproxy").arg("-db").arg("-f").arg(file))
+        let program = Program::new("haproxy").arg("-db").arg("-f").arg(file);
+        let replaces = self.replaces.iter().flat_map(|pid| ["-sf", pid]);
+        Ok(program.args(replaces))
     }
 
     /// Starts it, by `wrap`ping its command, and waits until it listens.
     pub fn start(&self, host: &Host, wrap: impl FnOnce(Program) -> Program) -> Result<Process> {
-        let mut haproxy = host.spawn(wrap(self.command(host)?).named("haproxy"))?;
+        let mut haproxy = host.spawn(wrap(self.command(host)?).named(&self.name))?;
         let ports: Vec<_> = self.listen.iter().map(SocketAddr::port).collect();
         haproxy.wait_ready("HAProxy to listen", || {
             ports.iter().all(|p| host.listens(*p))

@@ -2,6 +2,7 @@
 //! stream of requests on one connection. Each is one blocking thread on the
 //! client's host, which costs less than any event loop.
 
+mod blocks;
 mod download;
 mod requests;
 mod upload;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::Host;
 
+pub use blocks::blocks;
 pub use download::download;
 pub use requests::requests;
 pub use upload::upload;

@@ -76,7 +76,39 @@ impl World {
     }
 
     pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
-        Group::open(&self.lab.client, &self.server, self.listen(), count, plan)
+        self.open_at(PROXY_PORT, count, plan)
+    }
+
+    /// Opens sessions through a proxy on another port.
+    pub fn open_at(&self, port: u16, count: usize, plan: &Plan) -> Result<Group> {
+        let to = Role::Proxy.at(self.family, port);
+        Group::open(&self.lab.client, &self.server, to, count, plan)
+    }
+
+    /// One more HAProxy, under the shim.
+    pub fn proxy(
+        &self,
+        name: &str,
+        port: u16,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Process> {
+        let (listen, to) = (
+            Role::Proxy.at(self.family, port),
+            Role::Server.at(self.family, SERVER_PORT),
+        );
+        change(Config::tcp(listen, to).named(name))
+            .start(&self.lab.proxy, |p| self.fleet.under_shim(p))
+    }
+
+    /// These sessions lose their proxy.
+    pub fn remove_these(&self, ends: &[fates::Ends]) -> Result<Value> {
+        let names: Vec<_> = ends.iter().map(fates::Ends::name).collect();
+        let words: Vec<_> = names.iter().flat_map(|n| ["--session", n]).collect();
+        let done = self.remove(&words)?;
+        if done["summary"]["removed"] != ends.len() {
+            bail!("not all were removed: {done:#}\n{}", self.state());
+        }
+        Ok(done)
     }
 
     /// What the daemon of a host shall fail at from now on.
