@@ -7,7 +7,10 @@ use crate::{Host, Process, Program};
 /// Captures the headers of all that passes a host's link, until dropped.
 pub fn start(host: &Host) -> Result<Process> {
     let file = host.dir().join("eth0.pcap");
-    let arguments = ["-i", "eth0", "-n", "-s", "200", "-U", "-Z", "root", "-w"];
+    // At most three files of 16 MB: the last that happened is kept.
+    let arguments = [
+        "-i", "eth0", "-n", "-s", "160", "-U", "-Z", "root", "-C", "16", "-W", "3", "-w",
+    ];
     let program = Program::new("tcpdump").args(arguments).arg(&file);
     let mut tcpdump = host.spawn(program)?;
     // The file's header is written once packets are being heard.

@@ -47,7 +47,9 @@ where
         return Ok(Exit::Done);
     }
     init_logging(&config.log)?;
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    // One thread: a removal is a dozen short steps, and waking another thread
+    // for the next costs more than the step. What blocks has threads of its own.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(engine(config)).map_err(CliError::Engine)?;
     Ok(Exit::Done)

@@ -265,9 +265,9 @@ impl Checker<'_> {
             let span = listener.span();
             let listener = listener.into_inner();
             let address = listener.address;
-            if !listener.transparent && listener.haproxy_socket.is_none() {
+            if listener.transparent.is_none() && listener.haproxy_socket.is_none() {
                 let why = format!(
-                    "listener {address} says nothing: set transparent = true, or haproxy_socket"
+                    "listener {address} says nothing: set transparent to true or false, or haproxy_socket"
                 );
                 return Err(self.error(span, why));
             }

@@ -165,8 +165,10 @@ pub struct Removal {
 pub struct Listener {
     /// Its address; without an IP, all addresses.
     pub address: ListenAddress,
-    /// The operator's word: directions that have not spliced are transparent.
-    pub transparent: bool,
+    /// The operator's word: directions that have not spliced are transparent;
+    /// or, if false, sessions keep their proxy whatever it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transparent: Option<bool>,
     /// HAProxy's runtime socket, asked whether the listener is in mode tcp.
     pub haproxy_socket: Option<PathBuf>,
 }

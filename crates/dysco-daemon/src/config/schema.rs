@@ -95,8 +95,7 @@ pub struct Removal {
 #[serde(deny_unknown_fields)]
 pub struct Listener {
     pub address: ListenAddress,
-    #[serde(default)]
-    pub transparent: bool,
+    pub transparent: Option<bool>,
     pub haproxy_socket: Option<Spanned<PathBuf>>,
 }
 

@@ -202,7 +202,7 @@ fn errors_name_place_and_mend() {
         (
             "[[listener]]\naddress = \":80\"",
             "line 5, column 1",
-            "set transparent = true",
+            "set transparent to true or false",
         ),
         (
             "[[listener]]\naddress = \"80\"\ntransparent = true",
@@ -318,7 +318,7 @@ fn the_most_exact_listener_counts() {
     let config = load(&text).unwrap();
     let transparent = |address: &str| {
         let found = config.listener(address.parse().unwrap());
-        found.map(|listener| listener.transparent)
+        found.map(|listener| listener.transparent == Some(true))
     };
     assert_eq!(transparent("10.0.0.1:80"), Some(true));
     assert_eq!(transparent("[::ffff:10.0.0.1]:80"), Some(true));

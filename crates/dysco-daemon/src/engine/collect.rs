@@ -23,6 +23,11 @@ pub(super) struct Collector {
 }
 
 impl Collector {
+    /// A slot's session has lost its socket: its time is over.
+    pub fn abandoned(&mut self, slot: u32, created_ns: u64) {
+        self.ending.insert(slot, (created_ns, Instant::now()));
+    }
+
     /// A slot became a tombstone.
     pub fn entombed(&mut self, slot: u32, created_ns: u64) {
         self.ending
@@ -57,34 +62,40 @@ impl Engine {
     /// Once a second: collect what has ended, and start what waits.
     pub(super) fn sweep(&mut self) {
         self.agent.release_quarantine();
+        self.sweep_sockets();
         let now = Instant::now();
         let boot = boot_time();
         for (slot, s) in self.agent.sessions() {
-            let Some(linger) = linger(&s, boot) else {
-                continue;
-            };
-            let (created, at) = *self
-                .collector
-                .ending
-                .entry(slot)
-                .or_insert((s.created_ns, now + linger));
-            if created != s.created_ns {
-                self.collector
-                    .ending
-                    .insert(slot, (s.created_ns, now + linger));
-            } else if at <= now {
-                self.collector.ending.remove(&slot);
-                let id = self.session_id(slot, &s);
-                self.history.forget(id);
-                self.agent.collect(slot);
-                let of = |h: &commands::Held| h.slot == Some((slot, s.created_ns));
-                let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
-                if let Some(change) = change {
-                    self.tell_gone(change);
+            let known = self.collector.ending.get(&slot).copied();
+            let known = known.filter(|(created, _)| *created == s.created_ns);
+            let due = match (known, linger(&s, boot)) {
+                (Some((_, at)), _) => at,
+                (None, Some(linger)) => now + linger,
+                (None, None) => {
+                    self.collector.ending.remove(&slot);
+                    continue;
                 }
+            };
+            self.collector.ending.insert(slot, (s.created_ns, due));
+            if due <= now {
+                self.collect(slot, &s);
             }
         }
         self.removals_due();
+    }
+}
+
+impl Engine {
+    /// Forgets a session, and tells a change that still had it.
+    fn collect(&mut self, slot: u32, s: &Session) {
+        self.collector.ending.remove(&slot);
+        self.history.forget(self.session_id(slot, s));
+        self.agent.collect(slot);
+        let of = |h: &commands::Held| h.slot == Some((slot, s.created_ns));
+        let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
+        if let Some(change) = change {
+            self.tell_gone(change);
+        }
     }
 }
 

@@ -170,6 +170,13 @@ impl Engine {
             .ok_or_else(|| {
                 Reason::NotTransparent("no shim has reported that a proxy relays it".into())
             })?;
+        let listener = pair.a.key.local();
+        let said = self.config.listener(listener);
+        if said.is_some_and(|l| l.transparent == Some(false)) {
+            return Err(Reason::NotTransparent(format!(
+                "the configuration says `transparent = false` of the listener {listener}"
+            )));
+        }
         self.proxy
             .transparent(&pair)
             .map_err(|e| Reason::NotTransparent(e.to_string()))?;

@@ -202,6 +202,7 @@ impl Engine {
             .map(|(name, v)| (name.to_owned(), v))
             .collect();
         self.control.counters().list(&mut all);
+        crate::api::list_counters(&mut all);
         let stats = self.machine.stats();
         let shim = self.proxy.stats();
         let ours = [

@@ -160,7 +160,10 @@ fn agent_config(config: &Config) -> AgentConfig {
 }
 
 fn proxy_config(config: &Config) -> ProxyConfig {
-    let declared = config.listeners.iter().filter(|l| l.transparent);
+    let declared = config
+        .listeners
+        .iter()
+        .filter(|l| l.transparent == Some(true));
     let haproxy = config
         .listeners
         .iter()

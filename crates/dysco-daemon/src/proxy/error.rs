@@ -36,7 +36,7 @@ pub enum NotTransparent {
     NotSpliced,
     /// One direction is, and no one vouches for the other.
     #[error(
-        "the {direction} direction has not been spliced yet and the listener {listener} is not declared transparent; wait until data flows that way, or declare the listener in the configuration (`transparent_listeners`)"
+        "the {direction} direction has not been spliced yet and the listener {listener} is not declared transparent; wait until data flows that way, or say `transparent = true` of it in a [[listener]] of the configuration"
     )]
     OneDirection {
         /// The one that is missing: "forward" or "reverse".
