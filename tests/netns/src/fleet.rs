@@ -46,8 +46,18 @@ impl Fleet {
 
     /// The same with the programs of a folder.
     pub fn with_programs(lab: &Lab, programs: &Path) -> Result<Fleet> {
+        Fleet::with_authority(lab, programs, "pki")
+    }
+
+    /// A second authority in the lab: its hosts are strangers to the first's.
+    pub fn of_another_authority(lab: &Lab) -> Result<Fleet> {
+        let dyscod = built("dyscod")?;
+        Fleet::with_authority(lab, dyscod.parent().unwrap_or(Path::new(".")), "other")
+    }
+
+    fn with_authority(lab: &Lab, programs: &Path, name: &str) -> Result<Fleet> {
         let fleet = Fleet {
-            dir: lab.dir().join("pki"),
+            dir: lab.dir().join(name),
             dyscod: programs.join("dyscod"),
             dyscoctl: programs.join("dyscoctl"),
             faults: false,

@@ -400,9 +400,15 @@ impl Engine {
         }
         for change in pending {
             if let Some(r) = self.removals.running.remove(&change) {
-                let why =
-                    "past the point of no return and not drained in time; it goes on by itself"
-                        .to_owned();
+                let why = match r.task.ask {
+                    None => {
+                        "past the point of no return and not drained in time; it goes on by itself"
+                            .to_owned()
+                    }
+                    Some(host) => format!(
+                        "{host} has begun it and not told its end in time; see 'dyscoctl sessions' there"
+                    ),
+                };
                 let report = r.task.report(Outcome::Pending, Some(why), r.switched, None);
                 self.finish(r.task.batch, report);
             }
@@ -432,9 +438,16 @@ impl Engine {
             })
             .map(|c| c.change)
             .collect();
+        let asked = self.removals.running.iter();
+        let asked = asked
+            .filter(|(_, r)| r.task.ask == Some(peer))
+            .map(|(change, _)| *change);
+        let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
         let now = self.now();
         for change in affected {
-            if let Some(r) = self.removals.running.get_mut(&change) {
+            if let Some(r) = self.removals.running.get_mut(&change)
+                && r.task.ask.is_none()
+            {
                 r.reason = Some(Reason::NoAgent(peer));
             }
             self.machine.cancel(now, change);
@@ -489,11 +502,11 @@ impl Running {
     fn end(&self, progress: Progress) -> RemovalReport {
         let because = |reason: Reason| match (&self.reason, &self.cancelled) {
             (Some(better), _) => better.to_string(),
-            (None, Some(_)) => format!(
+            (None, Some(_)) if reason == Reason::Cancelled => format!(
                 "it took longer than {} ms and was taken back",
                 self.task.timeout.as_millis()
             ),
-            (None, None) => reason.to_string(),
+            (None, _) => reason.to_string(),
         };
         match progress {
             Progress::RolledBack(reason) => {

@@ -14,6 +14,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 pub(super) struct Asker {
     host: HostId,
     subsession: Subsession,
+    /// It has answered.
+    heard: bool,
 }
 
 impl Asker {
@@ -22,7 +24,11 @@ impl Asker {
         ctx.report(Role::Asker, subsession, Progress::Requested);
         ctx.insist(host, Message::Ask { change, subsession });
         ctx.deadline(SILENCE);
-        Asker { host, subsession }
+        Asker {
+            host,
+            subsession,
+            heard: false,
+        }
     }
 
     pub fn host(&self) -> HostId {
@@ -34,10 +40,20 @@ impl Asker {
             Message::Asked { result, .. } => self.end(ctx, result),
             // It lives: the question is repeated until the end.
             _ => {
+                self.heard = true;
                 ctx.deadline(SILENCE);
                 Flow::On
             }
         }
+    }
+
+    /// The operator waits no longer, or the host cannot be reached. Once it has
+    /// answered, the change is its own.
+    pub fn cancel(&mut self, ctx: &mut Context) -> Flow {
+        if self.heard {
+            return ctx.stale();
+        }
+        self.on_deadline(ctx)
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {

@@ -192,6 +192,9 @@ impl Machine {
 
     /// Gives a change up if that is still possible; its end is reported.
     pub fn cancel(&mut self, now: Time, change: ChangeId) {
+        if self.asks.contains_key(&change) {
+            return self.with_ask(now, change, |ask, ctx| ask.cancel(ctx));
+        }
         self.with(now, change, |part, ctx| part.cancel(ctx));
     }
 

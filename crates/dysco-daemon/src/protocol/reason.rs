@@ -61,12 +61,12 @@ impl fmt::Display for Phase {
 pub enum Reason {
     /// Nobody answers there.
     #[error(
-        "no dyscod answers at {0}: it is not running there, or its control port is closed; start it and open the port, or leave this session alone"
+        "no dyscod answers at {0}: it is not running there, its control port is closed, or its certificate is of another authority; mend that, or leave this session alone"
     )]
     NoAgent(HostId),
     /// The data plane has not seen its SYN.
     #[error(
-        "a host does not track {0}: it was opened before dyscod ran there, or no rule covers it; widen the tracking rules and wait for a new connection"
+        "a host does not track {0}: it was opened before dyscod ran there, no rule covers it, or the table was full; widen the tracking rules or max_sessions and wait for a new connection"
     )]
     NotTracked(Subsession),
     /// Some host did not see both SYNs.
@@ -126,7 +126,7 @@ pub enum Reason {
     Rewritten(Subsession),
     /// No free source port.
     #[error(
-        "all source ports for new paths to that server are taken: widen new_path_ports in the configuration, or wait until sessions end"
+        "all source ports for new paths to that server are taken: widen ports under [removal] on the left anchor's host, or wait until sessions end"
     )]
     PortsExhausted,
     /// The anchors cannot reach each other.

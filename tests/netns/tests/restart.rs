@@ -1,0 +1,135 @@
+//! Daemons come and go, tables and port ranges end: sessions notice nothing.
+
+mod world;
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::Fleet;
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role};
+use serde_json::Value;
+use world::World;
+use world::fates::Fate;
+
+fn gentle() -> Plan {
+    Plan {
+        rate: Some(1_000_000),
+        ..Plan::default()
+    }
+}
+
+fn reasons(done: &Value) -> Vec<String> {
+    let all = done["removals"].as_array().cloned().unwrap_or_default();
+    let of = |r: &Value| r["reason"].as_str().map(str::to_owned);
+    all.iter().filter_map(of).collect()
+}
+
+#[test]
+fn sessions_outlive_their_daemons() -> Result<()> {
+    let mut w = World::new(Lab::builder("restart"), Family::V4)?;
+    let group = w.open(3, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.remove_these(&ends[..2])?;
+    for kill in [false, true] {
+        for role in Role::ALL {
+            match kill {
+                true => drop(w.daemon(role)?.kill()?),
+                false => w.daemon(role)?.stop()?,
+            }
+        }
+        group.wait_progress(200_000)?;
+        for role in Role::ALL {
+            w.restart(role)?;
+        }
+        let fates = w.settle(&ends)?;
+        let expected = [Fate::Removed, Fate::Removed, Fate::Tracked];
+        ensure!(fates == expected, "{fates:?}");
+        group.wait_progress(100_000)?;
+    }
+    // Now one that began before, and one that begins now.
+    let later = w.open(1, &gentle())?;
+    later.run();
+    later.wait_progress(100_000)?;
+    let mut all = ends[2..].to_vec();
+    all.extend(w.ends(&later)?);
+    w.wait_removable(&all)?;
+    w.remove_these(&all)?;
+    for group in [group, later] {
+        group.wait_progress(200_000)?;
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}
+
+#[test]
+fn a_stranger_gets_nothing() -> Result<()> {
+    let mut w = World::new(Lab::builder("stranger"), Family::V4)?;
+    let group = w.open(2, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.daemon(Role::Client)?.stop()?;
+    w.daemons.retain(|(role, _)| *role != Role::Client);
+    fs::remove_dir_all(w.lab.client.dir().join("pki")).context("no keys")?;
+    let other = Fleet::of_another_authority(&w.lab)?;
+    let stranger = other.start(&w.lab, Role::Client, "")?;
+    w.daemons.push((Role::Client, stranger));
+
+    let done = w.remove_all()?;
+    ensure!(done["summary"]["refused"] == 2, "{done:#}");
+    let why = reasons(&done).join("\n");
+    ensure!(why.contains("no dyscod answers at 10.0.1.1"), "{why}");
+    let done = w.remove_from(Role::Client, "10.0.2.1", &["--all"])?;
+    ensure!(done["summary"]["refused"] == 2, "{done:#}");
+    let why = reasons(&done).join("\n");
+    ensure!(why.contains("no dyscod answers at 10.0.2.1"), "{why}");
+    let failed = w.counters(Role::Proxy)?["control_handshakes_failed"].clone();
+    ensure!(failed.as_u64() > Some(0), "{failed}");
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Tracked), "{fates:?}");
+    group.wait_progress(100_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
+    let config = format!(
+        "{}[data_plane]\nmax_sessions = 16\n[removal]\nports = \"61000-61001\"\n",
+        world::DECLARED
+    );
+    let w = World::with(Lab::builder("full"), Family::V4, &Role::ALL, &config, |c| c)?;
+    // Two of the four find a port.
+    let group = w.open(4, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    w.wait_removable(&w.ends(&group)?)?;
+    let done = w.remove_all()?;
+    let why = reasons(&done);
+    ensure!(done["summary"]["removed"] == 2, "{done:#}\n{}", w.state());
+    ensure!(why.len() == 2, "{done:#}");
+    let told = |w: &String| w.contains("all source ports for new paths");
+    ensure!(why.iter().all(told), "{why:?}");
+
+    // On the proxy's host each session takes two of the sixteen.
+    let more = w.open(20, &gentle())?;
+    more.run();
+    more.wait_progress(50_000)?;
+    let missed = w.counters(Role::Proxy)?["sessions_not_tracked_no_room"].clone();
+    ensure!(missed.as_u64() > Some(0), "{missed}");
+    let done = w.remove_all()?;
+    ensure!(done["summary"]["removed"] == 0, "{done:#}");
+    let why = reasons(&done);
+    ensure!(
+        why.iter().any(|w| w.contains("or the table was full")),
+        "{why:?}"
+    );
+    for group in [group, more] {
+        group.wait_progress(100_000)?;
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}
