@@ -13,6 +13,7 @@ pub fn start(host: &Host) -> Result<Process> {
     ];
     let program = Program::new("tcpdump").args(arguments).arg(&file);
     let mut tcpdump = host.spawn(program)?;
+    let file = host.dir().join("eth0.pcap0");
     // The file's header is written once packets are being heard.
     tcpdump.wait_ready("tcpdump to listen", || {
         file.metadata().is_ok_and(|m| m.len() >= 24)

@@ -125,7 +125,7 @@ fn options_of_the_hosts_reach_the_wire() -> Result<()> {
     let file = lab
         .client
         .dir()
-        .join("eth0.pcap")
+        .join("eth0.pcap0")
         .to_string_lossy()
         .into_owned();
     let dump = ["-nr", &file, "-c", "1", "tcp[tcpflags] & tcp-syn != 0"];

@@ -8,6 +8,7 @@ mod commands;
 mod fault;
 mod listing;
 mod probe;
+mod prompt;
 mod removal;
 mod sockets;
 mod state;
@@ -72,6 +73,7 @@ enum Answer {
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    prompt::take_short_turns();
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config)?;

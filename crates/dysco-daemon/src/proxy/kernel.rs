@@ -7,20 +7,23 @@
 //! these only grow, so a set of readings that is the same before and after was
 //! true at one moment.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::MeasureError;
 use super::pair::{Direction, End, Measured, Pair};
 use super::sys::{Process, cookie, count, key, option};
 
-/// Readings in one go, before the duplicates are given back.
-const PASSES: usize = 2_000;
-/// The same in later goes.
-const LATER_PASSES: usize = 200;
+/// Readings in one go, before the duplicates are given back: a busy session is
+/// still between two calls of its proxy, many times a millisecond.
+const PASSES: usize = 32;
+/// Readings that shall tell who opened a socket: once in its life.
+const OPENING_PASSES: usize = 2_000;
 /// Readings after the claim was met, to catch one that is met by chance.
-const AGAIN: usize = 16;
+const AGAIN: usize = 8;
 /// Between goes.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -66,7 +69,7 @@ fn fin_sent(i: &libc::tcp_info) -> i64 {
 /// Did this host open the socket? The acknowledged bytes then count our SYN,
 /// the sent ones do not. `None` if no moment tells.
 pub fn opened_here(fd: &OwnedFd) -> io::Result<Option<bool>> {
-    for _ in 0..PASSES {
+    for _ in 0..OPENING_PASSES {
         let i = info(fd)?;
         if !matches!(i.tcpi_state, state::ESTABLISHED | state::CLOSE_WAIT) {
             return Ok(None);
@@ -229,13 +232,12 @@ pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
 /// proxy goes on. Blocks for up to `limit` and a few milliseconds.
 pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
-    let mut passes = PASSES;
     loop {
         let held = Held::take(pair)
             .map_err(|e| system(pair, "take the descriptors", e))?
             .ok_or(MeasureError::Gone(pair.id))?;
         let mut ways = ways(pair, &held);
-        if look(pair, &mut ways, passes)? {
+        if look(pair, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
@@ -243,7 +245,71 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
         }
         drop(held);
         std::thread::sleep(PAUSE);
-        passes = LATER_PASSES;
+    }
+}
+
+/// Where a direction's reader is slow, a pipe holds what was read and not
+/// written. Which one is the proxy's affair: pipes are pooled. One that holds
+/// just what is missing accounts for it, if it still does in a still moment.
+fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
+    if !(never_waits(&held.a) && never_waits(&held.b)) {
+        return Ok(false);
+    }
+    let pipes = Pipes::of(pair.id.pid).map_err(|e| system(pair, "list the pipes", e))?;
+    let mut met = [false; 2];
+    for (w, met) in ways.iter_mut().zip(&mut met) {
+        let missing = w.seen.map_or(0, |seen| w.claim - seen);
+        let holding = |p: &&OwnedFd| missing > 0 && count(p, SIOCINQ).is_ok_and(|n| n == missing);
+        *met = w.met;
+        for pipe in pipes.0.iter().filter(holding) {
+            let mut again = Way {
+                pipe: Some(pipe),
+                ..*w
+            };
+            for _ in 0..AGAIN {
+                let lie = again
+                    .look()
+                    .map_err(|e| system(pair, "read the counters", e))?;
+                lie.map_err(|seen| mismatch(pair, w, seen))?;
+            }
+            *met |= again.met;
+        }
+    }
+    for (w, met) in ways.iter_mut().zip(met) {
+        w.met = met;
+    }
+    Ok(met == [true; 2])
+}
+
+/// All pipes of a process. One measurement at a time looks at them: there may
+/// be hundreds.
+struct Pipes(
+    Vec<OwnedFd>,
+    #[expect(dead_code, reason = "held while the pipes are")] MutexGuard<'static, ()>,
+);
+
+impl Pipes {
+    fn of(pid: i32) -> io::Result<Pipes> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(process) = gone(Process::open(pid))? else {
+            return Ok(Pipes(Vec::new(), one));
+        };
+        let mut seen = HashSet::new();
+        let mut pipes = Vec::new();
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+            let Ok(target) = std::fs::read_link(entry.path()) else {
+                continue;
+            };
+            let is_pipe = target.to_str().is_some_and(|t| t.starts_with("pipe:"));
+            let fd = entry.file_name().to_str().and_then(|n| n.parse().ok());
+            // Both ends are listed; either tells.
+            let (true, Some(fd), true) = (is_pipe, fd, seen.insert(target)) else {
+                continue;
+            };
+            pipes.extend(process.fd(fd).ok());
+        }
+        Ok(Pipes(pipes, one))
     }
 }
 
@@ -280,17 +346,12 @@ fn ways<'a>(pair: &Pair, held: &'a Held) -> [Way<'a>; 2] {
 }
 
 /// Both claims met, and no reading against them in `AGAIN` more?
-fn look(pair: &Pair, ways: &mut [Way<'_>; 2], passes: usize) -> Result<bool, MeasureError> {
+fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
     let mut after = 0;
-    for _ in 0..passes {
+    for _ in 0..PASSES {
         for w in ways.iter_mut() {
             let lie = w.look().map_err(|e| system(pair, "read the counters", e))?;
-            lie.map_err(|seen| MeasureError::DeltaMismatch {
-                pair: pair.id,
-                direction: w.name,
-                claimed: w.claim,
-                seen,
-            })?;
+            lie.map_err(|seen| mismatch(pair, w, seen))?;
         }
         if ways.iter().all(|w| w.met) {
             after += 1;
@@ -300,6 +361,15 @@ fn look(pair: &Pair, ways: &mut [Way<'_>; 2], passes: usize) -> Result<bool, Mea
         }
     }
     Ok(ways.iter().all(|w| w.met))
+}
+
+fn mismatch(pair: &Pair, way: &Way<'_>, seen: i64) -> MeasureError {
+    MeasureError::DeltaMismatch {
+        pair: pair.id,
+        direction: way.name,
+        claimed: way.claim,
+        seen,
+    }
 }
 
 fn never_still(pair: &Pair, ways: &[Way<'_>; 2], waited: Duration) -> MeasureError {

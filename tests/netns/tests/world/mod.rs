@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::haproxy::Config;
 use dysco_netns::stream::{Group, Plan, Server};
-use dysco_netns::{Builder, Family, Lab, Process, Role};
+use dysco_netns::{Builder, Family, Lab, Process, Role, capture};
 use serde_json::Value;
 
 /// Where HAProxy listens and the server behind it.
@@ -26,6 +26,7 @@ pub struct World {
     pub daemons: Vec<(Role, Daemon)>,
     pub haproxy: Option<Process>,
     pub server: Server,
+    pub capture: Process,
     pub family: Family,
 }
 
@@ -49,6 +50,8 @@ impl World {
         haproxy: impl FnOnce(Config) -> Config,
     ) -> Result<World> {
         let lab = builder.build()?;
+        // Headers, for a test that fails: its folder stays.
+        let capture = capture::start(&lab.client)?;
         let fleet = Fleet::new(&lab)?.with_faults();
         let mut daemons = Vec::new();
         for role in roles {
@@ -67,6 +70,7 @@ impl World {
             daemons,
             haproxy: Some(haproxy),
             server,
+            capture,
             family,
         })
     }
@@ -176,7 +180,8 @@ impl World {
 
     /// Ends all that runs; fails where something else was left.
     pub fn finish(self) -> Result<()> {
-        self.lab.finish((self.haproxy, self.daemons, self.server))
+        self.lab
+            .finish((self.haproxy, self.daemons, self.server, self.capture))
     }
 
     pub fn counters(&self, role: Role) -> Result<Value> {
