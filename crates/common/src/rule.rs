@@ -33,9 +33,10 @@ impl Rule {
     /// Does a SYN to this destination (port in host order) match?
     #[inline(always)]
     pub fn matches(&self, dst: &Addr, port: u16) -> bool {
+        let (dst, mask, prefix) = (dst.words(), self.mask.words(), self.prefix.words());
         let mut diff = 0;
-        for i in 0..16 {
-            diff |= (dst.0[i] & self.mask.0[i]) ^ self.prefix.0[i];
+        for i in 0..4 {
+            diff |= (dst[i] & mask[i]) ^ prefix[i];
         }
         diff == 0 && port >= self.first_port && port <= self.last_port
     }

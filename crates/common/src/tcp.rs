@@ -41,11 +41,22 @@ const KIND_MPTCP: u8 = 30;
 /// Largest scale that RFC 7323 allows.
 const MAX_WSCALE: u8 = 14;
 
-/// One step of the option walk is one byte at least, or one option's head.
-const MAX_STEPS: usize = 60;
+/// Steps of the option walk: each takes one of the 40 bytes at least, but for
+/// the heads of options that are overwritten, of which there is room for four.
+const MAX_STEPS: usize = 44;
+
+/// Where a walk remembers the offset it is at: past every header's end. In the
+/// kernel that is memory of a map, of which the verifier remembers nothing; of
+/// a register it would follow each way that led to its value.
+const AT: usize = 60;
+/// SACK words that a walk has still to add to.
+const SACK_WORDS: usize = 61;
+/// Bytes that a walk has still to overwrite.
+const NOPS: usize = 62;
 
 /// A TCP header, network order, in a buffer that can be read and written at
-/// any offset below 64 without leaving it.
+/// any offset below 64 without leaving it. What the last four bytes hold is of
+/// no meaning.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct Header(pub [u8; 64]);
@@ -142,34 +153,6 @@ fn opaque(x: usize) -> usize {
     }
 }
 
-/// The same value, of which the verifier knows nothing any more: it then sees
-/// one state a step of a loop, not one for each way to get there. `salt` is any
-/// number out of a packet.
-#[inline(always)]
-fn forget(x: usize, salt: u32) -> usize {
-    #[cfg(target_arch = "bpf")]
-    {
-        let mut y = x as u64;
-        let salt = salt as u64;
-        // SAFETY: arithmetic on registers alone.
-        unsafe {
-            core::arch::asm!(
-                "{0} ^= {1}",
-                "{0} ^= {1}",
-                inout(reg) y,
-                in(reg) salt,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        y as usize
-    }
-    #[cfg(not(target_arch = "bpf"))]
-    {
-        let _ = salt;
-        x
-    }
-}
-
 impl Header {
     /// A buffer of zeros.
     #[inline(always)]
@@ -185,6 +168,16 @@ impl Header {
     #[inline(always)]
     fn set_byte(&mut self, i: usize, v: u8) {
         self.0[opaque(i) & 63] = v;
+    }
+
+    #[inline(always)]
+    fn recall(&self, what: usize) -> usize {
+        load(&self.0[what]) as usize
+    }
+
+    #[inline(always)]
+    fn remember(&mut self, what: usize, v: usize) {
+        store(&mut self.0[what], v as u8);
     }
 
     /// A word at an offset that is a multiple of four, as memory has it.
@@ -324,26 +317,25 @@ impl Header {
     pub fn rewrite(&mut self, e: &Edit) -> Result<(), Malformed> {
         let end = self.data_offset();
         self.edit_fixed(e);
-        let salt = self.word(4);
-        let mut i = MIN_HEADER;
-        let mut sack_words = 0;
-        let mut nops = 0;
+        self.remember(AT, MIN_HEADER);
+        self.remember(SACK_WORDS, 0);
+        self.remember(NOPS, 0);
         let mut step = 0;
         while step < MAX_STEPS {
             step = opaque(step) + 1; // a loop that LLVM does not unroll
-            i = forget(i, salt) & 63;
-            sack_words = forget(sack_words, salt) & 15;
-            nops = forget(nops, salt) & 63;
+            let i = self.recall(AT);
+            let sack_words = self.recall(SACK_WORDS);
             if sack_words > 0 {
                 self.add_at(i, e.sack_add);
-                i += 4;
-                sack_words -= 1;
+                self.remember(AT, i + 4);
+                self.remember(SACK_WORDS, sack_words - 1);
                 continue;
             }
+            let nops = self.recall(NOPS);
             if nops > 0 {
                 self.set_byte(i, KIND_NOP);
-                i += 1;
-                nops -= 1;
+                self.remember(AT, i + 1);
+                self.remember(NOPS, nops - 1);
                 continue;
             }
             if i >= end {
@@ -354,7 +346,7 @@ impl Header {
                 return Ok(());
             }
             if kind == KIND_NOP {
-                i += 1;
+                self.remember(AT, i + 1);
                 continue;
             }
             let len = self.byte(i + 1) as usize;
@@ -362,24 +354,24 @@ impl Header {
                 return Err(Malformed);
             }
             if kind == KIND_TIMESTAMPS && len == 10 {
-                if e.strip & edit::TIMESTAMPS != 0 {
-                    nops = 10;
+                if load(&e.strip) & edit::TIMESTAMPS != 0 {
+                    self.remember(NOPS, len);
                     continue;
                 }
                 self.add_at(i + 2, e.tsval_add);
-                if e.flags & ACK != 0 {
+                if load(&e.flags) & ACK != 0 {
                     self.add_at(i + 6, e.tsecr_add);
                 }
             } else if kind == KIND_SACK && (len == 10 || len == 18 || len == 26 || len == 34) {
-                if e.strip & edit::SACK != 0 {
-                    nops = len;
+                if load(&e.strip) & edit::SACK != 0 {
+                    self.remember(NOPS, len);
                 } else {
-                    sack_words = (len - 2) / 4;
-                    i += 2;
+                    self.remember(SACK_WORDS, (len - 2) / 4);
+                    self.remember(AT, i + 2);
                 }
                 continue;
             }
-            i += len;
+            self.remember(AT, i + len);
         }
         Ok(())
     }
@@ -388,7 +380,7 @@ impl Header {
     /// 3168). `default_mss` is what holds where the option is absent: 536 in
     /// IPv4, 1220 in IPv6. `Err` where the options do not parse.
     #[inline(always)]
-    pub fn offer(&self, default_mss: u16, to: &mut Offer) -> Result<(), Malformed> {
+    pub fn offer(&mut self, default_mss: u16, to: &mut Offer) -> Result<(), Malformed> {
         let end = self.data_offset();
         *to = Offer {
             isn: self.word(4),
@@ -396,12 +388,11 @@ impl Header {
             wscale: 0,
             flags: self.ecn_offer(),
         };
-        let salt = self.word(4);
-        let mut i = MIN_HEADER;
+        self.remember(AT, MIN_HEADER);
         let mut step = 0;
         while step < MAX_STEPS {
             step = opaque(step) + 1;
-            i = forget(i, salt) & 63;
+            let i = self.recall(AT);
             if i >= end {
                 return Ok(());
             }
@@ -410,7 +401,7 @@ impl Header {
                 return Ok(());
             }
             if kind == KIND_NOP {
-                i += 1;
+                self.remember(AT, i + 1);
                 continue;
             }
             let len = self.byte(i + 1) as usize;
@@ -418,7 +409,7 @@ impl Header {
                 return Err(Malformed);
             }
             self.offer_option(i, kind, len, to);
-            i += len;
+            self.remember(AT, i + len);
         }
         Ok(())
     }
@@ -457,14 +448,21 @@ impl Header {
             (KIND_MD5, _) | (KIND_AO, _) | (KIND_MPTCP, _) => offer::FOREIGN,
             _ => 0,
         };
-        // SAFETY: a reference is valid to read.
-        let flags = unsafe { core::ptr::read_volatile(&to.flags) };
-        store(&mut to.flags, flags | flag);
+        let flags = load(&to.flags) | flag;
+        store(&mut to.flags, flags);
     }
 }
 
-/// Stores at once. In the kernel the target is map memory, which the verifier
-/// does not follow; kept in a register, each combination would be a state.
+/// Loads again. What lies in map memory the verifier does not know; a register
+/// that was tested once it does, and it would go on with one state for each
+/// outcome.
+#[inline(always)]
+fn load<T: Copy>(from: &T) -> T {
+    // SAFETY: a reference is valid to read.
+    unsafe { core::ptr::read_volatile(from) }
+}
+
+/// Stores at once, for the same reason.
 #[inline(always)]
 fn store<T>(to: &mut T, v: T) {
     // SAFETY: a mutable reference is valid to write.

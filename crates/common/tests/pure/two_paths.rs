@@ -1,0 +1,424 @@
+//! The two-path phase: cases, properties of single decisions, and a session
+//! whose two paths run against each other.
+
+use dysco_common::Path;
+use dysco_common::seq::{after, before, max};
+use dysco_common::session::{Life, Offer, Session, Translation, Two};
+use dysco_common::tcp::{ACK, FIN, RST, Segment};
+use dysco_common::two_paths::{self, OldIncoming};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const CUT_OUT: u32 = 1000;
+const CUT_IN: u32 = 5000;
+
+fn session() -> Session {
+    Session {
+        created_ns: 0,
+        bytes_out: 0,
+        bytes_in: 0,
+        state: 3,
+        life: Life::default(),
+        snd_max: CUT_OUT,
+        snd_ack: 4000,
+        rcv_max: 4500,
+        rcv_ack: 900,
+        tsval_out: 0,
+        tsval_in: 0,
+        local: Offer::default(),
+        remote: Offer::default(),
+        key: Default::default(),
+        path: Default::default(),
+        ifindex: 1,
+        translation: Translation::default(),
+        two: Two::default(),
+        cut_out: CUT_OUT,
+        cut_in: CUT_IN,
+        clamp: 0,
+        edge: 0,
+        far_ack: 0,
+        old_ack: 0,
+        new_ack: 0,
+        new_packets: 0,
+    }
+}
+
+/// A session after its cut.
+fn cut() -> Session {
+    let mut s = session();
+    s.two.cut_set = 1;
+    s.two.cut_in_set = 1;
+    s
+}
+
+fn segment(seq: u32, ack: u32, len: u32, flags: u8) -> Segment {
+    Segment {
+        seq,
+        ack,
+        len,
+        window: 100,
+        flags,
+    }
+}
+
+#[test]
+fn before_the_cut_all_goes_the_old_way() {
+    for seg in [
+        segment(900, 4400, 100, ACK),
+        segment(1000, 4400, 100, ACK),
+        segment(1000, 4400, 0, ACK),
+        segment(1000, 4400, 0, ACK | FIN),
+        segment(1000, 4400, 0, RST),
+    ] {
+        let out = two_paths::outgoing(&session(), &seg);
+        assert_eq!(
+            (out.path, out.seq, out.ack, out.copy),
+            (Path::Old, seg.seq, 4400, None)
+        );
+    }
+}
+
+#[test]
+fn data_takes_the_path_of_its_first_byte() {
+    let path =
+        |seq, len, flags| two_paths::outgoing(&cut(), &segment(seq, 4400, len, ACK | flags)).path;
+    assert_eq!(path(CUT_OUT - 1, 1, 0), Path::Old);
+    assert_eq!(
+        path(CUT_OUT - 1, 2, 0),
+        Path::Old,
+        "across the cutoff: whole, and old"
+    );
+    assert_eq!(path(CUT_OUT, 1, 0), Path::New);
+    assert_eq!(
+        path(CUT_OUT, 0, FIN),
+        Path::New,
+        "a FIN takes a number as data does"
+    );
+    assert_eq!(path(CUT_OUT - 1, 0, FIN), Path::Old);
+}
+
+#[test]
+fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
+    let mut s = cut();
+    s.two.old_ack_set = 1;
+    s.two.new_ack_set = 1;
+    (s.old_ack, s.new_ack) = (4000, 4000);
+    let seg = segment(1200, 6000, 0, ACK);
+    let out = two_paths::outgoing(&s, &seg);
+    assert_eq!((out.path, out.seq, out.ack), (Path::New, 1200, 6000));
+    let copy = out.copy.unwrap();
+    assert_eq!(
+        (copy.path, copy.seq, copy.ack, copy.flags),
+        (Path::Old, CUT_OUT, 4500, ACK)
+    );
+
+    s.old_ack = 4500;
+    assert!(
+        two_paths::outgoing(&s, &seg).copy.is_some(),
+        "not drained: repeats count"
+    );
+    s.two.drained = 1;
+    assert_eq!(two_paths::outgoing(&s, &seg).copy, None);
+    s.rcv_max = 4600;
+    assert!(
+        two_paths::outgoing(&s, &seg).copy.is_some(),
+        "there is news for it"
+    );
+}
+
+#[test]
+fn an_ack_on_data_is_copied_only_where_it_is_news() {
+    let mut s = cut();
+    s.two.old_ack_set = 1;
+    s.two.new_ack_set = 1;
+    (s.old_ack, s.new_ack) = (4500, 6000);
+    let new = |s: &Session, ack| two_paths::outgoing(s, &segment(CUT_OUT, ack, 10, ACK));
+    assert_eq!(new(&s, 6000).copy, None);
+    s.old_ack = 4400;
+    assert_eq!(new(&s, 6000).copy.unwrap().ack, 4500);
+    let old = |s: &Session, ack| two_paths::outgoing(s, &segment(CUT_OUT - 10, ack, 10, ACK));
+    assert_eq!(old(&s, 6000).copy, None, "the new path heard it");
+    let copy = old(&s, 6001).copy.unwrap();
+    assert_eq!(
+        (copy.path, copy.seq, copy.ack),
+        (Path::New, s.snd_max, 6001)
+    );
+    assert_eq!(old(&s, 4500).copy, None, "all of it is the old path's");
+}
+
+#[test]
+fn a_reset_takes_both_paths() {
+    let out = two_paths::outgoing(&cut(), &segment(1200, 6000, 0, RST | ACK));
+    assert_eq!((out.path, out.ack), (Path::Old, 4500));
+    let copy = out.copy.unwrap();
+    assert_eq!(
+        (copy.path, copy.seq, copy.ack, copy.flags),
+        (Path::New, 1200, 6000, RST | ACK)
+    );
+}
+
+#[test]
+fn drained_is_told_once_and_at_the_cutoff() {
+    let mut s = cut();
+    let seg = |ack, flags| segment(1200, ack, 0, flags);
+    assert!(!two_paths::drains(&s, &seg(CUT_IN - 1, ACK)));
+    assert!(two_paths::drains(&s, &seg(CUT_IN, ACK)));
+    assert!(
+        !two_paths::drains(&s, &seg(CUT_IN, RST)),
+        "no ack without its flag"
+    );
+    s.two.drained = 1;
+    assert!(!two_paths::drains(&s, &seg(CUT_IN, ACK)));
+    s.two = Two::default();
+    assert!(
+        !two_paths::drains(&s, &seg(CUT_IN, ACK)),
+        "the cutoff is not known"
+    );
+}
+
+#[test]
+fn the_proxys_own_end_is_not_the_sessions() {
+    let s = cut();
+    let fin = |seq, len| segment(seq, 900, len, ACK | FIN);
+    assert!(
+        !two_paths::proxy_ends(&s, &fin(CUT_IN - 10, 9)),
+        "a FIN before the cutoff is real"
+    );
+    assert!(two_paths::proxy_ends(&s, &fin(CUT_IN, 0)));
+    assert!(two_paths::proxy_ends(&s, &fin(CUT_IN - 10, 10)));
+    assert!(!two_paths::proxy_ends(&session(), &fin(CUT_IN, 0)));
+    // With data before it, the data is delivered without the FIN.
+    let OldIncoming::Deliver { flags, .. } = two_paths::old_incoming(&s, &fin(CUT_IN - 10, 10), 0)
+    else {
+        panic!("its data is wanted");
+    };
+    assert_eq!(flags, ACK);
+    assert_eq!(
+        two_paths::old_incoming(&s, &fin(CUT_IN, 0), 0),
+        OldIncoming::Drop
+    );
+
+    let rst = segment(CUT_IN, 900, 0, RST);
+    assert!(
+        !two_paths::proxy_ends(&s, &rst),
+        "not everything is relayed: a real reset"
+    );
+    let mut done = cut();
+    (done.rcv_ack, done.rcv_max) = (CUT_OUT, CUT_IN);
+    assert!(two_paths::proxy_ends(&done, &rst));
+    assert_eq!(two_paths::old_incoming(&done, &rst, 0), OldIncoming::Drop);
+}
+
+#[test]
+fn the_clamp_bounds_the_window() {
+    let mut s = session();
+    let window =
+        |s: &Session, wscale| match two_paths::old_incoming(s, &segment(0, 900, 0, ACK), wscale) {
+            OldIncoming::Deliver { window, .. } => window,
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(window(&s, 7), 100);
+    s.clamp = 6400;
+    assert_eq!((window(&s, 7), window(&s, 0)), (50, 100));
+    s.clamp = 127;
+    assert_eq!(window(&s, 7), 0);
+}
+
+#[test]
+fn the_far_ends_edge_bounds_the_old_window() {
+    let mut s = cut();
+    s.two.edge_set = 1;
+    (s.edge, s.far_ack) = (940, 800);
+    let OldIncoming::Deliver { ack, window, .. } =
+        two_paths::old_incoming(&s, &segment(0, 900, 0, ACK), 0)
+    else {
+        panic!("an ack with news");
+    };
+    assert_eq!((ack, window), (900, 40));
+    // An ack that the new path has overtaken says nothing; data with it does.
+    s.far_ack = 920;
+    assert_eq!(
+        two_paths::old_incoming(&s, &segment(0, 900, 0, ACK), 0),
+        OldIncoming::Withhold
+    );
+    let OldIncoming::Deliver { ack, window, .. } =
+        two_paths::old_incoming(&s, &segment(0, 900, 10, ACK), 0)
+    else {
+        panic!("data is delivered");
+    };
+    assert_eq!((ack, window), (920, 20));
+}
+
+#[test]
+fn what_the_new_path_says_before_the_old_drained_is_raised() {
+    let mut s = cut();
+    s.rcv_ack = 990;
+    let data = two_paths::new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
+    assert_eq!(
+        (data.deliver, data.ack, data.window, data.strip_sack),
+        (true, 990, 0, true)
+    );
+    assert_eq!((data.edge, data.far_ack), (800, 700));
+    let pure = two_paths::new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
+    assert_eq!((pure.deliver, pure.ack, pure.window), (true, 990, 60));
+    (s.two.edge_set, s.edge, s.far_ack) = (1, pure.edge, pure.far_ack);
+    let again = two_paths::new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
+    assert!(!again.deliver, "it would count as a duplicate");
+    let caught_up = two_paths::new_incoming(&s, &segment(CUT_IN, 990, 0, ACK), 0);
+    assert_eq!(
+        (caught_up.deliver, caught_up.ack, caught_up.strip_sack),
+        (true, 990, false)
+    );
+}
+
+prop_compose! {
+    /// A session at any place of the number space, its numbers near each other.
+    fn any_session()(
+        base in any::<(u32, u32)>(), near in proptest::array::uniform8(0u32..1 << 20),
+        flags in proptest::array::uniform6(0u8..2), clamp in prop_oneof![Just(0), 1u32..1 << 20],
+    ) -> Session {
+        let mut s = session();
+        let [cut_out, sent, rcv_ack, far_ack, rcv_max, old_ack, new_ack, edge] = near;
+        (s.cut_out, s.cut_in) = (base.0.wrapping_add(cut_out), base.1);
+        s.snd_max = s.cut_out.wrapping_add(sent);
+        s.rcv_ack = base.0.wrapping_add(rcv_ack);
+        s.far_ack = base.0.wrapping_add(far_ack);
+        s.edge = s.far_ack.wrapping_add(edge);
+        s.rcv_max = base.1.wrapping_add(rcv_max);
+        s.old_ack = base.1.wrapping_add(old_ack);
+        s.new_ack = base.1.wrapping_add(new_ack);
+        let [a, b, c, d, e, f] = flags;
+        s.two = Two {
+            cut_armed: a, cut_set: a, cut_in_set: b, drained: c, new_heard: d,
+            edge_set: d, old_ack_set: e, new_ack_set: f,
+        };
+        s.clamp = clamp;
+        s
+    }
+}
+
+prop_compose! {
+    fn near_segment()(s in any_session(), seq in 0u32..1 << 21, ack in 0u32..1 << 21, len in prop_oneof![Just(0), 1u32..70_000], window in any::<u16>(), flags in any::<u8>()) -> (Session, Segment) {
+        let seg = Segment {
+            seq: s.cut_out.wrapping_sub(1 << 20).wrapping_add(seq),
+            ack: s.cut_in.wrapping_add(ack),
+            len, window, flags: flags & !2,
+        };
+        (s, seg)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn the_old_path_hears_no_ack_of_what_it_never_sent((s, seg) in near_segment()) {
+        let out = two_paths::outgoing(&s, &seg);
+        if out.path == Path::Old {
+            prop_assert!(!after(out.ack, s.rcv_max));
+        }
+        if let Some(copy) = out.copy.filter(|c| c.path == Path::Old) {
+            prop_assert!(!after(copy.ack, s.rcv_max));
+            prop_assert!(!after(copy.seq, s.cut_out), "a number that it does not expect");
+        }
+    }
+
+    #[test]
+    fn nothing_before_the_cutoff_is_new((s, seg) in near_segment()) {
+        let out = two_paths::outgoing(&s, &seg);
+        if s.two.cut_set == 0 {
+            prop_assert_eq!((out.path, out.copy), (Path::Old, None));
+        } else if seg.flags & RST == 0 {
+            if out.path == Path::New {
+                prop_assert!(!before(out.seq, s.cut_out));
+            }
+            if let Some(copy) = out.copy.filter(|c| c.path == Path::New) {
+                prop_assert!(!before(copy.seq, s.cut_out));
+            }
+        }
+        // Data keeps its number, whatever its path: it is not other data.
+        if seg.span() > 0 {
+            prop_assert_eq!(out.seq, seg.seq);
+        }
+        prop_assert!(out.copy.is_none_or(|c| c.path != out.path));
+    }
+
+    #[test]
+    fn the_old_window_keeps_every_bound((s, seg) in near_segment(), ack in 0u32..1 << 21, wscale in 0u8..=14) {
+        let seg = Segment { ack: s.cut_out.wrapping_sub(ack), ..seg };
+        let OldIncoming::Deliver { ack, window, .. } = two_paths::old_incoming(&s, &seg, wscale) else {
+            return Ok(());
+        };
+        let bytes = u64::from(window) << wscale;
+        let relies_on_far = s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST);
+        if s.clamp > 0 && !(relies_on_far && after(s.far_ack, seg.ack)) {
+            prop_assert!(bytes <= u64::from(s.clamp));
+        }
+        if relies_on_far {
+            let right = ack.wrapping_add(bytes as u32);
+            prop_assert!(bytes == 0 || !after(right, s.edge), "the far end never offered that");
+        }
+        if s.two.cut_set != 0 && !relies_on_far {
+            prop_assert!(!after(ack, s.cut_out), "of that the proxy cannot know");
+        }
+    }
+
+    #[test]
+    fn a_new_ack_is_never_below_what_the_old_path_gave((s, seg) in near_segment(), ack in 0u32..1 << 21, wscale in 0u8..=14) {
+        let seg = Segment { ack: s.cut_out.wrapping_sub(1 << 20).wrapping_add(ack), flags: seg.flags | ACK, ..seg };
+        let n = two_paths::new_incoming(&s, &seg, wscale);
+        let floor = if s.two.cut_set != 0 && after(s.rcv_ack, s.cut_out) { s.cut_out } else { s.rcv_ack };
+        if !seg.has(RST) {
+            prop_assert!(!before(n.ack, floor));
+        }
+        prop_assert!(!before(n.ack, seg.ack));
+        prop_assert!(seg.span() == 0 || n.deliver, "data is always delivered");
+        if s.two.edge_set != 0 {
+            prop_assert!(!before(n.edge, s.edge) && !before(n.far_ack, s.far_ack));
+        }
+        if n.ack != seg.ack {
+            prop_assert!(n.strip_sack);
+            let right = n.ack.wrapping_add(u32::from(n.window) << wscale);
+            prop_assert!(n.window == 0 || !after(right, n.edge));
+        }
+    }
+
+    /// The proxy's acks and the far end's arrive mixed in any way, each in its
+    /// order: what the local end hears never steps back.
+    #[test]
+    fn acks_that_are_delivered_never_step_back(
+        base in any::<u32>(), window in any::<u16>(),
+        arrivals in vec((any::<bool>(), 0u32..4000, any::<bool>()), 1..60),
+    ) {
+        let mut s = cut();
+        s.cut_out = base.wrapping_add(40_000);
+        s.snd_max = base.wrapping_add(100_000);
+        s.rcv_ack = base;
+        // The far end is behind the proxy until the old path has drained.
+        let (mut proxy, mut far, mut heard) = (0, 0, base);
+        for (old, step, data) in arrivals {
+            let len = if data { 10 } else { 0 };
+            let seg = |ack: u32| Segment { seq: 0, ack: base.wrapping_add(ack), len, window, flags: ACK };
+            let delivered = if old {
+                proxy = (proxy + step).min(40_000);
+                let seg = seg(proxy);
+                s.rcv_ack = max(s.rcv_ack, seg.ack);
+                match two_paths::old_incoming(&s, &seg, 0) {
+                    OldIncoming::Deliver { ack, .. } => Some(ack),
+                    OldIncoming::Withhold => None,
+                    OldIncoming::Drop => return Err(TestCaseError::fail("no end was sent")),
+                }
+            } else {
+                far += step;
+                let n = two_paths::new_incoming(&s, &seg(far), 0);
+                s.two.edge_set = 1;
+                (s.edge, s.far_ack) = (n.edge, n.far_ack);
+                n.deliver.then_some(n.ack)
+            };
+            if let Some(ack) = delivered {
+                prop_assert!(!before(ack, heard), "{ack} after {heard}");
+                heard = ack;
+            }
+        }
+    }
+}
