@@ -21,10 +21,11 @@ const COPY_MARK: u32 = 0xd75c_0c09;
 pub fn run(mut ctx: TcContext) -> Verdict {
     // SAFETY: a readable field of the context.
     let copy = unsafe { (*ctx.skb.skb).mark } == COPY_MARK;
-    let run = if copy { Run::Copy } else { Run::Egress };
+    let run = if copy { Run::Copy } else { Run::Egress } as u32;
     let Some(Scratch {
         packet: p,
         change: c,
+        ..
     }) = maps::scratch(run)
     else {
         return Verdict::Pass;
@@ -42,7 +43,7 @@ pub fn run(mut ctx: TcContext) -> Verdict {
         Decision::OldPath => Verdict::Pass,
         Decision::NewPath { ifindex } => Verdict::Redirect { ifindex },
     };
-    if !write::apply(&ctx, p, c) {
+    if !write::apply(&ctx, run) {
         count(Counter::DroppedError);
         return Verdict::Drop;
     }
@@ -68,9 +69,7 @@ fn decide(ctx: &mut TcContext, p: &mut Packet, c: &mut Change) -> Decision {
         return Decision::Leave(Verdict::Pass);
     }
     if p.seg.has(SYN) {
-        if !learn::syn(ctx, p, Direction::Out) {
-            count(Counter::Unreadable);
-        }
+        learn::syn(ctx, Run::Egress, Direction::Out);
         return Decision::Leave(Verdict::Pass);
     }
     let Some(flow) = flow else {

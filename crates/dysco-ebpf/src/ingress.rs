@@ -16,10 +16,12 @@ use crate::write::{self, Change};
 /// Judges an incoming packet.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
+    let run = Run::Ingress as u32;
     let Some(Scratch {
         packet: p,
         change: c,
-    }) = maps::scratch(Run::Ingress)
+        ..
+    }) = maps::scratch(run)
     else {
         return Verdict::Pass;
     };
@@ -33,7 +35,7 @@ pub fn run(ctx: TcContext) -> Verdict {
             failure,
             then,
         } => {
-            if write::apply(&ctx, p, c) {
+            if write::apply(&ctx, run) {
                 counter.map(count);
                 then
             } else {
@@ -60,9 +62,7 @@ fn decide(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
     let flow = maps::flow(&p.key);
     let new = flow.is_some_and(|f| f.path == Path::New as u32);
     if p.seg.has(SYN) && !new {
-        if !learn::syn(ctx, p, Direction::In) {
-            count(Counter::Unreadable);
-        }
+        learn::syn(ctx, Run::Ingress, Direction::In);
         return Decision::Leave(Verdict::Pass);
     }
     let Some(flow) = flow else {

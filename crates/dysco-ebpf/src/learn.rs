@@ -6,7 +6,7 @@ use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, EventKind, FlowKey};
 
-use crate::maps::{self, RULES};
+use crate::maps::{self, RULES, Run, Scratch};
 use crate::packet::{Direction, Packet, load_options};
 
 /// MSS where the option is absent (RFC 9293, 3.7.1).
@@ -42,33 +42,55 @@ fn wanted(key: &FlowKey, dir: Direction) -> bool {
 /// Takes in a segment with SYN. It always passes. A function of its own in the
 /// kernel, where each must return a number.
 #[inline(never)]
-pub fn syn(ctx: &TcContext, p: &mut Packet, dir: Direction) -> bool {
-    if load_options(ctx, p).is_err() {
+pub fn syn(ctx: &TcContext, run: Run, dir: Direction) -> bool {
+    let run = run as u32;
+    let readable = maps::scratch(run).is_some_and(|s| load_options(ctx, &mut s.packet).is_ok());
+    if !readable || dysco_offer(run) == 0 {
+        maps::count(Counter::Unreadable);
         return false;
     }
+    let Some(Scratch {
+        packet: p, offer, ..
+    }) = maps::scratch(run)
+    else {
+        return false;
+    };
     if p.seg.has(ACK) {
-        answer(p, dir);
+        answer(p, offer, dir);
     } else {
-        open(p, dir);
+        open(p, offer, dir);
     }
     true
 }
 
-#[inline(always)]
-fn take_offer(p: &Packet, to: &mut Offer) -> bool {
+/// Reads the offer. Exported, which makes it a global function in the kernel:
+/// the verifier goes through its loop once and by itself, not again for each
+/// way that leads here.
+#[unsafe(no_mangle)]
+extern "C" fn dysco_offer(run: u32) -> u32 {
+    let Some(Scratch {
+        packet: p, offer, ..
+    }) = maps::scratch(run)
+    else {
+        return 0;
+    };
     let default_mss = if p.v6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
-    p.header.offer(default_mss, to).is_ok()
+    if p.header.offer(default_mss, offer).is_err() {
+        // Unseen, and so the session is never changed.
+        offer.flags = 0;
+    }
+    1
 }
 
 #[inline(always)]
-fn open(p: &Packet, dir: Direction) {
+fn open(p: &Packet, offer: &Offer, dir: Direction) {
     let known = maps::flow(&p.key);
     if let Some(f) = known
         && let Some(s) = maps::session(f.slot)
         && s.state == State::Opening as u32
     {
         // A retransmission, or the port used again before anything answered.
-        begin(s, p, dir);
+        begin(s, p, offer, dir);
         return;
     }
     if !wanted(&p.key, dir) {
@@ -79,7 +101,7 @@ fn open(p: &Packet, dir: Direction) {
     let slot = maps::claim(&p.key, known.is_some());
     match slot.and_then(maps::session) {
         Some(s) => {
-            begin(s, p, dir);
+            begin(s, p, offer, dir);
             maps::count(Counter::Tracked);
         }
         None => {
@@ -89,10 +111,9 @@ fn open(p: &Packet, dir: Direction) {
     }
 }
 
-/// Starts an entry. Options that do not parse leave the offer unseen, and the
-/// session is then never changed.
+/// Starts an entry.
 #[inline(always)]
-fn begin(s: &mut Session, p: &Packet, dir: Direction) {
+fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     // SAFETY: no arguments, no effects.
     s.created_ns = unsafe { bpf_ktime_get_boot_ns() };
     s.bytes_out = 0;
@@ -111,28 +132,24 @@ fn begin(s: &mut Session, p: &Packet, dir: Direction) {
     s.life = Life::default();
     (s.snd_max, s.rcv_max, s.snd_ack, s.rcv_ack) = (0, 0, 0, 0);
     let end = p.seg.end();
-    let parsed = match dir {
+    match dir {
         Direction::Out => {
             s.life.opened_here = 1;
             s.snd_max = end;
             s.rcv_ack = p.seg.seq;
-            take_offer(p, &mut s.local)
+            s.local = *offer;
         }
         Direction::In => {
             s.rcv_max = end;
             s.snd_ack = p.seg.seq;
-            take_offer(p, &mut s.remote)
+            s.remote = *offer;
         }
-    };
-    if !parsed {
-        s.local.flags = 0;
-        s.remote.flags = 0;
     }
     s.state = State::Opening as u32;
 }
 
 #[inline(always)]
-fn answer(p: &Packet, dir: Direction) {
+fn answer(p: &Packet, offer: &Offer, dir: Direction) {
     let Some(f) = maps::flow(&p.key) else { return };
     let Some(s) = maps::session(f.slot) else {
         return;
@@ -141,21 +158,21 @@ fn answer(p: &Packet, dir: Direction) {
         return;
     }
     let end = p.seg.end();
-    let parsed = match dir {
+    match dir {
         Direction::Out => {
             s.snd_max = end;
             s.snd_ack = p.seg.ack;
             s.rcv_ack = p.seg.seq;
-            take_offer(p, &mut s.local)
+            s.local = *offer;
         }
         Direction::In => {
             s.rcv_max = end;
             s.rcv_ack = p.seg.ack;
             s.snd_ack = p.seg.seq;
-            take_offer(p, &mut s.remote)
+            s.remote = *offer;
         }
-    };
-    if !parsed {
+    }
+    if offer.flags == 0 {
         s.local.flags = 0;
         s.remote.flags = 0;
     }

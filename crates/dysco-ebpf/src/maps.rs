@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::rule::Rules;
-use dysco_common::{Counter, Event, EventKind, FlowKey, FlowRef, Session};
+use dysco_common::{Counter, Event, EventKind, FlowKey, FlowRef, Offer, Session};
 
 /// Five-tuple on the wire, to session. User space sets the size.
 #[map]
@@ -40,6 +40,8 @@ pub struct Scratch {
     pub packet: Packet,
     /// What is put into it.
     pub change: Change,
+    /// What it offers, if it is a SYN.
+    pub offer: Offer,
 }
 
 /// Per CPU, one for each program that may run while another has not ended: a
@@ -58,12 +60,13 @@ pub enum Run {
     Ingress = 2,
 }
 
-/// The scratch memory of a run.
+/// The scratch memory of a [`Run`]. What was borrowed of it before must not be
+/// used any more.
 #[inline(always)]
-pub fn scratch(run: Run) -> Option<&'static mut Scratch> {
+pub fn scratch(run: u32) -> Option<&'static mut Scratch> {
     // SAFETY: this CPU's own element; programs of the same `Run` do not nest
     // and are not preempted by each other.
-    SCRATCH.get_ptr_mut(run as u32).map(|p| unsafe { &mut *p })
+    SCRATCH.get_ptr_mut(run).map(|p| unsafe { &mut *p })
 }
 
 /// Counts one.

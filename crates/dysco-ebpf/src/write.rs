@@ -10,6 +10,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::Addr;
 use dysco_common::tcp::Edit;
 
+use crate::maps::{self, Scratch};
 use crate::packet::{AsPtr, Packet, bound_header, load_options, place};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
@@ -51,22 +52,33 @@ pub struct Change {
     pub pseudo: u64,
 }
 
-/// Changes the packet's addresses and TCP header. A function of its own in the
-/// kernel too: it has its own stack frame.
+/// Changes the packet's addresses and TCP header as the scratch memory of the
+/// run says. A function of its own in the kernel too: it has its own stack
+/// frame.
 #[inline(never)]
-pub fn apply(ctx: &TcContext, p: &mut Packet, c: &Change) -> bool {
-    try_apply(ctx, p, c).is_ok()
+pub fn apply(ctx: &TcContext, run: u32) -> bool {
+    try_apply(ctx, run).is_ok()
 }
 
 #[inline(always)]
-fn try_apply(ctx: &TcContext, p: &mut Packet, c: &Change) -> Result<(), Failed> {
+fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
+    let Scratch {
+        packet: p,
+        change: c,
+        ..
+    } = maps::scratch(run).ok_or(Failed)?;
     let fast = p.header.data_offset() == 20 || p.header.has_only_timestamps();
     let header_diff = if fast {
         p.header.rewrite_fast(&c.edit);
         write_fast(ctx, p)?
     } else {
-        write_slow(ctx, p, &c.edit)?
+        write_slow(ctx, run)?
     };
+    let Scratch {
+        packet: p,
+        change: c,
+        ..
+    } = maps::scratch(run).ok_or(Failed)?;
     let address_diff = write_addresses(ctx, p, c)?;
     fix_checksum(ctx, p.l4(), address_diff + c.pseudo, header_diff)
 }
@@ -132,15 +144,21 @@ fn write_fast(ctx: &TcContext, p: &Packet) -> Result<u64, Failed> {
     Ok(fold32(diff))
 }
 
-/// A header with other options: rewritten in a buffer. A function of its own:
-/// it is rare, and its stack frame is not wanted in the other.
-#[inline(never)]
-fn rewrite_slow(ctx: &TcContext, p: &mut Packet, e: &Edit) -> u64 {
-    if load_options(ctx, p).is_err() {
+/// A header with other options: rewritten in the buffer. Exported, so that the
+/// verifier goes through the loop once (see `learn::dysco_offer`). Returns how
+/// the header's sum changes, 0 if it cannot be rewritten.
+#[unsafe(no_mangle)]
+extern "C" fn dysco_rewrite(run: u32) -> u64 {
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = maps::scratch(run)
+    else {
         return 0;
-    }
+    };
     let before = p.header.sum();
-    if p.header.rewrite(e).is_err() {
+    if p.header.rewrite(&c.edit).is_err() {
         return 0;
     }
     // Never 0: the bias is in it.
@@ -148,11 +166,14 @@ fn rewrite_slow(ctx: &TcContext, p: &mut Packet, e: &Edit) -> u64 {
 }
 
 #[inline(always)]
-fn write_slow(ctx: &TcContext, p: &mut Packet, e: &Edit) -> Result<u64, Failed> {
-    let diff = rewrite_slow(ctx, p, e);
+fn write_slow(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
+    let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
+    load_options(ctx, p).map_err(|_| Failed)?;
+    let diff = dysco_rewrite(run);
     if diff == 0 {
         return Err(Failed);
     }
+    let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     let len = bound_header(p.header.data_offset() as u64);
     // SAFETY: `len` is at most 60 of the buffer's 64 bytes.
     let r = unsafe {
