@@ -120,7 +120,7 @@ pub mod translation {
 /// The entry of a session. User space maps the array and writes single words;
 /// the programs write the fields under "learnt".
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
     pub created_ns: u64,

@@ -1,0 +1,223 @@
+//! Loads the programs without attaching them, and runs them.
+
+use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader, Pod};
+use dysco_common::rule::{Rule, Rules};
+use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path, Session, State, Translation};
+
+use crate::frame::{Frame, Net};
+
+/// Room for sessions in these maps.
+pub const SESSIONS: u32 = 32;
+/// The slot of the session that [`Programs::with`] makes.
+pub const SLOT: u32 = 3;
+/// Mark of a header-only copy on its second way.
+const COPY_MARK: u32 = 0xd75c_0c09;
+
+/// Verdicts of the traffic control.
+pub const OK: u32 = 0;
+pub const DROP: u32 = 2;
+pub const PASS: u32 = 3;
+pub const REDIRECT: u32 = 7;
+
+/// Which program.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    Out,
+    In,
+}
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct Plain<T>(T);
+// SAFETY: only for the types of the maps: integers in `repr(C)`.
+unsafe impl Pod for Plain<FlowKey> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<FlowRef> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Session> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Rules> {}
+
+/// The programs and their maps, for one test alone.
+pub struct Programs {
+    ebpf: Ebpf,
+}
+
+impl Programs {
+    pub fn load() -> Programs {
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("FLOWS", 2 * SESSIONS)
+            .map_max_entries("SESSIONS", SESSIONS)
+            .map_max_entries("FREE", SESSIONS)
+            .load(dysco_agent::object())
+            .expect("the object loads; this test needs root");
+        for name in ["dysco_ingress", "dysco_egress"] {
+            let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
+            if let Err(e) = p.load() {
+                panic!("{name}: {e:?}");
+            }
+        }
+        Programs { ebpf }
+    }
+
+    /// With one session, in a state, both of its five-tuples known.
+    pub fn with(net: &Net, state: State, translation: Translation) -> Programs {
+        let mut p = Programs::load();
+        p.put(
+            SLOT,
+            &Session {
+                state: state as u32,
+                key: net.key(),
+                path: net.path(),
+                ifindex: 1,
+                translation,
+                ..Session::default()
+            },
+        );
+        p.flow(net.key(), SLOT, Path::Old);
+        p.flow(net.path(), SLOT, Path::New);
+        p
+    }
+
+    /// Runs a program; gives its verdict and the packet after it.
+    pub fn run(&mut self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
+        self.run_marked(way, frame, &[0; 17])
+    }
+
+    /// Runs the second way of a header-only copy.
+    pub fn run_copy(
+        &mut self,
+        frame: &[u8],
+        seq: u32,
+        ack: u32,
+        path: Path,
+        flags: u8,
+    ) -> (u32, Vec<u8>) {
+        let mut context = [0; 17];
+        context[2] = COPY_MARK;
+        context[12..16].copy_from_slice(&[seq, ack, path as u32, u32::from(flags)]);
+        self.run_marked(Way::Out, frame, &context)
+    }
+
+    /// `context` is the start of `struct __sk_buff`.
+    fn run_marked(&mut self, way: Way, frame: &[u8], context: &[u32; 17]) -> (u32, Vec<u8>) {
+        let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let mut out = vec![0; frame.len() + 256];
+        let result = self
+            .program(way)
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ctx_in: Some(&context),
+                ..TestRunOptions::default()
+            })
+            .expect("the kernel runs the program");
+        out.truncate(result.data_size_out as usize);
+        (result.return_value, out)
+    }
+
+    fn program(&mut self, way: Way) -> &mut SchedClassifier {
+        let name = match way {
+            Way::Out => "dysco_egress",
+            Way::In => "dysco_ingress",
+        };
+        self.ebpf.program_mut(name).unwrap().try_into().unwrap()
+    }
+
+    /// Runs, and wants this verdict and this packet.
+    #[track_caller]
+    pub fn becomes(&mut self, way: Way, frame: &Frame, verdict: u32, want: &Frame) {
+        let got = self.run(way, &frame.bytes());
+        assert_eq!(
+            got,
+            (verdict, want.bytes()),
+            "{way:?} {frame:?}\nwanted {want:?}"
+        );
+    }
+
+    /// Runs, and wants the packet left as it is.
+    #[track_caller]
+    pub fn passes(&mut self, way: Way, frame: &Frame) {
+        self.becomes(way, frame, PASS, frame);
+    }
+
+    /// Runs, and wants the packet dropped for a reason.
+    #[track_caller]
+    pub fn drops(&mut self, way: Way, frame: &Frame, why: Counter) {
+        let before = self.count(why);
+        assert_eq!(self.run(way, &frame.bytes()).0, DROP, "{way:?} {frame:?}");
+        assert_eq!(self.count(why), before + 1, "not counted as {}", why.name());
+    }
+
+    pub fn session(&self, slot: u32) -> Session {
+        let map = self.ebpf.map("SESSIONS").unwrap();
+        let map: Array<_, Plain<Session>> = map.try_into().unwrap();
+        map.get(&slot, 0).unwrap().0
+    }
+
+    pub fn put(&mut self, slot: u32, s: &Session) {
+        let map = self.ebpf.map_mut("SESSIONS").unwrap();
+        let mut map: Array<_, Plain<Session>> = map.try_into().unwrap();
+        map.set(slot, Plain(*s), 0).unwrap();
+    }
+
+    /// Changes the session of [`SLOT`].
+    pub fn change(&mut self, f: impl FnOnce(&mut Session)) {
+        let mut s = self.session(SLOT);
+        f(&mut s);
+        self.put(SLOT, &s);
+    }
+
+    pub fn flow(&mut self, key: FlowKey, slot: u32, path: Path) {
+        let map = self.ebpf.map_mut("FLOWS").unwrap();
+        let mut map: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> = map.try_into().unwrap();
+        let path = path as u32;
+        map.insert(Plain(key), Plain(FlowRef { slot, path }), 0)
+            .unwrap();
+    }
+
+    pub fn find(&self, key: &FlowKey) -> Option<FlowRef> {
+        let map = self.ebpf.map("FLOWS").unwrap();
+        let map: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> = map.try_into().unwrap();
+        map.get(&Plain(*key), 0).ok().map(|v| v.0)
+    }
+
+    pub fn free(&mut self, slots: impl IntoIterator<Item = u32>) {
+        let map = self.ebpf.map_mut("FREE").unwrap();
+        let mut map: Queue<_, u32> = map.try_into().unwrap();
+        for slot in slots {
+            map.push(slot, 0).unwrap();
+        }
+    }
+
+    pub fn rules(&mut self, rules: &[Rule]) {
+        let mut all = Rules {
+            len: rules.len() as u32,
+            rules: Default::default(),
+        };
+        all.rules[..rules.len()].copy_from_slice(rules);
+        let map = self.ebpf.map_mut("RULES").unwrap();
+        let mut map: Array<_, Plain<Rules>> = map.try_into().unwrap();
+        map.set(0, Plain(all), 0).unwrap();
+    }
+
+    pub fn count(&self, c: Counter) -> u64 {
+        let map = self.ebpf.map("COUNTERS").unwrap();
+        let map: PerCpuArray<_, u64> = map.try_into().unwrap();
+        map.get(&(c as u32), 0).unwrap().iter().sum()
+    }
+
+    /// What was told since the last call.
+    pub fn events(&mut self) -> Vec<(EventKind, u32)> {
+        let map = self.ebpf.map_mut("EVENTS").unwrap();
+        let mut ring: RingBuf<_> = map.try_into().unwrap();
+        let mut all = Vec::new();
+        while let Some(item) = ring.next() {
+            let word = |i: usize| u32::from_ne_bytes(item[i..i + 4].try_into().unwrap());
+            all.push((EventKind::from_word(word(0)).unwrap(), word(4)));
+        }
+        all
+    }
+}

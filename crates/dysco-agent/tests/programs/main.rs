@@ -1,0 +1,17 @@
+//! The real, verified programs on whole packets, by BPF_PROG_TEST_RUN. What is
+//! expected is built by another library, checksums included, and compared byte
+//! by byte.
+
+mod bench;
+mod frame;
+mod learn;
+mod pass;
+mod translate;
+mod two_paths;
+
+use bench::Programs;
+
+#[test]
+fn verifier_accepts_them() {
+    Programs::load();
+}

@@ -1,0 +1,288 @@
+//! Sessions that are all on the new path.
+
+use dysco_common::session::translation::{STRIP_ECN, STRIP_TIMESTAMPS};
+use dysco_common::tcp::{ACK, CWR, ECE, FIN, RST};
+use dysco_common::{Counter, EventKind, State, Translation};
+
+use crate::bench::{OK, Programs, REDIRECT, SLOT, Way};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
+
+/// Numbers that wrap around.
+const T: Translation = Translation {
+    seq_out: 0xf000_0001,
+    seq_in: 0x7fff_fff3,
+    ts_out: 0xffff_ff05,
+    ts_in: 0x0123_4567,
+    wscale_local: 7,
+    wscale_local_far: 9,
+    wscale_remote_far: 8,
+    wscale_remote: 6,
+    flags: 0,
+};
+
+/// A segment of the local end and what it is on the new path.
+fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
+    let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+    let sent = Frame {
+        seq: 0x1fff_fff0,
+        ack: 0x8000_0000,
+        window: 1027,
+        options: options(which, 100, 2_000_000_000, 0x8000_1000),
+        payload: payload.clone(),
+        ..net.sent()
+    };
+    let wire = Frame {
+        seq: 0x0fff_fff1,
+        ack: 0x0000_000d,
+        window: 256,
+        options: options(which, 0xffff_ff69, 2_000_000_000 - 0x0123_4567, 0x0000_100d),
+        payload,
+        ..net.new_sent()
+    };
+    (sent, wire)
+}
+
+/// A segment off the new path and what the local end gets.
+fn incoming(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
+    let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0xa5).collect();
+    let wire = Frame {
+        seq: 0xffff_ffff,
+        ack: 0x0fff_fff1,
+        window: 20_000,
+        options: options(which, 0xffff_ffff, 0, 0x0fff_ffff),
+        payload: payload.clone(),
+        ..net.new_received()
+    };
+    let delivered = Frame {
+        seq: 0x7fff_fff2,
+        ack: 0x1fff_fff0,
+        // 80,000 does not fit.
+        window: 65_535,
+        options: options(which, 0x0123_4566, 0xfb, 0x1fff_fffe),
+        payload,
+        ..net.received()
+    };
+    (wire, delivered)
+}
+
+#[test]
+fn every_segment_is_translated_whole() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        for which in ALL_OPTIONS {
+            for len in [0, 1, 2, 3, 7, 100, 1399] {
+                let (sent, wire) = outgoing(&net, which, len);
+                p.becomes(Way::Out, &sent, REDIRECT, &wire);
+                let (wire, delivered) = incoming(&net, which, len);
+                p.becomes(Way::In, &wire, OK, &delivered);
+            }
+        }
+        assert_eq!(
+            p.count(Counter::Translated),
+            2 * 7 * ALL_OPTIONS.len() as u64
+        );
+        assert_eq!(
+            p.session(SLOT).new_packets,
+            2 * 7 * ALL_OPTIONS.len() as u32
+        );
+    }
+}
+
+/// The anchor whose session the wire speaks changes addresses alone.
+#[test]
+fn identity_changes_addresses_alone() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, Translation::default());
+        for which in ALL_OPTIONS {
+            let (sent, _) = outgoing(&net, which, 77);
+            let (src, dst) = (net.new_local, net.new_remote);
+            p.becomes(
+                Way::Out,
+                &sent,
+                REDIRECT,
+                &Frame {
+                    src,
+                    dst,
+                    ..sent.clone()
+                },
+            );
+            let (wire, _) = incoming(&net, which, 77);
+            let (src, dst) = (net.remote, net.local);
+            p.becomes(
+                Way::In,
+                &wire,
+                OK,
+                &Frame {
+                    src,
+                    dst,
+                    ..wire.clone()
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_on_the_wire_already_goes_on() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        p.passes(Way::Out, &outgoing(&net, Options::Timestamps, 10).1);
+    }
+}
+
+#[test]
+fn an_option_of_one_side_only_is_overwritten() {
+    for net in nets() {
+        let t = Translation {
+            flags: STRIP_TIMESTAMPS,
+            ..T
+        };
+        let mut p = Programs::with(&net, State::NewPath, t);
+        for which in [Options::Timestamps, Options::Sack, Options::Odd] {
+            let (sent, mut wire) = outgoing(&net, which, 33);
+            let at = if matches!(which, Options::Odd) { 3 } else { 2 };
+            wire.options[at..at + 10].fill(1);
+            p.becomes(Way::Out, &sent, REDIRECT, &wire);
+            let (wire, mut delivered) = incoming(&net, which, 33);
+            delivered.options[at..at + 10].fill(1);
+            p.becomes(Way::In, &wire, OK, &delivered);
+        }
+    }
+}
+
+#[test]
+fn congestion_notification_of_one_side_only_is_cleared() {
+    for net in nets() {
+        let t = Translation {
+            flags: STRIP_ECN,
+            ..T
+        };
+        let mut p = Programs::with(&net, State::NewPath, t);
+        for ecn in 0..4 {
+            let flags = ACK | ECE | CWR;
+            let (sent, wire) = outgoing(&net, Options::Timestamps, 33);
+            p.becomes(Way::Out, &Frame { ecn, flags, ..sent }, REDIRECT, &wire);
+            let (wire, delivered) = incoming(&net, Options::Sack, 33);
+            p.becomes(Way::In, &Frame { ecn, flags, ..wire }, OK, &delivered);
+        }
+        // Otherwise it is carried through.
+        let mut p = Programs::with(&net, State::NewPath, T);
+        for ecn in 0..4 {
+            let flags = ACK | ECE;
+            let (sent, wire) = outgoing(&net, Options::Timestamps, 33);
+            let (sent, wire) = (Frame { ecn, flags, ..sent }, Frame { ecn, flags, ..wire });
+            p.becomes(Way::Out, &sent, REDIRECT, &wire);
+        }
+    }
+}
+
+/// Without ACK the field means nothing and stays; so does TSecr.
+#[test]
+fn a_reset_without_ack_keeps_the_field() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        let (sent, wire) = outgoing(&net, Options::Timestamps, 0);
+        let sent = Frame { flags: RST, ..sent };
+        let wire = Frame {
+            flags: RST,
+            ack: sent.ack,
+            options: options(Options::Timestamps, 0xffff_ff69, 2_000_000_000, 0),
+            ..wire
+        };
+        p.becomes(Way::Out, &sent, REDIRECT, &wire);
+        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
+    }
+}
+
+#[test]
+fn both_ends_closed_is_told_once() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        let flags = ACK | FIN;
+        let (wire, delivered) = incoming(&net, Options::None, 5);
+        p.becomes(
+            Way::In,
+            &Frame { flags, ..wire },
+            OK,
+            &Frame { flags, ..delivered },
+        );
+        assert_eq!(p.events(), []);
+        for _ in 0..2 {
+            let (sent, wire) = outgoing(&net, Options::None, 5);
+            p.becomes(
+                Way::Out,
+                &Frame { flags, ..sent },
+                REDIRECT,
+                &Frame { flags, ..wire },
+            );
+        }
+        assert_eq!(p.events(), [(EventKind::Closed, SLOT)]);
+    }
+}
+
+#[test]
+fn malformed_options_are_dropped() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        for bad in [
+            [8, 0, 1, 1],
+            [8, 1, 1, 1],
+            [8, 10, 1, 1],
+            [1, 1, 1, 8],
+            [5, 34, 0, 0],
+        ] {
+            let frame = |f: Frame| Frame {
+                options: bad.to_vec(),
+                ..f
+            };
+            p.drops(
+                Way::In,
+                &frame(net.new_received()),
+                Counter::DroppedUnparsed,
+            );
+            p.drops(Way::Out, &frame(net.sent()), Counter::DroppedError);
+        }
+    }
+}
+
+#[test]
+fn late_segments_of_the_old_path_are_dropped() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        p.drops(Way::In, &net.received(), Counter::DroppedLateOld);
+    }
+}
+
+#[test]
+fn a_proxy_that_left_is_silent() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::Tombstone, T);
+        p.drops(Way::In, &net.received(), Counter::DroppedTombstone);
+        p.drops(Way::Out, &net.sent(), Counter::DroppedTombstone);
+        p.drops(
+            Way::Out,
+            &Frame {
+                flags: RST,
+                ..net.sent()
+            },
+            Counter::DroppedTombstone,
+        );
+    }
+}
+
+#[test]
+fn segments_of_a_new_path_that_is_not_heard_are_dropped() {
+    for net in nets() {
+        for state in [
+            State::Free,
+            State::Opening,
+            State::Tracked,
+            State::Tombstone,
+            State::Closed,
+        ] {
+            let mut p = Programs::with(&net, state, T);
+            p.drops(Way::In, &net.new_received(), Counter::DroppedStray);
+        }
+    }
+}

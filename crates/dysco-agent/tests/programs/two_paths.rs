@@ -1,0 +1,416 @@
+//! Sessions between two paths.
+
+use dysco_common::tcp::{ACK, FIN, RST, SYN};
+use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
+
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
+use crate::frame::{Frame, Net, Options, nets, options};
+
+/// What the translation adds to the numbers that are sent, and received.
+const OUT: u32 = 0x1_0000;
+const IN: u32 = 0x200_0000;
+const T: Translation = Translation {
+    seq_out: OUT,
+    seq_in: IN,
+    ts_out: 0,
+    ts_in: 0,
+    wscale_local: 0,
+    wscale_local_far: 0,
+    wscale_remote_far: 0,
+    wscale_remote: 0,
+    flags: 0,
+};
+
+const SENT: u32 = 100_000;
+const CUT_IN: u32 = 0x300_0000;
+
+/// In the middle: `SENT` bytes sent, nothing cut yet.
+fn before_the_cut(net: &Net) -> Programs {
+    let mut p = Programs::with(net, State::TwoPaths, T);
+    p.change(|s| {
+        (s.snd_max, s.rcv_ack) = (SENT, SENT - 3000);
+        (s.rcv_max, s.snd_ack) = (CUT_IN - 1000, CUT_IN - 2000);
+    });
+    p
+}
+
+/// Both cutoffs are set.
+fn cut(net: &Net) -> Programs {
+    let mut p = before_the_cut(net);
+    p.change(|s| {
+        (s.two.cut_set, s.cut_out) = (1, SENT);
+        (s.two.cut_in_set, s.cut_in) = (1, CUT_IN);
+    });
+    p
+}
+
+fn sent(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+    Frame {
+        seq,
+        ack,
+        payload: vec![7; len],
+        options: options(Options::Timestamps, 1, 2, 0),
+        ..net.sent()
+    }
+}
+
+/// A segment of the local end as it is on the new path.
+fn on_new(net: &Net, f: &Frame) -> Frame {
+    Frame {
+        src: net.new_local,
+        dst: net.new_remote,
+        seq: f.seq.wrapping_add(OUT),
+        ack: f.ack.wrapping_sub(IN),
+        ..f.clone()
+    }
+}
+
+fn from_far(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+    Frame {
+        seq: seq.wrapping_sub(IN),
+        ack: ack.wrapping_add(OUT),
+        payload: vec![9; len],
+        options: options(Options::Timestamps, 1, 2, 0),
+        ..net.new_received()
+    }
+}
+
+/// A segment of the new path as the local end gets it.
+fn delivered(net: &Net, f: &Frame) -> Frame {
+    Frame {
+        src: net.remote,
+        dst: net.local,
+        seq: f.seq.wrapping_add(IN),
+        ack: f.ack.wrapping_sub(OUT),
+        ..f.clone()
+    }
+}
+
+#[test]
+fn before_the_cut_all_passes() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        for len in [0, 1000] {
+            p.passes(Way::Out, &sent(&net, SENT, CUT_IN - 1000, len));
+        }
+        p.passes(
+            Way::In,
+            &Frame {
+                ack: SENT - 2000,
+                ..net.received()
+            },
+        );
+        assert_eq!(p.session(SLOT).two.cut_set, 0);
+        assert_eq!(p.session(SLOT).snd_max, SENT + 1000);
+    }
+}
+
+#[test]
+fn the_cutoff_is_where_the_next_segment_finds_it() {
+    for net in nets() {
+        for arm in [
+            |s: &mut Session| s.two.cut_armed = 1,
+            |s: &mut Session| s.two.new_heard = 1,
+        ] {
+            let mut p = before_the_cut(&net);
+            p.change(arm);
+            // A retransmission of what was sent: old, and no cutoff below it.
+            p.passes(Way::Out, &sent(&net, SENT - 500, CUT_IN - 1000, 500));
+            let data = sent(&net, SENT, CUT_IN - 1000, 500);
+            p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));
+            let s = p.session(SLOT);
+            assert_eq!((s.two.cut_set, s.cut_out, s.snd_max), (1, SENT, SENT + 500));
+        }
+    }
+}
+
+#[test]
+fn data_goes_by_its_first_byte() {
+    for net in nets() {
+        let mut p = cut(&net);
+        let ack = CUT_IN - 1000;
+        p.passes(Way::Out, &sent(&net, SENT - 1, ack, 1));
+        p.passes(Way::Out, &sent(&net, SENT - 1, ack, 1000));
+        let new = sent(&net, SENT, ack, 1);
+        p.becomes(Way::Out, &new, REDIRECT, &on_new(&net, &new));
+        let fin = Frame {
+            flags: ACK | FIN,
+            ..sent(&net, SENT + 1, ack, 0)
+        };
+        p.becomes(Way::Out, &fin, REDIRECT, &on_new(&net, &fin));
+        assert_eq!(p.count(Counter::OldPath), 2);
+        assert_eq!(p.session(SLOT).life.fin_out, 1);
+    }
+}
+
+#[test]
+fn the_old_path_hears_no_ack_of_what_it_never_sent() {
+    for net in nets() {
+        let mut p = cut(&net);
+        let data = sent(&net, SENT - 100, CUT_IN + 5000, 100);
+        let want = Frame {
+            ack: CUT_IN - 1000,
+            ..data.clone()
+        };
+        p.becomes(Way::Out, &data, PASS, &want);
+    }
+}
+
+#[test]
+fn drained_is_told_once() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.run(Way::Out, &sent(&net, SENT, CUT_IN - 1, 1).bytes());
+        assert_eq!((p.session(SLOT).two.drained, p.events()), (0, vec![]));
+        for _ in 0..2 {
+            p.run(Way::Out, &sent(&net, SENT, CUT_IN, 1).bytes());
+        }
+        let told = p.events();
+        assert_eq!(
+            (p.session(SLOT).two.drained, told),
+            (1, vec![(EventKind::Drained, SLOT)])
+        );
+    }
+}
+
+/// A probe has a number before what it probes: the new path must not see it.
+#[test]
+fn a_pure_ack_on_the_new_path_has_a_number_of_it() {
+    for net in nets() {
+        let mut p = cut(&net);
+        let probe = sent(&net, SENT - 1, CUT_IN + 10, 0);
+        let want = on_new(
+            &net,
+            &Frame {
+                seq: SENT,
+                ..probe.clone()
+            },
+        );
+        p.becomes(Way::Out, &probe, REDIRECT, &want);
+    }
+}
+
+#[test]
+fn a_copy_is_the_header_alone() {
+    for net in nets() {
+        for which in [
+            Options::None,
+            Options::Timestamps,
+            Options::Sack,
+            Options::Odd,
+        ] {
+            for len in [0, 1, 2, 999] {
+                let mut p = cut(&net);
+                let original = Frame {
+                    options: options(which, 1, 2, CUT_IN),
+                    ..sent(&net, SENT - 10, CUT_IN + 7, len)
+                };
+                let header = |seq, ack| Frame {
+                    seq,
+                    ack,
+                    payload: vec![],
+                    ..original.clone()
+                };
+                let (seq, ack) = (SENT - 7, CUT_IN - 1000);
+                let got = p.run_copy(&original.bytes(), seq, ack, Path::Old, ACK);
+                assert_eq!(
+                    got,
+                    (PASS, header(seq, ack).bytes()),
+                    "{which:?}, {len} bytes"
+                );
+
+                let mut want = on_new(&net, &header(SENT, CUT_IN + 7));
+                want.options = options(which, 1, 2, CUT_IN - IN);
+                let got = p.run_copy(&original.bytes(), SENT, CUT_IN + 7, Path::New, ACK);
+                assert_eq!(got, (REDIRECT, want.bytes()), "{which:?}, {len} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_no_session_is_dropped() {
+    for net in nets() {
+        let mut p = Programs::load();
+        let frame = sent(&net, 1, 1, 10).bytes();
+        assert_eq!(p.run_copy(&frame, 1, 1, Path::Old, ACK).0, DROP);
+    }
+}
+
+#[test]
+fn the_old_window_is_bounded() {
+    for net in nets() {
+        for state in [State::Tracked, State::TwoPaths] {
+            let mut p = before_the_cut(&net);
+            p.change(|s| (s.state, s.clamp) = (state as u32, 300));
+            for which in [Options::None, Options::Timestamps, Options::Sack] {
+                let received = Frame {
+                    seq: CUT_IN - 1000,
+                    ack: SENT - 2000,
+                    options: options(which, 1, 2, SENT - 1000),
+                    ..net.received()
+                };
+                p.becomes(
+                    Way::In,
+                    &received,
+                    OK,
+                    &Frame {
+                        window: 300,
+                        ..received.clone()
+                    },
+                );
+                p.passes(
+                    Way::In,
+                    &Frame {
+                        window: 300,
+                        ..received
+                    },
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_ack_is_raised_to_what_the_proxy_gave() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| s.rcv_ack = SENT - 100);
+        let data = Frame {
+            options: options(Options::Sack, 1, 2, SENT + OUT),
+            window: 3000,
+            ..from_far(&net, CUT_IN, SENT - 2000, 50)
+        };
+        // The blocks are above a hole that is acknowledged already: NOPs.
+        let mut stripped = options(Options::Sack, 1, 2, 0);
+        stripped[14..].fill(1);
+        let want = Frame {
+            ack: SENT - 100,
+            window: 3000 - 1900,
+            options: stripped,
+            ..delivered(&net, &data)
+        };
+        p.becomes(Way::In, &data, OK, &want);
+        let s = p.session(SLOT);
+        assert_eq!((s.two.new_heard, s.two.edge_set), (1, 1));
+        assert_eq!((s.edge, s.far_ack), (SENT + 1000, SENT - 2000));
+
+        let repeats = Frame {
+            window: 3000,
+            ..from_far(&net, CUT_IN + 50, SENT - 2000, 0)
+        };
+        p.drops(Way::In, &repeats, Counter::AckWithheld);
+
+        let caught_up = from_far(&net, CUT_IN + 50, SENT, 0);
+        p.becomes(Way::In, &caught_up, OK, &delivered(&net, &caught_up));
+    }
+}
+
+#[test]
+fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| {
+            (s.two.edge_set, s.edge, s.far_ack) = (1, SENT + 400, SENT + 100);
+        });
+        let data = Frame {
+            seq: CUT_IN - 1000,
+            ack: SENT,
+            options: options(Options::Sack, 1, 2, SENT),
+            payload: vec![3; 20],
+            ..net.received()
+        };
+        let mut stripped = data.options.clone();
+        stripped[14..].fill(1);
+        let want = Frame {
+            ack: SENT + 100,
+            window: 300,
+            options: stripped,
+            ..data.clone()
+        };
+        p.becomes(Way::In, &data, OK, &want);
+        p.drops(
+            Way::In,
+            &Frame {
+                payload: vec![],
+                ..data
+            },
+            Counter::AckWithheld,
+        );
+    }
+}
+
+#[test]
+fn the_proxys_own_end_is_not_delivered() {
+    for net in nets() {
+        let mut p = cut(&net);
+        let fin = Frame {
+            seq: CUT_IN,
+            ack: SENT,
+            flags: ACK | FIN,
+            ..net.received()
+        };
+        p.drops(Way::In, &fin, Counter::DroppedLateOld);
+        assert_eq!(p.session(SLOT).life.fin_in, 0);
+        let last = Frame {
+            seq: CUT_IN - 10,
+            payload: vec![1; 10],
+            ..fin.clone()
+        };
+        p.becomes(
+            Way::In,
+            &last,
+            OK,
+            &Frame {
+                flags: ACK,
+                ..last.clone()
+            },
+        );
+        let real = Frame {
+            seq: CUT_IN - 10,
+            payload: vec![1; 5],
+            ..fin
+        };
+        p.passes(Way::In, &real);
+        assert_eq!(p.session(SLOT).life.fin_in, 1);
+
+        let mut p = cut(&net);
+        p.change(|s| (s.rcv_ack, s.rcv_max) = (SENT, CUT_IN));
+        let rst = Frame {
+            seq: CUT_IN,
+            flags: RST,
+            ..net.received()
+        };
+        p.drops(Way::In, &rst, Counter::DroppedLateOld);
+        assert_eq!(p.session(SLOT).life.reset, 0);
+    }
+}
+
+#[test]
+fn a_syn_on_the_new_path_is_answered_by_the_data_plane() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        let syn = Frame {
+            seq: 77,
+            flags: SYN,
+            ..net.new_received()
+        };
+        let want = Frame {
+            seq: SENT + OUT - 1,
+            ack: 78,
+            flags: SYN | ACK,
+            ..net.new_sent()
+        };
+        p.becomes(Way::In, &syn, REDIRECT, &want);
+        assert_eq!(p.events(), []);
+        let answer = Frame {
+            flags: SYN | ACK,
+            ..net.new_received()
+        };
+        assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
+        assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
+        // Nobody is prepared: silence.
+        p.change(|s| s.state = State::Tracked as u32);
+        p.drops(Way::In, &syn, Counter::DroppedStray);
+    }
+}
