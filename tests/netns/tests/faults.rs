@@ -141,8 +141,13 @@ fn dies(role: Role, before: &[&str]) -> Result<()> {
     let fates = w.settle(&ends)?;
     let named: Vec<_> = before.iter().zip(&fates).collect();
     println!("{role:?}: {named:?}");
-    let left = fates.iter().filter(|f| **f == Fate::Tracked).count();
-    w.remove_all_of(left)?;
+    let left = ends.iter().zip(&fates);
+    let left: Vec<_> = left
+        .filter(|(_, fate)| **fate == Fate::Tracked)
+        .map(|(ends, _)| ends.clone())
+        .collect();
+    w.wait_removable(&left)?;
+    w.remove_these(&left)?;
     let fates = w.settle(&ends)?;
     ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
     group.wait_progress(50_000)?;
