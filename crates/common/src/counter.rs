@@ -32,5 +32,6 @@ counters! {
     DroppedUnparsed = "dropped_unparsed_on_new_path",
     DroppedLateOld = "dropped_late_on_old_path",
     DroppedStray = "dropped_stray_on_new_path",
+    DroppedSyn = "dropped_syn_on_changed_session",
     DroppedError = "dropped_helper_error",
 }

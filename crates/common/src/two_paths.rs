@@ -78,9 +78,16 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
     let old_news = s.two.old_ack_set == 0 || after(old_ack, s.old_ack);
     let new_news = s.two.new_ack_set == 0 || after(seg.ack, s.new_ack);
     // Probes carry a number before what they probe. On the new path it must not
-    // be of the old one: the far end would take over the new path's clock while
-    // the proxy's segments still come with theirs (PAWS).
-    let (old_seq, new_seq) = (min(seg.seq, s.cut_out), max(seg.seq, s.cut_out));
+    // be of the old one as long as the far end waits for that: it would take
+    // over the new path's clock while the proxy's segments still come with
+    // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
+    let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
+    let old_seq = min(seg.seq, s.cut_out);
+    let new_seq = if far_has_old {
+        seg.seq
+    } else {
+        max(seg.seq, s.cut_out)
+    };
     let ack_flags = ACK;
     if seg.span() > 0 {
         return match data_path(s, seg.seq) {
@@ -113,8 +120,8 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
         };
     }
     // A pure ack: the new path always hears it, for the window in it; the old
-    // one until its last byte is acknowledged.
-    let old_done = s.two.drained != 0 && !old_news;
+    // one until its last byte is acknowledged, and probes of what it carried.
+    let old_done = s.two.drained != 0 && !old_news && !before(seg.seq, s.cut_out);
     let copy = Copy {
         path: Path::Old,
         seq: old_seq,

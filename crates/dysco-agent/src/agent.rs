@@ -95,7 +95,8 @@ impl Agent {
             path: dir.clone(),
             source,
         })?;
-        let running = attach::any_pinned(&dir);
+        // Programs of an earlier run may be taking slots this moment.
+        let running = dir.join("SESSIONS").exists();
         let mut ebpf = load(&dir, config.max_sessions)?;
         set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
 
@@ -110,7 +111,7 @@ impl Agent {
             HashMap::try_from(take(&mut ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
         let mut free =
             Queue::try_from(take(&mut ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
-        if !running {
+        if !running || never_filled(&memory, &mut free) {
             refill(&memory, &mut free)?;
         }
         let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
@@ -245,10 +246,13 @@ impl Agent {
     /// Forgets a session. Its slot is used again only after the next call of
     /// [`Agent::release_quarantine`] but one.
     pub fn collect(&self, slot: u32) {
+        if self.memory.state(slot) == Some(State::Free) {
+            return;
+        }
         let s = self.memory.read(slot);
         self.drop_key(&s.key, slot);
         self.drop_key(&s.path, slot);
-        self.memory.set_state(slot, State::Free);
+        self.memory.clear(slot);
         lock(&self.quarantine).push(slot);
     }
 
@@ -323,6 +327,16 @@ fn set_rules(map: Map, rules: &[Rule]) -> Result<(), AgentError> {
     array
         .set(0, RulesPod(all), 0)
         .map_err(map_error("write", "RULES"))
+}
+
+/// Did an earlier run end before it had filled the queue?
+fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
+    let unused = (0..memory.len()).all(|slot| memory.state(slot) == Some(State::Free));
+    match unused.then(|| free.pop(0)) {
+        Some(Ok(slot)) => free.push(slot, 0).is_err(),
+        Some(Err(_)) => true,
+        None => false,
+    }
 }
 
 /// Fills the queue with the slots that are nobody's. Only while no program

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
-use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{SchedClassifier, TcAttachType};
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,9 @@ pub struct Attached {
     pub attach: Attach,
 }
 
-/// Name of our clsact filters' priority: fixed, so that they are found again.
+/// Priority and handle of our clsact filters: fixed, so that they are found again.
 const PRIORITY: u16 = 0xd75c;
+const HANDLE: TcHandle = TcHandle::new(0, 1);
 
 const HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_ingress", TcAttachType::Ingress),
@@ -45,16 +46,6 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
     dir.join(format!("link_{interface}_{program}"))
-}
-
-/// Is any link of an earlier run pinned here?
-pub fn any_pinned(dir: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return false;
-    };
-    entries
-        .flatten()
-        .any(|e| e.file_name().to_string_lossy().starts_with("link_"))
 }
 
 /// Attaches both programs to an interface, or puts them in the place of an
@@ -133,12 +124,21 @@ fn clsact_hook(
 ) -> Result<(), AnyError> {
     // Fails where the qdisc is there already, which is as good.
     let _ = tc::qdisc_add_clsact(interface);
-    let _ = tc::qdisc_detach_program(interface, kind, name);
-    let options = NlOptions {
-        priority: PRIORITY,
-        ..NlOptions::default()
+    // An earlier run's filter is replaced in place: between taking one off and
+    // putting the next on, packets of changed sessions would go untranslated.
+    let earlier = SchedClassifierLink::attached(interface, kind, PRIORITY, HANDLE, None)?;
+    let id = match program.attach_to_link(earlier) {
+        Ok(id) => id,
+        Err(_) => {
+            let options = NlOptions {
+                priority: PRIORITY,
+                handle: HANDLE,
+                ..NlOptions::default()
+            };
+            program.attach_with_options(interface, kind, TcAttachOptions::Netlink(options))?
+        }
     };
-    let id = program.attach_with_options(interface, kind, TcAttachOptions::Netlink(options))?;
+    tracing::debug!(interface, program = name, "attached by clsact");
     // The filter stays when this process ends.
     std::mem::forget(program.take_link(id)?);
     Ok(())

@@ -106,6 +106,13 @@ impl Memory {
         }
     }
 
+    /// Makes a slot nobody's, and no earlier session's.
+    pub fn clear(&self, slot: u32) {
+        // SAFETY: as in `state`; no program reads it of a free slot.
+        unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).created_ns, 0) };
+        self.set_state(slot, State::Free);
+    }
+
     /// Bounds the window of the old path; 0 lifts the bound.
     pub fn set_clamp(&self, slot: u32, bytes: u32) {
         // SAFETY: as in `state`.

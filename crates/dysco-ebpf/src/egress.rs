@@ -69,6 +69,10 @@ fn decide(ctx: &mut TcContext, p: &mut Packet, c: &mut Change) -> Decision {
         return Decision::Leave(Verdict::Pass);
     }
     if p.seg.has(SYN) {
+        if learn::would_usurp(flow) {
+            count(Counter::DroppedSyn);
+            return Decision::Leave(Verdict::Drop);
+        }
         learn::syn(ctx, Run::Egress, Direction::Out);
         return Decision::Leave(Verdict::Pass);
     }
@@ -248,9 +252,19 @@ fn header_copy(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
     let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
-    skb.mark = 0;
-    let slot = maps::flow(&p.key).filter(|f| f.path == Path::Old as u32);
-    let Some(s) = slot.and_then(|f| maps::session(f.slot)) else {
+    let Some(flow) = maps::flow(&p.key) else {
+        return Decision::Leave(Verdict::Drop);
+    };
+    if flow.path == Path::New as u32 {
+        // A copy for the new path, on its third way: translated already. The
+        // mark kept it from the scratch memory of the run that made it.
+        skb.mark = 0;
+        return Decision::Leave(Verdict::Pass);
+    }
+    if path == Path::Old as u32 {
+        skb.mark = 0;
+    }
+    let Some(s) = maps::session(flow.slot) else {
         return Decision::Leave(Verdict::Drop);
     };
     let Some(length_diff) = write::trim(ctx, p) else {

@@ -62,6 +62,9 @@ fn decide(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
     let flow = maps::flow(&p.key);
     let new = flow.is_some_and(|f| f.path == Path::New as u32);
     if p.seg.has(SYN) && !new {
+        if learn::would_usurp(flow) {
+            return Decision::Leave(dropped(Counter::DroppedSyn));
+        }
         learn::syn(ctx, Run::Ingress, Direction::In);
         return Decision::Leave(Verdict::Pass);
     }
@@ -116,7 +119,8 @@ fn track(s: &mut Session, p: &Packet, flow: &FlowRef) {
         s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
         s.rcv_max = end;
     }
-    if p.seg.has(ACK) && after(p.seg.ack, s.rcv_ack) {
+    // An ack of what was never sent is nobody's of this session.
+    if p.seg.has(ACK) && after(p.seg.ack, s.rcv_ack) && !after(p.seg.ack, s.snd_max) {
         s.rcv_ack = p.seg.ack;
     }
     if p.header.starts_with_timestamps() {

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::ACK;
-use dysco_common::{Counter, EventKind, FlowKey};
+use dysco_common::{Counter, EventKind, FlowKey, FlowRef};
 
 use crate::maps::{self, RULES, Run, Scratch};
 use crate::packet::{Direction, Packet, load_options};
@@ -12,6 +12,18 @@ use crate::packet::{Direction, Packet, load_options};
 /// MSS where the option is absent (RFC 9293, 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
+
+/// Is this the five-tuple of a changed session that lives? The proxy's kernel
+/// may use the port of a socket it lost again; the far end's socket would
+/// answer with a reset, and its entry would be gone.
+#[inline(always)]
+pub fn would_usurp(flow: Option<FlowRef>) -> bool {
+    let Some(s) = flow.and_then(|f| maps::session(f.slot)) else {
+        return false;
+    };
+    let changed = s.state == State::TwoPaths as u32 || s.state == State::NewPath as u32;
+    changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
+}
 
 /// Does the configuration ask for this session? Rules are held against the end
 /// that is being opened to.

@@ -9,6 +9,8 @@ const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
+/// The longest headers that are looked at.
+const HEADERS: usize = ETH_LEN + IPV6_LEN + 60;
 const IPPROTO_TCP: u8 = 6;
 /// More-fragments flag and fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
@@ -86,6 +88,15 @@ pub fn place<T>(ctx: &TcContext, off: usize) -> Option<*mut T> {
 /// tags. Such packets are never changed.
 #[inline(always)]
 pub fn parse(ctx: &TcContext, dir: Direction, p: &mut Packet) -> Option<()> {
+    // Some drivers leave headers in page fragments.
+    let linear = ctx.data_end() - ctx.data();
+    if linear < HEADERS && linear < ctx.len() as usize {
+        let _ = ctx.pull_data(if ctx.len() < HEADERS as u32 {
+            ctx.len()
+        } else {
+            HEADERS as u32
+        });
+    }
     let ethertype = u16::from_be(at::<u16>(ctx, 12)?);
     let ip_len = match ethertype {
         ETH_P_IP => {

@@ -168,7 +168,8 @@ fn a_peer_without_a_daemon_is_refused_and_says_so() -> Result<()> {
 #[test]
 fn a_new_path_that_drops_packets_is_refused_and_says_so() -> Result<()> {
     let w = World::new(Lab::builder("dropping"), Family::V4)?;
-    w.lab.add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
+    w.lab
+        .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
     refused(w, 1, "no answer to a SYN")
 }
 

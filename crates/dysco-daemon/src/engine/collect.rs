@@ -19,19 +19,37 @@ const UNANSWERED: Duration = Duration::from_secs(135);
 /// Which slots end when.
 #[derive(Default)]
 pub(super) struct Collector {
-    ending: HashMap<u32, (u64, Instant)>,
+    ending: HashMap<u32, Ending>,
+}
+
+/// A slot whose session has ended, by all that was seen.
+#[derive(Clone, Copy)]
+struct Ending {
+    created_ns: u64,
+    due: Instant,
+    /// What moves while the session still does.
+    activity: (u32, u32, u32),
+}
+
+impl Ending {
+    fn new(s: &Session, due: Instant) -> Ending {
+        Ending {
+            created_ns: s.created_ns,
+            due,
+            activity: (s.new_packets, s.snd_max, s.snd_ack),
+        }
+    }
 }
 
 impl Collector {
     /// A slot's session has lost its socket: its time is over.
-    pub fn abandoned(&mut self, slot: u32, created_ns: u64) {
-        self.ending.insert(slot, (created_ns, Instant::now()));
+    pub fn abandoned(&mut self, slot: u32, s: &Session) {
+        self.ending.insert(slot, Ending::new(s, Instant::now()));
     }
 
     /// A slot became a tombstone.
-    pub fn entombed(&mut self, slot: u32, created_ns: u64) {
-        self.ending
-            .insert(slot, (created_ns, Instant::now() + TWO_MSL));
+    pub fn entombed(&mut self, slot: u32, s: &Session) {
+        self.ending.insert(slot, Ending::new(s, Instant::now() + TWO_MSL));
     }
 }
 
@@ -67,17 +85,23 @@ impl Engine {
         let boot = boot_time();
         for (slot, s) in self.agent.sessions() {
             let known = self.collector.ending.get(&slot).copied();
-            let known = known.filter(|(created, _)| *created == s.created_ns);
-            let due = match (known, linger(&s, boot)) {
-                (Some((_, at)), _) => at,
-                (None, Some(linger)) => now + linger,
+            let known = known.filter(|e| e.created_ns == s.created_ns);
+            let ending = match (known, linger(&s, boot)) {
+                (Some(ending), _) => ending,
+                (None, Some(linger)) => Ending::new(&s, now + linger),
                 (None, None) => {
                     self.collector.ending.remove(&slot);
                     continue;
                 }
             };
-            self.collector.ending.insert(slot, (s.created_ns, due));
-            if due <= now {
+            self.collector.ending.insert(slot, ending);
+            if ending.due > now {
+                continue;
+            }
+            if self.still_needed(slot, &s, &ending) {
+                let again = Ending::new(&s, now + TWO_MSL);
+                self.collector.ending.insert(slot, again);
+            } else {
                 self.collect(slot, &s);
             }
         }
@@ -86,6 +110,18 @@ impl Engine {
 }
 
 impl Engine {
+    /// A FIN that was seen may not have arrived, and a reset may have been
+    /// nobody's: without its entry a changed session that lives would meet no
+    /// socket. It goes when nothing of it moves and its socket is gone.
+    fn still_needed(&self, slot: u32, s: &Session, ending: &Ending) -> bool {
+        let changed = matches!(
+            State::from_word(s.state),
+            Some(State::TwoPaths | State::NewPath)
+        );
+        let moves = Ending::new(s, ending.due).activity != ending.activity;
+        changed && (moves || self.sockets.listed(slot, s.created_ns))
+    }
+
     /// Forgets a session, and tells a change that still had it.
     fn collect(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);

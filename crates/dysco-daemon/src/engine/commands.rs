@@ -116,7 +116,8 @@ impl Engine {
     /// The slot of a change's session, if that session still has it.
     pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
         let (slot, created) = self.held.get(&change)?.slot?;
-        (self.agent.session(slot).created_ns == created).then_some(slot)
+        let s = self.agent.session(slot);
+        (s.created_ns == created && s.state != State::Free as u32).then_some(slot)
     }
 
     /// The slot of a session, by whichever of its ends is here, and whether
@@ -419,8 +420,7 @@ impl Engine {
         for sub in [a, b] {
             if let Some(slot) = self.find(sub) {
                 self.agent.tombstone(slot);
-                self.collector
-                    .entombed(slot, self.agent.session(slot).created_ns);
+                self.collector.entombed(slot, &self.agent.session(slot));
             }
         }
         let known = self.held.get(&change).and_then(|h| h.pair);

@@ -87,6 +87,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     config::notify_stopping();
     tracing::info!("stopping; established sessions go on");
+    engine.agent.release_quarantine();
     engine.control.shutdown().await;
     Ok(())
 }
@@ -196,6 +197,7 @@ impl Engine {
         let mut happened = Vec::new();
         loop {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);
+            let turn = self.removals.next_turn();
             let draining = self.held.values().any(|h| h.draining);
             tokio::select! {
                 biased;
@@ -219,6 +221,7 @@ impl Engine {
                     let now = self.now();
                     self.machine.handle_timeout(now);
                 }
+                () = sleep_until(turn) => self.start_waiting(),
                 _ = drain_sweep.tick(), if draining => self.sweep_drains(),
                 _ = sweep.tick() => self.sweep(),
             }

@@ -17,6 +17,10 @@ use crate::proxy::PairEvent;
 
 /// How long after a removal was given up its end is waited for.
 const GRACE: Duration = Duration::from_secs(2);
+/// Removals under way together share the daemons' processors, and each takes
+/// as much longer: they begin one by one, and one that takes longer than this
+/// no longer holds up the next.
+const TURN: Duration = Duration::from_millis(5);
 
 /// All removals that were asked for on this host.
 pub(super) struct Removals {
@@ -66,6 +70,15 @@ impl Removals {
             batches: HashMap::new(),
             next_batch: 0,
         }
+    }
+
+    /// When the next one that waits may begin, if one waits and there is room.
+    pub fn next_turn(&self) -> Option<Instant> {
+        if self.waiting.is_empty() || self.running.len() >= self.concurrency {
+            return None;
+        }
+        let begun = self.running.values().map(|r| r.begun).max();
+        Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
     fn knows(&self, subsession: &Subsession) -> bool {
@@ -243,8 +256,10 @@ impl Engine {
         self.start_waiting();
     }
 
-    fn start_waiting(&mut self) {
-        while self.removals.running.len() < self.removals.concurrency {
+    /// Begins the next of those that wait, if its turn has come.
+    pub(super) fn start_waiting(&mut self) {
+        let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
+        while its_turn(&self.removals) {
             let Some(task) = self.removals.waiting.pop_front() else {
                 break;
             };
@@ -360,6 +375,9 @@ impl Engine {
                 self.held.remove(&change);
             }
             return;
+        }
+        if progress.is_end() {
+            self.held.remove(&change);
         }
         let Some(running) = self.removals.running.get_mut(&change) else {
             return;

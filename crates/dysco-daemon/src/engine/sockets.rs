@@ -15,12 +15,23 @@ const EVERY: Duration = Duration::from_secs(30);
 /// A session younger than this may not have its socket listed yet.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// What the last look missed.
+/// What the last look found.
 #[derive(Default)]
 pub(super) struct Sockets {
     last: Option<Instant>,
-    /// Slots and sessions without a socket, the last time.
+    /// Slots and sessions that had a socket, some time. Others never do: where
+    /// addresses are translated, or the socket is in another namespace.
+    seen: HashSet<(u32, u64)>,
+    /// Those of them without one, the last time.
     missing: HashSet<(u32, u64)>,
+}
+
+impl Sockets {
+    /// Had this session a socket when it was last looked?
+    pub fn listed(&self, slot: u32, created_ns: u64) -> bool {
+        let session = (slot, created_ns);
+        self.seen.contains(&session) && !self.missing.contains(&session)
+    }
 }
 
 impl Engine {
@@ -37,21 +48,33 @@ impl Engine {
         let now = collect::boot_time();
         let local =
             |s: &dysco_common::Session| self.config.host.addresses.contains(&s.key.local.ip());
-        let mut missing = HashSet::new();
+        let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
         for (slot, s) in self.agent.sessions() {
+            let session = (slot, s.created_ns);
             let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
             let ours = matches!(
                 State::from_word(s.state),
                 Some(State::Tracked | State::NewPath)
             );
-            if ours && age > YOUNG && local(&s) && !open.contains(&s.key) {
-                missing.insert((slot, s.created_ns));
+            if !ours || age < YOUNG || !local(&s) {
+                continue;
+            }
+            let listed = open.contains(&s.key);
+            if listed || self.sockets.seen.contains(&session) {
+                seen.insert(session);
+            }
+            if !listed && seen.contains(&session) {
+                missing.insert(session);
             }
         }
         for (slot, created) in self.sockets.missing.intersection(&missing) {
-            self.collector.abandoned(*slot, *created);
+            let s = self.agent.session(*slot);
+            if s.created_ns == *created {
+                self.collector.abandoned(*slot, &s);
+            }
         }
         self.sockets.missing = missing;
+        self.sockets.seen = seen;
     }
 }
 
