@@ -174,6 +174,20 @@ fn a_new_path_that_drops_packets_is_refused_and_says_so() -> Result<()> {
 }
 
 #[test]
+fn a_new_path_too_narrow_for_full_segments_is_refused() -> Result<()> {
+    for direction in [
+        "ip saddr 10.0.1.1 ip daddr 10.0.3.1",
+        "ip saddr 10.0.3.1 ip daddr 10.0.1.1",
+    ] {
+        let w = World::new(Lab::builder("narrow"), Family::V4)?;
+        w.lab
+            .add_rule(&format!("{direction} meta l4proto tcp meta length > 1200 drop"))?;
+        refused(w, 1, "no answer to a SYN")?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_slow_reader_loses_its_proxy_too() -> Result<()> {
     let w = World::new(Lab::builder("slow"), Family::V4)?;
     let group = w.open(2, &Plan::default())?;

@@ -49,7 +49,8 @@ impl Collector {
 
     /// A slot became a tombstone.
     pub fn entombed(&mut self, slot: u32, s: &Session) {
-        self.ending.insert(slot, Ending::new(s, Instant::now() + TWO_MSL));
+        self.ending
+            .insert(slot, Ending::new(s, Instant::now() + TWO_MSL));
     }
 }
 

@@ -140,21 +140,30 @@ fn syn(s: &Session, key: &FlowKey) -> Vec<u8> {
     }
     // Twenty bytes at most, of forty.
     let _ = tcp.set_options(&options);
+    // As long as the longest segment that will come, and comes back so: a path
+    // too narrow for that is refused, since no router's word about it would
+    // find its socket. The MSS counts neither header (RFC 6691).
+    let options = tcp.header_len() - TcpHeader::MIN_LEN;
+    let longest = usize::from(s.local.mss.min(s.remote.mss)).saturating_sub(options);
     match (key.local().ip(), key.remote().ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            packet(PacketBuilder::ipv4(from.octets(), to.octets(), HOP_LIMIT).tcp_header(tcp))
-        }
+        (IpAddr::V4(from), IpAddr::V4(to)) => packet(
+            PacketBuilder::ipv4(from.octets(), to.octets(), HOP_LIMIT).tcp_header(tcp),
+            longest,
+        ),
         (from, to) => {
             let octets = |ip: IpAddr| dysco_common::Addr::from(ip).0;
-            packet(PacketBuilder::ipv6(octets(from), octets(to), HOP_LIMIT).tcp_header(tcp))
+            packet(
+                PacketBuilder::ipv6(octets(from), octets(to), HOP_LIMIT).tcp_header(tcp),
+                longest,
+            )
         }
     }
 }
 
-fn packet(builder: PacketBuilderStep<TcpHeader>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(builder.size(0));
+fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(builder.size(payload));
     // Writing into a vector does not fail; an empty packet is not sent.
-    if builder.write(&mut bytes, &[]).is_err() {
+    if builder.write(&mut bytes, &vec![0; payload]).is_err() {
         bytes.clear();
     }
     bytes
