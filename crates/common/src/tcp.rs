@@ -184,7 +184,7 @@ impl Header {
     #[inline(always)]
     pub fn raw(&self, i: usize) -> u32 {
         const { assert!(align_of::<Header>() >= 4) };
-        assert!(i % 4 == 0 && i + 4 <= 64);
+        assert!(i.is_multiple_of(4) && i + 4 <= 64);
         // SAFETY: in bounds and aligned, by the line above. Read as a word since
         // LLVM makes four loads of four bytes, which the stack has no room for.
         unsafe { *self.0.as_ptr().add(i).cast::<u32>() }
@@ -197,7 +197,7 @@ impl Header {
 
     #[inline(always)]
     fn set_word(&mut self, i: usize, v: u32) {
-        assert!(i % 4 == 0 && i + 4 <= 64);
+        assert!(i.is_multiple_of(4) && i + 4 <= 64);
         // SAFETY: in bounds and aligned, as in `raw`.
         unsafe { *self.0.as_mut_ptr().add(i).cast::<u32>() = v.to_be() }
     }

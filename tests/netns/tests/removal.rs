@@ -72,7 +72,7 @@ fn with_five_percent_loss() -> Result<()> {
 
 /// An option that one host does not have.
 fn without(role: Role, change: impl Fn(HostOptions) -> HostOptions) -> Builder {
-    Lab::builder("options").host(role, |h| change(h))
+    Lab::builder("options").host(role, change)
 }
 
 #[test]
@@ -180,8 +180,9 @@ fn a_new_path_too_narrow_for_full_segments_is_refused() -> Result<()> {
         "ip saddr 10.0.3.1 ip daddr 10.0.1.1",
     ] {
         let w = World::new(Lab::builder("narrow"), Family::V4)?;
-        w.lab
-            .add_rule(&format!("{direction} meta l4proto tcp meta length > 1200 drop"))?;
+        w.lab.add_rule(&format!(
+            "{direction} meta l4proto tcp meta length > 1200 drop"
+        ))?;
         refused(w, 1, "no answer to a SYN")?;
     }
     Ok(())

@@ -25,7 +25,7 @@ fn opt() -> impl Strategy<Value = Opt> {
 fn options() -> impl Strategy<Value = Vec<u8>> {
     let list = (vec(opt(), 0..8), 0u8..2).prop_map(|(list, pad)| {
         let mut b = serialize(&list);
-        while b.len() % 4 != 0 {
+        while !b.len().is_multiple_of(4) {
             b.push(1 - pad);
         }
         b.truncate(40);

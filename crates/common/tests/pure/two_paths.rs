@@ -126,6 +126,21 @@ fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
     );
 }
 
+/// Nobody else would answer it: the proxy has all of the old path acknowledged.
+#[test]
+fn a_probe_keeps_its_number_once_the_far_end_has_all() {
+    let mut s = cut();
+    let probe = segment(CUT_OUT - 1, 6000, 0, ACK);
+    (s.two.edge_set, s.far_ack) = (1, CUT_OUT - 1);
+    assert_eq!(two_paths::outgoing(&s, &probe).seq, CUT_OUT);
+    s.far_ack = CUT_OUT;
+    assert_eq!(two_paths::outgoing(&s, &probe).seq, CUT_OUT - 1);
+    // One of the old path's data goes there too, drained or not.
+    (s.two.drained, s.two.old_ack_set, s.old_ack) = (1, 1, 4500);
+    let copy = two_paths::outgoing(&s, &probe).copy.unwrap();
+    assert_eq!((copy.path, copy.seq), (Path::Old, CUT_OUT - 1));
+}
+
 #[test]
 fn an_ack_on_data_is_copied_only_where_it_is_news() {
     let mut s = cut();
@@ -207,6 +222,51 @@ fn the_proxys_own_end_is_not_the_sessions() {
     (done.rcv_ack, done.rcv_max) = (CUT_OUT, CUT_IN);
     assert!(two_paths::proxy_ends(&done, &rst));
     assert_eq!(two_paths::old_incoming(&done, &rst, 0), OldIncoming::Drop);
+}
+
+/// Of bytes from the cutoff on, which it got in a segment across it.
+#[test]
+fn the_proxy_is_not_believed_past_the_cutoff() {
+    let mut s = cut();
+    let past = segment(4000, CUT_OUT + 50, 0, ACK);
+    let delivered = |s: &Session| match two_paths::old_incoming(s, &past, 0) {
+        OldIncoming::Deliver { ack, .. } => ack,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(delivered(&s), CUT_OUT);
+    assert_eq!(delivered(&session()), CUT_OUT + 50);
+    s.rcv_ack = CUT_OUT + 50;
+    let raised = two_paths::new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
+    assert_eq!(raised.ack, CUT_OUT);
+}
+
+#[test]
+fn a_reset_before_all_is_acknowledged_is_real() {
+    let mut s = cut();
+    (s.rcv_ack, s.rcv_max) = (CUT_OUT - 1, CUT_IN);
+    assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
+    (s.rcv_ack, s.rcv_max) = (CUT_OUT, CUT_IN - 1);
+    assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
+}
+
+#[test]
+fn without_ack_nothing_is_acknowledged() {
+    let s = cut();
+    for seq in [CUT_OUT - 10, CUT_OUT] {
+        assert_eq!(
+            two_paths::outgoing(&s, &segment(seq, 6000, 10, 0)).copy,
+            None
+        );
+    }
+}
+
+/// A window of nothing would be taken for the far end's.
+#[test]
+fn a_raised_pure_ack_needs_room() {
+    let mut s = cut();
+    s.rcv_ack = CUT_OUT;
+    let shut = two_paths::new_incoming(&s, &segment(CUT_IN, 800, 0, ACK), 0);
+    assert_eq!((shut.deliver, shut.window), (false, 0));
 }
 
 #[test]
@@ -329,7 +389,9 @@ proptest! {
         if s.two.cut_set == 0 {
             prop_assert_eq!((out.path, out.copy), (Path::Old, None));
         } else if seg.flags & RST == 0 {
-            if out.path == Path::New {
+            // Probes may be, once the far end has all that is before it.
+            let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
+            if out.path == Path::New && (seg.span() > 0 || !far_has_old) {
                 prop_assert!(!before(out.seq, s.cut_out));
             }
             if let Some(copy) = out.copy.filter(|c| c.path == Path::New) {

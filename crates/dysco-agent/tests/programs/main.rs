@@ -2,6 +2,8 @@
 //! expected is built by another library, checksums included, and compared byte
 //! by byte.
 
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
 mod bench;
 mod frame;
 mod learn;

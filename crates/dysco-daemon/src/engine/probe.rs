@@ -84,7 +84,7 @@ impl Engine {
             .held
             .iter_mut()
             .map(|(c, h)| (*c, h))
-            .find(|(_, h)| here(&h));
+            .find(|(_, h)| here(h));
         let Some((change, held)) = found else { return };
         held.opened = true;
         if let Some(probe) = held.probe.take() {
