@@ -20,6 +20,9 @@ const IPPROTO_TCP: u32 = 6;
 /// Offset of the checksum in the TCP header.
 const CHECK: usize = 16;
 
+/// A difference of sums that are the same, folded.
+const NOTHING: u64 = 0xffff_ffff;
+
 /// The packet could not be changed as a whole and must be dropped.
 struct Failed;
 
@@ -92,6 +95,9 @@ fn fix_checksum(ctx: &TcContext, l4: usize, pseudo: u64, header: u64) -> Result<
     if pseudo != 0 {
         ctx.l4_csum_replace(l4 + CHECK, 0, fold32(pseudo), BPF_F_PSEUDO_HDR as u64)
             .map_err(|_| Failed)?;
+    }
+    if header == NOTHING {
+        return Ok(());
     }
     ctx.l4_csum_replace(l4 + CHECK, 0, header, 0)
         .map_err(|_| Failed)

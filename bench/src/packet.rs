@@ -1,0 +1,191 @@
+//! What a packet costs in the programs: nanoseconds a run, by
+//! BPF_PROG_TEST_RUN, the path through the stack left out.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, HashMap};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader, Pod};
+use dysco_common::{FlowKey, FlowRef, Path, Session, State, Translation};
+use serde::Serialize;
+
+/// Runs of a case at a time, and how often; the quickest time counts.
+const REPEAT: u32 = 200_000;
+const TIMES: u32 = 5;
+
+/// One case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Case {
+    /// What was done with the packet.
+    pub name: &'static str,
+    /// Nanoseconds a packet.
+    pub ns: f64,
+}
+
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct Plain<T>(T);
+// SAFETY: integers in `repr(C)`.
+unsafe impl Pod for Plain<FlowKey> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<FlowRef> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Session> {}
+
+const TRANSLATION: Translation = Translation {
+    seq_out: 0x1234_5678,
+    seq_in: 0x8765_4321,
+    ts_out: 1000,
+    ts_in: 2000,
+    wscale_local: 7,
+    wscale_local_far: 7,
+    wscale_remote_far: 7,
+    wscale_remote: 7,
+    flags: 0,
+};
+
+const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+const SACK: &[u8] = &[
+    1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
+];
+
+/// All cases, one after the other.
+pub fn measure() -> Result<Vec<Case>> {
+    let identity = Translation::default();
+    let (tracked, new) = (State::Tracked, State::NewPath);
+    [
+        ("not_tcp", None, tracked, identity, TIMESTAMPS, 17, 0),
+        ("untracked", None, tracked, identity, TIMESTAMPS, 6, 0),
+        (
+            "tracked",
+            Some(Path::Old),
+            tracked,
+            identity,
+            TIMESTAMPS,
+            6,
+            0,
+        ),
+        (
+            "translated_in",
+            Some(Path::New),
+            new,
+            TRANSLATION,
+            TIMESTAMPS,
+            6,
+            0,
+        ),
+        (
+            "translated_in_1400_bytes",
+            Some(Path::New),
+            new,
+            TRANSLATION,
+            TIMESTAMPS,
+            6,
+            1400,
+        ),
+        (
+            "translated_in_sack",
+            Some(Path::New),
+            new,
+            TRANSLATION,
+            SACK,
+            6,
+            0,
+        ),
+        (
+            "identity_in",
+            Some(Path::New),
+            new,
+            identity,
+            TIMESTAMPS,
+            6,
+            0,
+        ),
+        (
+            "identity_in_sack",
+            Some(Path::New),
+            new,
+            identity,
+            SACK,
+            6,
+            0,
+        ),
+    ]
+    .into_iter()
+    .map(
+        |(name, path, state, translation, options, protocol, payload)| {
+            let frame = frame(options, protocol, payload);
+            let ns = run(path, state, translation, &frame)
+                .with_context(|| format!("failed to measure {name}"))?;
+            Ok(Case { name, ns })
+        },
+    )
+    .collect()
+}
+
+/// Each run sees the packet as the last one left it, so the session's two
+/// five-tuples are the same: what is translated belongs to it again.
+fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8]) -> Result<f64> {
+    let mut ebpf = EbpfLoader::new()
+        .map_max_entries("FLOWS", 16)
+        .map_max_entries("SESSIONS", 16)
+        .map_max_entries("FREE", 16)
+        .load(dysco_agent::object())?;
+    let key = FlowKey::new(([10, 0, 0, 1], 4000).into(), ([10, 0, 0, 2], 80).into());
+    if let Some(path) = path {
+        let mut flows: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> =
+            ebpf.map_mut("FLOWS").context("no flow map")?.try_into()?;
+        let path = path as u32;
+        flows.insert(Plain(key), Plain(FlowRef { slot: 1, path }), 0)?;
+    }
+    let mut sessions: Array<_, Plain<Session>> = ebpf
+        .map_mut("SESSIONS")
+        .context("no session map")?
+        .try_into()?;
+    let session = Session {
+        state: state as u32,
+        key,
+        path: key,
+        ifindex: 1,
+        translation,
+        ..Session::default()
+    };
+    sessions.set(1, Plain(session), 0)?;
+    let program = ingress(&mut ebpf)?;
+    program.load()?;
+    let mut best = Duration::MAX;
+    for _ in 0..TIMES {
+        let result = program.test_run(TestRunOptions {
+            data_in: Some(frame),
+            repeat: REPEAT,
+            ..TestRunOptions::default()
+        })?;
+        best = best.min(result.duration);
+    }
+    Ok(best.as_nanos() as f64)
+}
+
+fn ingress(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {
+    Ok(ebpf
+        .program_mut("dysco_ingress")
+        .context("no program")?
+        .try_into()?)
+}
+
+/// A frame from 10.0.0.2:80 to 10.0.0.1:4000. Its checksums are nobody's
+/// business: the programs only change them.
+fn frame(options: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
+    let tcp = 20 + options.len();
+    let len = (20 + tcp + payload) as u16;
+    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    f.extend(len.to_be_bytes());
+    f.extend([0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+    f.extend(80u16.to_be_bytes());
+    f.extend(4000u16.to_be_bytes());
+    f.extend([0, 0, 0, 1, 0, 0, 0, 1]);
+    f.extend([(tcp as u8 / 4) << 4, 16, 1, 0, 0, 0, 0, 0]);
+    f.extend(options);
+    f.resize(f.len() + payload, 0);
+    f
+}
