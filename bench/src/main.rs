@@ -7,6 +7,7 @@ mod bulk;
 mod figure;
 mod machine;
 mod memory;
+mod packet;
 mod pair;
 mod ping;
 mod record;
@@ -18,7 +19,7 @@ mod traffic;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-use figure::Figure;
+use figure::{Figure, Goal};
 use record::Record;
 
 /// Measures every published figure again.
@@ -78,6 +79,11 @@ const BENCHES: &[Bench] = &[
         run: removal::run,
     },
     Bench {
+        name: "packet",
+        about: "a packet in the programs themselves",
+        run: packets,
+    },
+    Bench {
         name: "memory",
         about: "map memory of a session",
         run: memory::run,
@@ -116,6 +122,16 @@ fn main() -> Result<()> {
         println!("raw results: {}", file.display());
     }
     Ok(())
+}
+
+/// The whole program's run on a packet that it translates, beside others.
+fn packets(_: &Effort) -> Result<Vec<Figure>> {
+    let cases = packet::measure()?;
+    let translated = cases.iter().find(|case| case.name == "translated_in");
+    let ns = translated.context("no packet was translated")?.ns;
+    let figure = Figure::new("translate_ns", "ns", ns).goal(Goal::AtMost(100.0));
+    let aside = |figure: Figure, case: &packet::Case| figure.aside(case.name, case.ns);
+    Ok(vec![cases.iter().fold(figure, aside)])
 }
 
 fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
