@@ -1,0 +1,73 @@
+//! Settings that other tests leave as they are: how programs are attached, and
+//! removals that nobody asks for.
+
+mod world;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+use world::{DECLARED, World};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
+
+/// Until the proxy of the only session has left.
+fn wait_removed(w: &World) -> Result<()> {
+    wait::until("a removed session", LIMIT, || {
+        let status = w.fleet.json(&w.lab.client, &["status"]).ok()?;
+        (status["sessions"]["removed"] == 1).then_some(())
+    })
+}
+
+#[test]
+fn clsact_does_as_well_and_is_replaced_under_traffic() -> Result<()> {
+    let config = format!("[data_plane]\nattach = \"clsact\"\n\n{DECLARED}");
+    let mut w = World::with(Lab::builder("clsact"), Family::V4, &ALL, &config, |c| c)?;
+    let group = w.open(2, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    w.remove_all_of(2)?;
+    for (role, daemon) in &mut w.daemons {
+        daemon.process.kill()?;
+        let file = w.fleet.prepare(&w.lab, *role, &config)?;
+        *daemon = w.fleet.restart(&w.lab, *role, &file)?;
+        group.wait_progress(1 << 20)?;
+    }
+    let filters = w
+        .lab
+        .client
+        .output("tc", &["filter", "show", "dev", "eth0", "egress"])?;
+    assert_eq!(filters.matches("name dysco_egress").count(), 1, "{filters}");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn an_automatic_removal_needs_no_request() -> Result<()> {
+    let config = format!("[removal]\nautomatic = true\n\n{DECLARED}");
+    let w = World::with(Lab::builder("automatic"), Family::V4, &ALL, &config, |c| c)?;
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    wait_removed(&w)?;
+    group.wait_progress(4 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn a_listener_that_shall_keep_its_proxy_does() -> Result<()> {
+    let config =
+        "[removal]\nautomatic = true\n\n[[listener]]\naddress = \":8080\"\ntransparent = false\n";
+    let w = World::with(Lab::builder("kept"), Family::V4, &ALL, config, |c| c)?;
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(8 << 20)?;
+    let done = w.remove_all()?;
+    assert_eq!(done["summary"]["refused"], 1, "{done:#}");
+    let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("transparent = false"), "{done:#}");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
