@@ -3,7 +3,7 @@
 
 use dysco_common::Path;
 use dysco_common::seq::{after, before, max};
-use dysco_common::session::{Life, Offer, Session, Translation, Two};
+use dysco_common::session::{Session, Two};
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
 use dysco_common::two_paths::{self, OldIncoming};
 use proptest::collection::vec;
@@ -14,32 +14,15 @@ const CUT_IN: u32 = 5000;
 
 fn session() -> Session {
     Session {
-        created_ns: 0,
-        bytes_out: 0,
-        bytes_in: 0,
         state: 3,
-        life: Life::default(),
         snd_max: CUT_OUT,
         snd_ack: 4000,
         rcv_max: 4500,
         rcv_ack: 900,
-        tsval_out: 0,
-        tsval_in: 0,
-        local: Offer::default(),
-        remote: Offer::default(),
-        key: Default::default(),
-        path: Default::default(),
         ifindex: 1,
-        translation: Translation::default(),
-        two: Two::default(),
         cut_out: CUT_OUT,
         cut_in: CUT_IN,
-        clamp: 0,
-        edge: 0,
-        far_ack: 0,
-        old_ack: 0,
-        new_ack: 0,
-        new_packets: 0,
+        ..Session::default()
     }
 }
 
@@ -220,8 +203,28 @@ fn the_proxys_own_end_is_not_the_sessions() {
     );
     let mut done = cut();
     (done.rcv_ack, done.rcv_max) = (CUT_OUT, CUT_IN);
+    done.two.drained = 1;
+    assert!(
+        !two_paths::proxy_ends(&done, &rst),
+        "the highest byte is here, but there may be a hole before it"
+    );
+    done.two.drained = 1;
     assert!(two_paths::proxy_ends(&done, &rst));
     assert_eq!(two_paths::old_incoming(&done, &rst, 0), OldIncoming::Drop);
+}
+
+/// An anchor whose daemon died before it was told the cutoff knows where the
+/// new path's data begins.
+#[test]
+fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
+    let mut s = session();
+    s.two.cut_set = 1;
+    let fin = segment(CUT_IN, 900, 0, ACK | FIN);
+    assert!(!two_paths::proxy_ends(&s, &fin), "nothing heard yet");
+    (s.two.new_data, s.new_low) = (1, CUT_IN);
+    assert!(two_paths::proxy_ends(&s, &fin));
+    let before = segment(CUT_IN - 1, 900, 0, ACK | FIN);
+    assert!(!two_paths::proxy_ends(&s, &before));
 }
 
 /// Of bytes from the cutoff on, which it got in a segment across it.
@@ -244,8 +247,10 @@ fn the_proxy_is_not_believed_past_the_cutoff() {
 fn a_reset_before_all_is_acknowledged_is_real() {
     let mut s = cut();
     (s.rcv_ack, s.rcv_max) = (CUT_OUT - 1, CUT_IN);
+    s.two.drained = 1;
     assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
     (s.rcv_ack, s.rcv_max) = (CUT_OUT, CUT_IN - 1);
+    s.two.drained = 0;
     assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
 }
 
@@ -350,7 +355,7 @@ prop_compose! {
         let [a, b, c, d, e, f] = flags;
         s.two = Two {
             cut_armed: a, cut_set: a, cut_in_set: b, drained: c, new_heard: d,
-            edge_set: d, old_ack_set: e, new_ack_set: f,
+            edge_set: d, old_ack_set: e, new_ack_set: f, ..Two::default()
         };
         s.clamp = clamp;
         s

@@ -375,7 +375,10 @@ fn the_proxys_own_end_is_not_delivered() {
         assert_eq!(p.session(SLOT).life.fin_in, 1);
 
         let mut p = cut(&net);
-        p.change(|s| (s.rcv_ack, s.rcv_max) = (SENT, CUT_IN));
+        p.change(|s| {
+            (s.rcv_ack, s.rcv_max) = (SENT, CUT_IN);
+            s.two.drained = 1;
+        });
         let rst = Frame {
             seq: CUT_IN,
             flags: RST,
