@@ -174,6 +174,9 @@ pub struct Session {
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
+    /// Lowest number of data received on the new path, once `new_data` is set:
+    /// what the cutoff is taken for until the far anchor has told it.
+    pub new_low: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,
     /// Highest ack that went to the new path.
@@ -235,4 +238,8 @@ pub struct Two {
     pub old_ack_set: u8,
     /// `new_ack` is valid.
     pub new_ack_set: u8,
+    /// `new_low` is valid.
+    pub new_data: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
 }

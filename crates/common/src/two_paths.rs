@@ -165,13 +165,19 @@ pub enum OldIncoming {
 /// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
 #[inline(always)]
 pub fn proxy_ends(s: &Session, seg: &Segment) -> bool {
-    if s.two.cut_in_set == 0 {
-        return false;
-    }
     if seg.has(RST) {
-        return s.two.cut_set != 0 && !before(s.rcv_ack, s.cut_out) && !before(s.rcv_max, s.cut_in);
+        // What the highest number seen says is not enough: there may be a hole.
+        return s.two.cut_set & s.two.drained != 0 && !before(s.rcv_ack, s.cut_out);
     }
-    seg.has(FIN) && !before(seg.seq.wrapping_add(seg.len), s.cut_in)
+    let fin_at = seg.seq.wrapping_add(seg.len);
+    let cut_in = if s.two.cut_in_set != 0 {
+        s.cut_in
+    } else if s.two.new_data != 0 {
+        s.new_low
+    } else {
+        return false;
+    };
+    seg.has(FIN) && !before(fin_at, cut_in)
 }
 
 /// The window of `bytes` as sent under a scale.

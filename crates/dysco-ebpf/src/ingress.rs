@@ -1,7 +1,7 @@
 //! Packets for the local end, on their way in.
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::after;
+use dysco_common::seq::{after, before};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, OldIncoming};
@@ -216,6 +216,10 @@ fn from_new_path(
         };
         let judged = two_paths::new_incoming(s, &seg, s.remote_wscale());
         s.two.new_heard = 1;
+        if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
+            s.new_low = seg.seq;
+            s.two.new_data = 1;
+        }
         if seg.has(ACK) && !seg.has(RST) {
             s.edge = judged.edge;
             s.far_ack = judged.far_ack;
