@@ -17,6 +17,7 @@ fn a_thousand_sessions_at_once_under_load() -> Result<()> {
     let plan = Plan {
         rate: Some(4_000),
         write: 1_000,
+        after_close: 2_000,
         ..Plan::default()
     };
     let group = w.open(MANY, &plan)?;
