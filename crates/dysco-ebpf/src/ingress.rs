@@ -230,6 +230,13 @@ fn from_new_path(
         }
         e.ack = judged.ack;
         e.window = judged.window;
+        // The far end echoes the proxy's clock until it has all of the old
+        // path. Turned into this end's it lags by the lead of the new path's,
+        // and this end would take each of its time-outs for a spurious one
+        // (RFC 3522) and forget what it has to repeat.
+        if s.two.cut_set != 0 && !after(e.ack, s.cut_out) && p.header.starts_with_timestamps() {
+            e.tsecr_add = s.tsval_out.wrapping_sub(p.header.timestamps().1);
+        }
         if judged.strip_sack {
             e.strip |= edit::SACK;
         }

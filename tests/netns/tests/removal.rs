@@ -18,7 +18,9 @@ fn busy_in(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
     let group = w.open(count, plan)?;
     group.run();
     group.wait_progress(progress)?;
-    w.remove_all_of(count)?;
+    // What the proxy holds drains slowly where packets are lost.
+    let done = w.remove(&["--all", "--timeout", "120s"])?;
+    assert_eq!(done["summary"]["removed"], count, "{done:#}\n{}", w.state());
     let before = w.lab.proxy_packets()?;
     group.wait_progress(2 * progress)?;
     let after = w.lab.proxy_packets()?;
@@ -280,17 +282,4 @@ fn the_client_resets() -> Result<()> {
 #[test]
 fn the_server_resets() -> Result<()> {
     closing(Close::Reset(Side::Server))
-}
-
-#[test]
-fn proxy_protocol_makes_a_delta() -> Result<()> {
-    // send-proxy-v2 adds 28 bytes that the server's program must strip: the
-    // harness's server does not, so HAProxy strips them behind it.
-    let roles = [Role::Client, Role::Proxy, Role::Server];
-    let w = World::with(Lab::builder("delta"), Family::V4, &roles, "", |c| {
-        c.server_words("send-proxy-v2")
-    })?;
-    let group = w.open(1, &Plan::default());
-    drop(group);
-    w.finish()
 }

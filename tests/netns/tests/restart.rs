@@ -122,8 +122,8 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
     ensure!(missed.as_u64() > Some(0), "{missed}");
     let known = w.sessions(Role::Proxy)?;
     let listed = |l: &String| known.iter().any(|s| s["remote"] == l.as_str());
-    let locals = more.locals().into_iter().map(|l| l.to_string());
-    let missed = locals.filter(|l| !listed(l)).next_back();
+    let mut locals = more.locals().into_iter().map(|l| l.to_string());
+    let missed = locals.rfind(|l| !listed(l));
     let name = format!("{}>{}", w.listen(), missed.context("all are tracked")?);
     let words = ["remove-middlebox", "self", "--wait", "--session", &name];
     let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
