@@ -23,6 +23,11 @@ fn a_thousand_sessions_at_once_under_load() -> Result<()> {
     let group = w.open(MANY, &plan)?;
     group.run();
     group.wait_progress(3_000)?;
+    // A session is known once its proxy has spliced it.
+    dysco_netns::wait::until("all pairs", std::time::Duration::from_secs(60), || {
+        let status = w.fleet.json(&w.lab.proxy, &["status"]).ok()?;
+        (status["pairs"] == MANY).then_some(())
+    })?;
     w.remove_all_of(MANY)?;
     let before = w.lab.proxy_packets()?;
     group.wait_progress(4_000)?;
