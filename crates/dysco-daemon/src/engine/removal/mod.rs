@@ -1,19 +1,20 @@
 //! Removals as operators ask for them: many sessions at once, a few changes at
 //! a time, one report each.
 
+mod candidates;
+mod report;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::{Engine, commands};
-use crate::api::{
-    Failure, FailureCode, HostName, Outcome, RemovalReport, Remove, Reply, SessionId, SessionName,
-    Summary,
-};
+use super::Engine;
+use crate::api::{Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
 use crate::protocol::{ChangeId, Phase, Progress, Reason, Report, Role, Subsession};
 use crate::proxy::PairEvent;
+use report::{kind_of, words};
 
 /// How long after a removal was given up its end is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -99,133 +100,6 @@ impl Engine {
                 let _ = replies.try_send(Reply::Error(failure));
             }
         }
-    }
-
-    /// The sessions that a request is about, and those of them that cannot be.
-    fn candidates(&self, request: &Remove) -> Result<(Vec<Task>, Vec<RemovalReport>), Failure> {
-        let host = self.resolve(&request.host)?;
-        let timeout = request
-            .timeout_ms
-            .map_or(self.config.removal.timeout, Duration::from_millis);
-        let mut tasks = Vec::new();
-        let mut refused = Vec::new();
-        let all = if request.all {
-            self.sessions_through(host)
-        } else {
-            self.named(&request.sessions)?
-        };
-        for session in all {
-            let task = self.task_of(session, host, timeout)?;
-            let judged = match host {
-                None => self.measurable(&task.subsession).map(|_| ()),
-                Some(_) => Ok(()),
-            };
-            match judged {
-                Ok(()) => tasks.push(task),
-                Err(reason) => refused.push(task.report(
-                    Outcome::Refused,
-                    Some(reason.to_string()),
-                    None,
-                    None,
-                )),
-            }
-        }
-        Ok((tasks, refused))
-    }
-
-    /// `None` for this host.
-    fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
-        let ip = match host {
-            HostName::This => return Ok(None),
-            HostName::Address(ip) => *ip,
-            HostName::Name(name) if *name == self.config.host.name => return Ok(None),
-            HostName::Name(name) => std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), 0))
-                .ok()
-                .and_then(|mut found| found.next())
-                .map(|a| a.ip())
-                .ok_or_else(|| Failure {
-                    code: FailureCode::NotFound,
-                    what: format!("find the host '{name}'"),
-                    why: "its name does not resolve".into(),
-                    mend: "name it by its address".into(),
-                })?,
-        };
-        Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
-    }
-
-    /// Slots of the sessions that a host's middlebox is in, as seen from here.
-    fn sessions_through(&self, host: Option<IpAddr>) -> Vec<u32> {
-        match host {
-            None => self
-                .proxy
-                .pairs()
-                .iter()
-                .filter_map(|p| self.agent.find(&p.a.key))
-                .collect(),
-            Some(ip) => {
-                let through = |s: &dysco_common::Session| {
-                    s.key.remote.ip() == ip && s.state == dysco_common::State::Tracked as u32
-                };
-                let all = self.agent.sessions().into_iter();
-                all.filter(|(_, s)| through(s))
-                    .map(|(slot, _)| slot)
-                    .collect()
-            }
-        }
-    }
-
-    fn named(&self, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
-        names
-            .iter()
-            .map(|name| {
-                self.slot_named(name).ok_or_else(|| Failure {
-                    code: FailureCode::NotFound,
-                    what: format!("find the session '{name}'"),
-                    why: "this host has no such session".into(),
-                    mend: "see 'dyscoctl sessions' for those it has".into(),
-                })
-            })
-            .collect()
-    }
-
-    fn task_of(&self, slot: u32, host: Option<IpAddr>, timeout: Duration) -> Result<Task, Failure> {
-        let s = self.agent.session(slot);
-        let opened = s.life.opened_here != 0;
-        let subsession = if opened {
-            commands::opened(&s.key)
-        } else {
-            commands::accepted(&s.key)
-        };
-        Ok(Task {
-            batch: 0,
-            session: self.session_id(slot, &s),
-            local: s.key.local(),
-            remote: s.key.remote(),
-            subsession,
-            ask: host,
-            timeout,
-        })
-    }
-
-    fn dry_run(&self, tasks: &[Task], refused: Vec<RemovalReport>, replies: &mpsc::Sender<Reply>) {
-        let could = tasks
-            .iter()
-            .map(|t| t.report(Outcome::Removed, None, None, None));
-        let reports: Vec<_> = could.chain(refused).collect();
-        let summary = Some(Summary::of(&reports));
-        let _ = replies.try_send(Reply::Accepted {
-            sessions: reports.len(),
-        });
-        let replies = replies.clone();
-        // A client may read slowly; the engine does not wait for it.
-        tokio::spawn(async move {
-            for report in reports {
-                if replies.send(Reply::Removal(report)).await.is_err() {
-                    return;
-                }
-            }
-            let _ = replies.send(Reply::Done { summary }).await;
-        });
     }
 
     fn begin_batch(
@@ -493,70 +367,5 @@ impl Engine {
             });
             self.start_waiting();
         }
-    }
-}
-
-impl Task {
-    fn report(
-        &self,
-        outcome: Outcome,
-        reason: Option<String>,
-        switched: Option<Duration>,
-        closed: Option<Duration>,
-    ) -> RemovalReport {
-        RemovalReport {
-            session: self.session,
-            local: self.local,
-            remote: self.remote,
-            outcome,
-            reason,
-            request_to_switch_us: switched.map(|d| d.as_micros() as u64),
-            request_to_close_us: closed.map(|d| d.as_micros() as u64),
-        }
-    }
-}
-
-impl Running {
-    fn end(&self, progress: Progress) -> RemovalReport {
-        let because = |reason: Reason| match (&self.reason, &self.cancelled) {
-            (Some(better), _) => better.to_string(),
-            (None, Some(_)) if reason == Reason::Cancelled => format!(
-                "it took longer than {} ms and was taken back",
-                self.task.timeout.as_millis()
-            ),
-            (None, _) => reason.to_string(),
-        };
-        match progress {
-            Progress::RolledBack(reason) => {
-                self.task
-                    .report(Outcome::RolledBack, Some(because(reason)), None, None)
-            }
-            Progress::Refused(reason) => {
-                self.task
-                    .report(Outcome::Refused, Some(because(reason)), None, None)
-            }
-            _ => self.task.report(
-                Outcome::Removed,
-                None,
-                self.switched,
-                Some(self.begun.elapsed()),
-            ),
-        }
-    }
-}
-
-fn kind_of(progress: &Progress) -> &'static str {
-    match progress {
-        Progress::RolledBack(_) => "rolled_back",
-        Progress::Refused(_) => "refused",
-        _ => "removed",
-    }
-}
-
-fn words(progress: &Progress) -> String {
-    match progress {
-        Progress::RolledBack(reason) => format!("rolled back: {reason}"),
-        Progress::Refused(reason) => format!("refused: {reason}"),
-        _ => "the middlebox has left".to_owned(),
     }
 }
