@@ -9,7 +9,7 @@ pub enum EventKind {
     Opened = 1,
     /// Everything of the old path has been acknowledged by the local end.
     Drained = 2,
-    /// Both FINs are acknowledged.
+    /// Both FINs have been seen; they may not have arrived yet.
     Closed = 3,
     /// A reset passed.
     Reset = 4,
