@@ -14,6 +14,7 @@ pub mod rule;
 pub mod seq;
 pub mod session;
 pub mod shim;
+pub mod short;
 pub mod tcp;
 pub mod translate;
 pub mod two_paths;

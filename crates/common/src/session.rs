@@ -1,5 +1,7 @@
 //! One session as a host's data plane holds it.
 
+use core::mem::offset_of;
+
 use crate::flow::FlowKey;
 
 /// What the data plane does with a session's packets. One word, written
@@ -119,61 +121,84 @@ pub mod translation {
 
 /// The entry of a session. User space maps the array and writes single words;
 /// the programs write the fields under "learnt".
+///
+/// Egress and ingress of one session run on different CPUs at the same time.
+/// What either writes with each packet is 64 bytes (a cache line) and more away
+/// from what the other touches with each packet, whatever the slot.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
-    /// CLOCK_BOOTTIME at the SYN, nanoseconds.
-    pub created_ns: u64,
+    // Learnt at egress. Local end's own sequence spaces.
     /// Bytes first sent by the local end.
     pub bytes_out: u64,
-    /// Bytes first received by the local end.
-    pub bytes_in: u64,
-    /// A [`State`].
-    pub state: u32,
-    /// Flags of the session's life.
-    pub life: Life,
-
-    // Learnt from packets. Local end's own sequence spaces.
     /// End of the highest segment the local end sent.
     pub snd_max: u32,
     /// Highest ack the local end sent.
     pub snd_ack: u32,
-    /// End of the highest segment received on the session's own five-tuple.
-    pub rcv_max: u32,
-    /// Highest ack received on the session's own five-tuple.
-    pub rcv_ack: u32,
     /// Last TSval the local end sent.
     pub tsval_out: u32,
-    /// Last TSval received on the session's own five-tuple.
-    pub tsval_in: u32,
+    /// Packets sent on the new path.
+    pub new_out: u32,
+
+    // Used at egress.
+    /// The neighbour on the new path, a [`Hop`]; 0 if it is not known.
+    pub hop: u64,
+    /// The new subsession, as the wire has it.
+    pub path: FlowKey,
     /// What the local end offered.
     pub local: Offer,
     /// What the remote end offered.
     pub remote: Offer,
 
-    /// The session as the local socket knows it.
-    pub key: FlowKey,
-    /// The new subsession, as the wire has it.
-    pub path: FlowKey,
+    // Two paths.
+    /// Flags of the two-path phase.
+    pub two: Two,
+
+    // Used at both.
+    /// A [`State`].
+    pub state: u32,
+    /// Bytes of window the old path may announce; 0 for no limit.
+    pub clamp: u32,
+    /// Flags of the session's life.
+    pub life: Life,
     /// The interface of the new path.
     pub ifindex: u32,
     /// How headers differ between the two.
     pub translation: Translation,
 
     // Two paths.
-    /// Flags of the two-path phase.
-    pub two: Two,
     /// First byte sent on the new path (local end's space).
     pub cut_out: u32,
     /// First byte received on the new path (local end's space).
     pub cut_in: u32,
-    /// Bytes of window the old path may announce; 0 for no limit.
-    pub clamp: u32,
     /// Highest right window edge that the far end announced on the new path
     /// (local end's space).
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
+
+    // Used at ingress.
+    /// CLOCK_BOOTTIME at the SYN, nanoseconds.
+    pub created_ns: u64,
+    /// The session as the local socket knows it.
+    pub key: FlowKey,
+
+    // Learnt at ingress.
+    /// End of the highest segment received, in the numbers of the session's own
+    /// five-tuple.
+    pub rcv_max: u32,
+    /// Bytes first received by the local end.
+    pub bytes_in: u64,
+    /// Highest ack received on the session's own five-tuple.
+    pub rcv_ack: u32,
+    /// Last TSval received on the session's own five-tuple.
+    pub tsval_in: u32,
+    /// `snd_max` as ingress saw it last: what may be acknowledged at least.
+    pub snd_seen: u32,
+    /// Packets received on the new path.
+    pub new_in: u32,
+
+    // Two paths.
     /// Lowest number of data received on the new path, once `new_data` is set:
     /// what the cutoff is taken for until the far anchor has told it.
     pub new_low: u32,
@@ -181,9 +206,18 @@ pub struct Session {
     pub old_ack: u32,
     /// Highest ack that went to the new path.
     pub new_ack: u32,
-    /// Packets that took the new path.
-    pub new_packets: u32,
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+const _: () = {
+    let written_by_egress = offset_of!(Session, new_out) + size_of::<u32>() - 1;
+    let read_by_both = offset_of!(Session, state);
+    let end_of_both = offset_of!(Session, translation) + size_of::<Translation>() - 1;
+    let written_by_ingress = offset_of!(Session, rcv_max);
+    assert!(read_by_both - written_by_egress >= LINE);
+    assert!(written_by_ingress - end_of_both >= LINE);
+};
 
 impl Session {
     /// Scale of the windows that arrive on the session's own five-tuple: the

@@ -267,13 +267,6 @@ impl Header {
         self.0[15] = w[1];
     }
 
-    /// Are the options exactly `NOP, NOP, timestamps`? So they are on all but
-    /// SYN and SACK segments of every common stack (RFC 7323, appendix A).
-    #[inline(always)]
-    pub fn has_only_timestamps(&self) -> bool {
-        self.0[12] >> 4 == 8 && self.starts_with_timestamps()
-    }
-
     /// Do the options begin with `NOP, NOP, timestamps`?
     #[inline(always)]
     pub fn starts_with_timestamps(&self) -> bool {
@@ -288,26 +281,6 @@ impl Header {
     #[inline(always)]
     pub fn timestamps(&self) -> (u32, u32) {
         (self.word(24), self.word(28))
-    }
-
-    /// The rewrite of a header without options, or with timestamps alone.
-    /// Fixed offsets only: the fast path.
-    #[inline(always)]
-    pub fn rewrite_fast(&mut self, e: &Edit) {
-        self.edit_fixed(e);
-        if self.0[12] >> 4 != 8 {
-            return;
-        }
-        if e.strip & edit::TIMESTAMPS != 0 {
-            for i in 20..32 {
-                self.0[i] = KIND_NOP;
-            }
-        } else {
-            self.set_word(24, self.word(24).wrapping_add(e.tsval_add));
-            if e.flags & ACK != 0 {
-                self.set_word(28, self.word(28).wrapping_add(e.tsecr_add));
-            }
-        }
     }
 
     /// The rewrite of any header. The checksum is not touched: take

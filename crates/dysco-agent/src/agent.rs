@@ -205,7 +205,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            s.new_packets = 0;
+            (s.hop, s.new_out, s.new_in) = (0, 0, 0);
         });
         self.memory.set_state(slot, State::TwoPaths);
         Ok(())

@@ -102,7 +102,9 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).ifindex, s.ifindex);
             ptr::write_volatile(&raw mut (*p).translation, s.translation);
             ptr::write_volatile(&raw mut (*p).two, s.two);
-            ptr::write_volatile(&raw mut (*p).new_packets, s.new_packets);
+            ptr::write_volatile(&raw mut (*p).hop, s.hop);
+            ptr::write_volatile(&raw mut (*p).new_out, s.new_out);
+            ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
         }
     }
 

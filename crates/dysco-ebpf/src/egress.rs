@@ -5,120 +5,157 @@ use dysco_common::seq::{after, max};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Copy};
-use dysco_common::{Counter, EventKind, FlowRef, Path};
+use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path};
 
-use crate::Verdict;
+use crate::hop;
 use crate::learn;
 use crate::maps::{self, Run, Scratch, count};
-use crate::packet::{Direction, Packet, parse};
+use crate::packet::{Direction, Found, Key, find, load};
 use crate::write::{self, Change};
+use crate::{Verdict, is_short};
 
 /// Mark of a header-only copy on its second way through this program.
 const COPY_MARK: u32 = 0xd75c_0c09;
 
-/// Judges an outgoing packet.
+/// Judges an outgoing packet. What nearly all packets need is done here, and
+/// the others are looked at as a whole.
 #[inline(always)]
-pub fn run(mut ctx: TcContext) -> Verdict {
+pub fn run(ctx: TcContext) -> Verdict {
+    let mut key = Key::default();
+    let Key(key) = &mut key;
+    let Some(found) = find(&ctx, Direction::Out, key) else {
+        return Verdict::Pass;
+    };
     // SAFETY: a readable field of the context.
     let copy = unsafe { (*ctx.skb.skb).mark } == COPY_MARK;
-    let run = if copy { Run::Copy } else { Run::Egress } as u32;
-    let Some(Scratch {
-        packet: p,
-        change: c,
-        ..
-    }) = maps::scratch(run)
-    else {
+    let flow = maps::flow(key);
+    if copy {
+        return header_copy(&ctx, key, &found, flow);
+    }
+    if found.seg.has(SYN) {
+        return syn(&ctx, key, &found, flow);
+    }
+    let Some(flow) = flow else {
         return Verdict::Pass;
     };
-    if parse(&ctx, Direction::Out, p).is_none() {
+    let Some(s) = maps::session(flow.slot) else {
+        return Verdict::Pass;
+    };
+    if flow.path == Path::New as u32 {
+        // Translated already, on its way to the interface.
+        hop::learn(&ctx, s);
         return Verdict::Pass;
     }
-    let decision = if copy {
-        header_copy(&ctx, p, c)
+    match State::from_word(s.state) {
+        Some(State::Tracked | State::Opening) => {
+            track(&ctx, s, &found, &flow);
+            Verdict::Pass
+        }
+        Some(State::NewPath) if is_short(&ctx, &found) => {
+            track(&ctx, s, &found, &flow);
+            onto_new_path(&ctx, s, &found)
+        }
+        Some(State::NewPath) => with_options(&ctx, s, key, &found, &flow),
+        Some(State::TwoPaths) => on_two_paths(ctx, s, key, &found, &flow),
+        Some(State::Tombstone) => {
+            count(Counter::DroppedTombstone);
+            Verdict::Drop
+        }
+        Some(State::Free | State::Closed) | None => Verdict::Pass,
+    }
+}
+
+/// Translates a packet onto the new path, the only one there is.
+#[inline(always)]
+fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
+    let edit = s.translation.outgoing(&found.seg, &s.path);
+    let addresses = (&s.path.local, &s.path.remote);
+    let clear_ect = s.translation.flags & translation::STRIP_ECN;
+    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
+        count(Counter::DroppedError);
+        return Verdict::Drop;
+    }
+    s.new_out = s.new_out.wrapping_add(1);
+    count(Counter::Translated);
+    if hop::take(ctx, s) {
+        Verdict::Changed
     } else {
-        decide(&mut ctx, p, c)
+        Verdict::Redirect { ifindex: s.ifindex }
+    }
+}
+
+/// As [`onto_new_path`], of a packet with SACK blocks or other options.
+#[inline(always)]
+fn with_options(
+    ctx: &TcContext,
+    s: &mut Session,
+    key: &FlowKey,
+    found: &Found,
+    flow: &FlowRef,
+) -> Verdict {
+    let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
+        return Verdict::Pass;
     };
-    let verdict = match decision {
-        Decision::Leave(verdict) => return verdict,
-        Decision::OldPath => Verdict::Pass,
-        Decision::NewPath { ifindex } => Verdict::Redirect { ifindex },
-    };
-    if !write::apply(&ctx, run) {
+    track(ctx, s, found, flow);
+    new_path(s, &found.seg, c);
+    write(ctx, Run::Egress, Path::New, s)
+}
+
+/// Takes a packet into the scratch memory of a run.
+#[inline(always)]
+fn take(ctx: &TcContext, run: Run, key: &FlowKey, found: &Found) -> Option<&'static mut Scratch> {
+    let scratch = maps::scratch(run as u32)?;
+    load(ctx, key, found, &mut scratch.packet)?;
+    Some(scratch)
+}
+
+/// Puts the change in and sends the packet on its path.
+#[inline(always)]
+fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
+    if !write::apply(ctx, run as u32) {
         count(Counter::DroppedError);
         return Verdict::Drop;
     }
     count(Counter::Translated);
-    verdict
-}
-
-/// What is to be done with a packet.
-enum Decision {
-    /// Nothing.
-    Leave(Verdict),
-    /// Put the change in; it goes on as the stack routed it.
-    OldPath,
-    /// Put the change in; it leaves by this interface.
-    NewPath { ifindex: u32 },
+    match path {
+        Path::Old => Verdict::Pass,
+        Path::New => Verdict::Redirect { ifindex: s.ifindex },
+    }
 }
 
 #[inline(always)]
-fn decide(ctx: &mut TcContext, p: &mut Packet, c: &mut Change) -> Decision {
-    let flow = maps::flow(&p.key);
+fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
     if flow.is_some_and(|f| f.path == Path::New as u32) {
-        // Translated already, on its way to the interface.
-        return Decision::Leave(Verdict::Pass);
+        // An answer on the new path.
+        return Verdict::Pass;
     }
-    if p.seg.has(SYN) {
-        if learn::would_usurp(flow) {
-            count(Counter::DroppedSyn);
-            return Decision::Leave(Verdict::Drop);
-        }
+    if learn::would_usurp(flow) {
+        count(Counter::DroppedSyn);
+        return Verdict::Drop;
+    }
+    if take(ctx, Run::Egress, key, found).is_some() {
         learn::syn(ctx, Run::Egress, Direction::Out);
-        return Decision::Leave(Verdict::Pass);
     }
-    let Some(flow) = flow else {
-        return Decision::Leave(Verdict::Pass);
-    };
-    let Some(s) = maps::session(flow.slot) else {
-        return Decision::Leave(Verdict::Pass);
-    };
-    match State::from_word(s.state) {
-        Some(State::Tracked | State::Opening) => {
-            track(s, p, &flow);
-            Decision::Leave(Verdict::Pass)
-        }
-        Some(State::TwoPaths) => two_paths(ctx, s, p, c, &flow),
-        Some(State::NewPath) => {
-            track(s, p, &flow);
-            new_path(s, &p.seg, c)
-        }
-        Some(State::Tombstone) => {
-            count(Counter::DroppedTombstone);
-            Decision::Leave(Verdict::Drop)
-        }
-        Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
-    }
+    Verdict::Pass
 }
 
 /// Takes in what the segment teaches.
 #[inline(always)]
-fn track(s: &mut Session, p: &Packet, flow: &FlowRef) {
-    let end = p.seg.end();
+fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
+    let seg = &found.seg;
+    let end = seg.end();
     if after(end, s.snd_max) {
         s.bytes_out += end.wrapping_sub(s.snd_max) as u64;
         s.snd_max = end;
     }
-    if p.seg.has(ACK) && after(p.seg.ack, s.snd_ack) {
-        s.snd_ack = p.seg.ack;
+    if seg.has(ACK) && after(seg.ack, s.snd_ack) {
+        s.snd_ack = seg.ack;
     }
-    if p.header.starts_with_timestamps() {
-        s.tsval_out = p.header.timestamps().0;
+    if let Some((tsval, _)) = found.timestamps(ctx) {
+        s.tsval_out = tsval;
     }
-    if p.seg.has(RST) {
-        s.life.reset = 1;
-        maps::tell(EventKind::Reset, flow.slot);
-    } else if p.seg.has(FIN) {
-        s.life.fin_out = 1;
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, seg, flow);
     }
     if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
         s.life.told = 1;
@@ -126,78 +163,90 @@ fn track(s: &mut Session, p: &Packet, flow: &FlowRef) {
     }
 }
 
+#[inline(always)]
+fn ends(s: &mut Session, seg: &Segment, flow: &FlowRef) {
+    if seg.has(RST) {
+        s.life.reset = 1;
+        maps::tell(EventKind::Reset, flow.slot);
+    } else {
+        s.life.fin_out = 1;
+    }
+}
+
 /// Makes the change that translates the segment onto the new path.
 #[inline(always)]
-fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) -> Decision {
+fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
     c.edit = s.translation.outgoing(seg, &s.path);
     c.src = s.path.local;
     c.dst = s.path.remote;
     c.clear_ect = s.translation.flags & translation::STRIP_ECN;
     c.pseudo = 0;
-    s.new_packets = s.new_packets.wrapping_add(1);
-    Decision::NewPath { ifindex: s.ifindex }
+    s.new_out = s.new_out.wrapping_add(1);
 }
 
 /// Makes the change that sends the segment the old way with other numbers.
 #[inline(always)]
-fn old_path(p: &Packet, seg: &Segment, c: &mut Change) -> Decision {
+fn old_path(key: &FlowKey, seg: &Segment, c: &mut Change) {
     c.edit = Edit {
-        sport: p.key.local_port,
-        dport: p.key.remote_port,
+        sport: key.local_port,
+        dport: key.remote_port,
         seq: seg.seq,
         ack: seg.ack,
         window: seg.window,
         flags: seg.flags,
         ..Edit::default()
     };
-    c.src = p.key.local;
-    c.dst = p.key.remote;
+    c.src = key.local;
+    c.dst = key.remote;
     c.clear_ect = 0;
     c.pseudo = 0;
-    Decision::OldPath
 }
 
 /// The two-path phase.
 #[inline(always)]
-fn two_paths(
-    ctx: &mut TcContext,
+fn on_two_paths(
+    mut ctx: TcContext,
     s: &mut Session,
-    p: &mut Packet,
-    c: &mut Change,
+    key: &FlowKey,
+    found: &Found,
     flow: &FlowRef,
-) -> Decision {
+) -> Verdict {
+    let Some(Scratch { change: c, .. }) = take(&ctx, Run::Egress, key, found) else {
+        return Verdict::Pass;
+    };
     if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 {
         // The cutoff is the data plane's: here nothing after snd_max was sent.
         s.cut_out = s.snd_max;
         s.two.cut_set = 1;
     }
-    track(s, p, flow);
-    if two_paths::drains(s, &p.seg) {
+    track(&ctx, s, found, flow);
+    if two_paths::drains(s, &found.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, flow.slot);
     }
-    let out = two_paths::outgoing(s, &p.seg);
+    let out = two_paths::outgoing(s, &found.seg);
     if let Some(copy) = out.copy {
-        send_copy(ctx, s, &copy);
+        send_copy(&mut ctx, s, &copy);
     }
-    if p.seg.has(ACK) {
+    if found.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);
     }
     let seg = Segment {
         seq: out.seq,
         ack: out.ack,
-        ..p.seg
+        ..found.seg
     };
     match out.path {
         Path::New => new_path(s, &seg, c),
         Path::Old => {
             count(Counter::OldPath);
-            if seg == p.seg {
-                return Decision::Leave(Verdict::Pass);
+            if seg == found.seg {
+                return Verdict::Pass;
             }
-            old_path(p, &seg, c)
+            old_path(key, &seg, c);
         }
     }
+    write(&ctx, Run::Egress, out.path, s)
 }
 
 /// Each path's highest ack, so that a copy goes only where it says something.
@@ -248,28 +297,39 @@ fn send_copy(ctx: &mut TcContext, s: &mut Session, copy: &Copy) {
 
 /// The second way of a copy: trim it to a header, and send that.
 #[inline(always)]
-fn header_copy(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
+fn header_copy(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
     let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
-    let Some(flow) = maps::flow(&p.key) else {
-        return Decision::Leave(Verdict::Drop);
+    let Some(flow) = flow else {
+        return Verdict::Drop;
     };
     if flow.path == Path::New as u32 {
         // A copy for the new path, on its third way: translated already. The
         // mark kept it from the scratch memory of the run that made it.
         skb.mark = 0;
-        return Decision::Leave(Verdict::Pass);
+        return Verdict::Pass;
     }
-    if path == Path::Old as u32 {
+    let path = if path == Path::Old as u32 {
         skb.mark = 0;
-    }
+        Path::Old
+    } else {
+        Path::New
+    };
     let Some(s) = maps::session(flow.slot) else {
-        return Decision::Leave(Verdict::Drop);
+        return Verdict::Drop;
+    };
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = take(ctx, Run::Copy, key, found)
+    else {
+        return Verdict::Drop;
     };
     let Some(length_diff) = write::trim(ctx, p) else {
         count(Counter::DroppedError);
-        return Decision::Leave(Verdict::Drop);
+        return Verdict::Drop;
     };
     let seg = Segment {
         seq,
@@ -277,11 +337,10 @@ fn header_copy(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
         flags,
         ..p.seg
     };
-    let decision = if path == Path::Old as u32 {
-        old_path(p, &seg, c)
-    } else {
-        new_path(s, &seg, c)
-    };
+    match path {
+        Path::Old => old_path(key, &seg, c),
+        Path::New => new_path(s, &seg, c),
+    }
     c.pseudo = length_diff;
-    decision
+    write(ctx, Run::Copy, path, s)
 }

@@ -5,17 +5,86 @@ use dysco_common::seq::{after, before};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, OldIncoming};
-use dysco_common::{Counter, EventKind, FlowRef, Path};
+use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path};
 
-use crate::Verdict;
 use crate::learn;
 use crate::maps::{self, Run, Scratch, count};
-use crate::packet::{Direction, Packet, parse};
+use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::write::{self, Change};
+use crate::{Verdict, is_short};
 
-/// Judges an incoming packet.
+/// Judges an incoming packet. What nearly all packets need is done here, and
+/// the others are looked at as a whole.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
+    let mut key = Key::default();
+    let Key(key) = &mut key;
+    let Some(found) = find(&ctx, Direction::In, key) else {
+        return Verdict::Pass;
+    };
+    let flow = maps::flow(key);
+    let Some(flow) = flow else {
+        return if found.seg.has(SYN) {
+            syn(&ctx, key, &found, None)
+        } else {
+            Verdict::Pass
+        };
+    };
+    let new = flow.path == Path::New as u32;
+    if found.seg.has(SYN) && !new {
+        return syn(&ctx, key, &found, Some(flow));
+    }
+    let Some(s) = maps::session(flow.slot) else {
+        return Verdict::Pass;
+    };
+    match State::from_word(s.state) {
+        Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
+            track(&ctx, s, &found, &flow);
+            Verdict::Pass
+        }
+        Some(State::NewPath) if new && !found.seg.has(SYN) && is_short(&ctx, &found) => {
+            off_new_path(&ctx, s, &found, &flow)
+        }
+        _ => whole(&ctx, s, key, &found, &flow),
+    }
+}
+
+/// Translates a packet of the new path, the only one there is.
+#[inline(always)]
+fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) -> Verdict {
+    let edit = s.translation.incoming(&found.seg, &s.key);
+    heard(s, &found.seg, &edit, flow);
+    let clear_ect = s.translation.flags & translation::STRIP_ECN;
+    let addresses = (&s.key.remote, &s.key.local);
+    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
+        return dropped(Counter::DroppedUnparsed);
+    }
+    count(Counter::Translated);
+    Verdict::Changed
+}
+
+#[inline(always)]
+fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
+    if learn::would_usurp(flow) {
+        return dropped(Counter::DroppedSyn);
+    }
+    let loaded = maps::scratch(Run::Ingress as u32)
+        .and_then(|scratch| load(ctx, key, found, &mut scratch.packet));
+    if loaded.is_some() {
+        learn::syn(ctx, Run::Ingress, Direction::In);
+    }
+    Verdict::Pass
+}
+
+/// Judges a packet that has to be looked at as a whole.
+#[inline(always)]
+fn whole(
+    ctx: &TcContext,
+    s: &mut Session,
+    key: &FlowKey,
+    found: &Found,
+    flow: &FlowRef,
+) -> Verdict {
     let run = Run::Ingress as u32;
     let Some(Scratch {
         packet: p,
@@ -25,17 +94,17 @@ pub fn run(ctx: TcContext) -> Verdict {
     else {
         return Verdict::Pass;
     };
-    if parse(&ctx, Direction::In, p).is_none() {
+    if load(ctx, key, found, p).is_none() {
         return Verdict::Pass;
     }
-    match decide(&ctx, p, c) {
+    match decide(ctx, s, p, c, found, flow) {
         Decision::Leave(verdict) => verdict,
         Decision::Write {
             counter,
             failure,
             then,
         } => {
-            if write::apply(&ctx, run) {
+            if write::apply(ctx, run) {
                 counter.map(count);
                 then
             } else {
@@ -58,44 +127,32 @@ enum Decision {
 }
 
 #[inline(always)]
-fn decide(ctx: &TcContext, p: &mut Packet, c: &mut Change) -> Decision {
-    let flow = maps::flow(&p.key);
-    let new = flow.is_some_and(|f| f.path == Path::New as u32);
-    if p.seg.has(SYN) && !new {
-        if learn::would_usurp(flow) {
-            return Decision::Leave(dropped(Counter::DroppedSyn));
-        }
-        learn::syn(ctx, Run::Ingress, Direction::In);
-        return Decision::Leave(Verdict::Pass);
-    }
-    let Some(flow) = flow else {
-        return Decision::Leave(Verdict::Pass);
-    };
-    let Some(s) = maps::session(flow.slot) else {
-        return Decision::Leave(Verdict::Pass);
-    };
+fn decide(
+    ctx: &TcContext,
+    s: &mut Session,
+    p: &mut Packet,
+    c: &mut Change,
+    found: &Found,
+    flow: &FlowRef,
+) -> Decision {
     let state = State::from_word(s.state);
-    if new {
+    if flow.path == Path::New as u32 {
         return match state {
-            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, &flow),
-            Some(State::TwoPaths) => from_new_path(s, p, c, &flow, true),
-            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, &flow, false),
+            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, flow),
+            Some(State::TwoPaths) => from_new_path(s, p, c, flow, true),
+            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, flow, false),
             // No socket knows this five-tuple: its answer would be a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
     }
     match state {
         Some(State::Tracked | State::Opening) => {
-            track(s, p, &flow);
-            if s.clamp > 0 {
-                from_old_path(s, p, c)
-            } else {
-                Decision::Leave(Verdict::Pass)
-            }
+            track(ctx, s, found, flow);
+            from_old_path(s, p, c)
         }
         Some(State::TwoPaths) => {
             if !two_paths::proxy_ends(s, &p.seg) {
-                track(s, p, &flow);
+                track(ctx, s, found, flow);
             }
             from_old_path(s, p, c)
         }
@@ -113,27 +170,51 @@ fn dropped(why: Counter) -> Verdict {
 
 /// Takes in what a segment on the session's own five-tuple teaches.
 #[inline(always)]
-fn track(s: &mut Session, p: &Packet, flow: &FlowRef) {
-    let end = p.seg.end();
-    if after(end, s.rcv_max) {
-        s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
-        s.rcv_max = end;
+fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
+    let seg = &found.seg;
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
+        s.rcv_ack = seg.ack;
     }
-    // An ack of what was never sent is nobody's of this session.
-    if p.seg.has(ACK) && after(p.seg.ack, s.rcv_ack) && !after(p.seg.ack, s.snd_max) {
-        s.rcv_ack = p.seg.ack;
+    if let Some((tsval, _)) = found.timestamps(ctx) {
+        s.tsval_in = tsval;
     }
-    if p.header.starts_with_timestamps() {
-        s.tsval_in = p.header.timestamps().0;
-    }
-    if p.seg.flags & (FIN | RST) != 0 {
-        ends(s, p, flow);
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, seg, flow);
     }
 }
 
 #[inline(always)]
-fn ends(s: &mut Session, p: &Packet, flow: &FlowRef) {
-    if p.seg.has(RST) {
+fn received(s: &mut Session, end: u32) {
+    if after(end, s.rcv_max) {
+        s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
+        s.rcv_max = end;
+    }
+}
+
+/// Has what is acknowledged here been sent? An ack of anything else is nobody's
+/// of this session. `snd_max` is on another CPU, and fetched only when needed.
+#[inline(always)]
+fn was_sent(s: &mut Session, ack: u32) -> bool {
+    if after(ack, s.snd_seen) {
+        s.snd_seen = s.snd_max;
+    }
+    !after(ack, s.snd_seen)
+}
+
+/// Takes in what a segment on the new path teaches.
+#[inline(always)]
+fn heard(s: &mut Session, seg: &Segment, e: &Edit, flow: &FlowRef) {
+    received(s, e.seq.wrapping_add(seg.span()));
+    s.new_in = s.new_in.wrapping_add(1);
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, seg, flow);
+    }
+}
+
+#[inline(always)]
+fn ends(s: &mut Session, seg: &Segment, flow: &FlowRef) {
+    if seg.has(RST) {
         s.life.reset = 1;
         maps::tell(EventKind::Reset, flow.slot);
     } else {
@@ -203,11 +284,11 @@ fn from_new_path(
     two_paths: bool,
 ) -> Decision {
     let mut e = s.translation.incoming(&p.seg, &s.key);
-    if p.seg.flags & (FIN | RST) != 0 {
-        ends(s, p, flow);
-    }
-    s.new_packets = s.new_packets.wrapping_add(1);
     if two_paths {
+        s.new_in = s.new_in.wrapping_add(1);
+        if p.seg.flags & (FIN | RST) != 0 {
+            ends(s, &p.seg, flow);
+        }
         let seg = Segment {
             seq: e.seq,
             ack: e.ack,
@@ -240,6 +321,8 @@ fn from_new_path(
         if judged.strip_sack {
             e.strip |= edit::SACK;
         }
+    } else {
+        heard(s, &p.seg, &e, flow);
     }
     c.edit = e;
     c.src = s.key.remote;

@@ -132,7 +132,7 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     s.bytes_in = 0;
     s.two = Two::default();
     s.clamp = 0;
-    s.new_packets = 0;
+    (s.new_out, s.new_in, s.hop) = (0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;
     s.key = p.key;
@@ -147,7 +147,7 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     match dir {
         Direction::Out => {
             s.life.opened_here = 1;
-            s.snd_max = end;
+            (s.snd_max, s.snd_seen) = (end, end);
             s.rcv_ack = p.seg.seq;
             s.local = *offer;
         }
@@ -172,7 +172,7 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
     let end = p.seg.end();
     match dir {
         Direction::Out => {
-            s.snd_max = end;
+            (s.snd_max, s.snd_seen) = (end, end);
             s.snd_ack = p.seg.ack;
             s.rcv_ack = p.seg.seq;
             s.local = *offer;

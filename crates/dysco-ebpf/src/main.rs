@@ -10,6 +10,7 @@
 #![feature(asm_experimental_arch)]
 
 mod egress;
+mod hop;
 mod ingress;
 mod learn;
 mod maps;
@@ -20,6 +21,9 @@ use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_PIPE, TC_ACT_SHOT};
 use aya_ebpf::helpers::bpf_redirect_neigh;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
+use dysco_common::tcp::MIN_HEADER;
+
+use packet::Found;
 
 /// What becomes of a packet.
 pub enum Verdict {
@@ -47,6 +51,12 @@ fn act(v: Verdict) -> i32 {
         },
         Verdict::Drop => TC_ACT_SHOT,
     }
+}
+
+/// Is the header one that [`write::short`] takes?
+#[inline(always)]
+fn is_short(ctx: &TcContext, found: &Found) -> bool {
+    found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()
 }
 
 /// Packets on their way out of this host.

@@ -1,6 +1,7 @@
 //! Finds the TCP header of a frame and what it says.
 
 use aya_ebpf::programs::TcContext;
+use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
 use dysco_common::{Addr, FlowKey};
 
@@ -9,8 +10,8 @@ const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// The longest headers that are looked at.
-const HEADERS: usize = ETH_LEN + IPV6_LEN + 60;
+/// Bytes of a header with timestamps alone.
+const WITH_TIMESTAMPS: usize = 32;
 const IPPROTO_TCP: u8 = 6;
 /// More-fragments flag and fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
@@ -24,14 +25,49 @@ pub enum Direction {
     In,
 }
 
-/// A TCP packet.
+/// A five-tuple on the stack, where double words must be aligned.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub struct Key(pub FlowKey);
+
+/// A TCP packet's place in its frame, and what its fixed fields say.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// IPv6?
+    pub v6: bool,
+    /// Bytes of the TCP header.
+    pub data_offset: usize,
+    /// What it says.
+    pub seg: Segment,
+}
+
+impl Found {
+    /// Offset of the TCP header in bytes.
+    #[inline(always)]
+    pub fn l4(&self) -> usize {
+        l4(self.v6)
+    }
+
+    /// TSval and TSecr, if the options begin with `NOP, NOP, timestamps`.
+    #[inline(always)]
+    pub fn timestamps(&self, ctx: &TcContext) -> Option<(u32, u32)> {
+        if self.data_offset < WITH_TIMESTAMPS {
+            return None;
+        }
+        let words = at::<[u32; 3]>(ctx, self.l4() + MIN_HEADER)?;
+        (words[0] == TIMESTAMPS).then(|| (u32::from_be(words[1]), u32::from_be(words[2])))
+    }
+}
+
+/// A packet that is looked at as a whole.
 #[repr(C)]
 pub struct Packet {
     /// IPv6?
     pub v6: bool,
     /// Its five-tuple, from this host's side.
     pub key: FlowKey,
-    /// Its first 20 bytes, or 32 where the data offset says 8 words.
+    /// Its first 20 bytes, or 32 where the data offset says 8 words or more;
+    /// all of them after [`load_options`].
     pub header: Header,
     /// What it says.
     pub seg: Segment,
@@ -44,25 +80,18 @@ impl Packet {
     /// Offset of the TCP header in bytes.
     #[inline(always)]
     pub fn l4(&self) -> usize {
-        if self.v6 {
-            ETH_LEN + IPV6_LEN
-        } else {
-            ETH_LEN + IP_LEN
-        }
+        l4(self.v6)
     }
+}
 
-    #[inline(always)]
-    fn set_addresses(&mut self, dir: Direction, src: Addr, dst: Addr) {
-        (self.key.local, self.key.remote) = match dir {
-            Direction::Out => (src, dst),
-            Direction::In => (dst, src),
-        };
-    }
+#[inline(always)]
+fn l4(v6: bool) -> usize {
+    ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
 /// Reads an unaligned value of the packet at a checked offset.
 #[inline(always)]
-fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
+pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
     let p = ctx.data() + off;
     if p + size_of::<T>() > ctx.data_end() {
         return None;
@@ -71,15 +100,13 @@ fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
     Some(unsafe { core::ptr::read_unaligned(p as *const T) })
 }
 
-/// A writable place in the packet at a checked offset. Invalid after any
-/// helper that changes the packet.
+/// Makes the first `len` bytes readable: some drivers leave headers in page
+/// fragments. No more than is needed, since pulling data of a packet that the
+/// stack holds for retransmission copies its head.
 #[inline(always)]
-pub fn place<T>(ctx: &TcContext, off: usize) -> Option<*mut T> {
-    let p = ctx.data() + off;
-    if p + size_of::<T>() > ctx.data_end() {
-        None
-    } else {
-        Some(p as *mut T)
+fn want(ctx: &TcContext, len: usize) {
+    if ctx.data() + len > ctx.data_end() && len <= ctx.len() as usize {
+        let _ = ctx.pull_data(len as u32);
     }
 }
 
@@ -87,68 +114,31 @@ pub fn place<T>(ctx: &TcContext, off: usize) -> Option<*mut T> {
 /// other protocols, IP options, extension headers, fragments, inline VLAN
 /// tags. Such packets are never changed.
 #[inline(always)]
-pub fn parse(ctx: &TcContext, dir: Direction, p: &mut Packet) -> Option<()> {
-    // Some drivers leave headers in page fragments.
-    let linear = ctx.data_end() - ctx.data();
-    if linear < HEADERS && linear < ctx.len() as usize {
-        let _ = ctx.pull_data(if ctx.len() < HEADERS as u32 {
-            ctx.len()
-        } else {
-            HEADERS as u32
-        });
-    }
-    let ethertype = u16::from_be(at::<u16>(ctx, 12)?);
-    let ip_len = match ethertype {
-        ETH_P_IP => {
-            let ip = at::<[u8; IP_LEN]>(ctx, ETH_LEN)?;
-            if ip[0] != 0x45
-                || ip[9] != IPPROTO_TCP
-                || u16::from_be_bytes([ip[6], ip[7]]) & IP_FRAGMENT != 0
-            {
-                return None;
-            }
-            p.v6 = false;
-            let src = Addr::v4([ip[12], ip[13], ip[14], ip[15]]);
-            let dst = Addr::v4([ip[16], ip[17], ip[18], ip[19]]);
-            p.set_addresses(dir, src, dst);
-            u16::from_be_bytes([ip[2], ip[3]]) as u32
-        }
+pub fn find(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<Found> {
+    want(ctx, l4(false) + MIN_HEADER);
+    let (v6, ip_len) = match u16::from_be(at::<u16>(ctx, 12)?) {
+        ETH_P_IP => (false, ipv4(ctx, dir, key)?),
         ETH_P_IPV6 => {
-            let ip = at::<[u8; 8]>(ctx, ETH_LEN)?;
-            if ip[6] != IPPROTO_TCP {
-                return None;
-            }
-            p.v6 = true;
-            let src = at::<Addr>(ctx, ETH_LEN + 8)?;
-            let dst = at::<Addr>(ctx, ETH_LEN + 24)?;
-            p.set_addresses(dir, src, dst);
-            let payload = u16::from_be_bytes([ip[4], ip[5]]) as u32;
-            if payload == 0 {
-                0
-            } else {
-                payload + IPV6_LEN as u32
-            }
+            want(ctx, l4(true) + MIN_HEADER);
+            (true, ipv6(ctx, dir, key)?)
         }
         _ => return None,
     };
-    p.header = Header::zeroed();
-    let l4 = p.l4();
-    let fixed = at::<[u8; MIN_HEADER]>(ctx, l4)?;
-    p.header.0[..MIN_HEADER].copy_from_slice(&fixed);
-    let data_offset = p.header.data_offset();
-    if data_offset < MIN_HEADER {
-        return None;
-    }
-    if data_offset >= 32 {
-        let options = at::<[u8; 12]>(ctx, l4 + MIN_HEADER)?;
-        p.header.0[MIN_HEADER..32].copy_from_slice(&options);
-    }
-    let sport = u16::from_ne_bytes([p.header.0[0], p.header.0[1]]);
-    let dport = u16::from_ne_bytes([p.header.0[2], p.header.0[3]]);
-    (p.key.local_port, p.key.remote_port) = match dir {
+    let words = at::<[u32; 5]>(ctx, l4(v6))?;
+    let [s0, s1, d0, d1] = words[0].to_ne_bytes();
+    let (sport, dport) = (u16::from_ne_bytes([s0, s1]), u16::from_ne_bytes([d0, d1]));
+    (key.local_port, key.remote_port) = match dir {
         Direction::Out => (sport, dport),
         Direction::In => (dport, sport),
     };
+    let [offset, flags, w0, w1] = words[3].to_ne_bytes();
+    let data_offset = (offset >> 4) as usize * 4;
+    if data_offset < MIN_HEADER {
+        return None;
+    }
+    if data_offset >= WITH_TIMESTAMPS {
+        want(ctx, l4(v6) + WITH_TIMESTAMPS);
+    }
     // The IP length, since short frames are padded; a super-packet over 64 KiB
     // has none, and no padding.
     let frame = if ip_len == 0 {
@@ -156,13 +146,80 @@ pub fn parse(ctx: &TcContext, dir: Direction, p: &mut Packet) -> Option<()> {
     } else {
         ip_len + ETH_LEN as u32
     };
-    let len = frame.checked_sub((l4 + data_offset) as u32)?;
-    p.seg = p.header.segment(len);
+    let seg = Segment {
+        seq: u32::from_be(words[1]),
+        ack: u32::from_be(words[2]),
+        len: frame.checked_sub((l4(v6) + data_offset) as u32)?,
+        window: u16::from_be_bytes([w0, w1]),
+        flags,
+    };
+    Some(Found {
+        v6,
+        data_offset,
+        seg,
+    })
+}
+
+#[inline(always)]
+fn set_addresses(key: &mut FlowKey, dir: Direction, src: Addr, dst: Addr) {
+    (key.local, key.remote) = match dir {
+        Direction::Out => (src, dst),
+        Direction::In => (dst, src),
+    };
+}
+
+/// Reads an IPv4 header; returns the length it says.
+#[inline(always)]
+fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
+    let ip = at::<[u8; IP_LEN]>(ctx, ETH_LEN)?;
+    if ip[0] != 0x45
+        || ip[9] != IPPROTO_TCP
+        || u16::from_be_bytes([ip[6], ip[7]]) & IP_FRAGMENT != 0
+    {
+        return None;
+    }
+    let src = Addr::v4([ip[12], ip[13], ip[14], ip[15]]);
+    let dst = Addr::v4([ip[16], ip[17], ip[18], ip[19]]);
+    set_addresses(key, dir, src, dst);
+    Some(u16::from_be_bytes([ip[2], ip[3]]) as u32)
+}
+
+/// Reads an IPv6 header; returns the length it says with its own, 0 for none.
+#[inline(always)]
+fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
+    let ip = at::<[u8; 8]>(ctx, ETH_LEN)?;
+    if ip[6] != IPPROTO_TCP {
+        return None;
+    }
+    let src = at::<Addr>(ctx, ETH_LEN + 8)?;
+    let dst = at::<Addr>(ctx, ETH_LEN + 24)?;
+    set_addresses(key, dir, src, dst);
+    let payload = u16::from_be_bytes([ip[4], ip[5]]) as u32;
+    Some(if payload == 0 {
+        0
+    } else {
+        payload + IPV6_LEN as u32
+    })
+}
+
+/// Takes a packet into scratch memory, to look at it as a whole.
+#[inline(always)]
+pub fn load(ctx: &TcContext, key: &FlowKey, found: &Found, p: &mut Packet) -> Option<()> {
+    p.v6 = found.v6;
+    p.key = *key;
+    p.seg = found.seg;
+    p.header = Header::zeroed();
+    let l4 = found.l4();
+    let fixed = at::<[u8; MIN_HEADER]>(ctx, l4)?;
+    p.header.0[..MIN_HEADER].copy_from_slice(&fixed);
+    if found.data_offset >= WITH_TIMESTAMPS {
+        let options = at::<[u8; 12]>(ctx, l4 + MIN_HEADER)?;
+        p.header.0[MIN_HEADER..WITH_TIMESTAMPS].copy_from_slice(&options);
+    }
     Some(())
 }
 
-/// Completes the header with all its options, for the rare headers that
-/// [`parse`] took only the start of.
+/// Completes the header with all its options.
 #[inline(always)]
 pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
     let len = p.header.data_offset() as u64;

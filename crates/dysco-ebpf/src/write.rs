@@ -3,15 +3,18 @@
 //! The TCP checksum may be a full one or only that of the pseudo-header (to be
 //! completed by hardware), and the program cannot tell which: only the
 //! kernel's helper may change it, told apart what is pseudo-header and what is
-//! not. The header is written directly, the differences are our own.
+//! not. All else is stored in one piece, by a helper too: if a program wrote to
+//! the packet directly, the kernel would first make it writable for every
+//! packet that comes, the many that nobody changes included.
 
 use aya_ebpf::bindings::BPF_F_PSEUDO_HDR;
 use aya_ebpf::programs::TcContext;
 use dysco_common::Addr;
-use dysco_common::tcp::Edit;
+use dysco_common::short::ShortHeader;
+use dysco_common::tcp::{Edit, MIN_HEADER};
 
 use crate::maps::{self, Scratch};
-use crate::packet::{AsPtr, Packet, bound_header, load_options, place};
+use crate::packet::{AsPtr, Found, Packet, at, bound_header, load_options};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
@@ -24,7 +27,7 @@ const CHECK: usize = 16;
 const NOTHING: u64 = 0xffff_ffff;
 
 /// The packet could not be changed as a whole and must be dropped.
-struct Failed;
+pub struct Failed;
 
 /// Folds a sum of words to 32 bits.
 #[inline(always)]
@@ -42,6 +45,13 @@ fn fold16(s: u64) -> u16 {
     ((s & 0xffff) + (s >> 16)) as u16
 }
 
+/// The difference `new - old` in one's complement: a multiple of 2^32-1 is
+/// added, which is nothing.
+#[inline(always)]
+fn differ(new: u32, old: u32) -> u64 {
+    new as u64 + (!old) as u64
+}
+
 /// All that is put into a packet.
 #[repr(C)]
 pub struct Change {
@@ -55,6 +65,56 @@ pub struct Change {
     pub clear_ect: u32,
     /// A difference of the pseudo-header that came before (see [`trim`]).
     pub pseudo: u64,
+}
+
+/// The end of an IP header as it lies in a frame: source and destination; of
+/// IPv4 the last two words, and the header's checksum in the two bytes before.
+/// Aligned, since LLVM stores double words where the stack must be.
+#[repr(C, align(8))]
+struct Addresses([u32; 8]);
+
+/// The end of an IP header and a short TCP header.
+#[repr(C)]
+struct Headers {
+    addresses: Addresses,
+    tcp: ShortHeader,
+}
+
+/// Bytes of [`Addresses`] that a frame has not.
+#[inline(always)]
+fn absent(v6: bool) -> usize {
+    if v6 { 0 } else { 22 }
+}
+
+/// Changes a packet whose header is a [`ShortHeader`].
+#[inline(always)]
+pub fn short(
+    ctx: &TcContext,
+    found: &Found,
+    e: &Edit,
+    (src, dst): (&Addr, &Addr),
+    clear_ect: u32,
+    pseudo: u64,
+) -> Result<(), Failed> {
+    let timestamps = found.data_offset > MIN_HEADER;
+    let l4 = found.l4();
+    let mut headers = Headers {
+        addresses: Addresses([0; 8]),
+        tcp: if timestamps {
+            at::<ShortHeader>(ctx, l4).ok_or(Failed)?
+        } else {
+            let [a, b, c, d, e] = at::<[u32; 5]>(ctx, l4).ok_or(Failed)?;
+            ShortHeader([a, b, c, d, e, 0, 0, 0])
+        },
+    };
+    let header_diff = headers.tcp.rewrite(timestamps, e);
+    let address_diff = addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
+    let absent = absent(found.v6);
+    let len = 32 - absent + if timestamps { 32 } else { MIN_HEADER };
+    // SAFETY: within the addresses, of which 32 - `absent` bytes are left.
+    let from = unsafe { (&raw const headers).cast::<u8>().add(absent) };
+    store(ctx, l4 + absent - 32, from, len)?;
+    fix_checksum(ctx, l4, fold32(address_diff) + pseudo, fold32(header_diff))
 }
 
 /// Changes the packet's addresses and TCP header as the scratch memory of the
@@ -72,28 +132,60 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
-    let fast = p.header.data_offset() == 20 || p.header.has_only_timestamps();
-    let header_diff = if fast {
-        p.header.rewrite_fast(&c.edit);
-        write_fast(ctx, p)?
-    } else {
-        write_slow(ctx, run)?
-    };
+    let data_offset = p.header.data_offset();
+    if data_offset == MIN_HEADER || data_offset == 32 && p.header.starts_with_timestamps() {
+        let found = Found {
+            v6: p.v6,
+            data_offset,
+            seg: p.seg,
+        };
+        return short(
+            ctx,
+            &found,
+            &c.edit,
+            (&c.src, &c.dst),
+            c.clear_ect,
+            c.pseudo,
+        );
+    }
+    let header_diff = write_options(ctx, run)?;
     let Scratch {
         packet: p,
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
-    let address_diff = write_addresses(ctx, p, c)?;
-    fix_checksum(ctx, p.l4(), address_diff + c.pseudo, header_diff)
+    let mut words = Addresses([0; 8]);
+    let diff = addresses(ctx, p.v6, &c.src, &c.dst, c.clear_ect, &mut words)?;
+    let absent = absent(p.v6);
+    // SAFETY: as in `short`.
+    let from = unsafe { (&raw const words).cast::<u8>().add(absent) };
+    store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
+    fix_checksum(ctx, p.l4(), fold32(diff) + c.pseudo, header_diff)
+}
+
+/// Writes bytes of the packet. Pointers into it are invalid afterwards.
+#[inline(always)]
+fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(), Failed> {
+    // SAFETY: `from` is valid for `len` bytes, by the callers.
+    let r = unsafe {
+        aya_ebpf::helpers::generated::bpf_skb_store_bytes(
+            ctx.as_ptr_const().cast_mut().cast(),
+            off as u32,
+            from.cast(),
+            len as u32,
+            0,
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(Failed) }
 }
 
 /// Adds the differences of the pseudo-header and of the header to the TCP
 /// checksum.
 #[inline(always)]
 fn fix_checksum(ctx: &TcContext, l4: usize, pseudo: u64, header: u64) -> Result<(), Failed> {
-    if pseudo != 0 {
-        ctx.l4_csum_replace(l4 + CHECK, 0, fold32(pseudo), BPF_F_PSEUDO_HDR as u64)
+    let pseudo = fold32(pseudo);
+    if pseudo != NOTHING {
+        ctx.l4_csum_replace(l4 + CHECK, 0, pseudo, BPF_F_PSEUDO_HDR as u64)
             .map_err(|_| Failed)?;
     }
     if header == NOTHING {
@@ -101,55 +193,6 @@ fn fix_checksum(ctx: &TcContext, l4: usize, pseudo: u64, header: u64) -> Result<
     }
     ctx.l4_csum_replace(l4 + CHECK, 0, header, 0)
         .map_err(|_| Failed)
-}
-
-/// A word of the packet, in memory's order.
-///
-/// # Safety
-/// `p` must be valid for 4 bytes at `off`, after the last helper that changes
-/// the packet.
-#[inline(always)]
-unsafe fn word(p: *mut u8, off: usize) -> u32 {
-    // SAFETY: the caller's.
-    unsafe { p.add(off).cast::<u32>().read_unaligned() }
-}
-
-/// Writes a word of the packet.
-///
-/// # Safety
-/// As [`word`].
-#[inline(always)]
-unsafe fn set_word(p: *mut u8, off: usize, v: u32) {
-    // SAFETY: the caller's.
-    unsafe { p.add(off).cast::<u32>().write_unaligned(v) }
-}
-
-/// Writes the first `N` words of the header from `first` on; returns how their
-/// sum changes.
-#[inline(always)]
-fn write_words<const N: usize>(ctx: &TcContext, p: &Packet, first: usize) -> Result<u64, Failed> {
-    let to: *mut u8 = place::<[u32; N]>(ctx, p.l4() + first).ok_or(Failed)?.cast();
-    let mut diff = 0xffff_ffff * N as u64;
-    let mut i = 0;
-    while i < 4 * N {
-        let new = p.header.raw(first + i);
-        // SAFETY: `place` checked the bounds; no helper ran since.
-        unsafe {
-            diff = diff + new as u64 - word(to, i) as u64;
-            set_word(to, i, new);
-        }
-        i += 4;
-    }
-    Ok(diff)
-}
-
-#[inline(always)]
-fn write_fast(ctx: &TcContext, p: &Packet) -> Result<u64, Failed> {
-    let mut diff = write_words::<5>(ctx, p, 0)?;
-    if p.header.data_offset() == 32 {
-        diff += write_words::<3>(ctx, p, 20)?;
-    }
-    Ok(fold32(diff))
 }
 
 /// A header with other options: rewritten in the buffer. Exported, so that the
@@ -174,7 +217,7 @@ extern "C" fn dysco_rewrite(run: u32) -> u64 {
 }
 
 #[inline(always)]
-fn write_slow(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
+fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     load_options(ctx, p).map_err(|_| Failed)?;
     let diff = dysco_rewrite(run);
@@ -182,72 +225,75 @@ fn write_slow(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
         return Err(Failed);
     }
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
-    let len = bound_header(p.header.data_offset() as u64);
-    // SAFETY: `len` is at most 60 of the buffer's 64 bytes.
-    let r = unsafe {
-        aya_ebpf::helpers::generated::bpf_skb_store_bytes(
-            ctx.as_ptr_const().cast_mut().cast(),
-            p.l4() as u32,
-            p.header.0.as_ptr().cast(),
-            len as u32,
-            0,
-        )
-    };
-    if r == 0 { Ok(diff) } else { Err(Failed) }
+    // At most 60 of the buffer's 64 bytes.
+    let len = bound_header(p.header.data_offset() as u64) as usize;
+    store(ctx, p.l4(), p.header.0.as_ptr(), len)?;
+    Ok(diff)
 }
 
-/// Writes `N` words of the packet from `from`; returns how their sum changes.
-#[inline(always)]
-fn replace<const N: usize>(p: *mut u8, off: usize, from: &[u32; 4], first: usize) -> u64 {
-    let mut diff = 0xffff_ffff * N as u64;
-    let mut i = 0;
-    while i < N {
-        // SAFETY: the callers checked the bounds of the IP header.
-        unsafe {
-            diff = diff + from[first + i] as u64 - word(p, off + 4 * i) as u64;
-            set_word(p, off + 4 * i, from[first + i]);
-        }
-        i += 1;
-    }
-    diff
+/// The end of an IPv4 header.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Ipv4End {
+    check: u16,
+    src: u32,
+    dst: u32,
 }
 
-/// Writes the addresses and returns how the sum of the pseudo-header changes.
+/// Puts the end of the new IP header into `to`, and clears the ECN field in the
+/// packet where that is wanted. Returns how the sum of the pseudo-header
+/// changes, not folded.
 #[inline(always)]
-fn write_addresses(ctx: &TcContext, p: &Packet, c: &Change) -> Result<u64, Failed> {
-    if p.v6 {
-        let ip: *mut u8 = place::<[u8; 40]>(ctx, Packet::L3).ok_or(Failed)?.cast();
-        if c.clear_ect != 0 {
-            // SAFETY: `place` checked the bounds; no helper ran since.
-            unsafe { *ip.add(1) &= !0x30 };
+fn addresses(
+    ctx: &TcContext,
+    v6: bool,
+    src: &Addr,
+    dst: &Addr,
+    clear_ect: u32,
+    Addresses(to): &mut Addresses,
+) -> Result<u64, Failed> {
+    let (src, dst) = (src.words(), dst.words());
+    if v6 {
+        let old = at::<[u32; 8]>(ctx, Packet::L3 + 8).ok_or(Failed)?;
+        let mut diff = 0;
+        let mut i = 0;
+        while i < 4 {
+            (to[i], to[4 + i]) = (src[i], dst[i]);
+            diff += differ(src[i], old[i]) + differ(dst[i], old[4 + i]);
+            i += 1;
         }
-        let diff = replace::<4>(ip, 8, &c.src.words(), 0);
-        return Ok(fold32(diff + replace::<4>(ip, 24, &c.dst.words(), 0)));
-    }
-    let ip: *mut u8 = place::<[u8; 20]>(ctx, Packet::L3).ok_or(Failed)?.cast();
-    let diff = replace::<1>(ip, 12, &c.src.words(), 3) + replace::<1>(ip, 16, &c.dst.words(), 3);
-    let mut ip_diff = fold32(diff);
-    if c.clear_ect != 0 {
-        // SAFETY: as above.
-        unsafe {
-            let old = word(ip, 0);
-            *ip.add(1) &= !3;
-            ip_diff += 0xffff_ffff + word(ip, 0) as u64 - old as u64;
+        if clear_ect != 0 {
+            clear_ecn(ctx, 0x30)?;
         }
+        return Ok(diff);
     }
-    fix_ip_checksum(ip, ip_diff);
-    Ok(fold32(diff))
+    let old = at::<Ipv4End>(ctx, Packet::L3 + 10).ok_or(Failed)?;
+    let diff = differ(src[3], old.src) + differ(dst[3], old.dst);
+    let mut ip_diff = diff;
+    if clear_ect != 0 {
+        ip_diff += clear_ecn(ctx, 3)?;
+    }
+    let [c0, c1] = ip_checksum(old.check, ip_diff).to_ne_bytes();
+    to[5] = u32::from_ne_bytes([0, 0, c0, c1]);
+    (to[6], to[7]) = (src[3], dst[3]);
+    Ok(diff)
 }
 
-/// Adds a difference of words to the IPv4 header checksum (RFC 1624).
+/// Clears bits of the second byte of the IP header. Returns how the sum of its
+/// words changes.
 #[inline(always)]
-fn fix_ip_checksum(ip: *mut u8, diff: u64) {
-    // SAFETY: the callers checked the bounds of the IP header.
-    unsafe {
-        let check = ip.add(10).cast::<u16>();
-        let old = check.read_unaligned();
-        check.write_unaligned(!fold16(diff + (!old) as u64));
-    }
+fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
+    let [first, old] = at::<[u8; 2]>(ctx, Packet::L3).ok_or(Failed)?;
+    let new = old & !bits;
+    store(ctx, Packet::L3 + 1, &raw const new, 1)?;
+    let word = |second| u16::from_ne_bytes([first, second]) as u32;
+    Ok(differ(word(new), word(old)))
+}
+
+/// An IPv4 header checksum after a change of words (RFC 1624).
+#[inline(always)]
+fn ip_checksum(old: u16, diff: u64) -> u16 {
+    !fold16(diff + (!old) as u64)
 }
 
 /// Cuts the payload off, so that what is left is a header, and sets the IP
@@ -271,19 +317,15 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
         return None;
     }
     if p.v6 {
-        let length = place::<[u8; 2]>(ctx, Packet::L3 + 4)?;
-        // SAFETY: `place` checked the bounds after the last helper.
-        unsafe { *length = (header as u16).to_be_bytes() };
+        let length = (header as u16).to_be_bytes();
+        ctx.store(Packet::L3 + 4, &length, 0).ok()?;
     } else {
-        let ip: *mut u8 = place::<[u8; 20]>(ctx, Packet::L3)?.cast();
-        // SAFETY: as above.
-        unsafe {
-            let length = ip.add(2).cast::<u16>();
-            let old = length.read_unaligned();
-            let new = (end as u16 - Packet::L3 as u16).to_be();
-            length.write_unaligned(new);
-            fix_ip_checksum(ip, 0xffff + new as u64 - old as u64);
-        }
+        let old = at::<u16>(ctx, Packet::L3 + 2)?;
+        let check = at::<u16>(ctx, Packet::L3 + 10)?;
+        let new = (end as u16 - Packet::L3 as u16).to_be();
+        let check = ip_checksum(check, differ(new as u32, old as u32));
+        ctx.store(Packet::L3 + 2, &new, 0).ok()?;
+        ctx.store(Packet::L3 + 10, &check, 0).ok()?;
     }
     let old_len = header + p.seg.len;
     p.seg.len = 0;
@@ -321,8 +363,6 @@ fn forget_payload(ctx: &TcContext, p: &mut Packet, old_len: u32, len: u32) -> Op
     p.header.0[CHECK + 1] = 0;
     let whole = !fold16(fold32(p.header.sum()) + fold32(pseudo_header(p, len)));
     [p.header.0[CHECK], p.header.0[CHECK + 1]] = whole.to_ne_bytes();
-    let place = place::<[u8; 2]>(ctx, p.l4() + CHECK)?;
-    // SAFETY: `place` checked the bounds after the last helper.
-    unsafe { *place = whole.to_ne_bytes() };
+    ctx.store(p.l4() + CHECK, &whole, 0).ok()?;
     Some(0)
 }

@@ -82,7 +82,7 @@ fn every_segment_is_translated_whole() {
             2 * 7 * ALL_OPTIONS.len() as u64
         );
         assert_eq!(
-            p.session(SLOT).new_packets,
+            p.session(SLOT).new_out + p.session(SLOT).new_in,
             2 * 7 * ALL_OPTIONS.len() as u32
         );
     }

@@ -36,7 +36,7 @@ impl Ending {
         Ending {
             created_ns: s.created_ns,
             due,
-            activity: (s.new_packets, s.snd_max, s.snd_ack),
+            activity: (s.new_out.wrapping_add(s.new_in), s.snd_max, s.snd_ack),
         }
     }
 }

@@ -1,0 +1,68 @@
+//! The next hop of a new path. The stack has chosen a neighbour for a packet by
+//! its old destination; who is the neighbour for the new one only the kernel's
+//! own look-up knows, which costs more than all the rest. It is asked again
+//! every few milliseconds, not for every packet: [`Verdict::Redirect`] makes it
+//! look, the packet comes through this program once more, and teaches what was
+//! found. No daemon is needed to follow a route or a neighbour that changes.
+//!
+//! [`Verdict::Redirect`]: crate::Verdict::Redirect
+
+use aya_ebpf::helpers::generated::bpf_jiffies64;
+use aya_ebpf::programs::TcContext;
+use dysco_common::Session;
+
+use crate::packet::at;
+
+/// Ticks of the kernel's clock (1 to 10 ms each) for which a hop is believed,
+/// as a shift.
+const BELIEVED: u64 = 4;
+/// Bits of an Ethernet address.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// The time, as the upper 16 bits of a [`Session::hop`]. It comes again after
+/// 2^20 ticks; a hop of then is believed for 16 of them.
+#[inline(always)]
+fn now() -> u64 {
+    // SAFETY: no arguments, no effects.
+    unsafe { bpf_jiffies64() >> BELIEVED << 48 }
+}
+
+/// The destination address of the frame, as memory has it.
+#[inline(always)]
+fn address(ctx: &TcContext) -> Option<u64> {
+    Some(at::<u64>(ctx, 0)? & ADDRESS)
+}
+
+/// Takes in where the kernel sends a packet of the new path. One store of one
+/// word: CPUs may do so at the same time.
+#[inline(always)]
+pub fn learn(ctx: &TcContext, s: &mut Session) {
+    // SAFETY: a readable field of the context.
+    if unsafe { (*ctx.skb.skb).ifindex } != s.ifindex {
+        return;
+    }
+    if let Some(address) = address(ctx) {
+        s.hop = now() | address;
+    }
+}
+
+/// Sends the frame to the next hop of the new path, if that is known and behind
+/// the same interface. If not, the frame is as before.
+#[inline(always)]
+pub fn take(ctx: &TcContext, s: &Session) -> bool {
+    let hop = s.hop;
+    // SAFETY: a readable field of the context.
+    let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
+    if !here || hop & ADDRESS == 0 || hop & !ADDRESS != now() {
+        return false;
+    }
+    let Some(address) = address(ctx) else {
+        return false;
+    };
+    if address == hop & ADDRESS {
+        return true;
+    }
+    let bytes = hop.to_ne_bytes();
+    let [a, b, c, d, e, f, ..] = bytes;
+    ctx.store(0, &[a, b, c, d, e, f], 0).is_ok()
+}
