@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
 use dysco_common::shim::{Report, ReportKind, report};
@@ -42,15 +42,14 @@ pub fn tell(one: Life, other: Life) -> bool {
     if !may_tell() {
         return owe(sa);
     }
+    // Before the report is composed: another thread that changes the pair
+    // meanwhile owes it again, and that must not be overwritten.
+    sa.told_epoch.store(link::epoch(), SeqCst);
     let sent = tell_now(a, sa, b, sb);
     TELLING.store(false, Release);
     match sent {
-        Sent::Yes => {
-            sa.told_epoch.store(link::epoch(), Relaxed);
-            true
-        }
         // Without a daemon nothing is owed: a new one has a new epoch.
-        Sent::NoDaemon => true,
+        Sent::Yes | Sent::NoDaemon => true,
         Sent::Full => owe(sa),
     }
 }
@@ -66,8 +65,8 @@ fn may_tell() -> bool {
 }
 
 fn owe(first: &Slot) -> bool {
-    first.told_epoch.store(0, Relaxed);
-    OWED.store(true, Relaxed);
+    first.told_epoch.store(0, SeqCst);
+    OWED.store(true, SeqCst);
     false
 }
 
@@ -145,6 +144,11 @@ pub fn settle() {
 #[cold]
 fn settle_some() {
     let (top, start) = (table::highest(), CURSOR.load(Relaxed));
+    if start == 0 {
+        // Before the pass, not after it: what another thread comes to owe
+        // behind the cursor is for the next pass.
+        OWED.store(false, SeqCst);
+    }
     for fd in start..=top.min(start.saturating_add(4096)) {
         CURSOR.store(fd, Relaxed);
         let Some(s) = slot(fd) else { break };
@@ -159,7 +163,8 @@ fn settle_some() {
     }
     if CURSOR.load(Relaxed) >= top {
         CURSOR.store(0, Relaxed);
-        OWED.store(false, Relaxed);
+    } else {
+        OWED.store(true, SeqCst);
     }
 }
 

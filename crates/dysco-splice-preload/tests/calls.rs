@@ -162,6 +162,20 @@ fn threads_serve_what_another_accepted() {
     run.finish();
 }
 
+/// What two threads come to owe at the same moment is told all the same.
+#[test]
+fn threads_that_tell_at_once_lose_nothing() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("contended");
+    let mut pairs: Vec<_> = (0..256).map(|_| run.pair()).collect();
+    while !pairs.is_empty() {
+        let s = said(&daemon.next().1);
+        pairs.retain(|p| s != both_ways(*p, 0));
+    }
+    run.finish();
+}
+
 #[test]
 fn a_fork_speaks_for_itself() {
     let scene = Scene::new();

@@ -37,6 +37,9 @@ pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
     out
 }
 
+/// A test that waits longer for a report waits in vain.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// The daemon's end of the socket.
 pub struct Daemon(pub UnixDatagram);
 
@@ -44,7 +47,7 @@ impl Daemon {
     pub fn start(path: &Path) -> Daemon {
         let socket = UnixDatagram::bind(path).unwrap();
         socket
-            .set_read_timeout(Some(Duration::from_secs(30)))
+            .set_read_timeout(Some(PATIENCE))
             .unwrap();
         let on: libc::c_int = 1;
         // SAFETY: the value is our own integer of that size.
@@ -65,8 +68,11 @@ impl Daemon {
 
     /// The next report that is no hello, and its sender's process.
     pub fn next(&self) -> (i32, Report) {
+        // Hellos come once a second, and are no answer.
+        let begun = std::time::Instant::now();
         loop {
             let got = self.any().expect("no report came");
+            assert!(begun.elapsed() < PATIENCE, "nothing but hellos came");
             if got.1.kind != ReportKind::Hello as u16 {
                 return got;
             }

@@ -204,6 +204,23 @@ static void threads(void) {
     idle();
 }
 
+/* Many threads with something to tell, all at once and again and again. */
+static void *serve_many(void *arg) {
+    struct session *s = arg;
+    for (int i = 0; i < 64; i++) serve(&s[i]);
+    return NULL;
+}
+
+static void contended(void) {
+    enum { N = 4 };
+    static struct session s[N][64];
+    pthread_t t[N];
+    for (int i = 0; i < N * 64; i++) s[i / 64][i % 64] = session();
+    for (int i = 0; i < N; i++) pthread_create(&t[i], NULL, serve_many, s[i]);
+    for (int i = 0; i < N; i++) pthread_join(t[i], NULL);
+    idle();
+}
+
 static void forked(void) {
     struct session s = session();
     int status, child = MUST(fork());
@@ -246,6 +263,7 @@ int main(int argc, char **argv) {
         {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
         {"broken", broken}, {"aliased", aliased}, {"threads", threads}, {"forked", forked},
         {"sweep", sweep}, {"idle_pair", idle_pair}, {"many", many},
+        {"contended", contended},
     };
     network();
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)
