@@ -46,9 +46,7 @@ pub struct Daemon(pub UnixDatagram);
 impl Daemon {
     pub fn start(path: &Path) -> Daemon {
         let socket = UnixDatagram::bind(path).unwrap();
-        socket
-            .set_read_timeout(Some(PATIENCE))
-            .unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let on: libc::c_int = 1;
         // SAFETY: the value is our own integer of that size.
         let r = unsafe {
