@@ -47,7 +47,7 @@ impl State {
 
 /// What one end offered in its SYN or SYN-ACK.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Offer {
     /// Initial sequence number.
@@ -85,7 +85,7 @@ pub mod offer {
 /// `tsval += ts_in`, `tsecr -= ts_out`. SACK blocks go with the ack. All
 /// modulo 2^32.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Translation {
     /// Added to the sequence numbers that the local end sends.

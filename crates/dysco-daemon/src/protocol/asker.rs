@@ -10,7 +10,7 @@ use super::reason::Reason;
 /// A host that says nothing for so long is not there.
 const SILENCE: Duration = Duration::from_secs(30);
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Asker {
     host: HostId,
     subsession: Subsession,

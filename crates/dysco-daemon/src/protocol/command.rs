@@ -187,7 +187,7 @@ impl Command {
 }
 
 /// What happened on this host.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum HostEvent {
     /// Answers [`Command::Measure`].
     Measured {

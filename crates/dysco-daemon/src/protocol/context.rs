@@ -1,6 +1,6 @@
 //! What all roles share: time, queues, locks and the repetition of messages.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::command::{Command, Progress, Report, Role};
@@ -48,7 +48,7 @@ pub struct Stats {
 const REPEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// A message that is said until it is answered.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Pending {
     to: HostId,
     message: Message,
@@ -57,7 +57,7 @@ struct Pending {
 }
 
 /// A change's clock.
-#[derive(Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Timing {
     pending: Vec<Pending>,
     deadline: Option<Time>,
@@ -66,6 +66,15 @@ pub(super) struct Timing {
 }
 
 impl Timing {
+    /// Something is said until it is answered.
+    pub fn insists(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
     pub fn next(&self) -> Option<Time> {
         let pending = self.pending.iter().map(|p| p.next).min();
         [pending, self.deadline].into_iter().flatten().min()
@@ -73,10 +82,10 @@ impl Timing {
 }
 
 /// The machine but for its changes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Core {
     pub addresses: Vec<HostId>,
-    pub locks: HashMap<Subsession, ChangeId>,
+    pub locks: BTreeMap<Subsession, ChangeId>,
     pub transmits: VecDeque<(HostId, Message)>,
     pub commands: VecDeque<Command>,
     pub reports: VecDeque<Report>,
@@ -195,6 +204,14 @@ impl Context<'_> {
     pub fn stale(&mut self) -> Flow {
         self.core.stats.stale += 1;
         Flow::On
+    }
+
+    /// Says again all that is insisted on, due or not.
+    pub fn repeat(&mut self) {
+        for p in &self.timing.pending {
+            self.core.transmits.push_back((p.to, p.message.clone()));
+            self.core.stats.repeated += 1;
+        }
     }
 
     /// Says again what is due; true if the deadline has passed.

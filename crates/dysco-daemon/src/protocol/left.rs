@@ -24,7 +24,7 @@ const CUT_OF_GONE: Duration = Duration::from_secs(5);
 /// Two MSL after the session's end nothing is kept.
 pub(super) const GONE: Duration = Duration::from_secs(240);
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Left {
     a: Subsession,
     middle: HostId,

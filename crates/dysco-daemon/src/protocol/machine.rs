@@ -1,6 +1,7 @@
 //! The machine: finds the change an input belongs to, and keeps their clocks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use super::asker::Asker;
 use super::authorise::{self, AsRight};
@@ -15,12 +16,15 @@ use super::right::Right;
 use super::strangers::{self, Outcome, Outcomes};
 
 mod routing;
+mod timers;
+
+pub use timers::{Timer, Waits};
 
 /// Most reports that wait to be fetched before violations are only counted.
 const MAX_WAITING_REPORTS: usize = 4096;
 
 /// A host's part in a change.
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) enum Part {
     Left(Left),
     Middle(Middle),
@@ -88,19 +92,12 @@ impl Part {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 struct Entry {
     part: Part,
     timing: Timing,
     /// Whose message began it, for that peer's share.
     beginner: Option<HostId>,
-}
-
-/// What a timer belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Timer {
-    Change(ChangeId),
-    Ask(ChangeId),
 }
 
 /// A change under way, for listings.
@@ -116,23 +113,57 @@ pub struct UnderWay {
     pub phase: Phase,
 }
 
+/// Where identifiers come from; copied with its machine.
+trait Ids: FnMut() -> [u8; 16] + Send + Sync {
+    fn copy(&self) -> Box<dyn Ids>;
+}
+
+impl<F: FnMut() -> [u8; 16] + Clone + Send + Sync + 'static> Ids for F {
+    fn copy(&self) -> Box<dyn Ids> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Ids> {
+    fn clone(&self) -> Self {
+        self.as_ref().copy()
+    }
+}
+
 /// The protocol on one host, in all roles. After each input fetch all commands
 /// and carry them out, then all messages and send them, then all reports.
 /// After a restart hand in all records before anything else.
+#[derive(Clone)]
 pub struct Machine {
     core: Core,
     limits: Limits,
-    new_id: Box<dyn FnMut() -> [u8; 16] + Send>,
-    changes: HashMap<ChangeId, Entry>,
-    asks: HashMap<ChangeId, (Asker, Timing)>,
-    shares: HashMap<HostId, usize>,
+    new_id: Box<dyn Ids>,
+    changes: BTreeMap<ChangeId, Entry>,
+    asks: BTreeMap<ChangeId, (Asker, Timing)>,
+    shares: BTreeMap<HostId, usize>,
     timers: BTreeSet<(Time, Timer)>,
     outcomes: Outcomes,
 }
 
+/// All that later behaviour depends on, of a machine whose outputs have been
+/// fetched: counts and the source of identifiers are left out.
+impl Hash for Machine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.core.addresses.hash(state);
+        self.core.locks.hash(state);
+        self.changes.hash(state);
+        self.asks.hash(state);
+        self.shares.hash(state);
+        self.outcomes.hash(state);
+    }
+}
+
 impl Machine {
     /// `addresses` are all of this host's; `new_id` gives 16 fresh random bytes.
-    pub fn new(addresses: Vec<HostId>, new_id: impl FnMut() -> [u8; 16] + Send + 'static) -> Self {
+    pub fn new(
+        addresses: Vec<HostId>,
+        new_id: impl FnMut() -> [u8; 16] + Clone + Send + Sync + 'static,
+    ) -> Self {
         Machine {
             core: Core {
                 addresses,
@@ -140,9 +171,9 @@ impl Machine {
             },
             limits: Limits::default(),
             new_id: Box::new(new_id),
-            changes: HashMap::new(),
-            asks: HashMap::new(),
-            shares: HashMap::new(),
+            changes: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            shares: BTreeMap::new(),
             timers: BTreeSet::new(),
             outcomes: Outcomes::default(),
         }

@@ -55,7 +55,7 @@ impl fmt::Debug for Subsession {
 }
 
 /// What a host's data plane knows of one of its sessions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
     /// What this host's end offered.
     pub local: Offer,
@@ -72,7 +72,7 @@ pub struct Facts {
 }
 
 /// What the middlebox's host measured of itself, at one still moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// Bytes written to B less bytes read from A.
     pub delta_forward: i64,
@@ -94,7 +94,7 @@ pub struct Measurement {
 
 /// What a granted lock tells the left anchor. It travels leftwards: the right
 /// anchor begins it, the middle completes it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// The right anchor's host.
     pub right: HostId,
@@ -108,7 +108,7 @@ pub struct Plan {
 }
 
 /// A message between two daemons. In brackets who says it to whom.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// [a neighbour to P] Please leave this session.
     Ask {

@@ -24,7 +24,7 @@ const CLOSE: Duration = Duration::from_secs(2);
 /// How often closing is tried.
 const CLOSE_TRIES: u32 = 5;
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Middle {
     /// Session A; the one named in the request until it is measured.
     a: Subsession,

@@ -40,7 +40,7 @@ mod strangers;
 
 pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation};
 pub use context::{Limits, Stats, Time};
-pub use machine::{Machine, UnderWay};
+pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Plan,
     Subsession, VERSION,

@@ -57,7 +57,7 @@ impl fmt::Display for Phase {
 
 /// Why a change was refused or rolled back. Text that came from another host
 /// is escaped when shown.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Reason {
     /// Nobody answers there.
     #[error(
@@ -182,7 +182,7 @@ pub enum Reason {
 }
 
 /// One of a session's two ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum End {
     /// The one that opened it.
     Left,
@@ -200,7 +200,7 @@ impl fmt::Display for End {
 }
 
 /// The messages that can be inconsistent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum MessageName {
     /// `AckLock`.
     AckLock,

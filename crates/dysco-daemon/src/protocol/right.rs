@@ -21,7 +21,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// A session that is gone is not cut any more.
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Right {
     b: Subsession,
     middle: HostId,

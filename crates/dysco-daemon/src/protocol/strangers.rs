@@ -2,7 +2,7 @@
 //! The outcomes of the last changes are kept for a while, so that a message
 //! that comes twice gets the same answer and begins nothing anew.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::command::Role;
@@ -13,7 +13,7 @@ use super::reason::Reason;
 /// How long an outcome is kept, and how many.
 const KEEP: (Duration, usize) = (Duration::from_secs(240), 65_536);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub(super) struct Outcome {
     pub role: Role,
     /// Who had a part in it.
@@ -22,9 +22,9 @@ pub(super) struct Outcome {
 }
 
 /// Ended changes.
-#[derive(Default)]
+#[derive(Clone, Hash, Default)]
 pub(super) struct Outcomes {
-    by_change: HashMap<ChangeId, Outcome>,
+    by_change: BTreeMap<ChangeId, Outcome>,
     order: VecDeque<(Time, ChangeId)>,
 }
 

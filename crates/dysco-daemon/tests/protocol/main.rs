@@ -13,3 +13,4 @@ mod contention;
 mod faults;
 mod odd;
 mod plan;
+mod timers;
