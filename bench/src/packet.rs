@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
-use dysco_common::{FlowKey, FlowRef, Path, Session, State, Translation};
+use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
 use serde::Serialize;
 
 /// Runs of a case at a time, and how often; the quickest time counts.
@@ -27,7 +27,7 @@ pub struct Case {
 #[derive(Clone, Copy)]
 struct Plain<T>(T);
 // SAFETY: integers in `repr(C)`.
-unsafe impl Pod for Plain<FlowKey> {}
+unsafe impl Pod for Plain<ShortKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<FlowRef> {}
 // SAFETY: as above.
@@ -134,10 +134,10 @@ fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8])
         .load(dysco_agent::object())?;
     let key = FlowKey::new(([10, 0, 0, 1], 4000).into(), ([10, 0, 0, 2], 80).into());
     if let Some(path) = path {
-        let mut flows: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> =
+        let mut flows: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> =
             ebpf.map_mut("FLOWS").context("no flow map")?.try_into()?;
-        let path = path as u32;
-        flows.insert(Plain(key), Plain(FlowRef { slot: 1, path }), 0)?;
+        let value = FlowRef::new(&key, 1, path);
+        flows.insert(Plain(key.short()), Plain(value), 0)?;
     }
     let mut sessions: Array<_, Plain<Session>> = ebpf
         .map_mut("SESSIONS")
@@ -147,6 +147,8 @@ fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8])
         state: state as u32,
         key,
         path: key,
+        short: key.short(),
+        short_path: key.short(),
         ifindex: 1,
         translation,
         ..Session::default()

@@ -4,30 +4,81 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// An address of either family in 16 bytes, network order. IPv4 is held
 /// IPv4-mapped (`::ffff:a.b.c.d`), so that both families take one code path.
-#[repr(C, align(4))]
+/// Words, since a processor waits for bytes that it has just stored and reads
+/// as a word.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Addr(pub [u8; 16]);
+pub struct Addr([u32; 4]);
 
 impl Addr {
+    /// The address of these bytes.
+    #[inline(always)]
+    pub const fn new(b: [u8; 16]) -> Self {
+        Addr([
+            u32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
+            u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+            u32::from_ne_bytes([b[8], b[9], b[10], b[11]]),
+            u32::from_ne_bytes([b[12], b[13], b[14], b[15]]),
+        ])
+    }
+
     /// The IPv4-mapped form of four bytes in network order.
     #[inline(always)]
     pub const fn v4(a: [u8; 4]) -> Self {
-        Addr([
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a[0], a[1], a[2], a[3],
-        ])
+        Addr::mapped(u32::from_ne_bytes(a))
+    }
+
+    /// The same of a word as memory has it.
+    #[inline(always)]
+    pub const fn mapped(word: u32) -> Self {
+        Addr([0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), word])
     }
 
     /// The address as four words, each as memory has it.
     #[inline(always)]
-    pub fn words(&self) -> [u32; 4] {
-        let b = &self.0;
-        let word = |i: usize| u32::from_ne_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-        [word(0), word(4), word(8), word(12)]
+    pub const fn words(&self) -> [u32; 4] {
+        self.0
+    }
+
+    /// Is it not an IPv4-mapped one?
+    #[inline(always)]
+    pub const fn is_v6(&self) -> bool {
+        let [a, b, c, _] = self.0;
+        a | b != 0 || c != Addr::mapped(0).0[2]
+    }
+
+    /// An IPv6 address in one word. Two odd factors, and the upper half of the
+    /// product, which every bit takes part in.
+    #[inline(always)]
+    pub const fn folded(&self) -> u32 {
+        let [a, b, c, d] = self.0;
+        let high = (a as u64) << 32 | b as u64;
+        let low = (c as u64) << 32 | d as u64;
+        let product = (high ^ 0x9e37_79b9_7f4a_7c15)
+            .wrapping_mul(0xd6e8_feb8_6659_fd93)
+            .wrapping_add(low.wrapping_mul(0xa076_1d64_78bd_642f));
+        (product >> 32) as u32
+    }
+
+    /// The address with what `mask` leaves of it.
+    #[inline(always)]
+    pub const fn masked(&self, mask: &Addr) -> Self {
+        let (a, m) = (self.0, mask.0);
+        Addr([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
+    }
+
+    /// The address as bytes.
+    pub fn octets(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(self.0) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
     }
 
     /// The address as the standard library has it, IPv4 unmapped.
     pub fn ip(&self) -> IpAddr {
-        Ipv6Addr::from(self.0).to_canonical()
+        Ipv6Addr::from(self.octets()).to_canonical()
     }
 }
 
@@ -35,7 +86,7 @@ impl From<IpAddr> for Addr {
     fn from(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(v4) => Addr::v4(v4.octets()),
-            IpAddr::V6(v6) => Addr(v6.octets()),
+            IpAddr::V6(v6) => Addr::new(v6.octets()),
         }
     }
 }
@@ -72,6 +123,23 @@ impl FlowKey {
         }
     }
 
+    /// Is it IPv6?
+    #[inline(always)]
+    pub const fn is_v6(&self) -> bool {
+        self.local.is_v6()
+    }
+
+    /// The key under which the flow map has it.
+    #[inline(always)]
+    pub const fn short(&self) -> ShortKey {
+        let (local, remote) = if self.is_v6() {
+            (self.local.folded(), self.remote.folded())
+        } else {
+            (self.local.0[3], self.remote.0[3])
+        };
+        ShortKey::new(local, remote, self.local_port, self.remote_port)
+    }
+
     /// This host's end.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local.ip(), u16::from_be(self.local_port))
@@ -99,6 +167,37 @@ pub enum Path {
     New = 1,
 }
 
+/// Key of the flow map: a five-tuple in 12 bytes, which the kernel hashes in
+/// one round. Exact for IPv4. IPv6 addresses are folded: whoever finds one
+/// compares the five-tuple with the session's.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ShortKey([u32; 3]);
+
+impl ShortKey {
+    /// The key of two addresses as words and two ports, network order.
+    #[inline(always)]
+    pub const fn new(local: u32, remote: u32, local_port: u16, remote_port: u16) -> Self {
+        ShortKey([
+            local,
+            remote,
+            (local_port as u32) << 16 | remote_port as u32,
+        ])
+    }
+
+    /// A number of which the lower bits are as good as any: where the key's
+    /// hint is.
+    #[inline(always)]
+    pub const fn spread(&self) -> u32 {
+        let [local, remote, ports] = self.0;
+        let a = (local as u64) << 32 | ports as u64;
+        let product = (a ^ 0x9e37_79b9_7f4a_7c15)
+            .wrapping_mul(0xd6e8_feb8_6659_fd93)
+            .wrapping_add((remote as u64).wrapping_mul(0xa076_1d64_78bd_642f));
+        (product >> 32) as u32
+    }
+}
+
 /// Value of the flow map: where the session's entry is.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,5 +205,25 @@ pub struct FlowRef {
     /// Index in the session array.
     pub slot: u32,
     /// A [`Path`].
-    pub path: u32,
+    pub path: u16,
+    /// 1 if the five-tuple is IPv6, 0 if not.
+    pub v6: u16,
+}
+
+impl FlowRef {
+    /// The value for a five-tuple.
+    #[inline(always)]
+    pub const fn new(key: &FlowKey, slot: u32, path: Path) -> Self {
+        FlowRef {
+            slot,
+            path: path as u16,
+            v6: key.is_v6() as u16,
+        }
+    }
+
+    /// Is it of the subsession that replaced the session's own five-tuple?
+    #[inline(always)]
+    pub const fn is_new(&self) -> bool {
+        self.path == Path::New as u16
+    }
 }

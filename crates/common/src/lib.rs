@@ -21,5 +21,5 @@ pub mod two_paths;
 
 pub use counter::Counter;
 pub use event::{Event, EventKind};
-pub use flow::{Addr, FlowKey, FlowRef, Path};
+pub use flow::{Addr, FlowKey, FlowRef, Path, ShortKey};
 pub use session::{Offer, Session, State, Translation};

@@ -33,11 +33,6 @@ impl Rule {
     /// Does a SYN to this destination (port in host order) match?
     #[inline(always)]
     pub fn matches(&self, dst: &Addr, port: u16) -> bool {
-        let (dst, mask, prefix) = (dst.words(), self.mask.words(), self.prefix.words());
-        let mut diff = 0;
-        for i in 0..4 {
-            diff |= (dst[i] & mask[i]) ^ prefix[i];
-        }
-        diff == 0 && port >= self.first_port && port <= self.last_port
+        dst.masked(&self.mask) == self.prefix && port >= self.first_port && port <= self.last_port
     }
 }

@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use crate::flow::FlowKey;
+use crate::flow::{FlowKey, ShortKey};
 
 /// What the data plane does with a session's packets. One word, written
 /// atomically by user space; every value leaves the session working, so that
@@ -165,6 +165,10 @@ pub struct Session {
     pub ifindex: u32,
     /// How headers differ between the two.
     pub translation: Translation,
+    /// The short key of `key`; zeros where a hint must not lead here any more.
+    pub short: ShortKey,
+    /// The short key of `path`, likewise.
+    pub short_path: ShortKey,
 
     // Two paths.
     /// First byte sent on the new path (local end's space).
@@ -213,7 +217,7 @@ const LINE: usize = 64;
 const _: () = {
     let written_by_egress = offset_of!(Session, new_out) + size_of::<u32>() - 1;
     let read_by_both = offset_of!(Session, state);
-    let end_of_both = offset_of!(Session, translation) + size_of::<Translation>() - 1;
+    let end_of_both = offset_of!(Session, short_path) + size_of::<ShortKey>() - 1;
     let written_by_ingress = offset_of!(Session, rcv_max);
     assert!(read_by_both - written_by_egress >= LINE);
     assert!(written_by_ingress - end_of_both >= LINE);
@@ -247,8 +251,10 @@ pub struct Life {
     pub reset: u8,
     /// User space has been told of the end.
     pub told: u8,
+    /// The session's five-tuple is IPv6.
+    pub v6: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
 }
 
 /// What holds in the two-path phase. Bytes, as [`Life`].

@@ -8,7 +8,9 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, Ring
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader, Pod};
 use dysco_common::rule::{MAX_RULES, Rule, Rules};
-use dysco_common::{Counter, FlowKey, FlowRef, Path as FlowPath, Session, State, Translation};
+use dysco_common::{
+    Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
+};
 
 use crate::attach::{self, Attach, Attached};
 use crate::error::AgentError;
@@ -53,7 +55,7 @@ macro_rules! pod {
         unsafe impl Pod for $wrapper {}
     };
 }
-pod!(Key, FlowKey);
+pod!(Key, ShortKey);
 pod!(Ref, FlowRef);
 pod!(RulesPod, Rules);
 
@@ -157,13 +159,14 @@ impl Agent {
 
     /// The slot of the session with this own five-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
-        let flow = lock(&self.flows).get(&Key(*key), 0).ok()?.0;
-        (flow.path == FlowPath::Old as u32).then_some(flow.slot)
+        let flow = lock(&self.flows).get(&Key(key.short()), 0).ok()?.0;
+        let own = !flow.is_new() && self.memory.read(flow.slot).key == *key;
+        own.then_some(flow.slot)
     }
 
     /// Is the five-tuple anybody's?
     pub fn in_use(&self, key: &FlowKey) -> bool {
-        lock(&self.flows).get(&Key(*key), 0).is_ok()
+        lock(&self.flows).get(&Key(key.short()), 0).is_ok()
     }
 
     /// A copy of a slot's entry; its words may be of slightly different moments.
@@ -187,21 +190,20 @@ impl Agent {
 
     /// Makes the session hear the new path, without using it yet.
     pub fn prepare(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
-        let value = Ref(FlowRef {
-            slot,
-            path: FlowPath::New as u32,
-        });
+        let key = Key(new.key.short());
+        let value = Ref(FlowRef::new(&new.key, slot, FlowPath::New));
         let mut flows = lock(&self.flows);
-        match flows.get(&Key(new.key), 0) {
+        match flows.get(&key, 0) {
             Ok(held) if held.0 == value.0 => {}
             Ok(_) => return Err(AgentError::PathInUse(new.key)),
             Err(_) => flows
-                .insert(Key(new.key), value, 0)
+                .insert(key, value, 0)
                 .map_err(map_error("insert a path", "FLOWS"))?,
         }
         drop(flows);
         self.memory.write(slot, |s| {
             s.path = new.key;
+            s.short_path = new.key.short();
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
@@ -217,7 +219,10 @@ impl Agent {
         self.memory.set_clamp(slot, 0);
         let key = self.memory.read(slot).path;
         self.drop_key(&key, slot);
-        self.memory.write(slot, |s| s.path = FlowKey::default());
+        self.memory.write(slot, |s| {
+            s.path = FlowKey::default();
+            s.short_path = ShortKey::default();
+        });
     }
 
     /// Sends new data on the new path from here on; returns the cutoff, in the
@@ -270,8 +275,9 @@ impl Agent {
     fn drop_key(&self, key: &FlowKey, slot: u32) {
         let mut flows = lock(&self.flows);
         // The port may be in use again, by a session of another slot.
-        if matches!(flows.get(&Key(*key), 0), Ok(held) if held.0.slot == slot) {
-            let _ = flows.remove(&Key(*key));
+        let key = Key(key.short());
+        if matches!(flows.get(&key, 0), Ok(held) if held.0.slot == slot) {
+            let _ = flows.remove(&key);
         }
     }
 
@@ -287,12 +293,20 @@ impl Agent {
 }
 
 fn load(dir: &Path, max_sessions: u32) -> Result<Ebpf, AgentError> {
+    // As many hints as keys, and a power of two.
+    let hints = max_sessions
+        .saturating_mul(2)
+        .clamp(1, 1 << 30)
+        .next_power_of_two();
+    let hint_mask = hints - 1;
     let mut loader = EbpfLoader::new();
     // Twice as many keys as sessions: each may have a new path.
     loader
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)
-        .map_max_entries("FREE", max_sessions);
+        .map_max_entries("FREE", max_sessions)
+        .map_max_entries("HINTS", hints)
+        .override_global("HINT_MASK", &hint_mask, true);
     for map in ["FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS"] {
         loader.map_pin_path(map, dir.join(map));
     }

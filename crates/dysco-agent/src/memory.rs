@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use dysco_common::session::Two;
-use dysco_common::{Session, State};
+use dysco_common::{Session, ShortKey, State};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::AgentError;
@@ -99,6 +99,7 @@ impl Memory {
         // written back, so that what the programs learn meanwhile is kept.
         unsafe {
             ptr::write_volatile(&raw mut (*p).path, s.path);
+            ptr::write_volatile(&raw mut (*p).short_path, s.short_path);
             ptr::write_volatile(&raw mut (*p).ifindex, s.ifindex);
             ptr::write_volatile(&raw mut (*p).translation, s.translation);
             ptr::write_volatile(&raw mut (*p).two, s.two);
@@ -111,7 +112,12 @@ impl Memory {
     /// Makes a slot nobody's, and no earlier session's.
     pub fn clear(&self, slot: u32) {
         // SAFETY: as in `state`; no program reads it of a free slot.
-        unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).created_ns, 0) };
+        unsafe {
+            let p = self.at(slot);
+            ptr::write_volatile(&raw mut (*p).created_ns, 0);
+            ptr::write_volatile(&raw mut (*p).short, ShortKey::default());
+            ptr::write_volatile(&raw mut (*p).short_path, ShortKey::default());
+        }
         self.set_state(slot, State::Free);
     }
 

@@ -5,11 +5,11 @@ use dysco_common::seq::{after, max};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Copy};
-use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path};
+use dysco_common::{Counter, EventKind, Path};
 
 use crate::hop;
 use crate::learn;
-use crate::maps::{self, Run, Scratch, count};
+use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
@@ -22,41 +22,38 @@ const COPY_MARK: u32 = 0xd75c_0c09;
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
-    let Key(key) = &mut key;
+    let key = &mut key;
     let Some(found) = find(&ctx, Direction::Out, key) else {
         return Verdict::Pass;
     };
     // SAFETY: a readable field of the context.
     let copy = unsafe { (*ctx.skb.skb).mark } == COPY_MARK;
-    let flow = maps::flow(key);
+    let flow = maps::find(key);
     if copy {
         return header_copy(&ctx, key, &found, flow);
     }
     if found.seg.has(SYN) {
         return syn(&ctx, key, &found, flow);
     }
-    let Some(flow) = flow else {
+    let Some(Flow { slot, new, s }) = flow else {
         return Verdict::Pass;
     };
-    let Some(s) = maps::session(flow.slot) else {
-        return Verdict::Pass;
-    };
-    if flow.path == Path::New as u32 {
+    if new {
         // Translated already, on its way to the interface.
         hop::learn(&ctx, s);
         return Verdict::Pass;
     }
     match State::from_word(s.state) {
         Some(State::Tracked | State::Opening) => {
-            track(&ctx, s, &found, &flow);
+            track(&ctx, s, &found, slot);
             Verdict::Pass
         }
         Some(State::NewPath) if is_short(&ctx, &found) => {
-            track(&ctx, s, &found, &flow);
+            track(&ctx, s, &found, slot);
             onto_new_path(&ctx, s, &found)
         }
-        Some(State::NewPath) => with_options(&ctx, s, key, &found, &flow),
-        Some(State::TwoPaths) => on_two_paths(ctx, s, key, &found, &flow),
+        Some(State::NewPath) => with_options(&ctx, s, key, &found, slot),
+        Some(State::TwoPaths) => on_two_paths(ctx, s, key, &found, slot),
         Some(State::Tombstone) => {
             count(Counter::DroppedTombstone);
             Verdict::Drop
@@ -86,24 +83,18 @@ fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
 
 /// As [`onto_new_path`], of a packet with SACK blocks or other options.
 #[inline(always)]
-fn with_options(
-    ctx: &TcContext,
-    s: &mut Session,
-    key: &FlowKey,
-    found: &Found,
-    flow: &FlowRef,
-) -> Verdict {
+fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
-    track(ctx, s, found, flow);
+    track(ctx, s, found, slot);
     new_path(s, &found.seg, c);
     write(ctx, Run::Egress, Path::New, s)
 }
 
 /// Takes a packet into the scratch memory of a run.
 #[inline(always)]
-fn take(ctx: &TcContext, run: Run, key: &FlowKey, found: &Found) -> Option<&'static mut Scratch> {
+fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
     let scratch = maps::scratch(run as u32)?;
     load(ctx, key, found, &mut scratch.packet)?;
     Some(scratch)
@@ -124,12 +115,12 @@ fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 }
 
 #[inline(always)]
-fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
-    if flow.is_some_and(|f| f.path == Path::New as u32) {
+fn syn(ctx: &TcContext, key: &Key, found: &Found, flow: Option<Flow>) -> Verdict {
+    if flow.as_ref().is_some_and(|flow| flow.new) {
         // An answer on the new path.
         return Verdict::Pass;
     }
-    if learn::would_usurp(flow) {
+    if flow.is_some_and(|flow| learn::would_usurp(flow.s)) {
         count(Counter::DroppedSyn);
         return Verdict::Drop;
     }
@@ -141,7 +132,7 @@ fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> 
 
 /// Takes in what the segment teaches.
 #[inline(always)]
-fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
+fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     let end = seg.end();
     if after(end, s.snd_max) {
@@ -155,19 +146,19 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
         s.tsval_out = tsval;
     }
     if seg.flags & (FIN | RST) != 0 {
-        ends(s, seg, flow);
+        ends(s, seg, slot);
     }
     if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
         s.life.told = 1;
-        maps::tell(EventKind::Closed, flow.slot);
+        maps::tell(EventKind::Closed, slot);
     }
 }
 
 #[inline(always)]
-fn ends(s: &mut Session, seg: &Segment, flow: &FlowRef) {
+fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
         s.life.reset = 1;
-        maps::tell(EventKind::Reset, flow.slot);
+        maps::tell(EventKind::Reset, slot);
     } else {
         s.life.fin_out = 1;
     }
@@ -186,18 +177,18 @@ fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
 
 /// Makes the change that sends the segment the old way with other numbers.
 #[inline(always)]
-fn old_path(key: &FlowKey, seg: &Segment, c: &mut Change) {
+fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.edit = Edit {
-        sport: key.local_port,
-        dport: key.remote_port,
+        sport: key.whole.local_port,
+        dport: key.whole.remote_port,
         seq: seg.seq,
         ack: seg.ack,
         window: seg.window,
         flags: seg.flags,
         ..Edit::default()
     };
-    c.src = key.local;
-    c.dst = key.remote;
+    c.src = key.whole.local;
+    c.dst = key.whole.remote;
     c.clear_ect = 0;
     c.pseudo = 0;
 }
@@ -207,9 +198,9 @@ fn old_path(key: &FlowKey, seg: &Segment, c: &mut Change) {
 fn on_two_paths(
     mut ctx: TcContext,
     s: &mut Session,
-    key: &FlowKey,
+    key: &Key,
     found: &Found,
-    flow: &FlowRef,
+    slot: u32,
 ) -> Verdict {
     let Some(Scratch { change: c, .. }) = take(&ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
@@ -219,10 +210,10 @@ fn on_two_paths(
         s.cut_out = s.snd_max;
         s.two.cut_set = 1;
     }
-    track(&ctx, s, found, flow);
+    track(&ctx, s, found, slot);
     if two_paths::drains(s, &found.seg) {
         s.two.drained = 1;
-        maps::tell(EventKind::Drained, flow.slot);
+        maps::tell(EventKind::Drained, slot);
     }
     let out = two_paths::outgoing(s, &found.seg);
     if let Some(copy) = out.copy {
@@ -297,14 +288,14 @@ fn send_copy(ctx: &mut TcContext, s: &mut Session, copy: &Copy) {
 
 /// The second way of a copy: trim it to a header, and send that.
 #[inline(always)]
-fn header_copy(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
+fn header_copy(ctx: &TcContext, key: &Key, found: &Found, flow: Option<Flow>) -> Verdict {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
     let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
-    let Some(flow) = flow else {
+    let Some(Flow { new, s, .. }) = flow else {
         return Verdict::Drop;
     };
-    if flow.path == Path::New as u32 {
+    if new {
         // A copy for the new path, on its third way: translated already. The
         // mark kept it from the scratch memory of the run that made it.
         skb.mark = 0;
@@ -315,9 +306,6 @@ fn header_copy(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowR
         Path::Old
     } else {
         Path::New
-    };
-    let Some(s) = maps::session(flow.slot) else {
-        return Verdict::Drop;
     };
     let Some(Scratch {
         packet: p,

@@ -5,10 +5,10 @@ use dysco_common::seq::{after, before};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, OldIncoming};
-use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path};
+use dysco_common::{Counter, EventKind};
 
 use crate::learn;
-use crate::maps::{self, Run, Scratch, count};
+use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
@@ -18,42 +18,42 @@ use crate::{Verdict, is_short};
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
-    let Key(key) = &mut key;
+    let key = &mut key;
     let Some(found) = find(&ctx, Direction::In, key) else {
         return Verdict::Pass;
     };
-    let flow = maps::flow(key);
-    let Some(flow) = flow else {
-        return if found.seg.has(SYN) {
-            syn(&ctx, key, &found, None)
+    let opens = found.seg.has(SYN);
+    let Some(Flow { slot, new, s }) = maps::find(key) else {
+        return if opens {
+            syn(&ctx, key, &found)
         } else {
             Verdict::Pass
         };
     };
-    let new = flow.path == Path::New as u32;
-    if found.seg.has(SYN) && !new {
-        return syn(&ctx, key, &found, Some(flow));
+    if opens && !new {
+        return if learn::would_usurp(s) {
+            dropped(Counter::DroppedSyn)
+        } else {
+            syn(&ctx, key, &found)
+        };
     }
-    let Some(s) = maps::session(flow.slot) else {
-        return Verdict::Pass;
-    };
     match State::from_word(s.state) {
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
-            track(&ctx, s, &found, &flow);
+            track(&ctx, s, &found, slot);
             Verdict::Pass
         }
-        Some(State::NewPath) if new && !found.seg.has(SYN) && is_short(&ctx, &found) => {
-            off_new_path(&ctx, s, &found, &flow)
+        Some(State::NewPath) if new && !opens && is_short(&ctx, &found) => {
+            off_new_path(&ctx, s, &found, slot)
         }
-        _ => whole(&ctx, s, key, &found, &flow),
+        _ => whole(&ctx, Flow { slot, new, s }, key, &found),
     }
 }
 
 /// Translates a packet of the new path, the only one there is.
 #[inline(always)]
-fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) -> Verdict {
+fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) -> Verdict {
     let edit = s.translation.incoming(&found.seg, &s.key);
-    heard(s, &found.seg, &edit, flow);
+    heard(s, &found.seg, &edit, slot);
     let clear_ect = s.translation.flags & translation::STRIP_ECN;
     let addresses = (&s.key.remote, &s.key.local);
     if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
@@ -64,10 +64,7 @@ fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef)
 }
 
 #[inline(always)]
-fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> Verdict {
-    if learn::would_usurp(flow) {
-        return dropped(Counter::DroppedSyn);
-    }
+fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     let loaded = maps::scratch(Run::Ingress as u32)
         .and_then(|scratch| load(ctx, key, found, &mut scratch.packet));
     if loaded.is_some() {
@@ -78,13 +75,7 @@ fn syn(ctx: &TcContext, key: &FlowKey, found: &Found, flow: Option<FlowRef>) -> 
 
 /// Judges a packet that has to be looked at as a whole.
 #[inline(always)]
-fn whole(
-    ctx: &TcContext,
-    s: &mut Session,
-    key: &FlowKey,
-    found: &Found,
-    flow: &FlowRef,
-) -> Verdict {
+fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     let run = Run::Ingress as u32;
     let Some(Scratch {
         packet: p,
@@ -97,7 +88,7 @@ fn whole(
     if load(ctx, key, found, p).is_none() {
         return Verdict::Pass;
     }
-    match decide(ctx, s, p, c, found, flow) {
+    match decide(ctx, flow, p, c, found) {
         Decision::Leave(verdict) => verdict,
         Decision::Write {
             counter,
@@ -129,30 +120,29 @@ enum Decision {
 #[inline(always)]
 fn decide(
     ctx: &TcContext,
-    s: &mut Session,
+    Flow { slot, new, s }: Flow,
     p: &mut Packet,
     c: &mut Change,
     found: &Found,
-    flow: &FlowRef,
 ) -> Decision {
     let state = State::from_word(s.state);
-    if flow.path == Path::New as u32 {
+    if new {
         return match state {
-            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, flow),
-            Some(State::TwoPaths) => from_new_path(s, p, c, flow, true),
-            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, flow, false),
+            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, slot),
+            Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
+            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
             // No socket knows this five-tuple: its answer would be a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
     }
     match state {
         Some(State::Tracked | State::Opening) => {
-            track(ctx, s, found, flow);
+            track(ctx, s, found, slot);
             from_old_path(s, p, c)
         }
         Some(State::TwoPaths) => {
             if !two_paths::proxy_ends(s, &p.seg) {
-                track(ctx, s, found, flow);
+                track(ctx, s, found, slot);
             }
             from_old_path(s, p, c)
         }
@@ -170,7 +160,7 @@ fn dropped(why: Counter) -> Verdict {
 
 /// Takes in what a segment on the session's own five-tuple teaches.
 #[inline(always)]
-fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
+fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     received(s, seg.end());
     if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
@@ -180,7 +170,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, flow: &FlowRef) {
         s.tsval_in = tsval;
     }
     if seg.flags & (FIN | RST) != 0 {
-        ends(s, seg, flow);
+        ends(s, seg, slot);
     }
 }
 
@@ -204,19 +194,19 @@ fn was_sent(s: &mut Session, ack: u32) -> bool {
 
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
-fn heard(s: &mut Session, seg: &Segment, e: &Edit, flow: &FlowRef) {
+fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     received(s, e.seq.wrapping_add(seg.span()));
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
-        ends(s, seg, flow);
+        ends(s, seg, slot);
     }
 }
 
 #[inline(always)]
-fn ends(s: &mut Session, seg: &Segment, flow: &FlowRef) {
+fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
         s.life.reset = 1;
-        maps::tell(EventKind::Reset, flow.slot);
+        maps::tell(EventKind::Reset, slot);
     } else {
         s.life.fin_in = 1;
     }
@@ -234,8 +224,8 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
         return Decision::Leave(Verdict::Pass);
     }
     c.edit = Edit {
-        sport: p.key.remote_port,
-        dport: p.key.local_port,
+        sport: p.key.whole.remote_port,
+        dport: p.key.whole.local_port,
         seq: p.seg.seq,
         ack,
         window,
@@ -243,8 +233,8 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
         strip: if ack == p.seg.ack { 0 } else { edit::SACK },
         ..Edit::default()
     };
-    c.src = p.key.remote;
-    c.dst = p.key.local;
+    c.src = p.key.whole.remote;
+    c.dst = p.key.whole.local;
     c.clear_ect = 0;
     c.pseudo = 0;
     Decision::Write {
@@ -257,9 +247,9 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
 /// The new path opens with SYN and SYN-ACK between the two data planes; no
 /// socket hears of them.
 #[inline(always)]
-fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, flow: &FlowRef) -> Decision {
+fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if p.seg.has(ACK) {
-        maps::tell(EventKind::PathOpen, flow.slot);
+        maps::tell(EventKind::PathOpen, slot);
         return Decision::Leave(Verdict::Drop);
     }
     c.edit = two_paths::answer_syn(s, &p.seg);
@@ -280,14 +270,14 @@ fn from_new_path(
     s: &mut Session,
     p: &Packet,
     c: &mut Change,
-    flow: &FlowRef,
+    slot: u32,
     two_paths: bool,
 ) -> Decision {
     let mut e = s.translation.incoming(&p.seg, &s.key);
     if two_paths {
         s.new_in = s.new_in.wrapping_add(1);
         if p.seg.flags & (FIN | RST) != 0 {
-            ends(s, &p.seg, flow);
+            ends(s, &p.seg, slot);
         }
         let seg = Segment {
             seq: e.seq,
@@ -322,7 +312,7 @@ fn from_new_path(
             e.strip |= edit::SACK;
         }
     } else {
-        heard(s, &p.seg, &e, flow);
+        heard(s, &p.seg, &e, slot);
     }
     c.edit = e;
     c.src = s.key.remote;

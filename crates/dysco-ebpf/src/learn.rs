@@ -4,9 +4,9 @@ use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::ACK;
-use dysco_common::{Counter, EventKind, FlowKey, FlowRef};
+use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
 
-use crate::maps::{self, RULES, Run, Scratch};
+use crate::maps::{self, Flow, RULES, Run, Scratch};
 use crate::packet::{Direction, Packet, load_options};
 
 /// MSS where the option is absent (RFC 9293, 3.7.1).
@@ -17,10 +17,7 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// may use the port of a socket it lost again; the far end's socket would
 /// answer with a reset, and its entry would be gone.
 #[inline(always)]
-pub fn would_usurp(flow: Option<FlowRef>) -> bool {
-    let Some(s) = flow.and_then(|f| maps::session(f.slot)) else {
-        return false;
-    };
+pub fn would_usurp(s: &Session) -> bool {
     let changed = s.state == State::TwoPaths as u32 || s.state == State::NewPath as u32;
     changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
 }
@@ -86,7 +83,11 @@ extern "C" fn dysco_offer(run: u32) -> u32 {
     else {
         return 0;
     };
-    let default_mss = if p.v6 { DEFAULT_MSS_V6 } else { DEFAULT_MSS };
+    let default_mss = if p.key.is_v6() {
+        DEFAULT_MSS_V6
+    } else {
+        DEFAULT_MSS
+    };
     if p.header.offer(default_mss, offer).is_err() {
         // Unseen, and so the session is never changed.
         offer.flags = 0;
@@ -96,22 +97,20 @@ extern "C" fn dysco_offer(run: u32) -> u32 {
 
 #[inline(always)]
 fn open(p: &Packet, offer: &Offer, dir: Direction) {
-    let known = maps::flow(&p.key);
-    if let Some(f) = known
-        && let Some(s) = maps::session(f.slot)
+    let mut known = maps::find(&p.key);
+    if let Some(Flow { s, .. }) = &mut known
         && s.state == State::Opening as u32
     {
         // A retransmission, or the port used again before anything answered.
         begin(s, p, offer, dir);
         return;
     }
-    if !wanted(&p.key, dir) {
+    if !wanted(&p.key.whole, dir) {
         return;
     }
     // A new SYN on a known five-tuple: the session before it has ended. Its
     // entry keeps its slot until user space collects it.
-    let slot = maps::claim(&p.key, known.is_some());
-    match slot.and_then(maps::session) {
+    match maps::claim(&p.key, known.map(|flow| flow.s)) {
         Some(s) => {
             begin(s, p, offer, dir);
             maps::count(Counter::Tracked);
@@ -135,13 +134,18 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     (s.new_out, s.new_in, s.hop) = (0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;
-    s.key = p.key;
+    s.key = p.key.whole;
     s.path = FlowKey::default();
+    s.short = p.key.short;
+    s.short_path = ShortKey::default();
     s.translation = Translation::default();
     s.ifindex = 0;
     s.local = Offer::default();
     s.remote = Offer::default();
-    s.life = Life::default();
+    s.life = Life {
+        v6: p.key.is_v6() as u8,
+        ..Life::default()
+    };
     (s.snd_max, s.rcv_max, s.snd_ack, s.rcv_ack) = (0, 0, 0, 0);
     let end = p.seg.end();
     match dir {
@@ -162,8 +166,7 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
 
 #[inline(always)]
 fn answer(p: &Packet, offer: &Offer, dir: Direction) {
-    let Some(f) = maps::flow(&p.key) else { return };
-    let Some(s) = maps::session(f.slot) else {
+    let Some(Flow { slot, s, .. }) = maps::find(&p.key) else {
         return;
     };
     if s.state != State::Opening as u32 {
@@ -189,5 +192,5 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
         s.remote.flags = 0;
     }
     s.state = State::Tracked as u32;
-    maps::tell(EventKind::Opened, f.slot);
+    maps::tell(EventKind::Opened, slot);
 }

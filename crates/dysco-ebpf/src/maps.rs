@@ -1,16 +1,30 @@
 //! The maps. All are pinned by user space, so that sessions outlive it.
 
-use crate::packet::Packet;
+use crate::packet::{Key, Packet};
 use crate::write::Change;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::rule::Rules;
-use dysco_common::{Counter, Event, EventKind, FlowKey, FlowRef, Offer, Session};
+use dysco_common::{Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
 
 /// Five-tuple on the wire, to session. User space sets the size.
 #[map]
-pub static FLOWS: HashMap<FlowKey, FlowRef> = HashMap::with_max_entries(1, 0);
+static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
+
+/// Where a five-tuple was found last: by [`ShortKey::spread`], the slot with
+/// [`NEW`] in the lowest bit. Only a guess, of one word, that any CPU may write
+/// at any time: the session itself says whether it is right. It saves the hash
+/// map's look-up, which costs more than all that is done to most packets.
+#[map]
+static HINTS: Array<u32> = Array::with_max_entries(1, 0);
+
+/// How many hints there are, less one: a power of two. Set by user space.
+#[unsafe(no_mangle)]
+static HINT_MASK: u32 = 0;
+
+/// In a hint: the five-tuple is of the session's new path.
+const NEW: u32 = 1;
 
 /// The sessions. User space maps the memory and writes single words.
 #[map]
@@ -91,36 +105,87 @@ pub fn tell(kind: EventKind, slot: u32) {
     }
 }
 
+/// A packet's session.
+pub struct Flow {
+    /// Its slot.
+    pub slot: u32,
+    /// Is the packet of the subsession that replaced the session's own
+    /// five-tuple?
+    pub new: bool,
+    /// Its entry.
+    pub s: &'static mut Session,
+}
+
 /// The session of a slot.
 #[inline(always)]
-pub fn session(slot: u32) -> Option<&'static mut Session> {
+fn session(slot: u32) -> Option<&'static mut Session> {
     // SAFETY: a valid element of an array map. Programs on other CPUs and user
     // space may write words of it meanwhile; each word is whole by itself, and
     // the code is right with any order of them.
     SESSIONS.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
 }
 
-/// Looks a five-tuple up.
+/// Looks a five-tuple up: where it was last, or else in the map.
 #[inline(always)]
-pub fn flow(key: &FlowKey) -> Option<FlowRef> {
-    // SAFETY: copied at once; an element freed meanwhile is still readable
-    // until the end of the RCU section that the program runs in.
-    unsafe { FLOWS.get(key).copied() }
+pub fn find(key: &Key) -> Option<Flow> {
+    // SAFETY: a constant of the program; volatile, since user space sets it.
+    let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
+    let hint = HINTS.get_ptr_mut(key.short.spread() & mask)?;
+    // SAFETY: a valid element of an array map.
+    let guess = unsafe { *hint };
+    let (slot, new) = (guess >> 1, guess & NEW != 0);
+    let s = session(slot)?;
+    if key.short == *(if new { &s.short_path } else { &s.short })
+        && key.is_v6() == (s.life.v6 != 0)
+        && (!key.is_v6() || is_of(s, new, key))
+    {
+        return Some(Flow { slot, new, s });
+    }
+    let flow = look_up(key)?;
+    // SAFETY: as above.
+    unsafe { *hint = flow.slot << 1 | if flow.new { NEW } else { 0 } };
+    Some(flow)
 }
 
-/// Takes a free slot and gives it the key. `replace` takes the key from an
-/// ended session that still holds it.
 #[inline(always)]
-pub fn claim(key: &FlowKey, replace: bool) -> Option<u32> {
+fn look_up(key: &Key) -> Option<Flow> {
+    // SAFETY: copied at once; an element freed meanwhile is still readable
+    // until the end of the RCU section that the program runs in.
+    let flow = unsafe { FLOWS.get(&key.short).copied() }?;
+    let new = flow.is_new();
+    let s = session(flow.slot)?;
+    if flow.v6 != key.is_v6() as u16 || key.is_v6() && !is_of(s, new, key) {
+        return None;
+    }
+    Some(Flow {
+        slot: flow.slot,
+        new,
+        s,
+    })
+}
+
+/// Is the whole five-tuple the session's?
+#[inline(always)]
+fn is_of(s: &Session, new: bool, key: &Key) -> bool {
+    key.whole == *(if new { &s.path } else { &s.key })
+}
+
+/// Takes a free slot and gives it the key, which `ended` may still hold.
+#[inline(always)]
+pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<&'static mut Session> {
     let slot = FREE.pop().ok()??;
-    let flags = if replace { 0 } else { BPF_NOEXIST as u64 };
-    let value = FlowRef {
-        slot,
-        path: dysco_common::Path::Old as u32,
+    let flags = if ended.is_some() {
+        0
+    } else {
+        BPF_NOEXIST as u64
     };
-    if FLOWS.insert(key, value, flags).is_err() {
+    let value = FlowRef::new(&key.whole, slot, Path::Old);
+    if FLOWS.insert(&key.short, value, flags).is_err() {
         let _ = FREE.push(slot, 0);
         return None;
     }
-    Some(slot)
+    if let Some(ended) = ended {
+        ended.short = ShortKey::default();
+    }
+    session(slot)
 }

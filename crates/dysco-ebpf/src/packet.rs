@@ -3,7 +3,7 @@
 use aya_ebpf::programs::TcContext;
 use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
-use dysco_common::{Addr, FlowKey};
+use dysco_common::{Addr, FlowKey, ShortKey};
 
 const ETH_LEN: usize = 14;
 const ETH_P_IP: u16 = 0x0800;
@@ -25,10 +25,26 @@ pub enum Direction {
     In,
 }
 
-/// A five-tuple on the stack, where double words must be aligned.
+/// The five-tuple of a packet, from this host's side. In an order in which LLVM
+/// makes no double words that a BPF stack would not take.
 #[repr(C, align(8))]
-#[derive(Default)]
-pub struct Key(pub FlowKey);
+#[derive(Clone, Copy, Default)]
+pub struct Key {
+    /// Under which it is looked up.
+    pub short: ShortKey,
+    /// 1 if it is IPv6, 0 if not.
+    family: u32,
+    /// All of it.
+    pub whole: FlowKey,
+}
+
+impl Key {
+    /// Is it IPv6?
+    #[inline(always)]
+    pub fn is_v6(&self) -> bool {
+        self.family != 0
+    }
+}
 
 /// A TCP packet's place in its frame, and what its fixed fields say.
 #[derive(Clone, Copy)]
@@ -62,10 +78,8 @@ impl Found {
 /// A packet that is looked at as a whole.
 #[repr(C)]
 pub struct Packet {
-    /// IPv6?
-    pub v6: bool,
-    /// Its five-tuple, from this host's side.
-    pub key: FlowKey,
+    /// Its five-tuple.
+    pub key: Key,
     /// Its first 20 bytes, or 32 where the data offset says 8 words or more;
     /// all of them after [`load_options`].
     pub header: Header,
@@ -80,7 +94,7 @@ impl Packet {
     /// Offset of the TCP header in bytes.
     #[inline(always)]
     pub fn l4(&self) -> usize {
-        l4(self.v6)
+        l4(self.key.is_v6())
     }
 }
 
@@ -89,11 +103,25 @@ fn l4(v6: bool) -> usize {
     ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
+/// Where the packet begins and ends. Volatile: of a value that is at hand LLVM
+/// may keep 32 bits on the stack, which are no pointer any more.
+#[inline(always)]
+fn bounds(ctx: &TcContext) -> (usize, usize) {
+    let skb = ctx.skb.skb;
+    // SAFETY: readable fields of the context.
+    unsafe {
+        let data = core::ptr::read_volatile(&raw const (*skb).data);
+        let end = core::ptr::read_volatile(&raw const (*skb).data_end);
+        (data as usize, end as usize)
+    }
+}
+
 /// Reads an unaligned value of the packet at a checked offset.
 #[inline(always)]
 pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
-    let p = ctx.data() + off;
-    if p + size_of::<T>() > ctx.data_end() {
+    let (data, end) = bounds(ctx);
+    let p = data + off;
+    if p + size_of::<T>() > end {
         return None;
     }
     // SAFETY: within the packet, by the comparison above.
@@ -105,7 +133,8 @@ pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
 /// stack holds for retransmission copies its head.
 #[inline(always)]
 fn want(ctx: &TcContext, len: usize) {
-    if ctx.data() + len > ctx.data_end() && len <= ctx.len() as usize {
+    let (data, end) = bounds(ctx);
+    if data + len > end && len <= ctx.len() as usize {
         let _ = ctx.pull_data(len as u32);
     }
 }
@@ -114,23 +143,32 @@ fn want(ctx: &TcContext, len: usize) {
 /// other protocols, IP options, extension headers, fragments, inline VLAN
 /// tags. Such packets are never changed.
 #[inline(always)]
-pub fn find(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<Found> {
+pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     want(ctx, l4(false) + MIN_HEADER);
-    let (v6, ip_len) = match u16::from_be(at::<u16>(ctx, 12)?) {
-        ETH_P_IP => (false, ipv4(ctx, dir, key)?),
+    let (ip_len, local, remote) = match u16::from_be(at::<u16>(ctx, 12)?) {
+        ETH_P_IP => {
+            let len = ipv4(ctx, dir, &mut key.whole)?;
+            let (local, remote) = (key.whole.local.words()[3], key.whole.remote.words()[3]);
+            (len, local, remote)
+        }
         ETH_P_IPV6 => {
             want(ctx, l4(true) + MIN_HEADER);
-            (true, ipv6(ctx, dir, key)?)
+            key.family = 1;
+            let len = ipv6(ctx, dir, &mut key.whole)?;
+            (len, key.whole.local.folded(), key.whole.remote.folded())
         }
         _ => return None,
     };
+    let v6 = key.is_v6();
     let words = at::<[u32; 5]>(ctx, l4(v6))?;
     let [s0, s1, d0, d1] = words[0].to_ne_bytes();
     let (sport, dport) = (u16::from_ne_bytes([s0, s1]), u16::from_ne_bytes([d0, d1]));
-    (key.local_port, key.remote_port) = match dir {
+    let (local_port, remote_port) = match dir {
         Direction::Out => (sport, dport),
         Direction::In => (dport, sport),
     };
+    (key.whole.local_port, key.whole.remote_port) = (local_port, remote_port);
+    key.short = ShortKey::new(local, remote, local_port, remote_port);
     let [offset, flags, w0, w1] = words[3].to_ne_bytes();
     let data_offset = (offset >> 4) as usize * 4;
     if data_offset < MIN_HEADER {
@@ -168,20 +206,31 @@ fn set_addresses(key: &mut FlowKey, dir: Direction, src: Addr, dst: Addr) {
     };
 }
 
+/// An IPv4 header without options, network order.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Ipv4 {
+    version: u8,
+    tos: u8,
+    len: u16,
+    id: u16,
+    fragment: u16,
+    ttl: u8,
+    protocol: u8,
+    check: u16,
+    src: u32,
+    dst: u32,
+}
+
 /// Reads an IPv4 header; returns the length it says.
 #[inline(always)]
 fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<[u8; IP_LEN]>(ctx, ETH_LEN)?;
-    if ip[0] != 0x45
-        || ip[9] != IPPROTO_TCP
-        || u16::from_be_bytes([ip[6], ip[7]]) & IP_FRAGMENT != 0
-    {
+    let ip = at::<Ipv4>(ctx, ETH_LEN)?;
+    if ip.version != 0x45 || ip.protocol != IPPROTO_TCP || ip.fragment & IP_FRAGMENT.to_be() != 0 {
         return None;
     }
-    let src = Addr::v4([ip[12], ip[13], ip[14], ip[15]]);
-    let dst = Addr::v4([ip[16], ip[17], ip[18], ip[19]]);
-    set_addresses(key, dir, src, dst);
-    Some(u16::from_be_bytes([ip[2], ip[3]]) as u32)
+    set_addresses(key, dir, Addr::mapped(ip.src), Addr::mapped(ip.dst));
+    Some(u16::from_be(ip.len) as u32)
 }
 
 /// Reads an IPv6 header; returns the length it says with its own, 0 for none.
@@ -204,8 +253,7 @@ fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
 
 /// Takes a packet into scratch memory, to look at it as a whole.
 #[inline(always)]
-pub fn load(ctx: &TcContext, key: &FlowKey, found: &Found, p: &mut Packet) -> Option<()> {
-    p.v6 = found.v6;
+pub fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option<()> {
     p.key = *key;
     p.seg = found.seg;
     p.header = Header::zeroed();

@@ -135,7 +135,7 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
     let data_offset = p.header.data_offset();
     if data_offset == MIN_HEADER || data_offset == 32 && p.header.starts_with_timestamps() {
         let found = Found {
-            v6: p.v6,
+            v6: p.key.is_v6(),
             data_offset,
             seg: p.seg,
         };
@@ -155,8 +155,8 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         ..
     } = maps::scratch(run).ok_or(Failed)?;
     let mut words = Addresses([0; 8]);
-    let diff = addresses(ctx, p.v6, &c.src, &c.dst, c.clear_ect, &mut words)?;
-    let absent = absent(p.v6);
+    let diff = addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, &mut words)?;
+    let absent = absent(p.key.is_v6());
     // SAFETY: as in `short`.
     let from = unsafe { (&raw const words).cast::<u8>().add(absent) };
     store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
@@ -316,7 +316,7 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
     if r != 0 {
         return None;
     }
-    if p.v6 {
+    if p.key.is_v6() {
         let length = (header as u16).to_be_bytes();
         ctx.store(Packet::L3 + 4, &length, 0).ok()?;
     } else {
@@ -337,7 +337,7 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
 /// a mapped address.
 #[inline(always)]
 fn pseudo_header(p: &Packet, len: u32) -> u64 {
-    let (a, b) = (p.key.local.words(), p.key.remote.words());
+    let (a, b) = (p.key.whole.local.words(), p.key.whole.remote.words());
     let mut sum = (len + IPPROTO_TCP).to_be() as u64;
     // ::ffff:0:0/96 adds ffff twice, which is nothing in one's complement.
     let mut i = 0;

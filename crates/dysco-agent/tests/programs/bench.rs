@@ -4,7 +4,9 @@ use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
 use dysco_common::rule::{Rule, Rules};
-use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path, Session, State, Translation};
+use dysco_common::{
+    Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
+};
 
 use crate::frame::{Frame, Net};
 
@@ -32,7 +34,7 @@ pub enum Way {
 #[derive(Clone, Copy)]
 struct Plain<T>(T);
 // SAFETY: only for the types of the maps: integers in `repr(C)`.
-unsafe impl Pod for Plain<FlowKey> {}
+unsafe impl Pod for Plain<ShortKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<FlowRef> {}
 // SAFETY: as above.
@@ -158,6 +160,11 @@ impl Programs {
     }
 
     pub fn put(&mut self, slot: u32, s: &Session) {
+        let s = &Session {
+            short: s.key.short(),
+            short_path: s.path.short(),
+            ..*s
+        };
         let map = self.ebpf.map_mut("SESSIONS").unwrap();
         let mut map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.set(slot, Plain(*s), 0).unwrap();
@@ -172,16 +179,15 @@ impl Programs {
 
     pub fn flow(&mut self, key: FlowKey, slot: u32, path: Path) {
         let map = self.ebpf.map_mut("FLOWS").unwrap();
-        let mut map: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> = map.try_into().unwrap();
-        let path = path as u32;
-        map.insert(Plain(key), Plain(FlowRef { slot, path }), 0)
-            .unwrap();
+        let mut map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
+        let value = FlowRef::new(&key, slot, path);
+        map.insert(Plain(key.short()), Plain(value), 0).unwrap();
     }
 
     pub fn find(&self, key: &FlowKey) -> Option<FlowRef> {
         let map = self.ebpf.map("FLOWS").unwrap();
-        let map: HashMap<_, Plain<FlowKey>, Plain<FlowRef>> = map.try_into().unwrap();
-        map.get(&Plain(*key), 0).ok().map(|v| v.0)
+        let map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
+        map.get(&Plain(key.short()), 0).ok().map(|v| v.0)
     }
 
     pub fn free(&mut self, slots: impl IntoIterator<Item = u32>) {

@@ -231,7 +231,7 @@ fn a_full_table_is_counted_and_told() {
 fn rule(net: &Net, first_port: u16, last_port: u16) -> Rule {
     Rule {
         prefix: net.key().remote,
-        mask: Addr([0xff; 16]),
+        mask: Addr::new([0xff; 16]),
         first_port,
         last_port,
     }
@@ -241,7 +241,7 @@ fn rule(net: &Net, first_port: u16, last_port: u16) -> Rule {
 fn rules_are_held_against_the_end_that_is_opened_to() {
     for net in nets() {
         let nowhere = Rule {
-            prefix: Addr([9; 16]),
+            prefix: Addr::new([9; 16]),
             ..rule(&net, 0, 65535)
         };
         let mut fifteen = vec![nowhere; 15];

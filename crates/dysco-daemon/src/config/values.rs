@@ -63,7 +63,7 @@ impl Prefix {
 
 fn mask(len: u8) -> Addr {
     let bits = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
-    Addr(bits.to_be_bytes())
+    Addr::new(bits.to_be_bytes())
 }
 
 impl PortRange {
@@ -121,10 +121,7 @@ impl FromStr for Prefix {
         };
         let prefix = Prefix { address, len };
         let rule = prefix.rule(0, 0);
-        let mut network = rule.prefix;
-        for (byte, mask) in network.0.iter_mut().zip(rule.mask.0) {
-            *byte &= mask;
-        }
+        let network = rule.prefix.masked(&rule.mask);
         if network != rule.prefix {
             let network = network.ip();
             return Err(format!(

@@ -151,7 +151,7 @@ fn syn(s: &Session, key: &FlowKey) -> Vec<u8> {
             longest,
         ),
         (from, to) => {
-            let octets = |ip: IpAddr| dysco_common::Addr::from(ip).0;
+            let octets = |ip: IpAddr| dysco_common::Addr::from(ip).octets();
             packet(
                 PacketBuilder::ipv6(octets(from), octets(to), HOP_LIMIT).tcp_header(tcp),
                 longest,
