@@ -46,6 +46,8 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
             expect(middle || right, right)
         }
+        // This host may have asked too, and not waited for the answer.
+        Message::Asked { .. } | Message::Status { .. } => expect(middle, false),
         _ => Err(Violation::NotItsPart),
     }
 }
@@ -67,8 +69,9 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
             left && *subsession == middle.subsession() && *l == middle.left(),
             false,
         ),
-        Message::AckLock { .. } | Message::CancelAck { .. } => expect(right, true),
-        Message::NackLock { .. } => expect(left || right, right),
+        Message::AckLock { .. } => expect(right, true),
+        // The left anchor answers a cancel that comes twice, too.
+        Message::NackLock { .. } | Message::CancelAck { .. } => expect(left || right, right),
         Message::Switched { .. }
         | Message::Done { .. }
         | Message::Cancel { .. }
@@ -93,10 +96,11 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
             expect(left && *subsession == own, true)?;
             new_path(right, new)
         }
-        Message::Switched { .. } | Message::Done { .. } | Message::Status { .. } => {
-            expect(left, true)
-        }
+        Message::Switched { .. } | Message::Done { .. } => expect(left, true),
         Message::Cancel { .. } => expect(left || middle, left),
+        // This host may have asked too, and not waited for the answer.
+        Message::Asked { .. } => expect(middle, false),
+        Message::Status { .. } => expect(left || middle, left),
         _ => Err(Violation::NotItsPart),
     }
 }

@@ -28,6 +28,8 @@ pub(super) const GONE: Duration = Duration::from_secs(240);
 pub(super) struct Left {
     a: Subsession,
     middle: HostId,
+    /// Names this request: an answer to a former process is none to it.
+    attempt: [u8; 16],
     phase: Phase,
     facts: Option<Facts>,
     plan: Option<Plan>,
@@ -46,20 +48,25 @@ pub(super) struct Left {
 }
 
 impl Left {
-    pub fn start(ctx: &mut Context, a: Subsession) -> Self {
+    pub fn start(ctx: &mut Context, a: Subsession, attempt: [u8; 16]) -> Self {
         ctx.report(Role::Left, a, Progress::Requested);
+        ctx.persist(RoleRecord::Asked { a });
         ctx.command(Command::Lock {
             change: ctx.change,
             subsession: a,
         });
         ctx.deadline(LOCK);
-        Left::new(a)
+        Left {
+            attempt,
+            ..Left::new(a)
+        }
     }
 
     fn new(a: Subsession) -> Self {
         Left {
             a,
             middle: a.right.ip(),
+            attempt: [0; 16],
             phase: Phase::Locking,
             facts: None,
             plan: None,
@@ -75,15 +82,17 @@ impl Left {
         }
     }
 
-    pub fn restore(ctx: &mut Context, a: Subsession, plan: Plan, stage: LeftStage) -> Self {
+    /// `progress`: what was planned and how far it had come, if it was planned.
+    pub fn restore(ctx: &mut Context, a: Subsession, progress: Option<(Plan, LeftStage)>) -> Self {
         let mut left = Left::new(a);
-        left.plan = Some(plan);
-        left.introduced = true;
+        left.plan = progress.map(|(plan, _)| plan);
+        left.introduced = left.plan.is_some();
         let change = ctx.change;
         ctx.command(Command::Lock {
             change,
             subsession: a,
         });
+        let stage = progress.map_or(LeftStage::Preparing, |(_, stage)| stage);
         let (LeftStage::Cut { new } | LeftStage::Completing { new }) = stage else {
             left.phase = Phase::SettingUp;
             left.cancel(ctx, Reason::Restarted);
@@ -122,7 +131,9 @@ impl Left {
 
     pub fn on_message(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
         match message {
-            Message::AckLock { plan, .. } if self.phase == Phase::Locking => {
+            Message::AckLock { plan, attempt, .. }
+                if self.phase == Phase::Locking && attempt == self.attempt =>
+            {
                 self.granted(ctx, plan)
             }
             Message::NackLock { reason, .. } if self.phase == Phase::Locking => {
@@ -146,7 +157,7 @@ impl Left {
             Message::CancelAck { .. } if self.phase == Phase::Cancelling => {
                 let from = if from_right { self.right() } else { None };
                 match ctx.hush_to(from.unwrap_or(self.middle)) {
-                    true => self.rolled_back(),
+                    true => self.rolled_back(ctx),
                     false => Flow::On,
                 }
             }
@@ -187,7 +198,7 @@ impl Left {
             Phase::Locking | Phase::Preparing | Phase::SettingUp => {
                 self.cancel(ctx, Reason::TimedOut(self.phase))
             }
-            Phase::Cancelling => self.rolled_back(),
+            Phase::Cancelling => self.rolled_back(ctx),
             Phase::Cutting if self.gone => {
                 self.phase = Phase::SettingUp;
                 self.cancel(ctx, Reason::Closing)

@@ -48,8 +48,16 @@ impl Part {
         }
     }
 
+    /// Another host asked, and the middlebox has not measured itself yet: nobody
+    /// else can mean this change. Others speak of what a former process did
+    /// when the same host asked.
+    fn is_unspoken(&self) -> bool {
+        matches!(self, Part::Middle(p) if p.right().is_none() && p.asker().is_some())
+    }
+
     fn peers(&self) -> Vec<HostId> {
         let (first, others) = match self {
+            Part::Middle(p) if self.is_unspoken() => return p.asker().into_iter().collect(),
             Part::Left(p) => (p.middle(), [p.right(), None]),
             Part::Middle(p) => (p.left(), [p.right(), p.asker()]),
             Part::Right(p) => (p.middle(), [Some(p.left()), None]),
@@ -235,7 +243,11 @@ impl Machine {
         if self.handle_ask_answer(now, from, &message) {
             return;
         }
+        let asks = matches!(message, Message::Ask { .. });
         let judged = match self.changes.get(&change) {
+            Some(entry) if entry.part.is_unspoken() && !asks => {
+                return self.answer_unknown(from, &message);
+            }
             Some(entry) => authorise::known(&entry.part, from, &message).map(Some),
             None => self.judge_stranger(from, &message).map(|()| None),
         };
@@ -341,9 +353,13 @@ impl Machine {
         let mut ctx = self.context(now, change, &mut timing);
         // Two records never share a session: locks are taken before either is written.
         let part = match role {
+            RoleRecord::Asked { a } => {
+                ctx.core.locks.insert(a, change);
+                Part::Left(Left::restore(&mut ctx, a, None))
+            }
             RoleRecord::Left { a, plan, stage } => {
                 ctx.core.locks.insert(a, change);
-                Part::Left(Left::restore(&mut ctx, a, plan, stage))
+                Part::Left(Left::restore(&mut ctx, a, Some((plan, stage))))
             }
             RoleRecord::Middle { a, b, asker, .. } => {
                 ctx.core.locks.extend([(a, change), (b, change)]);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -141,11 +141,16 @@ pub enum Message {
         left: HostId,
         /// What the left anchor knows of its session.
         left_facts: Facts,
+        /// Names this request among those that the left anchor made for the
+        /// change, in this process or a former one.
+        attempt: [u8; 16],
     },
     /// [R to P, P to L] Locked.
     AckLock {
         /// The change.
         change: ChangeId,
+        /// The request's.
+        attempt: [u8; 16],
         /// What was learnt on the way.
         plan: Plan,
     },

@@ -33,6 +33,8 @@ pub(super) struct Middle {
     phase: Phase,
     measured: Option<Measurement>,
     left_facts: Option<Facts>,
+    /// The left anchor's request that is under way.
+    attempt: [u8; 16],
     /// The right anchor's part, then the whole.
     plan: Option<Plan>,
     /// The left anchor may have cut.
@@ -59,6 +61,7 @@ impl Middle {
             phase: Phase::Measuring,
             measured: None,
             left_facts: None,
+            attempt: [0; 16],
             plan: None,
             switched: false,
             asked: false,
@@ -113,8 +116,14 @@ impl Middle {
                 self.tell_asker(ctx);
                 Flow::On
             }
-            Message::RequestLock { left_facts, .. } => self.lock_requested(ctx, left_facts),
-            Message::AckLock { plan, .. } if from_right && self.phase == Phase::Locking => {
+            Message::RequestLock {
+                left_facts,
+                attempt,
+                ..
+            } => self.lock_requested(ctx, left_facts, attempt),
+            Message::AckLock { plan, attempt, .. }
+                if from_right && self.phase == Phase::Locking && attempt == self.attempt =>
+            {
                 self.granted(ctx, plan)
             }
             Message::NackLock { reason, .. }

@@ -48,6 +48,10 @@ pub(super) enum RoleRecord {
         new: Subsession,
         stage: RightStage,
     },
+    /// A left anchor without a plan yet: to be taken back. Without it a request
+    /// of long ago would begin the change anew, while others still hear that
+    /// it is off.
+    Asked { a: Subsession },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -26,6 +26,8 @@ pub(super) struct Right {
     b: Subsession,
     middle: HostId,
     left: HostId,
+    /// The left anchor's request that holds the lock.
+    attempt: [u8; 16],
     phase: Phase,
     facts: Option<Facts>,
     new: Option<Subsession>,
@@ -40,14 +42,17 @@ pub(super) struct Right {
 }
 
 impl Right {
-    pub fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
+    pub fn start(ctx: &mut Context, b: Subsession, left: HostId, attempt: [u8; 16]) -> Self {
         ctx.report(Role::Right, b, Progress::Requested);
         ctx.command(Command::Lock {
             change: ctx.change,
             subsession: b,
         });
         ctx.deadline(LOCK);
-        Right::new(b, left)
+        Right {
+            attempt,
+            ..Right::new(b, left)
+        }
     }
 
     fn new(b: Subsession, left: HostId) -> Self {
@@ -55,6 +60,7 @@ impl Right {
             b,
             middle: b.left.ip(),
             left,
+            attempt: [0; 16],
             phase: Phase::Locking,
             facts: None,
             new: None,
@@ -106,7 +112,10 @@ impl Right {
     pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
         let change = ctx.change;
         match message {
-            Message::RequestLock { .. } if self.phase == Phase::Locked => self.grant(ctx),
+            Message::RequestLock { attempt, .. } if self.phase == Phase::Locked => {
+                self.attempt = attempt;
+                self.grant(ctx)
+            }
             Message::SetUp { new, .. } if self.phase == Phase::Locked => {
                 self.persist(ctx, new, RightStage::Prepared);
                 self.prepare(ctx, new)
@@ -125,7 +134,7 @@ impl Right {
                 self.say_switched(ctx);
                 Flow::On
             }
-            Message::Status { .. } if self.phase == Phase::SettingUp => {
+            Message::Status { .. } if from_left && self.phase == Phase::SettingUp => {
                 ctx.hush();
                 ctx.deadline(SILENCE);
                 self.asked = false;
@@ -215,7 +224,13 @@ impl Right {
             translation: Translation::default(),
         };
         let change = ctx.change;
-        ctx.say(self.middle, Message::AckLock { change, plan });
+        let attempt = self.attempt;
+        let granted = Message::AckLock {
+            change,
+            attempt,
+            plan,
+        };
+        ctx.say(self.middle, granted);
         Flow::On
     }
 

@@ -18,7 +18,16 @@ pub(super) struct Outcome {
     pub role: Role,
     /// Who had a part in it.
     pub peers: Vec<HostId>,
+    /// Nobody but who asked has heard of it from here (see `Part`).
+    pub unspoken: bool,
     pub result: Result<(), Reason>,
+}
+
+impl Outcome {
+    /// Had this host a part in it?
+    pub fn concerns(&self, from: &[HostId]) -> bool {
+        self.peers.iter().any(|p| from.contains(p))
+    }
 }
 
 /// Ended changes.

@@ -27,7 +27,11 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
             change,
             result: Ok(()),
         },
-        Message::AckLock { change, plan },
+        Message::AckLock {
+            change,
+            attempt: [0; 16],
+            plan,
+        },
         Message::NackLock {
             change,
             reason: reason.clone(),
@@ -62,6 +66,7 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
             subsession,
             left: liar,
             left_facts: Facts::default(),
+            attempt: [0; 16],
         });
     }
     all

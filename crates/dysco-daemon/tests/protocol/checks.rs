@@ -47,6 +47,14 @@ impl World {
         }
     }
 
+    /// Nobody here broke a rule, and nobody is said to have.
+    pub fn nobody_accused(&self) {
+        for (i, h) in self.hosts.iter().enumerate() {
+            let accusation = |r: &&Report| matches!(r, Report::Violation { .. });
+            assert_eq!(h.reports.iter().find(accusation), None, "by host {i}");
+        }
+    }
+
     /// What must hold when all is still: the anchors of the removal of `middle`
     /// agree, and nothing is left over. True if the middlebox is out.
     pub fn settled(&self, middle: usize) -> bool {

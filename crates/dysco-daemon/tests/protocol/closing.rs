@@ -29,6 +29,7 @@ fn closed_at_each_step() {
         ENDS.iter().for_each(|(h, l)| world.session_gone(*h, *l));
         world.run(HOUR);
         world.quiet();
+        world.nobody_accused();
     }
 }
 

@@ -53,6 +53,52 @@ fn an_ask_for_a_locked_session_is_refused() {
     assert!(world.ends(0).contains(&(Role::Asker, refused)));
 }
 
+/// The middlebox's daemon dies when it is done, before it says so; whoever
+/// asked asks again. The left anchor still gets its answer.
+#[test]
+fn asked_again_after_the_end_by_one_that_did_not_hear_of_it() {
+    for asker in [0, 2] {
+        let ask = |faults| {
+            let mut world = World::new(3, faults);
+            let middlebox = world.hosts[1].addresses[0];
+            let which = world.links[asker / 2];
+            let asked = world.input(asker, |m, now| m.request_ask(now, middlebox, which));
+            asked.unwrap().unwrap();
+            world
+        };
+        let mut whole = ask(Faults::default());
+        whole.run(HOUR);
+        for step in 0..whole.hosts[1].steps() {
+            let mut world = ask(Faults {
+                crashes: vec![(1, step, Duration::from_secs(3))],
+                ..Faults::default()
+            });
+            world.run(HOUR);
+            world.settled(1);
+            world.nobody_accused();
+        }
+    }
+}
+
+/// Who asked does not wait, is an anchor of the change, and hears the answer.
+#[test]
+fn an_answer_that_comes_too_late_accuses_nobody() {
+    for asker in [0, 2] {
+        for steps in 0..12 {
+            let mut world = World::new(3, Faults::default());
+            let middlebox = world.hosts[1].addresses[0];
+            let which = world.links[asker / 2];
+            let asked = world.input(asker, |m, now| m.request_ask(now, middlebox, which));
+            let change = asked.unwrap().unwrap();
+            (0..steps).for_each(|_| assert!(world.step(HOUR)));
+            world.input(asker, |m, now| m.cancel(now, change));
+            world.run(HOUR);
+            world.settled(1);
+            world.nobody_accused();
+        }
+    }
+}
+
 #[test]
 fn nobody_answers_an_ask() {
     let mut world = World::new(3, Faults::default());

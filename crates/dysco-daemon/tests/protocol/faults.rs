@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::plane::Refuse;
 use super::world::{Faults, World};
-use dysco_daemon::protocol::{Progress, Report};
+use dysco_daemon::protocol::{Message, Progress, Report};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
@@ -193,6 +193,28 @@ fn each_message_of_each_refusal_lost_in_turn() {
     }
 }
 
+/// A request of long ago must not begin anew what its left anchor has just
+/// taken back and forgotten with its process.
+#[test]
+fn a_left_anchor_that_dies_rolling_back_does_not_begin_again() {
+    let mut world = World::new(3, Faults::default());
+    let change = world.leave(MIDDLE).unwrap().unwrap();
+    while world.hosts[0].machine.as_ref().unwrap().changes().count() == 0 {
+        assert!(world.step(HOUR));
+    }
+    world.input(0, |m, now| m.cancel(now, change));
+    world.restart(0);
+    let from = world.hosts[MIDDLE].addresses.clone();
+    let subsession = world.links[0];
+    let said = world.sent.len();
+    let again = Message::Leave { change, subsession };
+    world.input(0, |m, now| m.handle_message(now, &from, again));
+    assert!(world.sent[said..].iter().all(|name| *name != "RequestLock"));
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+    world.nobody_accused();
+}
+
 /// A cancel that nobody acknowledges is not repeated for ever.
 #[test]
 fn nobody_acknowledges_a_cancel() {
@@ -259,7 +281,9 @@ proptest! {
     ) {
         let until = Duration::from_secs(until);
         let faults = Faults { seed, lost, doubled, slowest, until, crashes, ..Faults::default() };
-        removal(faults).settled(MIDDLE);
+        let world = removal(faults);
+        world.settled(MIDDLE);
+        world.nobody_accused();
     }
 
     #[test]
@@ -279,5 +303,6 @@ proptest! {
         world.input(host, |m, now| m.cancel(now, change));
         world.run(HOUR);
         world.settled(MIDDLE);
+        world.nobody_accused();
     }
 }

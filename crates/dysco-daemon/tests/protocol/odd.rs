@@ -21,6 +21,9 @@ fn plan_of(right: HostId, subsession: Subsession) -> Plan {
     }
 }
 
+/// The first that host 0 of the world draws.
+const ATTEMPT: [u8; 16] = 1u128.to_be_bytes();
+
 /// A removal up to the first moment that a host is in this phase.
 fn until(host: usize, phase: Phase) -> (World, ChangeId) {
     let mut world = World::new(3, Faults::default());
@@ -64,7 +67,16 @@ fn a_plan_must_fit_the_lock() {
             assert!(world.step(HOUR));
         }
         let plan = plan_of(right, b);
-        say(&mut world, MIDDLE, 0, Message::AckLock { change, plan });
+        say(
+            &mut world,
+            MIDDLE,
+            0,
+            Message::AckLock {
+                change,
+                attempt: ATTEMPT,
+                plan,
+            },
+        );
         world.run(HOUR);
         ends_refused(&world, inconsistent.clone());
     }
@@ -73,9 +85,45 @@ fn a_plan_must_fit_the_lock() {
     let mut other = world.links[1];
     other.left.set_port(1);
     let plan = plan_of(other.right.ip(), other);
-    say(&mut world, 2, MIDDLE, Message::AckLock { change, plan });
+    say(
+        &mut world,
+        2,
+        MIDDLE,
+        Message::AckLock {
+            change,
+            attempt: ATTEMPT,
+            plan,
+        },
+    );
     world.run(HOUR);
     ends_refused(&world, inconsistent);
+}
+
+/// It was meant for a process that is gone.
+#[test]
+fn a_plan_for_another_attempt_grants_nothing() {
+    let (mut world, change) = until(0, Phase::Locking);
+    while !world.sent.contains(&"RequestLock") {
+        assert!(world.step(HOUR));
+    }
+    let b = world.links[1];
+    let plan = plan_of(b.right.ip(), b);
+    let attempt = [9; 16];
+    let granted = Message::AckLock {
+        change,
+        attempt,
+        plan,
+    };
+    say(&mut world, MIDDLE, 0, granted);
+    let phases: Vec<_> = world.hosts[0]
+        .machine
+        .iter()
+        .flat_map(Machine::changes)
+        .map(|c| c.phase)
+        .collect();
+    assert_eq!(phases, [Phase::Locking]);
+    world.run(HOUR);
+    assert!(world.settled(MIDDLE));
 }
 
 #[test]
@@ -89,6 +137,7 @@ fn the_left_anchor_is_who_it_says() {
             subsession: world.links[from],
             left: "192.0.2.66".parse().unwrap(),
             left_facts: Facts::default(),
+            attempt: [0; 16],
         };
         say(&mut world, from, to, message);
         let expected = Violation::NotItsPart;
@@ -153,6 +202,7 @@ fn three_hosts_are_needed() {
         subsession: b,
         left: client,
         left_facts: Facts::default(),
+        attempt: [0; 16],
     };
     right.handle_message(Duration::ZERO, &[b.left.ip()], message);
     let answer = right.poll_transmit();

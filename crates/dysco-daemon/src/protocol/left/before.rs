@@ -12,6 +12,7 @@ impl Left {
                     subsession: self.a,
                     left: self.a.left.ip(),
                     left_facts: facts,
+                    attempt: self.attempt,
                 };
                 ctx.insist(self.middle, message);
                 Flow::On
@@ -34,6 +35,7 @@ impl Left {
 
     pub(super) fn refused(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         self.let_go(ctx);
+        ctx.command(Command::Erase { change: ctx.change });
         ctx.report(Role::Left, self.a, Progress::Refused(reason.clone()));
         Flow::End(Err(reason))
     }
@@ -112,10 +114,6 @@ impl Left {
             ctx.command(Command::Release { change });
         }
         self.let_go(ctx);
-        // Last: until all is taken back a crash must find the record.
-        if prepared {
-            ctx.command(Command::Erase { change });
-        }
         ctx.hush();
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());
@@ -133,13 +131,15 @@ impl Left {
         Flow::On
     }
 
-    pub(super) fn rolled_back(&self) -> Flow {
+    /// The others know, or will ask. Until now a crash must find the record.
+    pub(super) fn rolled_back(&self, ctx: &mut Context) -> Flow {
+        ctx.command(Command::Erase { change: ctx.change });
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
         match self.phase {
-            Phase::Preparing => {}
+            Phase::Locking | Phase::Preparing => {}
             // The cut was ordered behind the record: it has not been made.
             Phase::Cutting => self.phase = Phase::SettingUp,
             _ => {

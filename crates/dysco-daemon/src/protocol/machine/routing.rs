@@ -40,6 +40,7 @@ impl Machine {
                 let outcome = Outcome {
                     role: entry.part.role(),
                     peers: entry.part.peers(),
+                    unspoken: entry.part.is_unspoken(),
                     result,
                 };
                 self.outcomes.insert(now, change, outcome);
@@ -131,7 +132,8 @@ impl Machine {
         message: &Message,
     ) -> Result<(), Violation> {
         if let Some(outcome) = self.outcomes.get(&message.change())
-            && !outcome.peers.iter().any(|p| from.contains(p))
+            && !outcome.unspoken
+            && !outcome.concerns(from)
         {
             return Err(Violation::NotItsPart);
         }
@@ -142,7 +144,8 @@ impl Machine {
     pub(super) fn handle_stranger(&mut self, now: Time, from: &[HostId], message: Message) {
         let change = message.change();
         let Some(&first) = from.first() else { return };
-        if let Some(outcome) = self.outcomes.get(&change) {
+        let outcome = self.outcomes.get(&change);
+        if let Some(outcome) = outcome.filter(|o| o.concerns(from)) {
             // An asker has no outcome of its own, and a right neighbour may ask.
             let answer = match (&message, outcome.role) {
                 (Message::Ask { .. }, role) if role != Role::Middle => None,
@@ -158,14 +161,25 @@ impl Machine {
             // A lock that comes from the left anchor itself is meant for a
             // middle, and there is none.
             Message::RequestLock {
-                subsession, left, ..
-            } if left != subsession.left.ip() => self.begin_right(now, change, subsession, left),
-            other => {
-                self.core.stats.stale += 1;
-                let answer = strangers::unknown(&other);
-                self.core.transmits.extend(answer.map(|a| (first, a)));
+                subsession,
+                left,
+                attempt,
+                ..
+            } if left != subsession.left.ip() => {
+                self.begin_right(now, change, subsession, (left, attempt));
             }
+            other => self.answer_unknown(from, &other),
         }
+    }
+
+    /// What a host says that never knew the change.
+    pub(super) fn answer_unknown(&mut self, from: &[HostId], message: &Message) {
+        self.core.stats.stale += 1;
+        let answer = strangers::unknown(message);
+        let first = from.first();
+        self.core
+            .transmits
+            .extend(first.zip(answer).map(|(to, a)| (*to, a)));
     }
 
     pub(super) fn begin_middle(
@@ -215,14 +229,21 @@ impl Machine {
             .and_then(|()| self.context(now, change, &mut timing).lock(a));
         match locked {
             Ok(()) => {
-                let left = Left::start(&mut self.context(now, change, &mut timing), a);
+                let attempt = (self.new_id)();
+                let left = Left::start(&mut self.context(now, change, &mut timing), a, attempt);
                 self.keep(change, Part::Left(left), timing, Some(peer));
             }
             Err(reason) => self.nack(peer, change, reason),
         }
     }
 
-    fn begin_right(&mut self, now: Time, change: ChangeId, b: Subsession, left: HostId) {
+    fn begin_right(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        b: Subsession,
+        (left, attempt): (HostId, [u8; 16]),
+    ) {
         let peer = b.left.ip();
         let mut timing = Timing::default();
         let me = b.right.ip();
@@ -234,7 +255,8 @@ impl Machine {
         });
         match locked {
             Ok(()) => {
-                let right = Right::start(&mut self.context(now, change, &mut timing), b, left);
+                let mut ctx = self.context(now, change, &mut timing);
+                let right = Right::start(&mut ctx, b, left, attempt);
                 self.keep(change, Part::Right(right), timing, Some(peer));
             }
             Err(reason) => self.nack(peer, change, reason),

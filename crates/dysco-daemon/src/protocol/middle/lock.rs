@@ -44,18 +44,25 @@ impl Middle {
     }
 
     /// Forwards the lock to the right, under the neighbour's own subsession.
-    pub(super) fn lock_requested(&mut self, ctx: &mut Context, left_facts: Facts) -> Flow {
+    pub(super) fn lock_requested(
+        &mut self,
+        ctx: &mut Context,
+        left_facts: Facts,
+        attempt: [u8; 16],
+    ) -> Flow {
         let change = ctx.change;
         match (self.phase, self.b, &self.why) {
             (Phase::Leaving, Some(b), _) => {
                 ctx.hush();
                 self.left_facts = Some(left_facts);
+                self.attempt = attempt;
                 self.phase = Phase::Locking;
                 let message = Message::RequestLock {
                     change,
                     subsession: b,
                     left: self.left(),
                     left_facts,
+                    attempt,
                 };
                 ctx.insist(b.right.ip(), message);
                 ctx.deadline(LOCK);
@@ -122,7 +129,13 @@ impl Middle {
     pub(super) fn say_granted(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         if let Some(plan) = self.plan {
-            ctx.say(self.left(), Message::AckLock { change, plan });
+            let attempt = self.attempt;
+            let granted = Message::AckLock {
+                change,
+                attempt,
+                plan,
+            };
+            ctx.say(self.left(), granted);
         }
     }
 }
