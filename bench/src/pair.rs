@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dysco_netns::{Lab, wait};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use nix::unistd::Pid;
 
 /// The two ends of a session, whatever relays it on its way.
@@ -40,11 +42,24 @@ impl Listener {
         for stream in [&client, &server] {
             let set = stream
                 .set_nonblocking(false)
-                .and_then(|()| stream.set_nodelay(true));
+                .and_then(|()| stream.set_nodelay(true))
+                .and_then(|()| fix_buffers(stream));
             set.context("failed to set up a session")?;
         }
         Ok(Pair { client, server })
     }
+}
+
+/// Bytes of a socket's buffer, each way; the kernel doubles them.
+const BUFFER: usize = 1 << 20;
+
+/// Fixes the buffers of a session: left to itself each grows by chance to
+/// another size and keeps it, which makes more of a difference than what is
+/// measured.
+fn fix_buffers(stream: &TcpStream) -> std::io::Result<()> {
+    setsockopt(stream, SndBufForce, &BUFFER)?;
+    setsockopt(stream, RcvBufForce, &BUFFER)?;
+    Ok(())
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);

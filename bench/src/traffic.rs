@@ -1,6 +1,7 @@
 //! What a session carries: direct in a lab without us, direct where it is
-//! tracked, through HAProxy, and after HAProxy has left it. All four are open
-//! at the same time and take turns, one at a time.
+//! tracked, through HAProxy, and after HAProxy has left it. A second direct
+//! session beside the first says what two equal ones differ by. All are open at
+//! the same time and take turns, one at a time.
 
 use std::time::Duration;
 
@@ -16,12 +17,15 @@ use crate::stage::{Stage, proxied, server};
 
 /// The kinds of session.
 const DIRECT: usize = 0;
-const TRACKED: usize = 1;
-const PROXIED: usize = 2;
-const REMOVED: usize = 3;
-const KINDS: usize = 4;
+const CONTROL: usize = 1;
+const TRACKED: usize = 2;
+const PROXIED: usize = 3;
+const REMOVED: usize = 4;
+const KINDS: usize = 5;
 
-const RUN_IN: Duration = Duration::from_millis(100);
+const RUN_IN: Duration = Duration::from_millis(50);
+/// Each kind is as often in each place.
+const TURNS: usize = 2 * KINDS;
 
 /// What the turns of each kind brought, in the same order in all kinds.
 #[derive(Default)]
@@ -36,7 +40,7 @@ struct Turns {
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let (mut up, mut down, mut ping) = Default::default();
-    let rounds = effort.pick(5, 1);
+    let rounds = effort.pick(10, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let labs = Labs::build()?;
@@ -87,6 +91,7 @@ impl Labs {
         self.stage.remove_all(1)?;
         Ok([
             start(self.plainly.open(&self.plain, server())?)?,
+            start(self.plainly.open(&self.plain, server())?)?,
             start(self.behind.open(lab, server())?)?,
             start(self.behind.open(lab, proxied())?)?,
             removed,
@@ -100,8 +105,8 @@ impl Labs {
             bulk.measure(RUN_IN, RUN_IN)?;
             Ok(bulk)
         })?;
-        let time = Duration::from_millis(effort.pick(300, 150));
-        for turn in 0..effort.pick(12, 4) {
+        let time = Duration::from_millis(effort.pick(150, 75));
+        for turn in 0..TURNS {
             for kind in order(turn) {
                 let before = self.cpu()?;
                 turns.value[kind].push(sessions[kind].measure(RUN_IN, time)?);
@@ -113,13 +118,13 @@ impl Labs {
     }
 
     fn requests(&self, effort: &Effort, turns: &mut Turns) -> Result<()> {
-        let time = Duration::from_millis(effort.pick(300, 150));
+        let time = Duration::from_millis(effort.pick(150, 75));
         let sessions = self.sessions(|pair| {
             let ping = Ping::new(pair)?;
             ping.measure(RUN_IN)?;
             Ok(ping)
         })?;
-        for turn in 0..effort.pick(12, 4) {
+        for turn in 0..TURNS {
             for kind in order(turn) {
                 let answers = sessions[kind].measure(time)?;
                 turns.value[kind].push(answers.p50_us);
@@ -137,7 +142,7 @@ impl Labs {
 /// The kinds in the order of a turn: each kind is first, and each is next to
 /// the direct one on either side, as often as any other.
 fn order(turn: usize) -> [usize; KINDS] {
-    let mut kinds = [DIRECT, TRACKED, PROXIED, REMOVED];
+    let mut kinds = [DIRECT, CONTROL, TRACKED, PROXIED, REMOVED];
     if turn % 2 == 1 {
         kinds.reverse();
     }
@@ -164,6 +169,7 @@ fn goodput(turns: &Turns, suffix: &str, figures: &mut Vec<Figure>) {
     figures.push(figure("removal_goodput_vs_direct", REMOVED).goal(Goal::AtLeast(0.97)));
     figures.push(figure("tracked_goodput_vs_none", TRACKED).goal(Goal::AtLeast(0.99)));
     figures.push(figure("proxy_goodput_vs_direct", PROXIED));
+    figures.push(figure("control_goodput_vs_direct", CONTROL));
 }
 
 fn latency(turns: &Turns, figures: &mut Vec<Figure>) {
@@ -171,10 +177,18 @@ fn latency(turns: &Turns, figures: &mut Vec<Figure>) {
     figures.push(figure("removal_latency_p50_vs_direct", REMOVED).goal(Goal::AtMost(1.05)));
     figures.push(figure("tracked_latency_p50_vs_none", TRACKED));
     figures.push(figure("proxy_latency_p50_vs_direct", PROXIED));
-    let pairs = turns.rate[TRACKED].iter().zip(&turns.rate[DIRECT]);
-    let ratios = pairs.map(|(tracked, direct)| tracked / direct).collect();
-    let requests = Figure::median("tracked_requests_vs_none", "", ratios);
+    figures.push(figure("control_latency_p50_vs_direct", CONTROL));
+    let rates = |kind: usize| {
+        let pairs = turns.rate[kind].iter().zip(&turns.rate[DIRECT]);
+        pairs.map(|(rate, direct)| rate / direct).collect()
+    };
+    let requests = Figure::median("tracked_requests_vs_none", "", rates(TRACKED));
     figures.push(requests.goal(Goal::AtLeast(0.99)));
+    figures.push(Figure::median(
+        "control_requests_vs_direct",
+        "",
+        rates(CONTROL),
+    ));
 }
 
 fn cpu(turns: &Turns, figures: &mut Vec<Figure>) {
@@ -195,9 +209,9 @@ mod tests {
     #[test]
     fn each_kind_has_its_turn_in_each_place() {
         for place in 0..KINDS {
-            let mut kinds: Vec<_> = (0..8).map(|turn| order(turn)[place]).collect();
+            let mut kinds: Vec<_> = (0..TURNS).map(|turn| order(turn)[place]).collect();
             kinds.sort_unstable();
-            assert_eq!(kinds, [0, 0, 1, 1, 2, 2, 3, 3]);
+            assert_eq!(kinds, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
         }
     }
 }
