@@ -161,14 +161,14 @@ pub struct Session {
     pub clamp: u32,
     /// Flags of the session's life.
     pub life: Life,
-    /// The interface of the new path.
-    pub ifindex: u32,
-    /// How headers differ between the two.
-    pub translation: Translation,
     /// The short key of `key`; zeros where a hint must not lead here any more.
     pub short: ShortKey,
     /// The short key of `path`, likewise.
     pub short_path: ShortKey,
+    /// The interface of the new path.
+    pub ifindex: u32,
+    /// How headers differ between the two.
+    pub translation: Translation,
 
     // Two paths.
     /// First byte sent on the new path (local end's space).
@@ -217,7 +217,7 @@ const LINE: usize = 64;
 const _: () = {
     let written_by_egress = offset_of!(Session, new_out) + size_of::<u32>() - 1;
     let read_by_both = offset_of!(Session, state);
-    let end_of_both = offset_of!(Session, short_path) + size_of::<ShortKey>() - 1;
+    let end_of_both = offset_of!(Session, translation) + size_of::<Translation>() - 1;
     let written_by_ingress = offset_of!(Session, rcv_max);
     assert!(read_by_both - written_by_egress >= LINE);
     assert!(written_by_ingress - end_of_both >= LINE);

@@ -1,5 +1,7 @@
 //! Packets of the local end, on their way out.
 
+use core::hint::cold_path;
+
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, max};
 use dysco_common::session::{Session, State, translation};
@@ -30,9 +32,11 @@ pub fn run(ctx: TcContext) -> Verdict {
     let copy = unsafe { (*ctx.skb.skb).mark } == COPY_MARK;
     let flow = maps::find(key);
     if copy {
+        cold_path();
         return header_copy(&ctx, key, &found, flow);
     }
     if found.seg.has(SYN) {
+        cold_path();
         return syn(&ctx, key, &found, flow);
     }
     let Some(Flow { slot, new, s }) = flow else {
@@ -52,9 +56,16 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             onto_new_path(&ctx, s, &found)
         }
-        Some(State::NewPath) => with_options(&ctx, s, key, &found, slot),
-        Some(State::TwoPaths) => on_two_paths(ctx, s, key, &found, slot),
+        Some(State::NewPath) => {
+            cold_path();
+            with_options(&ctx, s, key, &found, slot)
+        }
+        Some(State::TwoPaths) => {
+            cold_path();
+            on_two_paths(ctx, s, key, &found, slot)
+        }
         Some(State::Tombstone) => {
+            cold_path();
             count(Counter::DroppedTombstone);
             Verdict::Drop
         }
@@ -146,9 +157,11 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
         s.tsval_out = tsval;
     }
     if seg.flags & (FIN | RST) != 0 {
+        cold_path();
         ends(s, seg, slot);
     }
     if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
+        cold_path();
         s.life.told = 1;
         maps::tell(EventKind::Closed, slot);
     }

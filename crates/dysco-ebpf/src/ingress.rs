@@ -1,5 +1,7 @@
 //! Packets for the local end, on their way in.
 
+use core::hint::cold_path;
+
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before};
 use dysco_common::session::{Session, State, translation};
@@ -25,12 +27,14 @@ pub fn run(ctx: TcContext) -> Verdict {
     let opens = found.seg.has(SYN);
     let Some(Flow { slot, new, s }) = maps::find(key) else {
         return if opens {
+            cold_path();
             syn(&ctx, key, &found)
         } else {
             Verdict::Pass
         };
     };
     if opens && !new {
+        cold_path();
         return if learn::would_usurp(s) {
             dropped(Counter::DroppedSyn)
         } else {
@@ -45,7 +49,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         Some(State::NewPath) if new && !opens && is_short(&ctx, &found) => {
             off_new_path(&ctx, s, &found, slot)
         }
-        _ => whole(&ctx, Flow { slot, new, s }, key, &found),
+        _ => {
+            cold_path();
+            whole(&ctx, Flow { slot, new, s }, key, &found)
+        }
     }
 }
 
@@ -170,6 +177,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
         s.tsval_in = tsval;
     }
     if seg.flags & (FIN | RST) != 0 {
+        cold_path();
         ends(s, seg, slot);
     }
 }
@@ -198,6 +206,7 @@ fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     received(s, e.seq.wrapping_add(seg.span()));
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
+        cold_path();
         ends(s, seg, slot);
     }
 }

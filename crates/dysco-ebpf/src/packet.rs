@@ -1,5 +1,7 @@
 //! Finds the TCP header of a frame and what it says.
 
+use core::hint::cold_path;
+
 use aya_ebpf::programs::TcContext;
 use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
@@ -135,6 +137,7 @@ pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
 fn want(ctx: &TcContext, len: usize) {
     let (data, end) = bounds(ctx);
     if data + len > end && len <= ctx.len() as usize {
+        cold_path();
         let _ = ctx.pull_data(len as u32);
     }
 }
