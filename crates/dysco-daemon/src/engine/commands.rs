@@ -10,7 +10,7 @@ use dysco_common::{FlowKey, Session, State, Translation};
 use super::probe::Probe;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Side, Subsession};
-use crate::proxy::Pair;
+use crate::proxy::{Care, Pair};
 
 /// Window that the old path may announce from the lock on: what the proxy
 /// holds shrinks while the new path is set up. The paper's value.
@@ -133,11 +133,16 @@ impl Engine {
     fn measure(&mut self, change: ChangeId, sub: Subsession) {
         match self.measurable(&sub) {
             Ok((pair, a, b)) => {
-                self.held.entry(change).or_default().pair = Some(pair);
+                let before = self.held.entry(change).or_default().pair.replace(pair);
+                // What counts is measured again, once both anchors are locked.
+                let care = match before {
+                    None => Care::Glance,
+                    Some(_) => Care::Proof,
+                };
                 let proxy = self.proxy.clone();
                 let answers = self.answers.clone();
                 tokio::spawn(async move {
-                    let result = match proxy.measure(&pair).await {
+                    let result = match proxy.measure(&pair, care).await {
                         Ok(m) => Ok(Measurement {
                             delta_forward: m.delta_forward,
                             delta_reverse: m.delta_reverse,

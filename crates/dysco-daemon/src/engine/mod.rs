@@ -13,13 +13,13 @@ mod removal;
 mod sockets;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use dysco_agent::{Agent, AgentConfig, Events, Routes};
-use dysco_common::EventKind;
+use dysco_common::{EventKind, FlowKey};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 
@@ -69,6 +69,8 @@ enum Answer {
     Route(ChangeId, commands::Routed),
     /// A new path did not open.
     Unopened(ChangeId),
+    /// This host's connections.
+    Sockets(std::io::Result<HashSet<FlowKey>>),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
@@ -234,6 +236,7 @@ impl Engine {
             Answer::Event(event) => self.tell_machine(event),
             Answer::Route(change, routed) => self.routed(change, routed),
             Answer::Unopened(change) => self.path_unopened(change),
+            Answer::Sockets(open) => self.sockets_listed(open),
         }
     }
 

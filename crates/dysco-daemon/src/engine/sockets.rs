@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use dysco_common::{FlowKey, State};
 
-use super::{Engine, collect};
+use super::{Answer, Engine, collect};
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -41,7 +41,16 @@ impl Engine {
             return;
         }
         self.sockets.last = Some(Instant::now());
-        let open = match open_sockets() {
+        let answers = self.answers.clone();
+        // Milliseconds on a host with a large table: not in the engine's time.
+        tokio::task::spawn_blocking(move || {
+            let _ = answers.send(Answer::Sockets(open_sockets()));
+        });
+    }
+
+    /// Goes on with what was listed.
+    pub(super) fn sockets_listed(&mut self, open: io::Result<HashSet<FlowKey>>) {
+        let open = match open {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::MeasureError;
-use super::pair::{Direction, End, Measured, Pair};
+use super::pair::{Care, Direction, End, Measured, Pair};
 use super::sys::{Process, cookie, count, key, option};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
@@ -230,14 +230,14 @@ pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Looks for moments that bear out the claims of both directions, while the
 /// proxy goes on. Blocks for up to `limit` and a few milliseconds.
-pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
+pub fn measure(pair: &Pair, care: Care, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
     loop {
         let held = Held::take(pair)
             .map_err(|e| system(pair, "take the descriptors", e))?
             .ok_or(MeasureError::Gone(pair.id))?;
         let mut ways = ways(pair, &held);
-        if look(pair, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
+        if look(pair, care, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
@@ -345,8 +345,12 @@ fn ways<'a>(pair: &Pair, held: &'a Held) -> [Way<'a>; 2] {
     ]
 }
 
-/// Both claims met, and no reading against them in `AGAIN` more?
-fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
+/// Both claims met, and no reading against them in as many more as `care` says?
+fn look(pair: &Pair, care: Care, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
+    let again = match care {
+        Care::Glance => 0,
+        Care::Proof => AGAIN,
+    };
     let mut after = 0;
     for _ in 0..PASSES {
         for w in ways.iter_mut() {
@@ -355,7 +359,7 @@ fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
         }
         if ways.iter().all(|w| w.met) {
             after += 1;
-            if after > AGAIN {
+            if after > again {
                 return Ok(true);
             }
         }
