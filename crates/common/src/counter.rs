@@ -34,4 +34,6 @@ counters! {
     DroppedStray = "dropped_stray_on_new_path",
     DroppedSyn = "dropped_syn_on_changed_session",
     DroppedError = "dropped_helper_error",
+    Relayed = "packets_relayed",
+    DroppedHopLimit = "dropped_hop_limit_on_relay",
 }

@@ -27,6 +27,13 @@ pub enum State {
     Tombstone = 5,
     /// FINs acknowledged or reset: to be collected.
     Closed = 6,
+    /// Two paths, at the proxy's host: the end is the remote one, the old path
+    /// is this host's stack, the new one goes through the entry that this one
+    /// is joined to.
+    FarTwoPaths = 7,
+    /// The same with the new path alone: what the remote end sends is relayed,
+    /// and the stack has no part in it.
+    Relay = 8,
 }
 
 impl State {
@@ -40,6 +47,8 @@ impl State {
             4 => State::NewPath,
             5 => State::Tombstone,
             6 => State::Closed,
+            7 => State::FarTwoPaths,
+            8 => State::Relay,
             _ => return None,
         })
     }
@@ -159,6 +168,8 @@ pub struct Session {
     pub state: u32,
     /// Bytes of window the old path may announce; 0 for no limit.
     pub clamp: u32,
+    /// The same for what this host's stack announces, where the end is remote.
+    pub clamp_far: u32,
     /// Flags of the session's life.
     pub life: Life,
     /// The short key of `key`; zeros where a hint must not lead here any more.
@@ -169,6 +180,8 @@ pub struct Session {
     pub ifindex: u32,
     /// How headers differ between the two.
     pub translation: Translation,
+    /// The slot that this one is joined to, and 1; 0 for none.
+    pub joined: u32,
 
     // Two paths.
     /// First byte sent on the new path (local end's space).
@@ -217,7 +230,7 @@ const LINE: usize = 64;
 const _: () = {
     let written_by_egress = offset_of!(Session, new_out) + size_of::<u32>() - 1;
     let read_by_both = offset_of!(Session, state);
-    let end_of_both = offset_of!(Session, translation) + size_of::<Translation>() - 1;
+    let end_of_both = offset_of!(Session, joined) + size_of::<u32>() - 1;
     let written_by_ingress = offset_of!(Session, rcv_max);
     assert!(read_by_both - written_by_egress >= LINE);
     assert!(written_by_ingress - end_of_both >= LINE);
@@ -233,6 +246,22 @@ impl Session {
         } else {
             0
         }
+    }
+
+    /// Scale of the windows that leave on the session's own five-tuple.
+    #[inline(always)]
+    pub const fn local_wscale(&self) -> u8 {
+        if self.local.flags & self.remote.flags & offer::WSCALE != 0 {
+            self.local.wscale
+        } else {
+            0
+        }
+    }
+
+    /// The slot of the session that this one is joined to.
+    #[inline(always)]
+    pub const fn joined_to(&self) -> Option<u32> {
+        self.joined.checked_sub(1)
     }
 }
 

@@ -19,6 +19,22 @@ pub const fn rescale(w: u16, from: u8, to: u8) -> u16 {
 }
 
 impl Translation {
+    /// The same translation from the far end's side: what is incoming here is
+    /// outgoing there.
+    pub const fn mirrored(&self) -> Translation {
+        Translation {
+            seq_out: self.seq_in,
+            seq_in: self.seq_out,
+            ts_out: self.ts_in,
+            ts_in: self.ts_out,
+            wscale_local: self.wscale_remote_far,
+            wscale_local_far: self.wscale_remote,
+            wscale_remote_far: self.wscale_local,
+            wscale_remote: self.wscale_local_far,
+            flags: self.flags,
+        }
+    }
+
     #[inline(always)]
     fn common(&self, seg: &Segment) -> (u32, u8) {
         let strip = if self.flags & translation::STRIP_TIMESTAMPS != 0 {

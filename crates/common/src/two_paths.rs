@@ -3,12 +3,82 @@
 //! before the old path has drained.
 //!
 //! Pure: the programs hand in the words of the session entry and apply the
-//! answer. All sequence numbers are in the local end's spaces, modulo 2^32.
+//! answer. All sequence numbers are in the end's own spaces, modulo 2^32.
+//!
+//! "The local end" is the end of the session that the anchor acts for: a socket
+//! of this host at a near anchor; at a far one, the remote end, whose packets
+//! come in where a near anchor's go out. An entry's words are always those of
+//! this host's side, and read the other way round there ([`Anchor`]).
 
 use crate::flow::Path;
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
+
+/// Whose end the anchor acts for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Anchor {
+    /// This host's.
+    Near,
+    /// The remote one, one hop away.
+    Far,
+}
+
+impl Anchor {
+    /// End of the highest segment that the end sent.
+    #[inline(always)]
+    pub const fn snd_max(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.snd_max,
+            Anchor::Far => s.rcv_max,
+        }
+    }
+
+    /// End of the highest segment that the old path sent it.
+    #[inline(always)]
+    const fn rcv_max(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.rcv_max,
+            Anchor::Far => s.snd_max,
+        }
+    }
+
+    /// Highest ack that the old path sent it.
+    #[inline(always)]
+    const fn rcv_ack(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.rcv_ack,
+            Anchor::Far => s.snd_ack,
+        }
+    }
+
+    /// Last TSval that the end sent.
+    #[inline(always)]
+    pub const fn tsval(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.tsval_out,
+            Anchor::Far => s.tsval_in,
+        }
+    }
+
+    /// Scale of the windows that the end is told.
+    #[inline(always)]
+    pub const fn wscale(self, s: &Session) -> u8 {
+        match self {
+            Anchor::Near => s.remote_wscale(),
+            Anchor::Far => s.local_wscale(),
+        }
+    }
+
+    /// Bound of the window that the old path may tell it.
+    #[inline(always)]
+    const fn clamp(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.clamp,
+            Anchor::Far => s.clamp_far,
+        }
+    }
+}
 
 /// A header-only copy for the path that the segment itself does not take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,9 +119,9 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
 
 /// Splits a segment of the local end between the paths.
 #[inline(always)]
-pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
+pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // What the old path never sent must not be acknowledged to it: RST.
-    let old_ack = min(seg.ack, s.rcv_max);
+    let old_ack = min(seg.ack, at.rcv_max(s));
     let whole = |path, ack| Outgoing {
         path,
         seq: seg.seq,
@@ -94,11 +164,11 @@ pub fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
             Path::Old => {
                 let copy = Copy {
                     path: Path::New,
-                    seq: s.snd_max,
+                    seq: at.snd_max(s),
                     ack: seg.ack,
                     flags: ack_flags,
                 };
-                let wanted = seg.has(ACK) && new_news && after(seg.ack, s.rcv_max);
+                let wanted = seg.has(ACK) && new_news && after(seg.ack, at.rcv_max(s));
                 Outgoing {
                     copy: wanted.then_some(copy),
                     ..whole(Path::Old, old_ack)
@@ -164,10 +234,10 @@ pub enum OldIncoming {
 
 /// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
 #[inline(always)]
-pub fn proxy_ends(s: &Session, seg: &Segment) -> bool {
+pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
     if seg.has(RST) {
         // What the highest number seen says is not enough: there may be a hole.
-        return s.two.cut_set & s.two.drained != 0 && !before(s.rcv_ack, s.cut_out);
+        return s.two.cut_set & s.two.drained != 0 && !before(at.rcv_ack(s), s.cut_out);
     }
     let fin_at = seg.seq.wrapping_add(seg.len);
     let cut_in = if s.two.cut_in_set != 0 {
@@ -204,10 +274,10 @@ fn room(edge: u32, ack: u32) -> u32 {
 /// segment whose ack is older than a window. Its window is bounded by `clamp`
 /// and, once the far end has announced its own, by that.
 #[inline(always)]
-pub fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
+pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
     let wscale = wscale & 15;
     let mut flags = seg.flags;
-    if proxy_ends(s, seg) {
+    if proxy_ends(at, s, seg) {
         if seg.has(RST) || seg.len == 0 {
             return OldIncoming::Drop;
         }
@@ -218,7 +288,8 @@ pub fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
     } else {
         seg.ack
     };
-    let mut limit = if s.clamp > 0 { s.clamp } else { u32::MAX };
+    let clamp = at.clamp(s);
+    let mut limit = if clamp > 0 { clamp } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
         if after(s.far_ack, ack) {
             if seg.span() == 0 {
@@ -264,7 +335,7 @@ pub struct NewIncoming {
 /// proxy acknowledged for it: its ack is raised to the highest the old path
 /// gave, its right window edge kept where it is.
 #[inline(always)]
-pub fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
+pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     let wscale = wscale & 15;
     let edge_now = seg.ack.wrapping_add((seg.window as u32) << wscale);
     let known = s.two.edge_set != 0;
@@ -279,9 +350,9 @@ pub fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
         seg.ack
     };
     let floor = if s.two.cut_set != 0 {
-        min(s.rcv_ack, s.cut_out)
+        min(at.rcv_ack(s), s.cut_out)
     } else {
-        s.rcv_ack
+        at.rcv_ack(s)
     };
     if !seg.has(ACK) || seg.has(RST) || !before(seg.ack, floor) {
         return NewIncoming {

@@ -12,6 +12,8 @@ use dysco_common::{
     Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
 };
 
+use dysco_common::two_paths::Anchor;
+
 use crate::attach::{self, Attach, Attached};
 use crate::error::AgentError;
 use crate::events::Events;
@@ -169,6 +171,10 @@ impl Agent {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()
     }
 
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// A copy of a slot's entry; its words may be of slightly different moments.
     pub fn session(&self, slot: u32) -> Session {
         self.memory.read(slot)
@@ -228,14 +234,14 @@ impl Agent {
     /// Sends new data on the new path from here on; returns the cutoff, in the
     /// local end's own sequence space.
     pub fn cut(&self, slot: u32) -> u32 {
-        self.memory.cut(slot)
+        self.memory.cut(slot, Anchor::Near)
     }
 
     /// Sets the first byte that arrives on the new path, in the local end's
     /// space. True if the local end has acknowledged all before it already;
     /// otherwise a `Drained` event follows.
     pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
-        self.memory.set_cut_in(slot, cutoff)
+        self.memory.set_cut_in(slot, cutoff, Anchor::Near)
     }
 
     /// All packets take the new path.

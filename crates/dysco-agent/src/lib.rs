@@ -6,6 +6,7 @@ mod attach;
 mod error;
 mod events;
 mod memory;
+mod relay;
 mod route;
 
 pub use agent::{Agent, AgentConfig, NewPath};
@@ -13,6 +14,7 @@ pub use attach::{Attach, Attached};
 pub use dysco_common as common;
 pub use error::AgentError;
 pub use events::Events;
+pub use relay::Joint;
 pub use route::{Route, Routes};
 
 /// The eBPF programs as built for this version.

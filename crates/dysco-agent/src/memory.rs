@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use dysco_common::session::Two;
+use dysco_common::two_paths::Anchor;
 use dysco_common::{Session, ShortKey, State};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -106,6 +107,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).hop, s.hop);
             ptr::write_volatile(&raw mut (*p).new_out, s.new_out);
             ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
+            ptr::write_volatile(&raw mut (*p).joined, s.joined);
         }
     }
 
@@ -128,6 +130,13 @@ impl Memory {
         self.word(field).store(bytes, Ordering::Release);
     }
 
+    /// Bounds the window of this host's stack; 0 lifts the bound.
+    pub fn set_clamp_far(&self, slot: u32, bytes: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
+        self.word(field).store(bytes, Ordering::Release);
+    }
+
     fn two(&self, slot: u32) -> *mut Two {
         // SAFETY: as in `state`.
         unsafe { &raw mut (*self.at(slot)).two }
@@ -135,7 +144,7 @@ impl Memory {
 
     /// Sets the cutoff: where the next packet finds it, or, if none comes, at
     /// what was sent last. Returns it.
-    pub fn cut(&self, slot: u32) -> u32 {
+    pub fn cut(&self, slot: u32, at: Anchor) -> u32 {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -144,7 +153,10 @@ impl Memory {
                 self.flag(&raw mut (*two).cut_armed),
                 self.flag(&raw mut (*two).cut_set),
                 self.word(&raw mut (*p).cut_out),
-                self.word(&raw mut (*p).snd_max),
+                self.word(match at {
+                    Anchor::Near => &raw mut (*p).snd_max,
+                    Anchor::Far => &raw mut (*p).rcv_max,
+                }),
             )
         };
         armed.store(1, Ordering::SeqCst);
@@ -164,7 +176,7 @@ impl Memory {
 
     /// Tells the programs where the new path's incoming data begins. Returns
     /// whether the local end has acknowledged all before it already.
-    pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
+    pub fn set_cut_in(&self, slot: u32, cutoff: u32, at: Anchor) -> bool {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -173,7 +185,10 @@ impl Memory {
                 self.word(&raw mut (*p).cut_in),
                 self.flag(&raw mut (*two).cut_in_set),
                 self.flag(&raw mut (*two).drained),
-                self.word(&raw mut (*p).snd_ack),
+                self.word(match at {
+                    Anchor::Near => &raw mut (*p).snd_ack,
+                    Anchor::Far => &raw mut (*p).rcv_ack,
+                }),
             )
         };
         cut_in.store(cutoff, Ordering::SeqCst);

@@ -3,16 +3,18 @@
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::{after, max};
+use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
-use dysco_common::two_paths::{self, Copy};
+use dysco_common::two_paths::{self, Anchor, Copy};
 use dysco_common::{Counter, EventKind, Path};
 
+use crate::far;
 use crate::hop;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
+use crate::paths::{self, remember_ack};
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -23,15 +25,19 @@ const COPY_MARK: u32 = 0xd75c_0c09;
 /// the others are looked at as a whole.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
+    // SAFETY: a readable field of the context.
+    let mark = unsafe { (*ctx.skb.skb).mark };
+    if mark == far::RELAYED {
+        cold_path();
+        return far::relayed(&ctx);
+    }
     let mut key = Key::default();
     let key = &mut key;
     let Some(found) = find(&ctx, Direction::Out, key) else {
         return Verdict::Pass;
     };
-    // SAFETY: a readable field of the context.
-    let copy = unsafe { (*ctx.skb.skb).mark } == COPY_MARK;
     let flow = maps::find(key);
-    if copy {
+    if mark == COPY_MARK {
         cold_path();
         return header_copy(&ctx, key, &found, flow);
     }
@@ -48,6 +54,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         return Verdict::Pass;
     }
     match State::from_word(s.state) {
+        Some(State::Tracked) if s.clamp_far != 0 => {
+            cold_path();
+            far::to_end(&ctx, s, key, &found, slot)
+        }
         Some(State::Tracked | State::Opening) => {
             track(&ctx, s, &found, slot);
             Verdict::Pass
@@ -67,6 +77,16 @@ pub fn run(ctx: TcContext) -> Verdict {
         Some(State::Tombstone) => {
             cold_path();
             count(Counter::DroppedTombstone);
+            Verdict::Drop
+        }
+        Some(State::FarTwoPaths) => {
+            cold_path();
+            far::to_end(&ctx, s, key, &found, slot)
+        }
+        Some(State::Relay) => {
+            cold_path();
+            // The stack has no part in it any more.
+            count(Counter::DroppedLateOld);
             Verdict::Drop
         }
         Some(State::Free | State::Closed) | None => Verdict::Pass,
@@ -105,7 +125,7 @@ fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
 
 /// Takes a packet into the scratch memory of a run.
 #[inline(always)]
-fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
+pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
     let scratch = maps::scratch(run as u32)?;
     load(ctx, key, found, &mut scratch.packet)?;
     Some(scratch)
@@ -143,7 +163,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, flow: Option<Flow>) -> Verdict
 
 /// Takes in what the segment teaches.
 #[inline(always)]
-fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
+pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     let end = seg.end();
     if after(end, s.snd_max) {
@@ -190,7 +210,7 @@ fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
 
 /// Makes the change that sends the segment the old way with other numbers.
 #[inline(always)]
-fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
+pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.edit = Edit {
         sport: key.whole.local_port,
         dport: key.whole.remote_port,
@@ -218,17 +238,13 @@ fn on_two_paths(
     let Some(Scratch { change: c, .. }) = take(&ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
-    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 {
-        // The cutoff is the data plane's: here nothing after snd_max was sent.
-        s.cut_out = s.snd_max;
-        s.two.cut_set = 1;
-    }
+    paths::cut_if_due(s, Anchor::Near);
     track(&ctx, s, found, slot);
     if two_paths::drains(s, &found.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
-    let out = two_paths::outgoing(s, &found.seg);
+    let out = two_paths::outgoing(Anchor::Near, s, &found.seg);
     if let Some(copy) = out.copy {
         send_copy(&mut ctx, s, &copy);
     }
@@ -251,29 +267,6 @@ fn on_two_paths(
         }
     }
     write(&ctx, Run::Egress, out.path, s)
-}
-
-/// Each path's highest ack, so that a copy goes only where it says something.
-#[inline(always)]
-fn remember_ack(s: &mut Session, path: Path, ack: u32) {
-    match path {
-        Path::Old => {
-            s.old_ack = if s.two.old_ack_set != 0 {
-                max(s.old_ack, ack)
-            } else {
-                ack
-            };
-            s.two.old_ack_set = 1;
-        }
-        Path::New => {
-            s.new_ack = if s.two.new_ack_set != 0 {
-                max(s.new_ack, ack)
-            } else {
-                ack
-            };
-            s.two.new_ack_set = 1;
-        }
-    }
 }
 
 /// Sends a clone round through this program, which makes a header of it. The

@@ -3,15 +3,17 @@
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::{after, before};
+use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{Counter, EventKind};
 
+use crate::far;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
+use crate::paths;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -33,7 +35,8 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Pass
         };
     };
-    if opens && !new {
+    // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
+    if opens && !new && s.state != State::Relay as u32 {
         cold_path();
         return if learn::would_usurp(s) {
             dropped(Counter::DroppedSyn)
@@ -48,6 +51,18 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::NewPath) if new && !opens && is_short(&ctx, &found) => {
             off_new_path(&ctx, s, &found, slot)
+        }
+        Some(State::Relay) if opens && !learn::would_usurp(s) => {
+            cold_path();
+            syn(&ctx, key, &found)
+        }
+        Some(State::Relay) if is_short(&ctx, &found) => {
+            cold_path();
+            if far::relay(&ctx, s, &found) {
+                Verdict::Redirect { ifindex: s.ifindex }
+            } else {
+                Verdict::Drop
+            }
         }
         _ => {
             cold_path();
@@ -148,19 +163,33 @@ fn decide(
             from_old_path(s, p, c)
         }
         Some(State::TwoPaths) => {
-            if !two_paths::proxy_ends(s, &p.seg) {
+            if !two_paths::proxy_ends(Anchor::Near, s, &p.seg) {
                 track(ctx, s, found, slot);
             }
             from_old_path(s, p, c)
         }
         Some(State::NewPath) => Decision::Leave(dropped(Counter::DroppedLateOld)),
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
+        Some(State::FarTwoPaths | State::Relay) => match far::decide(ctx) {
+            far::PASS => Decision::Leave(Verdict::Pass),
+            far::TO_STACK => Decision::Write {
+                counter: None,
+                failure: Counter::DroppedError,
+                then: Verdict::Changed,
+            },
+            far::TO_OTHER => Decision::Write {
+                counter: Some(Counter::Relayed),
+                failure: Counter::DroppedUnparsed,
+                then: Verdict::Redirect { ifindex: s.ifindex },
+            },
+            _ => Decision::Leave(Verdict::Drop),
+        },
         Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
     }
 }
 
 #[inline(always)]
-fn dropped(why: Counter) -> Verdict {
+pub fn dropped(why: Counter) -> Verdict {
     count(why);
     Verdict::Drop
 }
@@ -183,7 +212,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 }
 
 #[inline(always)]
-fn received(s: &mut Session, end: u32) {
+pub fn received(s: &mut Session, end: u32) {
     if after(end, s.rcv_max) {
         s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
         s.rcv_max = end;
@@ -224,11 +253,12 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) {
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
 fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
-    let (ack, window, flags) = match two_paths::old_incoming(s, &p.seg, s.remote_wscale()) {
-        OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
-        OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
-        OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
-    };
+    let (ack, window, flags) =
+        match two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s)) {
+            OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
+            OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
+            OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
+        };
     if ack == p.seg.ack && window == p.seg.window && flags == p.seg.flags {
         return Decision::Leave(Verdict::Pass);
     }
@@ -294,31 +324,8 @@ fn from_new_path(
             window: e.window,
             ..p.seg
         };
-        let judged = two_paths::new_incoming(s, &seg, s.remote_wscale());
-        s.two.new_heard = 1;
-        if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
-            s.new_low = seg.seq;
-            s.two.new_data = 1;
-        }
-        if seg.has(ACK) && !seg.has(RST) {
-            s.edge = judged.edge;
-            s.far_ack = judged.far_ack;
-            s.two.edge_set = 1;
-        }
-        if !judged.deliver {
+        if !paths::hear(s, Anchor::Near, p, &seg, &mut e) {
             return Decision::Leave(dropped(Counter::AckWithheld));
-        }
-        e.ack = judged.ack;
-        e.window = judged.window;
-        // The far end echoes the proxy's clock until it has all of the old
-        // path. Turned into this end's it lags by the lead of the new path's,
-        // and this end would take each of its time-outs for a spurious one
-        // (RFC 3522) and forget what it has to repeat.
-        if s.two.cut_set != 0 && !after(e.ack, s.cut_out) && p.header.starts_with_timestamps() {
-            e.tsecr_add = s.tsval_out.wrapping_sub(p.header.timestamps().1);
-        }
-        if judged.strip_sack {
-            e.strip |= edit::SACK;
         }
     } else {
         heard(s, &p.seg, &e, slot);

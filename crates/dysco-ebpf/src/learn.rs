@@ -18,7 +18,10 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// answer with a reset, and its entry would be gone.
 #[inline(always)]
 pub fn would_usurp(s: &Session) -> bool {
-    let changed = s.state == State::TwoPaths as u32 || s.state == State::NewPath as u32;
+    let changed = matches!(
+        State::from_word(s.state),
+        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay)
+    );
     changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
 }
 
@@ -130,7 +133,7 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     s.bytes_out = 0;
     s.bytes_in = 0;
     s.two = Two::default();
-    s.clamp = 0;
+    (s.clamp, s.clamp_far, s.joined) = (0, 0, 0);
     (s.new_out, s.new_in, s.hop) = (0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;

@@ -10,11 +10,13 @@
 #![feature(asm_experimental_arch)]
 
 mod egress;
+mod far;
 mod hop;
 mod ingress;
 mod learn;
 mod maps;
 mod packet;
+mod paths;
 mod write;
 
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_PIPE, TC_ACT_SHOT};

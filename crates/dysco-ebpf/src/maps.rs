@@ -118,7 +118,7 @@ pub struct Flow {
 
 /// The session of a slot.
 #[inline(always)]
-fn session(slot: u32) -> Option<&'static mut Session> {
+pub fn session(slot: u32) -> Option<&'static mut Session> {
     // SAFETY: a valid element of an array map. Programs on other CPUs and user
     // space may write words of it meanwhile; each word is whole by itself, and
     // the code is right with any order of them.

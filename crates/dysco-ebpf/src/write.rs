@@ -296,6 +296,30 @@ fn ip_checksum(old: u16, diff: u64) -> u16 {
     !fold16(diff + (!old) as u64)
 }
 
+/// Takes one from the TTL or hop limit, as whoever forwards does. False for a
+/// packet that may go no further: it is dropped, since the stack, which is
+/// where it was sent, has no socket for it and would answer with a reset.
+#[inline(always)]
+pub fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
+    if v6 {
+        let Some(limit) = at::<u8>(ctx, Packet::L3 + 7) else {
+            return false;
+        };
+        return limit > 1 && ctx.store(Packet::L3 + 7, &(limit - 1), 0).is_ok();
+    }
+    let Some([ttl, protocol, c0, c1]) = at::<[u8; 4]>(ctx, Packet::L3 + 8) else {
+        return false;
+    };
+    if ttl <= 1 {
+        return false;
+    }
+    let word = |ttl: u8| u16::from_ne_bytes([ttl, protocol]) as u32;
+    let diff = differ(word(ttl - 1), word(ttl));
+    let [c0, c1] = ip_checksum(u16::from_ne_bytes([c0, c1]), diff).to_ne_bytes();
+    ctx.store(Packet::L3 + 8, &[ttl - 1, protocol, c0, c1], 0)
+        .is_ok()
+}
+
 /// Cuts the payload off, so that what is left is a header, and sets the IP
 /// length to it. Returns the difference of the pseudo-header's length.
 #[inline(always)]

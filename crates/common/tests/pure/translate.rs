@@ -201,3 +201,15 @@ fn a_session_takes_no_more_than_512_bytes() {
     let bytes = 2 * element + 4 * size_of::<u32>() + size_of::<Session>() + size_of::<u32>();
     assert!(bytes <= 512, "{bytes}");
 }
+
+proptest! {
+    /// What the one side sends is what the other hears, but for the addresses.
+    #[test]
+    fn a_mirrored_translation_is_the_other_direction(t in any_translation(), s in any_segment(), key in any_key()) {
+        let there = t.mirrored();
+        prop_assert_eq!(there.mirrored(), t);
+        let (out, heard) = (there.outgoing(&s, &key), t.incoming(&s, &key));
+        let ports = dysco_common::tcp::Edit { sport: heard.sport, dport: heard.dport, ..out };
+        prop_assert_eq!(ports, heard);
+    }
+}

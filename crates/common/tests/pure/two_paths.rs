@@ -5,7 +5,7 @@ use dysco_common::Path;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, Two};
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
-use dysco_common::two_paths::{self, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, NewIncoming, OldIncoming, Outgoing};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -24,6 +24,47 @@ fn session() -> Session {
         cut_in: CUT_IN,
         ..Session::default()
     }
+}
+
+/// The same session as the host at the other end of its old path has it, where
+/// what goes out here comes in.
+fn mirrored(s: &Session) -> Session {
+    Session {
+        snd_max: s.rcv_max,
+        rcv_max: s.snd_max,
+        snd_ack: s.rcv_ack,
+        rcv_ack: s.snd_ack,
+        tsval_out: s.tsval_in,
+        tsval_in: s.tsval_out,
+        local: s.remote,
+        remote: s.local,
+        clamp: 0,
+        clamp_far: s.clamp,
+        ..*s
+    }
+}
+
+/// What both kinds of anchor say, which is the same.
+fn same<T: PartialEq + std::fmt::Debug>(s: &Session, f: impl Fn(Anchor, &Session) -> T) -> T {
+    let near = f(Anchor::Near, s);
+    assert_eq!(near, f(Anchor::Far, &mirrored(s)));
+    near
+}
+
+fn outgoing(s: &Session, seg: &Segment) -> Outgoing {
+    same(s, |at, s| two_paths::outgoing(at, s, seg))
+}
+
+fn proxy_ends(s: &Session, seg: &Segment) -> bool {
+    same(s, |at, s| two_paths::proxy_ends(at, s, seg))
+}
+
+fn old_incoming(s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
+    same(s, |at, s| two_paths::old_incoming(at, s, seg, wscale))
+}
+
+fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
+    same(s, |at, s| two_paths::new_incoming(at, s, seg, wscale))
 }
 
 /// A session after its cut.
@@ -53,7 +94,7 @@ fn before_the_cut_all_goes_the_old_way() {
         segment(1000, 4400, 0, ACK | FIN),
         segment(1000, 4400, 0, RST),
     ] {
-        let out = two_paths::outgoing(&session(), &seg);
+        let out = outgoing(&session(), &seg);
         assert_eq!(
             (out.path, out.seq, out.ack, out.copy),
             (Path::Old, seg.seq, 4400, None)
@@ -63,8 +104,7 @@ fn before_the_cut_all_goes_the_old_way() {
 
 #[test]
 fn data_takes_the_path_of_its_first_byte() {
-    let path =
-        |seq, len, flags| two_paths::outgoing(&cut(), &segment(seq, 4400, len, ACK | flags)).path;
+    let path = |seq, len, flags| outgoing(&cut(), &segment(seq, 4400, len, ACK | flags)).path;
     assert_eq!(path(CUT_OUT - 1, 1, 0), Path::Old);
     assert_eq!(
         path(CUT_OUT - 1, 2, 0),
@@ -87,7 +127,7 @@ fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
     s.two.new_ack_set = 1;
     (s.old_ack, s.new_ack) = (4000, 4000);
     let seg = segment(1200, 6000, 0, ACK);
-    let out = two_paths::outgoing(&s, &seg);
+    let out = outgoing(&s, &seg);
     assert_eq!((out.path, out.seq, out.ack), (Path::New, 1200, 6000));
     let copy = out.copy.unwrap();
     assert_eq!(
@@ -97,16 +137,13 @@ fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
 
     s.old_ack = 4500;
     assert!(
-        two_paths::outgoing(&s, &seg).copy.is_some(),
+        outgoing(&s, &seg).copy.is_some(),
         "not drained: repeats count"
     );
     s.two.drained = 1;
-    assert_eq!(two_paths::outgoing(&s, &seg).copy, None);
+    assert_eq!(outgoing(&s, &seg).copy, None);
     s.rcv_max = 4600;
-    assert!(
-        two_paths::outgoing(&s, &seg).copy.is_some(),
-        "there is news for it"
-    );
+    assert!(outgoing(&s, &seg).copy.is_some(), "there is news for it");
 }
 
 /// Nobody else would answer it: the proxy has all of the old path acknowledged.
@@ -115,12 +152,12 @@ fn a_probe_keeps_its_number_once_the_far_end_has_all() {
     let mut s = cut();
     let probe = segment(CUT_OUT - 1, 6000, 0, ACK);
     (s.two.edge_set, s.far_ack) = (1, CUT_OUT - 1);
-    assert_eq!(two_paths::outgoing(&s, &probe).seq, CUT_OUT);
+    assert_eq!(outgoing(&s, &probe).seq, CUT_OUT);
     s.far_ack = CUT_OUT;
-    assert_eq!(two_paths::outgoing(&s, &probe).seq, CUT_OUT - 1);
+    assert_eq!(outgoing(&s, &probe).seq, CUT_OUT - 1);
     // One of the old path's data goes there too, drained or not.
     (s.two.drained, s.two.old_ack_set, s.old_ack) = (1, 1, 4500);
-    let copy = two_paths::outgoing(&s, &probe).copy.unwrap();
+    let copy = outgoing(&s, &probe).copy.unwrap();
     assert_eq!((copy.path, copy.seq), (Path::Old, CUT_OUT - 1));
 }
 
@@ -130,11 +167,11 @@ fn an_ack_on_data_is_copied_only_where_it_is_news() {
     s.two.old_ack_set = 1;
     s.two.new_ack_set = 1;
     (s.old_ack, s.new_ack) = (4500, 6000);
-    let new = |s: &Session, ack| two_paths::outgoing(s, &segment(CUT_OUT, ack, 10, ACK));
+    let new = |s: &Session, ack| outgoing(s, &segment(CUT_OUT, ack, 10, ACK));
     assert_eq!(new(&s, 6000).copy, None);
     s.old_ack = 4400;
     assert_eq!(new(&s, 6000).copy.unwrap().ack, 4500);
-    let old = |s: &Session, ack| two_paths::outgoing(s, &segment(CUT_OUT - 10, ack, 10, ACK));
+    let old = |s: &Session, ack| outgoing(s, &segment(CUT_OUT - 10, ack, 10, ACK));
     assert_eq!(old(&s, 6000).copy, None, "the new path heard it");
     let copy = old(&s, 6001).copy.unwrap();
     assert_eq!(
@@ -146,7 +183,7 @@ fn an_ack_on_data_is_copied_only_where_it_is_news() {
 
 #[test]
 fn a_reset_takes_both_paths() {
-    let out = two_paths::outgoing(&cut(), &segment(1200, 6000, 0, RST | ACK));
+    let out = outgoing(&cut(), &segment(1200, 6000, 0, RST | ACK));
     assert_eq!((out.path, out.ack), (Path::Old, 4500));
     let copy = out.copy.unwrap();
     assert_eq!(
@@ -179,37 +216,33 @@ fn the_proxys_own_end_is_not_the_sessions() {
     let s = cut();
     let fin = |seq, len| segment(seq, 900, len, ACK | FIN);
     assert!(
-        !two_paths::proxy_ends(&s, &fin(CUT_IN - 10, 9)),
+        !proxy_ends(&s, &fin(CUT_IN - 10, 9)),
         "a FIN before the cutoff is real"
     );
-    assert!(two_paths::proxy_ends(&s, &fin(CUT_IN, 0)));
-    assert!(two_paths::proxy_ends(&s, &fin(CUT_IN - 10, 10)));
-    assert!(!two_paths::proxy_ends(&session(), &fin(CUT_IN, 0)));
+    assert!(proxy_ends(&s, &fin(CUT_IN, 0)));
+    assert!(proxy_ends(&s, &fin(CUT_IN - 10, 10)));
+    assert!(!proxy_ends(&session(), &fin(CUT_IN, 0)));
     // With data before it, the data is delivered without the FIN.
-    let OldIncoming::Deliver { flags, .. } = two_paths::old_incoming(&s, &fin(CUT_IN - 10, 10), 0)
-    else {
+    let OldIncoming::Deliver { flags, .. } = old_incoming(&s, &fin(CUT_IN - 10, 10), 0) else {
         panic!("its data is wanted");
     };
     assert_eq!(flags, ACK);
-    assert_eq!(
-        two_paths::old_incoming(&s, &fin(CUT_IN, 0), 0),
-        OldIncoming::Drop
-    );
+    assert_eq!(old_incoming(&s, &fin(CUT_IN, 0), 0), OldIncoming::Drop);
 
     let rst = segment(CUT_IN, 900, 0, RST);
     assert!(
-        !two_paths::proxy_ends(&s, &rst),
+        !proxy_ends(&s, &rst),
         "not everything is relayed: a real reset"
     );
     let mut done = cut();
     (done.rcv_ack, done.rcv_max) = (CUT_OUT, CUT_IN);
     assert!(
-        !two_paths::proxy_ends(&done, &rst),
+        !proxy_ends(&done, &rst),
         "the highest byte is here, but there may be a hole before it"
     );
     done.two.drained = 1;
-    assert!(two_paths::proxy_ends(&done, &rst));
-    assert_eq!(two_paths::old_incoming(&done, &rst, 0), OldIncoming::Drop);
+    assert!(proxy_ends(&done, &rst));
+    assert_eq!(old_incoming(&done, &rst, 0), OldIncoming::Drop);
 }
 
 /// An anchor whose daemon died before it was told the cutoff knows where the
@@ -219,11 +252,11 @@ fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
     let mut s = session();
     s.two.cut_set = 1;
     let fin = segment(CUT_IN, 900, 0, ACK | FIN);
-    assert!(!two_paths::proxy_ends(&s, &fin), "nothing heard yet");
+    assert!(!proxy_ends(&s, &fin), "nothing heard yet");
     (s.two.new_data, s.new_low) = (1, CUT_IN);
-    assert!(two_paths::proxy_ends(&s, &fin));
+    assert!(proxy_ends(&s, &fin));
     let before = segment(CUT_IN - 1, 900, 0, ACK | FIN);
-    assert!(!two_paths::proxy_ends(&s, &before));
+    assert!(!proxy_ends(&s, &before));
 }
 
 /// Of bytes from the cutoff on, which it got in a segment across it.
@@ -231,14 +264,14 @@ fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
 fn the_proxy_is_not_believed_past_the_cutoff() {
     let mut s = cut();
     let past = segment(4000, CUT_OUT + 50, 0, ACK);
-    let delivered = |s: &Session| match two_paths::old_incoming(s, &past, 0) {
+    let delivered = |s: &Session| match old_incoming(s, &past, 0) {
         OldIncoming::Deliver { ack, .. } => ack,
         other => panic!("{other:?}"),
     };
     assert_eq!(delivered(&s), CUT_OUT);
     assert_eq!(delivered(&session()), CUT_OUT + 50);
     s.rcv_ack = CUT_OUT + 50;
-    let raised = two_paths::new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
+    let raised = new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
     assert_eq!(raised.ack, CUT_OUT);
 }
 
@@ -247,20 +280,17 @@ fn a_reset_before_all_is_acknowledged_is_real() {
     let mut s = cut();
     (s.rcv_ack, s.rcv_max) = (CUT_OUT - 1, CUT_IN);
     s.two.drained = 1;
-    assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
+    assert!(!proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
     (s.rcv_ack, s.rcv_max) = (CUT_OUT, CUT_IN - 1);
     s.two.drained = 0;
-    assert!(!two_paths::proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
+    assert!(!proxy_ends(&s, &segment(CUT_IN, 900, 0, RST)));
 }
 
 #[test]
 fn without_ack_nothing_is_acknowledged() {
     let s = cut();
     for seq in [CUT_OUT - 10, CUT_OUT] {
-        assert_eq!(
-            two_paths::outgoing(&s, &segment(seq, 6000, 10, 0)).copy,
-            None
-        );
+        assert_eq!(outgoing(&s, &segment(seq, 6000, 10, 0)).copy, None);
     }
 }
 
@@ -269,18 +299,17 @@ fn without_ack_nothing_is_acknowledged() {
 fn a_raised_pure_ack_needs_room() {
     let mut s = cut();
     s.rcv_ack = CUT_OUT;
-    let shut = two_paths::new_incoming(&s, &segment(CUT_IN, 800, 0, ACK), 0);
+    let shut = new_incoming(&s, &segment(CUT_IN, 800, 0, ACK), 0);
     assert_eq!((shut.deliver, shut.window), (false, 0));
 }
 
 #[test]
 fn the_clamp_bounds_the_window() {
     let mut s = session();
-    let window =
-        |s: &Session, wscale| match two_paths::old_incoming(s, &segment(0, 900, 0, ACK), wscale) {
-            OldIncoming::Deliver { window, .. } => window,
-            other => panic!("{other:?}"),
-        };
+    let window = |s: &Session, wscale| match old_incoming(s, &segment(0, 900, 0, ACK), wscale) {
+        OldIncoming::Deliver { window, .. } => window,
+        other => panic!("{other:?}"),
+    };
     assert_eq!(window(&s, 7), 100);
     s.clamp = 6400;
     assert_eq!((window(&s, 7), window(&s, 0)), (50, 100));
@@ -293,8 +322,7 @@ fn the_far_ends_edge_bounds_the_old_window() {
     let mut s = cut();
     s.two.edge_set = 1;
     (s.edge, s.far_ack) = (940, 800);
-    let OldIncoming::Deliver { ack, window, .. } =
-        two_paths::old_incoming(&s, &segment(0, 900, 0, ACK), 0)
+    let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &segment(0, 900, 0, ACK), 0)
     else {
         panic!("an ack with news");
     };
@@ -302,11 +330,10 @@ fn the_far_ends_edge_bounds_the_old_window() {
     // An ack that the new path has overtaken says nothing; data with it does.
     s.far_ack = 920;
     assert_eq!(
-        two_paths::old_incoming(&s, &segment(0, 900, 0, ACK), 0),
+        old_incoming(&s, &segment(0, 900, 0, ACK), 0),
         OldIncoming::Withhold
     );
-    let OldIncoming::Deliver { ack, window, .. } =
-        two_paths::old_incoming(&s, &segment(0, 900, 10, ACK), 0)
+    let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &segment(0, 900, 10, ACK), 0)
     else {
         panic!("data is delivered");
     };
@@ -317,18 +344,18 @@ fn the_far_ends_edge_bounds_the_old_window() {
 fn what_the_new_path_says_before_the_old_drained_is_raised() {
     let mut s = cut();
     s.rcv_ack = 990;
-    let data = two_paths::new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
+    let data = new_incoming(&s, &segment(CUT_IN, 700, 10, ACK), 0);
     assert_eq!(
         (data.deliver, data.ack, data.window, data.strip_sack),
         (true, 990, 0, true)
     );
     assert_eq!((data.edge, data.far_ack), (800, 700));
-    let pure = two_paths::new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
+    let pure = new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
     assert_eq!((pure.deliver, pure.ack, pure.window), (true, 990, 60));
     (s.two.edge_set, s.edge, s.far_ack) = (1, pure.edge, pure.far_ack);
-    let again = two_paths::new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
+    let again = new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
     assert!(!again.deliver, "it would count as a duplicate");
-    let caught_up = two_paths::new_incoming(&s, &segment(CUT_IN, 990, 0, ACK), 0);
+    let caught_up = new_incoming(&s, &segment(CUT_IN, 990, 0, ACK), 0);
     assert_eq!(
         (caught_up.deliver, caught_up.ack, caught_up.strip_sack),
         (true, 990, false)
@@ -377,7 +404,7 @@ proptest! {
 
     #[test]
     fn the_old_path_hears_no_ack_of_what_it_never_sent((s, seg) in near_segment()) {
-        let out = two_paths::outgoing(&s, &seg);
+        let out = outgoing(&s, &seg);
         if out.path == Path::Old {
             prop_assert!(!after(out.ack, s.rcv_max));
         }
@@ -389,7 +416,7 @@ proptest! {
 
     #[test]
     fn nothing_before_the_cutoff_is_new((s, seg) in near_segment()) {
-        let out = two_paths::outgoing(&s, &seg);
+        let out = outgoing(&s, &seg);
         if s.two.cut_set == 0 {
             prop_assert_eq!((out.path, out.copy), (Path::Old, None));
         } else if seg.flags & RST == 0 {
@@ -412,7 +439,7 @@ proptest! {
     #[test]
     fn the_old_window_keeps_every_bound((s, seg) in near_segment(), ack in 0u32..1 << 21, wscale in 0u8..=14) {
         let seg = Segment { ack: s.cut_out.wrapping_sub(ack), ..seg };
-        let OldIncoming::Deliver { ack, window, .. } = two_paths::old_incoming(&s, &seg, wscale) else {
+        let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &seg, wscale) else {
             return Ok(());
         };
         let bytes = u64::from(window) << wscale;
@@ -432,7 +459,7 @@ proptest! {
     #[test]
     fn a_new_ack_is_never_below_what_the_old_path_gave((s, seg) in near_segment(), ack in 0u32..1 << 21, wscale in 0u8..=14) {
         let seg = Segment { ack: s.cut_out.wrapping_sub(1 << 20).wrapping_add(ack), flags: seg.flags | ACK, ..seg };
-        let n = two_paths::new_incoming(&s, &seg, wscale);
+        let n = new_incoming(&s, &seg, wscale);
         let floor = if s.two.cut_set != 0 && after(s.rcv_ack, s.cut_out) { s.cut_out } else { s.rcv_ack };
         if !seg.has(RST) {
             prop_assert!(!before(n.ack, floor));
@@ -469,14 +496,14 @@ proptest! {
                 proxy = (proxy + step).min(40_000);
                 let seg = seg(proxy);
                 s.rcv_ack = max(s.rcv_ack, seg.ack);
-                match two_paths::old_incoming(&s, &seg, 0) {
+                match old_incoming(&s, &seg, 0) {
                     OldIncoming::Deliver { ack, .. } => Some(ack),
                     OldIncoming::Withhold => None,
                     OldIncoming::Drop => return Err(TestCaseError::fail("no end was sent")),
                 }
             } else {
                 far += step;
-                let n = two_paths::new_incoming(&s, &seg(far), 0);
+                let n = new_incoming(&s, &seg(far), 0);
                 s.two.edge_set = 1;
                 (s.edge, s.far_ack) = (n.edge, n.far_ack);
                 n.deliver.then_some(n.ack)

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
 mod bench;
+mod far;
 mod frame;
 mod learn;
 mod pass;

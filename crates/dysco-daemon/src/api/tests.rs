@@ -202,6 +202,7 @@ fn reading_is_for_the_group_and_changing_for_root() {
             all: true,
             dry_run,
             timeout_ms: None,
+            mode: None,
         })
     };
     let group = Policy { read_gid: Some(50) };
@@ -267,6 +268,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
             local: end("10.0.0.1:61000"),
             remote: end("10.0.0.3:80"),
         }),
+        mode: None,
         pair: None,
         removable: Removable::Yes,
         history: vec![],
@@ -284,6 +286,8 @@ fn a_summary_counts_and_ranks() {
         remote: ([10, 0, 0, 2], 1).into(),
         outcome,
         reason: None,
+        mode: None,
+        why_mode: None,
         request_to_switch_us: us,
         request_to_close_us: None,
     };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+pub use crate::config::Mode;
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct Remove {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
+    /// By which way; the configured one when absent.
+    #[serde(default)]
+    pub mode: Option<Mode>,
     /// How long each change may take; the configured time when absent.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
@@ -245,6 +249,9 @@ pub struct SessionReport {
     /// The subsession on the wire, where it is not `local` to `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathReport>,
+    /// The way by which its proxy has left, or is leaving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// The session on the proxy's other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<SessionId>,
@@ -314,6 +321,12 @@ pub struct RemovalReport {
     /// Why, unless it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// By which way, where it came so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Why by this one, where that was this host's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_mode: Option<String>,
     /// From the request to the new path carrying data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_switch_us: Option<u64>,

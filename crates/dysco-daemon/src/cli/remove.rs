@@ -9,7 +9,7 @@ use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
 use super::output::{Format, micros, or_dash, table};
 use crate::api::{
-    Client, HostName, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
+    Client, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
 };
 
 /// The longest that a daemon may be configured to take, and some more.
@@ -38,7 +38,13 @@ pub struct Args {
     #[arg(long, value_parser = duration, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// Only say what would be done, and why not
+    /// By which way: both neighbours' hosts (bypass), this host's kernel
+    /// (local), or the first that can (auto); the daemon's configuration by
+    /// default
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+
+    /// Only say what would be done, by which way, and why not
     #[arg(long)]
     dry_run: bool,
 }
@@ -62,6 +68,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         sessions: args.sessions,
         all: args.all,
         dry_run,
+        mode: args.mode,
         timeout_ms: args.timeout.map(|t| t.as_millis() as u64),
     }))?;
     if wait {
@@ -141,7 +148,7 @@ fn text(done: &Done) -> String {
         );
     };
     let mut rows = table([
-        "ID", "LOCAL", "REMOTE", "OUTCOME", "SWITCHED", "CLOSED", "WHY",
+        "ID", "LOCAL", "REMOTE", "OUTCOME", "MODE", "SWITCHED", "CLOSED", "WHY",
     ]);
     for report in &done.removals {
         rows.add_row([
@@ -149,9 +156,10 @@ fn text(done: &Done) -> String {
             report.local.to_string(),
             report.remote.to_string(),
             outcome(report.outcome, done.dry_run).into(),
+            or_dash(report.mode.map(|m| m.to_string())),
             or_dash(report.request_to_switch_us.map(micros)),
             or_dash(report.request_to_close_us.map(micros)),
-            or_dash(report.reason.clone()),
+            or_dash(report.reason.as_ref().or(report.why_mode.as_ref()).cloned()),
         ]);
     }
     let mut text = match done.removals.len() {
@@ -261,6 +269,8 @@ mod tests {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,
             reason: None,
+            mode: None,
+            why_mode: None,
             request_to_switch_us: None,
             request_to_close_us: None,
         }

@@ -75,6 +75,7 @@ fn listing(sessions: &[SessionReport]) -> String {
         "REMOTE",
         "ROLE",
         "STATE",
+        "MODE",
         "PATH",
         "AGE",
         "IN",
@@ -88,6 +89,7 @@ fn listing(sessions: &[SessionReport]) -> String {
             session.remote.to_string(),
             role(session.role).into(),
             session.state.clone(),
+            or_dash(session.mode.map(|m| m.to_string())),
             or_dash(session.path.map(path)),
             seconds(session.since_s),
             bytes(session.bytes_in),
@@ -105,6 +107,7 @@ fn details(session: &SessionReport) -> String {
         ("remote", session.remote.to_string()),
         ("role", role(session.role).into()),
         ("state", session.state.clone()),
+        ("mode", or_dash(session.mode.map(|m| m.to_string()))),
         ("path", or_dash(session.path.map(path))),
         (
             "pair",

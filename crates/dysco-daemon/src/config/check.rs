@@ -246,8 +246,12 @@ impl Checker<'_> {
             None => default,
         };
         let timeout = self.within("timeout_ms", removal.timeout_ms, 10_000, 100..=600_000)?;
+        let day = 24 * 60 * 60;
+        let idle = self.within("relay_idle_s", removal.relay_idle_s, day, 60..=30 * day)?;
         Ok(Removal {
             automatic: removal.automatic.unwrap_or(false),
+            mode: removal.mode.unwrap_or_default(),
+            relay_idle: Duration::from_secs(idle),
             timeout: Duration::from_millis(timeout),
             concurrency: self.within("concurrency", removal.concurrency, 32, 1..=4096)?,
             ports,

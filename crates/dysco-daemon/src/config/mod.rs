@@ -147,6 +147,12 @@ pub struct Track {
 pub struct Removal {
     /// Without being asked, as soon as a pair is transparent.
     pub automatic: bool,
+    /// By which way, unless a request names one.
+    pub mode: Mode,
+    /// How long a session that this host relays may be silent before it is
+    /// taken for dead.
+    #[serde(serialize_with = "values::as_secs", rename = "relay_idle_s")]
+    pub relay_idle: Duration,
     /// How long a change may take before it rolls back.
     #[serde(serialize_with = "values::as_millis", rename = "timeout_ms")]
     pub timeout: Duration,
@@ -158,6 +164,31 @@ pub struct Removal {
     pub reserve_ports: bool,
     /// Where the daemon keeps what must outlive it.
     pub state_dir: PathBuf,
+}
+
+/// The way by which a proxy leaves.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Bypass where the hosts on both sides run dyscod, local otherwise.
+    #[default]
+    Auto,
+    /// The hosts on both sides take its place: packets pass it by.
+    Bypass,
+    /// Its own host's kernel takes its place.
+    Local,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::Bypass => "bypass",
+            Mode::Local => "local",
+        })
+    }
 }
 
 /// A listener of a proxy on this host.

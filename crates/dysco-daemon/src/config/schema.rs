@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::values::{ListenAddress, PortList, PortRange, Prefix};
-use super::{Attach, LogFormat};
+use super::{Attach, LogFormat, Mode};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -84,6 +84,8 @@ pub struct Track {
 #[serde(deny_unknown_fields)]
 pub struct Removal {
     pub automatic: Option<bool>,
+    pub mode: Option<Mode>,
+    pub relay_idle_s: Option<Spanned<u64>>,
     pub timeout_ms: Option<Spanned<u64>>,
     pub concurrency: Option<Spanned<usize>>,
     pub ports: Option<Spanned<PortRange>>,

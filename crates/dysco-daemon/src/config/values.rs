@@ -266,6 +266,11 @@ impl<'de> Visitor<'de> for Ports {
     }
 }
 
+/// A duration as whole seconds.
+pub fn as_secs<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(time.as_secs())
+}
+
 /// A duration as whole milliseconds.
 pub fn as_millis<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(time.as_millis().try_into().unwrap_or(u64::MAX))

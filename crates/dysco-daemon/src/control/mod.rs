@@ -119,6 +119,12 @@ impl Control {
         Registry::send(&self.open.0, to.to_canonical(), message);
     }
 
+    /// Connects to the daemon at an address, if there is no connection: what
+    /// comes of it is told by [`Event::PeerUp`] or [`Event::PeerDown`].
+    pub fn reach(&self, peer: IpAddr) {
+        Registry::reach(&self.open.0, peer.to_canonical());
+    }
+
     /// The peers that were heard of or sent to.
     pub fn peers(&self) -> Vec<PeerStatus> {
         self.open.0.peers()

@@ -43,9 +43,9 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
             }
             Err(reason) => {
                 // Each message gets one attempt: what waited with it is as old.
-                let mut dropped = batch.len();
-                while queue.try_recv().is_ok() {
-                    dropped += 1;
+                let mut dropped = said(&batch);
+                while let Ok(message) = queue.try_recv() {
+                    dropped += said(&[message]);
                 }
                 registry.unreachable(to, dropped, reason).await;
                 sleep(backoff).await;
@@ -55,15 +55,23 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
     }
 }
 
+/// How many messages: an empty one only asks for the connection.
+fn said(batch: &[Vec<u8>]) -> usize {
+    batch.iter().filter(|m| !m.is_empty()).count()
+}
+
 async fn write(registry: &Registry, link: &Link, batch: &[Vec<u8>]) {
     let mut frames = Vec::with_capacity(batch.iter().map(|m| m.len() + 2).sum());
     for message in batch {
         frame::append(&mut frames, message);
     }
+    if frames.is_empty() {
+        return;
+    }
     match link.write(&frames).await {
-        Ok(()) => add(&registry.stats.messages_sent, batch.len()),
+        Ok(()) => add(&registry.stats.messages_sent, said(batch)),
         // The reader of the connection knows why, and reports it.
-        Err(_) => add(&registry.stats.dropped_unreachable, batch.len()),
+        Err(_) => add(&registry.stats.dropped_unreachable, said(batch)),
     }
 }
 

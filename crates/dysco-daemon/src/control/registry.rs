@@ -64,12 +64,22 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message, and starts the peer's task if there is none.
+    /// Queues a message.
     pub fn send(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
         if message.is_empty() || message.len() > frame::MAX_MESSAGE {
             count(&this.stats.dropped_bad_length);
             return;
         }
+        Registry::queue(this, to, message);
+    }
+
+    /// Has a connection made: nothing is not sent, but needs one too.
+    pub fn reach(this: &Arc<Registry>, to: IpAddr) {
+        Registry::queue(this, to, Vec::new());
+    }
+
+    /// Queues what is to be sent, and starts the peer's task if there is none.
+    fn queue(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
         let mut tables = this.tables();
         if tables.closed {
             count(&this.stats.dropped_unreachable);

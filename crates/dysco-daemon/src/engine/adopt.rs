@@ -24,15 +24,19 @@ impl Engine {
         let under_way: Vec<_> = self
             .machine
             .changes()
-            .map(|c| (c.change, c.subsession))
+            .map(|c| (c.change, c.subsession, c.other))
             .collect();
-        for (change, own) in under_way {
-            let slot = self.find(&own);
-            let slot = slot.map(|slot| (slot, self.agent.session(slot).created_ns));
+        for (change, own, other) in under_way {
+            let found = |sub| {
+                self.find(&sub)
+                    .map(|slot| (slot, self.agent.session(slot).created_ns))
+            };
+            let (slot, second) = (found(own), other.and_then(found));
             let held = self.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
-            if slot.is_none() {
+            held.other = second;
+            if slot.is_none() || second.is_none() && other.is_some() {
                 self.tell_gone(change);
             }
         }
@@ -47,7 +51,7 @@ impl Engine {
         let recorded = |slot: u32| {
             self.held
                 .values()
-                .any(|h| h.slot.is_some_and(|(s, _)| s == slot))
+                .any(|h| h.slots().any(|(s, _)| s == slot))
         };
         for (slot, s) in self.agent.sessions() {
             if recorded(slot) {
@@ -55,9 +59,17 @@ impl Engine {
             }
             let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
             match State::from_word(s.state) {
-                Some(State::Tracked) if s.clamp != 0 => self.agent.clamp(slot, 0),
+                Some(State::Tracked) => {
+                    if s.clamp != 0 {
+                        self.agent.clamp(slot, 0);
+                    }
+                    if s.clamp_far != 0 {
+                        self.agent.clamp_far(slot, 0);
+                    }
+                }
                 Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
-                Some(State::TwoPaths) => {
+                Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
+                Some(State::TwoPaths | State::FarTwoPaths) => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
                 _ => {}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::{Session, State};
 
-use super::{Engine, commands};
+use super::{Engine, commands, measure};
 use crate::protocol::HostEvent;
 
 /// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
@@ -20,6 +20,8 @@ const UNANSWERED: Duration = Duration::from_secs(135);
 #[derive(Default)]
 pub(super) struct Collector {
     ending: HashMap<u32, Ending>,
+    /// Relayed sessions, and when they last moved.
+    quiet: HashMap<u32, Ending>,
 }
 
 /// A slot whose session has ended, by all that was seen.
@@ -27,30 +29,37 @@ pub(super) struct Collector {
 struct Ending {
     created_ns: u64,
     due: Instant,
-    /// What moves while the session still does.
-    activity: (u32, u32, u32),
+    activity: Activity,
 }
 
+/// What moves while the session still does.
+type Activity = (u32, u32, u32);
+
 impl Ending {
-    fn new(s: &Session, due: Instant) -> Ending {
+    fn new(s: &Session, activity: Activity, due: Instant) -> Ending {
         Ending {
             created_ns: s.created_ns,
             due,
-            activity: (s.new_out.wrapping_add(s.new_in), s.snd_max, s.snd_ack),
+            activity,
         }
     }
+}
+
+fn activity(s: &Session) -> Activity {
+    (s.new_out.wrapping_add(s.new_in), s.snd_max, s.snd_ack)
 }
 
 impl Collector {
     /// A slot's session has lost its socket: its time is over.
     pub fn abandoned(&mut self, slot: u32, s: &Session) {
-        self.ending.insert(slot, Ending::new(s, Instant::now()));
+        self.ending
+            .insert(slot, Ending::new(s, activity(s), Instant::now()));
     }
 
     /// A slot became a tombstone.
     pub fn entombed(&mut self, slot: u32, s: &Session) {
         self.ending
-            .insert(slot, Ending::new(s, Instant::now() + TWO_MSL));
+            .insert(slot, Ending::new(s, activity(s), Instant::now() + TWO_MSL));
     }
 }
 
@@ -63,15 +72,18 @@ impl Engine {
         if reset || s.state == State::Tracked as u32 {
             let opened = s.life.opened_here != 0;
             let of = if opened {
-                commands::opened
+                measure::opened
             } else {
-                commands::accepted
+                measure::accepted
             };
             self.tell_machine(HostEvent::SessionGone {
                 subsession: of(&s.key),
             });
         }
-        if s.state == State::NewPath as u32 {
+        if s.state == State::NewPath as u32 || s.state == State::Relay as u32 {
+            // A relayed session goes by the name of the one that was accepted.
+            let other = self.linked(slot, &s).filter(|_| s.life.opened_here != 0);
+            let (slot, s) = other.map_or((slot, s), |o| (o, self.agent.session(o)));
             let id = self.session_id(slot, &s);
             let how = if reset { "was reset" } else { "has ended" };
             self.report("closed", Some(id), format!("{:?} {how}", s.key));
@@ -89,18 +101,20 @@ impl Engine {
             let known = known.filter(|e| e.created_ns == s.created_ns);
             let ending = match (known, linger(&s, boot)) {
                 (Some(ending), _) => ending,
-                (None, Some(linger)) => Ending::new(&s, now + linger),
+                (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
                     self.collector.ending.remove(&slot);
+                    self.sweep_quiet(slot, &s, now);
                     continue;
                 }
             };
             self.collector.ending.insert(slot, ending);
+            self.collector.quiet.remove(&slot);
             if ending.due > now {
                 continue;
             }
             if self.still_needed(slot, &s, &ending) {
-                let again = Ending::new(&s, now + TWO_MSL);
+                let again = Ending::new(&s, self.activity(slot, &s), now + TWO_MSL);
                 self.collector.ending.insert(slot, again);
             } else {
                 self.collect(slot, &s);
@@ -117,18 +131,65 @@ impl Engine {
     fn still_needed(&self, slot: u32, s: &Session, ending: &Ending) -> bool {
         let changed = matches!(
             State::from_word(s.state),
-            Some(State::TwoPaths | State::NewPath)
+            Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay)
         );
-        let moves = Ending::new(s, ending.due).activity != ending.activity;
+        let moves = self.activity(slot, s) != ending.activity;
         changed && (moves || self.sockets.listed(slot, s.created_ns))
     }
 
-    /// Forgets a session, and tells a change that still had it.
+    /// No socket of this host ends a relayed session, and ends that vanish say
+    /// nothing: one that is silent for long is taken for dead.
+    fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant) {
+        if s.state != State::Relay as u32 {
+            self.collector.quiet.remove(&slot);
+            return;
+        }
+        let idle = self.config.removal.relay_idle;
+        let fresh = Ending::new(s, self.activity(slot, s), now + idle);
+        let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
+        if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
+            *quiet = fresh;
+        }
+        if quiet.due > now {
+            return;
+        }
+        let id = self.session_id(slot, s);
+        let text = format!("{:?} was silent for {} s", s.key, idle.as_secs());
+        self.report("closed", Some(id), text);
+        self.collect(slot, s);
+    }
+
+    /// What moves, in both directions where they are entries of their own.
+    fn activity(&self, slot: u32, s: &Session) -> Activity {
+        let (packets, sent, acked) = activity(s);
+        let other = self.linked(slot, s).map(|o| self.agent.session(o).new_in);
+        (packets.wrapping_add(other.unwrap_or(0)), sent, acked)
+    }
+
+    /// The entry that a session is joined to, if that is still its own.
+    pub(super) fn linked(&self, slot: u32, s: &Session) -> Option<u32> {
+        let other = s.joined_to()?;
+        let back = self.agent.session(other).joined_to();
+        (back == Some(slot)).then_some(other)
+    }
+
+    /// Forgets a session, with the one that it is joined to: neither carries
+    /// anything without the other.
     fn collect(&mut self, slot: u32, s: &Session) {
+        let other = self.linked(slot, s);
+        self.forget(slot, s);
+        if let Some(other) = other {
+            self.forget(other, &self.agent.session(other));
+        }
+    }
+
+    /// Forgets an entry, and tells a change that still had it.
+    fn forget(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);
+        self.collector.quiet.remove(&slot);
         self.history.forget(self.session_id(slot, s));
         self.agent.collect(slot);
-        let of = |h: &commands::Held| h.slot == Some((slot, s.created_ns));
+        let of = |h: &commands::Held| h.slots().any(|held| held == (slot, s.created_ns));
         let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
         if let Some(change) = change {
             self.tell_gone(change);
@@ -141,7 +202,9 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
         State::Tracked | State::Closed => ended.then_some(UNCHANGED),
-        State::TwoPaths | State::NewPath => ended.then_some(TWO_MSL),
+        State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay => {
+            ended.then_some(TWO_MSL)
+        }
         State::Tombstone => Some(TWO_MSL),
         State::Opening => {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));

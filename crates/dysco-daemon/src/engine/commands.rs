@@ -5,23 +5,26 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::{FlowKey, Session, State, Translation};
+use dysco_common::{FlowKey, State, Translation};
 
+use super::measure::facts;
 use super::probe::Probe;
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Side, Subsession};
-use crate::proxy::{Care, Pair};
+use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
+use crate::proxy::Pair;
 
 /// Window that the old path may announce from the lock on: what the proxy
 /// holds shrinks while the new path is set up. The paper's value.
-const CLAMP: u32 = 64 * 1024;
+pub(super) const CLAMP: u32 = 64 * 1024;
 
 /// What this host holds for a change.
 #[derive(Default)]
 pub(super) struct Held {
     /// The slot of the session, and when its session began.
     pub slot: Option<(u32, u64)>,
-    /// That session's subsession.
+    /// The same of session B, where this host is both anchors.
+    pub other: Option<(u32, u64)>,
+    /// The first session's subsession.
     pub own: Option<Subsession>,
     /// The five-tuple of the new path, from this host's side.
     pub new: Option<FlowKey>,
@@ -34,12 +37,21 @@ pub(super) struct Held {
     /// It was sent one, and has not.
     pub probe: Option<Probe>,
     /// What waits for a route.
-    waiting: Option<Waiting>,
+    pub(super) waiting: Option<Waiting>,
 }
 
-enum Waiting {
+impl Held {
+    /// The slots that are held.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.slot.into_iter().chain(self.other)
+    }
+}
+
+/// What waits for a route.
+pub(super) enum Waiting {
     Reserve { new: Subsession },
     Prepare { translation: Translation },
+    Join { translation: Translation },
 }
 
 /// What a route look-up brought.
@@ -53,6 +65,14 @@ impl Engine {
             Command::Lock { change, subsession } => {
                 let result = self.lock(change, &subsession);
                 self.tell_machine(HostEvent::Locked { change, result });
+            }
+            Command::LockPair {
+                change,
+                subsession_a,
+                subsession_b,
+            } => {
+                let result = self.lock_pair(change, &subsession_a, &subsession_b);
+                self.tell_machine(HostEvent::PairLocked { change, result });
             }
             Command::Unlock { change, .. } => self.unlock(change),
             Command::Reserve {
@@ -81,13 +101,18 @@ impl Engine {
                 };
                 self.prepare(change, side, &own, &new, translation);
             }
+            Command::Join {
+                change,
+                subsession_a,
+                subsession_b,
+                translation,
+            } => self.join(change, &subsession_a, &subsession_b, translation),
             Command::Unprepare { change } => {
-                if let Some(slot) = self.slot_of(change)
-                    && self.agent.session(slot).state == State::TwoPaths as u32
-                {
-                    self.agent.unprepare(slot);
+                for slot in self.slots_of(change) {
+                    self.unprepare(slot);
                 }
             }
+            Command::Cut { change } if self.is_pair(change) => self.cut_pair(change),
             Command::Cut { change } => self.cut(change),
             Command::SetCutIn { change, cutoff } => self.set_cut_in(change, cutoff),
             Command::Complete { change } => self.complete(change),
@@ -95,8 +120,13 @@ impl Engine {
                 change,
                 subsession_a,
                 subsession_b,
+                relayed,
             } => {
-                self.close(change, &subsession_a, &subsession_b);
+                if !relayed {
+                    self.entomb(&subsession_a);
+                    self.entomb(&subsession_b);
+                }
+                self.close(change, &subsession_a);
             }
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
@@ -115,9 +145,29 @@ impl Engine {
 
     /// The slot of a change's session, if that session still has it.
     pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
-        let (slot, created) = self.held.get(&change)?.slot?;
+        self.same(self.held.get(&change)?.slot?)
+    }
+
+    /// The slots of a change's sessions, of those that still have theirs.
+    pub(super) fn slots_of(&self, change: ChangeId) -> Vec<u32> {
+        let held = self.held.get(&change).into_iter();
+        held.flat_map(Held::slots)
+            .filter_map(|h| self.same(h))
+            .collect()
+    }
+
+    /// The slot, if the session that began then still has it.
+    fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
         let s = self.agent.session(slot);
         (s.created_ns == created && s.state != State::Free as u32).then_some(slot)
+    }
+
+    fn unprepare(&self, slot: u32) {
+        match State::from_word(self.agent.session(slot).state) {
+            Some(State::TwoPaths) => self.agent.unprepare(slot),
+            Some(State::FarTwoPaths) => self.agent.unjoin(slot),
+            _ => {}
+        }
     }
 
     /// The slot of a session, by whichever of its ends is here, and whether
@@ -128,77 +178,6 @@ impl Engine {
         self.agent
             .find(&opened)
             .or_else(|| self.agent.find(&accepted))
-    }
-
-    fn measure(&mut self, change: ChangeId, sub: Subsession) {
-        match self.measurable(&sub) {
-            Ok((pair, a, b)) => {
-                let before = self.held.entry(change).or_default().pair.replace(pair);
-                // What counts is measured again, once both anchors are locked.
-                let care = match before {
-                    None => Care::Glance,
-                    Some(_) => Care::Proof,
-                };
-                let proxy = self.proxy.clone();
-                let answers = self.answers.clone();
-                tokio::spawn(async move {
-                    let result = match proxy.measure(&pair, care).await {
-                        Ok(m) => Ok(Measurement {
-                            delta_forward: m.delta_forward,
-                            delta_reverse: m.delta_reverse,
-                            a,
-                            b,
-                            clock_a: m.clock_a,
-                            clock_b: m.clock_b,
-                            subsession_a: accepted(&pair.a.key),
-                            subsession_b: opened(&pair.b.key),
-                        }),
-                        Err(e) => Err(Reason::NotTransparent(e.to_string())),
-                    };
-                    let _ = answers.send(Answer::Event(HostEvent::Measured { change, result }));
-                });
-            }
-            Err(reason) => self.tell_machine(HostEvent::Measured {
-                change,
-                result: Err(reason),
-            }),
-        }
-    }
-
-    /// The pair that relays the session, if all says that it may go.
-    pub(super) fn measurable(&self, sub: &Subsession) -> Result<(Pair, Facts, Facts), Reason> {
-        let of_a = FlowKey::new(sub.right, sub.left);
-        let of_b = FlowKey::new(sub.left, sub.right);
-        let pair = self
-            .proxy
-            .find(&of_a)
-            .or_else(|| self.proxy.pairs().into_iter().find(|p| p.b.key == of_b))
-            .ok_or_else(|| {
-                Reason::NotTransparent("no shim has reported that a proxy relays it".into())
-            })?;
-        let listener = pair.a.key.local();
-        let said = self.config.listener(listener);
-        if said.is_some_and(|l| l.transparent == Some(false)) {
-            return Err(Reason::NotTransparent(format!(
-                "the configuration says `transparent = false` of the listener {listener}"
-            )));
-        }
-        self.proxy
-            .transparent(&pair)
-            .map_err(|e| Reason::NotTransparent(e.to_string()))?;
-        if !pair.b.opened_here {
-            return Err(Reason::NotTransparent(
-                "the proxy did not open its second session".into(),
-            ));
-        }
-        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
-        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
-        Ok((pair, a, b))
-    }
-
-    fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {
-        let slot = self.agent.find(key).ok_or(Reason::NotTracked(*sub))?;
-        facts(&self.agent.session(slot), sub)
     }
 
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
@@ -213,8 +192,9 @@ impl Engine {
     }
 
     fn unlock(&mut self, change: ChangeId) {
-        if let Some(slot) = self.slot_of(change) {
+        for slot in self.slots_of(change) {
             self.agent.clamp(slot, 0);
+            self.agent.clamp_far(slot, 0);
         }
         self.held.remove(&change);
     }
@@ -257,6 +237,12 @@ impl Engine {
         Err(Reason::PortsExhausted)
     }
 
+    /// Is the interface one that the data plane is on?
+    pub(super) fn is_ours(&self, ifindex: u32) -> bool {
+        let ours = &self.config.host.interfaces;
+        ours.iter().any(|i| i.index == ifindex)
+    }
+
     fn look_up(&mut self, change: ChangeId, from: IpAddr, to: IpAddr) {
         if let Some(ifindex) = self.state.route(from, to) {
             return self.routed(change, Ok(ifindex));
@@ -279,30 +265,10 @@ impl Engine {
         };
         let usable = found
             .map_err(|_| Reason::NoRoute(new.remote().ip()))
-            .and_then(|ifindex| {
-                let ours = self
-                    .config
-                    .host
-                    .interfaces
-                    .iter()
-                    .any(|i| i.index == ifindex);
-                if ours {
-                    self.state.keep_route(
-                        new.local().ip(),
-                        new.remote().ip(),
-                        ifindex,
-                        Instant::now(),
-                    );
-                    Ok(ifindex)
-                } else {
-                    let why = format!(
-                        "the route to {} leaves by an interface that dyscod is not configured for",
-                        new.remote().ip()
-                    );
-                    Err(Reason::NewPathUnusable(why))
-                }
-            });
+            .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
         let event = match waiting {
+            // It waits for two: see `ways_found`.
+            Waiting::Join { .. } => return,
             Waiting::Reserve { new } => HostEvent::Reserved {
                 change,
                 result: usable.map(|_| new),
@@ -318,6 +284,22 @@ impl Engine {
             }
         };
         self.tell_machine(event);
+    }
+
+    /// A route that was found, if the data plane can use it.
+    pub(super) fn usable_way(
+        &mut self,
+        from: IpAddr,
+        to: IpAddr,
+        ifindex: u32,
+    ) -> Result<u32, Reason> {
+        if !self.is_ours(ifindex) {
+            return Err(Reason::NewPathUnusable(format!(
+                "the route to {to} leaves by an interface that dyscod is not configured for"
+            )));
+        }
+        self.state.keep_route(from, to, ifindex, Instant::now());
+        Ok(ifindex)
     }
 
     fn prepare(
@@ -389,10 +371,15 @@ impl Engine {
         let change = self
             .held
             .iter()
-            .find(|(_, h)| h.draining && h.slot.is_some_and(|(s, _)| s == slot));
-        let Some(change) = change.map(|(change, _)| *change) else {
+            .find(|(_, h)| h.draining && h.slots().any(|(s, _)| s == slot));
+        let Some((change, held)) = change else {
             return;
         };
+        let drained = |(slot, _)| self.agent.session(slot).two.drained != 0;
+        if !held.slots().all(drained) {
+            return;
+        }
+        let change = *change;
         if let Some(held) = self.held.get_mut(&change) {
             held.draining = false;
         }
@@ -405,7 +392,7 @@ impl Engine {
             .held
             .values()
             .filter(|h| h.draining)
-            .filter_map(|h| h.slot)
+            .flat_map(Held::slots)
             .filter(|(slot, _)| self.agent.session(*slot).two.drained != 0)
             .map(|(slot, _)| slot)
             .collect();
@@ -415,19 +402,26 @@ impl Engine {
     }
 
     fn complete(&mut self, change: ChangeId) {
-        if let Some(slot) = self.slot_of(change) {
-            self.agent.complete(slot);
+        let pair = self.is_pair(change);
+        for slot in self.slots_of(change) {
+            if pair {
+                self.agent.relay(slot);
+            } else {
+                self.agent.complete(slot);
+            }
             self.agent.clamp(slot, 0);
+            self.agent.clamp_far(slot, 0);
         }
     }
 
-    fn close(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
-        for sub in [a, b] {
-            if let Some(slot) = self.find(sub) {
-                self.agent.tombstone(slot);
-                self.collector.entombed(slot, &self.agent.session(slot));
-            }
+    fn entomb(&mut self, sub: &Subsession) {
+        if let Some(slot) = self.find(sub) {
+            self.agent.tombstone(slot);
+            self.collector.entombed(slot, &self.agent.session(slot));
         }
+    }
+
+    fn close(&mut self, change: ChangeId, a: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let pair = known.or_else(|| self.proxy.find(&FlowKey::new(a.right, a.left)));
         let Some(pair) = pair else {
@@ -447,46 +441,4 @@ impl Engine {
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }
-}
-
-/// The subsession of a socket that this host accepted.
-pub(super) fn accepted(key: &FlowKey) -> Subsession {
-    Subsession {
-        left: key.remote(),
-        right: key.local(),
-    }
-}
-
-/// The subsession of a socket that this host opened.
-pub(super) fn opened(key: &FlowKey) -> Subsession {
-    Subsession {
-        left: key.local(),
-        right: key.remote(),
-    }
-}
-
-/// What is known of a session, if it can be changed.
-fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
-    match State::from_word(s.state) {
-        Some(State::Tracked) => {}
-        Some(State::Opening) => return Err(Reason::NotSeen),
-        Some(State::TwoPaths | State::NewPath) => {
-            return Err(Reason::Failed(
-                "the session has been changed before, which this release does once only".into(),
-            ));
-        }
-        Some(State::Tombstone | State::Closed) => return Err(Reason::Closing),
-        Some(State::Free) | None => return Err(Reason::NotTracked(*sub)),
-    }
-    if s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0) {
-        return Err(Reason::Closing);
-    }
-    Ok(Facts {
-        local: s.local,
-        remote: s.remote,
-        tsval_out: s.tsval_out,
-        fin_out: s.life.fin_out != 0,
-        fin_in: s.life.fin_in != 0,
-        reset: false,
-    })
 }

@@ -7,9 +7,9 @@ use dysco_common::{Session, State};
 
 use super::{Engine, collect};
 use crate::api::{
-    Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, PathReport, PeerReport,
-    Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport,
-    StatusReport,
+    Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, Mode, PathReport,
+    PeerReport, Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName,
+    SessionReport, StatusReport,
 };
 use crate::proxy::Pair;
 
@@ -129,13 +129,20 @@ impl Engine {
         let pair = pairs.iter().find(|p| p.a.key == s.key || p.b.key == s.key);
         let state = State::from_word(s.state);
         let role = match (state, pair) {
-            (Some(State::Tombstone), _) | (_, Some(_)) => Role::Middlebox,
+            (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {
+                Role::Middlebox
+            }
             _ if s.life.opened_here != 0 => Role::LeftAnchor,
             _ => Role::RightAnchor,
         };
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
-        let changed = matches!(state, Some(State::TwoPaths | State::NewPath));
+        let joined = self.linked(slot, s);
+        let mode = mode_of(state);
+        let changed = mode.is_some() && state != Some(State::Tombstone);
+        // What a relayed session is sent comes in by the other.
+        let relayed = joined.filter(|_| state == Some(State::Relay));
+        let bytes_out = relayed.map_or(s.bytes_out, |other| self.agent.session(other).bytes_in);
         SessionReport {
             id,
             local: s.key.local(),
@@ -146,12 +153,15 @@ impl Engine {
                 .saturating_sub(Duration::from_nanos(s.created_ns))
                 .as_secs_f64(),
             bytes_in: s.bytes_in,
-            bytes_out: s.bytes_out,
+            bytes_out,
             path: changed.then(|| PathReport {
                 local: s.path.local(),
                 remote: s.path.remote(),
             }),
-            pair: other.map(|slot| self.session_id(slot, &self.agent.session(slot))),
+            mode,
+            pair: joined
+                .or(other)
+                .map(|slot| self.session_id(slot, &self.agent.session(slot))),
             removable: self.removable(s, pair),
             history: self.history.of(id),
         }
@@ -160,7 +170,7 @@ impl Engine {
     fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
         let no = |reason: String| Removable::No { reason };
         match (State::from_word(s.state), pair) {
-            (Some(State::Tombstone), _) => no("the proxy has left it".into()),
+            (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
             (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
             (_, Some(pair)) => match self.proxy.transparent(pair) {
                 Ok(()) => Removable::Yes,
@@ -174,8 +184,8 @@ impl Engine {
         for (_, s) in self.agent.sessions() {
             match State::from_word(s.state) {
                 Some(State::Opening | State::Tracked) => sessions.tracked += 1,
-                Some(State::TwoPaths) => sessions.changing += 1,
-                Some(State::NewPath | State::Tombstone) => sessions.removed += 1,
+                Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
+                Some(State::NewPath | State::Tombstone | State::Relay) => sessions.removed += 1,
                 Some(State::Free | State::Closed) | None => {}
             }
         }
@@ -255,11 +265,21 @@ fn peer(status: &crate::control::PeerStatus) -> PeerReport {
     }
 }
 
+/// The way by which a proxy has left a session in this state, or is leaving.
+fn mode_of(state: Option<State>) -> Option<Mode> {
+    match state? {
+        State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
+        State::FarTwoPaths | State::Relay => Some(Mode::Local),
+        State::Free | State::Opening | State::Tracked | State::Closed => None,
+    }
+}
+
 fn state_word(state: Option<State>) -> &'static str {
     match state {
         Some(State::Opening) => "opening",
         Some(State::Tracked) => "tracked",
-        Some(State::TwoPaths) => "two-paths",
+        Some(State::TwoPaths | State::FarTwoPaths) => "two-paths",
+        Some(State::Relay) => "relayed",
         Some(State::NewPath) => "new-path",
         Some(State::Tombstone) => "tombstone",
         Some(State::Closed) => "closed",

@@ -7,8 +7,11 @@ mod collect;
 mod commands;
 mod fault;
 mod listing;
+mod measure;
+mod neighbours;
 mod probe;
 mod prompt;
+mod relay;
 mod removal;
 mod sockets;
 mod state;
@@ -55,6 +58,7 @@ struct Engine {
     removals: Removals,
     history: History,
     collector: collect::Collector,
+    neighbours: neighbours::Neighbours,
     sockets: sockets::Sockets,
     state: state::StateDir,
     faults: fault::Faults,
@@ -67,6 +71,8 @@ enum Answer {
     Event(HostEvent),
     /// A route was found for a change.
     Route(ChangeId, commands::Routed),
+    /// The ways to both ends of a pair were found for a change.
+    Ways(ChangeId, relay::Ways),
     /// A new path did not open.
     Unopened(ChangeId),
     /// This host's connections.
@@ -114,7 +120,8 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let api = api::serve(api::ServerConfig::from(&config.api), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
     let pairs = proxy.subscribe();
-    let machine = Machine::new(config.host.addresses.clone(), rand::random);
+    let mut machine = Machine::new(config.host.addresses.clone(), rand::random);
+    machine.answer_asks_locally(config.removal.mode == config::Mode::Local);
     let engine = Engine {
         state: state::StateDir::open(&config.removal.state_dir)?,
         removals: Removals::new(config.removal.concurrency),
@@ -129,6 +136,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         answers,
         history: History::default(),
         collector: collect::Collector::default(),
+        neighbours: neighbours::Neighbours::default(),
         sockets: sockets::Sockets::default(),
         faults: fault::Faults::from_env(),
         monitors: Vec::new(),
@@ -200,6 +208,7 @@ impl Engine {
         loop {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);
             let turn = self.removals.next_turn();
+            let undecided = self.removals.next_decision();
             let draining = self.held.values().any(|h| h.draining);
             tokio::select! {
                 biased;
@@ -224,6 +233,7 @@ impl Engine {
                     self.machine.handle_timeout(now);
                 }
                 () = sleep_until(turn) => self.start_waiting(),
+                () = sleep_until(undecided) => self.decide_waiting(),
                 _ = drain_sweep.tick(), if draining => self.sweep_drains(),
                 _ = sweep.tick() => self.sweep(),
             }
@@ -235,6 +245,7 @@ impl Engine {
         match answer {
             Answer::Event(event) => self.tell_machine(event),
             Answer::Route(change, routed) => self.routed(change, routed),
+            Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Sockets(open) => self.sockets_listed(open),
         }
@@ -260,14 +271,18 @@ impl Engine {
                 }
             },
             control::Event::PeerUp(peer) => {
-                self.report("peer_up", None, format!("{peer} is connected"))
+                self.neighbours.is_there(peer);
+                self.report("peer_up", None, format!("{peer} is connected"));
+                self.decide_waiting();
             }
             control::Event::PeerDown(peer, why) => {
                 self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
+                self.neighbours.is_not_there(peer, &why);
                 // One that closed may be there anew: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals_without(peer);
                 }
+                self.decide_waiting();
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::command::Violation;
 use super::context::Core;
 use super::left::Left;
+use super::local::Local;
 use super::machine::Part;
 use super::message::{HostId, Message, Subsession};
 use super::middle::Middle;
@@ -18,6 +19,7 @@ pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<A
         Part::Left(left) => of_left(left, from, message),
         Part::Middle(middle) => of_middle(middle, from, message),
         Part::Right(right) => of_right(right, from, message),
+        Part::Local(local) => of_local(local, from, message),
     }
 }
 
@@ -78,6 +80,12 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
         | Message::Status { .. } => expect(left, false),
         _ => Err(Violation::NotItsPart),
     }
+}
+
+fn of_local(local: &Local, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let asks = matches!(message, Message::Ask { .. });
+    let asker = local.asker().is_some_and(|a| from.contains(&a));
+    expect(asks && asker, false)
 }
 
 fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {

@@ -29,6 +29,8 @@ pub enum Role {
     Right,
     /// It asked a middlebox's host.
     Asker,
+    /// The middlebox's host, which is both anchors as well.
+    Local,
 }
 
 impl fmt::Display for Role {
@@ -38,6 +40,7 @@ impl fmt::Display for Role {
             Role::Middle => "middlebox",
             Role::Right => "right anchor",
             Role::Asker => "asker",
+            Role::Local => "middlebox and both anchors",
         })
     }
 }
@@ -61,7 +64,17 @@ pub enum Command {
         /// The session.
         subsession: Subsession,
     },
-    /// Let go of it.
+    /// Hold both of the middlebox's sessions against other changes; answer
+    /// [`HostEvent::PairLocked`].
+    LockPair {
+        /// The change.
+        change: ChangeId,
+        /// Session A.
+        subsession_a: Subsession,
+        /// Session B.
+        subsession_b: Subsession,
+    },
+    /// Let go of it, or of the pair that it is the first of.
     Unlock {
         /// The change.
         change: ChangeId,
@@ -96,6 +109,19 @@ pub enum Command {
         /// How headers differ.
         translation: Translation,
     },
+    /// Enter two paths on both sessions of the middlebox, the second being the
+    /// way through this host's data plane, without a cutoff; answer
+    /// [`HostEvent::Prepared`]. Does nothing where that is done already.
+    Join {
+        /// The change.
+        change: ChangeId,
+        /// Session A.
+        subsession_a: Subsession,
+        /// Session B.
+        subsession_b: Subsession,
+        /// How headers differ, from the end of A's side.
+        translation: Translation,
+    },
     /// Leave two paths again, back to the old path. Never given after
     /// [`Command::Cut`], nor to be obeyed after it.
     Unprepare {
@@ -103,7 +129,9 @@ pub enum Command {
         change: ChangeId,
     },
     /// Send new data on the new path; answer [`HostEvent::CutDone`], the same
-    /// cutoff when it is cut already.
+    /// cutoff when it is cut already. After [`Command::Join`] both sessions are
+    /// cut, each is told the other's cutoff, and [`HostEvent::Drained`] follows
+    /// when both have drained.
     Cut {
         /// The change.
         change: ChangeId,
@@ -130,6 +158,8 @@ pub enum Command {
         subsession_a: Subsession,
         /// Session B.
         subsession_b: Subsession,
+        /// No tombstones: the data plane relays between the two.
+        relayed: bool,
     },
     /// Write this record before any later command is carried out and before
     /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.
@@ -152,10 +182,12 @@ impl Command {
         match self {
             Command::Measure { .. } => "Measure",
             Command::Lock { .. } => "Lock",
+            Command::LockPair { .. } => "LockPair",
             Command::Unlock { .. } => "Unlock",
             Command::Reserve { .. } => "Reserve",
             Command::Release { .. } => "Release",
             Command::Prepare { .. } => "Prepare",
+            Command::Join { .. } => "Join",
             Command::Unprepare { .. } => "Unprepare",
             Command::Cut { .. } => "Cut",
             Command::SetCutIn { .. } => "SetCutIn",
@@ -171,10 +203,12 @@ impl Command {
         match self {
             Command::Measure { change, .. }
             | Command::Lock { change, .. }
+            | Command::LockPair { change, .. }
             | Command::Unlock { change, .. }
             | Command::Reserve { change, .. }
             | Command::Release { change }
             | Command::Prepare { change, .. }
+            | Command::Join { change, .. }
             | Command::Unprepare { change }
             | Command::Cut { change }
             | Command::SetCutIn { change, .. }
@@ -203,6 +237,13 @@ pub enum HostEvent {
         /// What is known of the session, sampled now.
         result: Result<Facts, Reason>,
     },
+    /// Answers [`Command::LockPair`].
+    PairLocked {
+        /// The change.
+        change: ChangeId,
+        /// What the two ends, left and right, would say of their sessions.
+        result: Result<[Facts; 2], Reason>,
+    },
     /// Answers [`Command::Reserve`].
     Reserved {
         /// The change.
@@ -210,7 +251,7 @@ pub enum HostEvent {
         /// The new subsession: a port of this host, and the server's end.
         result: Result<Subsession, Reason>,
     },
-    /// Answers [`Command::Prepare`].
+    /// Answers [`Command::Prepare`] and [`Command::Join`].
     Prepared {
         /// The change.
         change: ChangeId,

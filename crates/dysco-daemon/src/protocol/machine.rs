@@ -8,6 +8,7 @@ use super::authorise::{self, AsRight};
 use super::command::{Command, HostEvent, Report, Role, Violation};
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
 use super::left::Left;
+use super::local::Local;
 use super::message::{ChangeId, HostId, Message, Subsession};
 use super::middle::Middle;
 use super::reason::{Phase, Reason};
@@ -29,6 +30,7 @@ pub(super) enum Part {
     Left(Left),
     Middle(Middle),
     Right(Right),
+    Local(Local),
 }
 
 impl Part {
@@ -37,6 +39,7 @@ impl Part {
             Part::Left(_) => Role::Left,
             Part::Middle(_) => Role::Middle,
             Part::Right(_) => Role::Right,
+            Part::Local(_) => Role::Local,
         }
     }
 
@@ -45,6 +48,7 @@ impl Part {
             Part::Left(p) => (p.subsession(), p.phase()),
             Part::Middle(p) => (p.subsession(), p.phase()),
             Part::Right(p) => (p.subsession(), p.phase()),
+            Part::Local(p) => (p.subsession(), p.phase()),
         }
     }
 
@@ -52,7 +56,11 @@ impl Part {
     /// else can mean this change. Others speak of what a former process did
     /// when the same host asked.
     fn is_unspoken(&self) -> bool {
-        matches!(self, Part::Middle(p) if p.right().is_none() && p.asker().is_some())
+        match self {
+            Part::Middle(p) => p.right().is_none() && p.asker().is_some(),
+            Part::Local(p) => p.asker().is_some(),
+            Part::Left(_) | Part::Right(_) => false,
+        }
     }
 
     fn peers(&self) -> Vec<HostId> {
@@ -61,6 +69,7 @@ impl Part {
             Part::Left(p) => (p.middle(), [p.right(), None]),
             Part::Middle(p) => (p.left(), [p.right(), p.asker()]),
             Part::Right(p) => (p.middle(), [Some(p.left()), None]),
+            Part::Local(p) => return p.asker().into_iter().collect(),
         };
         let others = others.into_iter().flatten();
         std::iter::once(first).chain(others).collect()
@@ -72,6 +81,7 @@ impl Part {
             Part::Middle(p) => p.on_message(ctx, far, message),
             // For the right anchor the far one of its two peers is the left.
             Part::Right(p) => p.on_message(ctx, far, message),
+            Part::Local(p) => p.on_message(ctx, &message),
         }
     }
 
@@ -80,6 +90,7 @@ impl Part {
             Part::Left(p) => p.on_event(ctx, event),
             Part::Middle(p) => p.on_event(ctx, event),
             Part::Right(p) => p.on_event(ctx, event),
+            Part::Local(p) => p.on_event(ctx, event),
         }
     }
 
@@ -88,6 +99,7 @@ impl Part {
             Part::Left(p) => p.on_deadline(ctx),
             Part::Middle(p) => p.on_deadline(ctx),
             Part::Right(p) => p.on_deadline(ctx),
+            Part::Local(p) => p.on_deadline(ctx),
         }
     }
 
@@ -96,6 +108,7 @@ impl Part {
             Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Right(_) => ctx.stale(),
+            Part::Local(p) => p.cancel(ctx, Reason::Cancelled),
         }
     }
 }
@@ -117,6 +130,8 @@ pub struct UnderWay {
     pub role: Role,
     /// The session concerned: A at the left and the middle, B at the right.
     pub subsession: Subsession,
+    /// The second one that is held here: B, where this host is both anchors.
+    pub other: Option<Subsession>,
     /// Where it is.
     pub phase: Phase,
 }
@@ -149,6 +164,7 @@ pub struct Machine {
     changes: BTreeMap<ChangeId, Entry>,
     asks: BTreeMap<ChangeId, (Asker, Timing)>,
     shares: BTreeMap<HostId, usize>,
+    asked_locally: bool,
     timers: BTreeSet<(Time, Timer)>,
     outcomes: Outcomes,
 }
@@ -182,6 +198,7 @@ impl Machine {
             changes: BTreeMap::new(),
             asks: BTreeMap::new(),
             shares: BTreeMap::new(),
+            asked_locally: false,
             timers: BTreeSet::new(),
             outcomes: Outcomes::default(),
         }
@@ -204,6 +221,20 @@ impl Machine {
         self.room(None)?;
         self.begin_middle(now, change, a, None)?;
         Ok(change)
+    }
+
+    /// The same, with this host as both anchors: its data plane relays what the
+    /// middlebox did.
+    pub fn request_local(&mut self, now: Time, a: Subsession) -> Result<ChangeId, Reason> {
+        let change = ChangeId((self.new_id)());
+        self.room(None)?;
+        self.begin_local(now, change, a, None)?;
+        Ok(change)
+    }
+
+    /// Whether neighbours that ask get the middlebox out by this host alone.
+    pub fn answer_asks_locally(&mut self, local: bool) {
+        self.asked_locally = local;
     }
 
     /// The middlebox on `host` shall leave the session whose subsession to (or
@@ -265,6 +296,7 @@ impl Machine {
         let change = match &event {
             HostEvent::Measured { change, .. }
             | HostEvent::Locked { change, .. }
+            | HostEvent::PairLocked { change, .. }
             | HostEvent::Reserved { change, .. }
             | HostEvent::Prepared { change, .. }
             | HostEvent::CutDone { change, .. }
@@ -333,10 +365,15 @@ impl Machine {
         let of = |(change, entry): (&ChangeId, &Entry)| {
             let (subsession, phase) = entry.part.place();
             let role = entry.part.role();
+            let other = match &entry.part {
+                Part::Local(p) => p.other(),
+                Part::Left(_) | Part::Middle(_) | Part::Right(_) => None,
+            };
             UnderWay {
                 change: *change,
                 role,
                 subsession,
+                other,
                 phase,
             }
         };
@@ -373,6 +410,16 @@ impl Machine {
             } => {
                 ctx.core.locks.insert(b, change);
                 Part::Right(Right::restore(&mut ctx, b, left, new, stage))
+            }
+            RoleRecord::Local {
+                a,
+                b,
+                asker,
+                translation,
+                stage,
+            } => {
+                ctx.core.locks.extend([(a, change), (b, change)]);
+                Part::Local(Local::restore(&mut ctx, (a, b), asker, translation, stage))
             }
         };
         self.keep(change, part, timing, None);

@@ -15,14 +15,16 @@ use super::right::SILENCE;
 mod end;
 mod lock;
 
-const MEASURE: Duration = Duration::from_secs(5);
+pub(super) use lock::steady;
+
+pub(super) const MEASURE: Duration = Duration::from_secs(5);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
 /// How long a cancel is repeated: the right anchor's lock has run out by then.
 const CANCEL: Duration = Duration::from_secs(10);
-const CLOSE: Duration = Duration::from_secs(2);
+pub(super) const CLOSE: Duration = Duration::from_secs(2);
 /// How often closing is tried.
-const CLOSE_TRIES: u32 = 5;
+pub(super) const CLOSE_TRIES: u32 = 5;
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Middle {

@@ -23,12 +23,18 @@
 //!
 //! Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
 //! L has cut nobody cancels: each failure is met by going on.
+//!
+//! Where P is both anchors as well (`local`), the same steps need no message:
+//! P measures itself, locks, measures again, joins its two sessions by a path
+//! through its own data plane, cuts both, and closes its sockets once both ends
+//! have acknowledged all that was on the old path.
 
 mod asker;
 mod authorise;
 mod command;
 mod context;
 mod left;
+mod local;
 mod machine;
 mod message;
 mod middle;

@@ -181,6 +181,38 @@ pub enum Reason {
     Failed(String),
 }
 
+impl Reason {
+    /// Does it speak against the two neighbours' part alone? Then the proxy's
+    /// host may do it by itself.
+    pub fn local_would_do(&self) -> bool {
+        match self {
+            Reason::NoAgent(_)
+            | Reason::NotTracked(_)
+            | Reason::NotSeen
+            | Reason::Rewritten(_)
+            | Reason::PortsExhausted
+            | Reason::NoRoute(_)
+            | Reason::NewPathUnusable(_)
+            | Reason::SameHost(_)
+            | Reason::TimedOut(_)
+            | Reason::NoRecord(_)
+            | Reason::Inconsistent(_)
+            | Reason::Failed(_) => true,
+            Reason::LockedByAnother(_)
+            | Reason::NotTransparent(_)
+            | Reason::DeltaMoved { .. }
+            | Reason::SackMismatch
+            | Reason::MssMismatch { .. }
+            | Reason::Foreign
+            | Reason::Closing
+            | Reason::Cancelled
+            | Reason::Restarted
+            | Reason::UnknownChange
+            | Reason::Busy(_) => false,
+        }
+    }
+}
+
 /// One of a session's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum End {

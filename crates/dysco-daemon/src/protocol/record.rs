@@ -1,5 +1,6 @@
 //! What must outlive a crash of this daemon, per change and role.
 
+use dysco_common::Translation;
 use serde::{Deserialize, Serialize};
 
 use super::message::{ChangeId, HostId, Plan, Subsession};
@@ -52,6 +53,13 @@ pub(super) enum RoleRecord {
     /// of long ago would begin the change anew, while others still hear that
     /// it is off.
     Asked { a: Subsession },
+    Local {
+        a: Subsession,
+        b: Subsession,
+        asker: Option<HostId>,
+        translation: Translation,
+        stage: LocalStage,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,6 +78,16 @@ pub(super) enum RightStage {
     Prepared,
     /// The left anchor has cut here.
     Switched { cutoff: u32 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum LocalStage {
+    /// To be rolled back.
+    Preparing,
+    /// Perhaps cut: to be carried on.
+    Cut,
+    /// Drained both ways: to be completed.
+    Completing,
 }
 
 impl Record {

@@ -8,6 +8,9 @@ use super::world::World;
 impl World {
     /// Before the middlebox is closed nobody needs it any more.
     pub fn check_close(&self, host: usize) {
+        if self.session(host, host).state == State::Relay {
+            return;
+        }
         for (neighbour, link) in [(host - 1, host - 1), (host + 1, host)] {
             let session = &self.hosts[neighbour].plane.sessions[&self.links[link]];
             assert!(
@@ -52,6 +55,18 @@ impl World {
         for (i, h) in self.hosts.iter().enumerate() {
             let accusation = |r: &&Report| matches!(r, Report::Violation { .. });
             assert_eq!(h.reports.iter().find(accusation), None, "by host {i}");
+        }
+    }
+
+    /// What must hold when all is still after a removal by the middlebox's host
+    /// alone. True if the middlebox is out.
+    pub fn settled_locally(&self, middle: usize) -> bool {
+        self.quiet();
+        let states = [middle - 1, middle].map(|l| self.session(middle, l).state);
+        match states {
+            [State::Relay, State::Relay] => true,
+            [State::Tracked, State::Tracked] => false,
+            other => panic!("one without the other: {other:?}"),
         }
     }
 

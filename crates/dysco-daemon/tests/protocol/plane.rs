@@ -15,6 +15,8 @@ pub enum State {
     TwoPaths,
     NewPath,
     Tombstone,
+    FarTwoPaths,
+    Relay,
 }
 
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub enum Effect {
     Answer(HostEvent),
     /// The local end will have acknowledged the old path's data some time.
     WillDrain(ChangeId, Subsession),
+    /// Both were cut, at this number of the first, and will drain.
+    CutBoth(ChangeId, u32, [Subsession; 2]),
     /// The proxy is about to be cut off.
     Closing,
     Nothing,
@@ -45,10 +49,13 @@ pub struct Plane {
     pub pair: Option<(Subsession, Subsession)>,
     pub ports: BTreeSet<ChangeId>,
     pub records: BTreeMap<ChangeId, Vec<u8>>,
+    pub written: BTreeMap<ChangeId, u32>,
     pub refuse: Option<Refuse>,
     pub deltas: (i64, i64),
     /// Lost with the daemon, and told again by its successor.
     pub known: BTreeMap<ChangeId, Subsession>,
+    /// Session B of the changes that hold two.
+    pub others: BTreeMap<ChangeId, Subsession>,
     pub locked: BTreeMap<Subsession, ChangeId>,
     /// Ever rolled back, ever cut.
     pub history: BTreeMap<ChangeId, (bool, bool)>,
@@ -59,12 +66,26 @@ pub struct Plane {
 pub enum Refuse {
     Measure,
     SecondMeasure,
+    LockPair,
+    Join,
     Lock,
     Reserve,
     Prepare,
     Persist,
     SecondPersist,
+    ThirdPersist,
     Close,
+}
+
+/// What a session's other end would say of it.
+fn at_the_end(here: &Facts) -> Facts {
+    Facts {
+        local: here.remote,
+        remote: here.local,
+        fin_out: here.fin_in,
+        fin_in: here.fin_out,
+        ..*here
+    }
 }
 
 pub fn offer_of(isn: u32, wscale: u8) -> Offer {
@@ -80,6 +101,7 @@ impl Plane {
     /// What is left when the daemon dies.
     pub fn crash(&mut self) {
         self.known.clear();
+        self.others.clear();
         self.locked.clear();
     }
 
@@ -88,7 +110,8 @@ impl Plane {
     pub fn adopt(&mut self) {
         if self.records.is_empty() {
             for s in self.sessions.values_mut() {
-                if s.state == State::TwoPaths && s.cut_out.is_none() && s.cut_in.is_none() {
+                let two = matches!(s.state, State::TwoPaths | State::FarTwoPaths);
+                if two && s.cut_out.is_none() && s.cut_in.is_none() {
                     s.state = State::Tracked;
                 }
             }
@@ -125,7 +148,13 @@ impl Plane {
                 };
                 Effect::Answer(HostEvent::Locked { change, result })
             }
+            Command::LockPair {
+                change,
+                subsession_a,
+                subsession_b,
+            } => self.lock_pair(change, subsession_a, subsession_b),
             Command::Unlock { change, subsession } => {
+                self.locked.retain(|_, c| *c != change);
                 if self.locked.get(&subsession) == Some(&change) {
                     self.locked.remove(&subsession);
                 }
@@ -161,7 +190,14 @@ impl Plane {
                 translation,
                 ..
             } => self.prepare(change, side, own, translation),
+            Command::Join {
+                change,
+                subsession_a,
+                subsession_b,
+                translation,
+            } => self.join(change, subsession_a, subsession_b, translation),
             Command::Unprepare { change } => {
+                self.unjoin(change);
                 if let Some((_, s)) = self.of(change)
                     && s.state == State::TwoPaths
                 {
@@ -172,6 +208,7 @@ impl Plane {
                 self.history.entry(change).or_default().0 = true;
                 Effect::Nothing
             }
+            Command::Cut { change } if self.others.contains_key(&change) => self.cut_pair(change),
             Command::Cut { change } => match self.of(change) {
                 Some((subsession, s)) if s.gone && s.cut_out.is_none() => {
                     Effect::Answer(HostEvent::SessionGone { subsession })
@@ -192,6 +229,10 @@ impl Plane {
                 s.cut_in = Some(cutoff);
                 Effect::WillDrain(change, subsession)
             }
+            Command::Complete { change } if self.others.contains_key(&change) => {
+                self.relay(change);
+                Effect::Nothing
+            }
             Command::Complete { change } => {
                 if let Some((_, s)) = self.of(change)
                     && !s.gone
@@ -208,8 +249,12 @@ impl Plane {
             Command::Close {
                 subsession_a,
                 subsession_b,
+                relayed,
                 ..
             } => {
+                if relayed {
+                    return Effect::Closing;
+                }
                 for which in [subsession_a, subsession_b] {
                     if let Some(s) = self.sessions.get_mut(&which) {
                         s.state = State::Tombstone;
@@ -222,12 +267,13 @@ impl Plane {
                 Effect::Answer(HostEvent::PersistFailed { change, error })
             }
             Command::Persist { change, .. }
-                if self.records.contains_key(&change) && self.refuses(Refuse::SecondPersist) =>
+                if self.records.contains_key(&change) && self.refuses_again(change) =>
             {
                 let error = "no space left".into();
                 Effect::Answer(HostEvent::PersistFailed { change, error })
             }
             Command::Persist { change, record } => {
+                *self.written.entry(change).or_default() += 1;
                 self.records.insert(change, record);
                 Effect::Nothing
             }
@@ -235,6 +281,103 @@ impl Plane {
                 self.records.remove(&change);
                 Effect::Nothing
             }
+        }
+    }
+
+    fn refuses_again(&self, change: ChangeId) -> bool {
+        match self.refuse {
+            Some(Refuse::SecondPersist) => true,
+            Some(Refuse::ThirdPersist) => self.written[&change] == 2,
+            _ => false,
+        }
+    }
+
+    /// Sessions A and B of a change that holds both.
+    fn pair_of(&mut self, change: ChangeId) -> [&mut Session; 2] {
+        let (a, b) = (self.known[&change], self.others[&change]);
+        let (mut first, mut second) = (None, None);
+        for (which, s) in &mut self.sessions {
+            match which {
+                w if *w == a => first = Some(s),
+                w if *w == b => second = Some(s),
+                _ => {}
+            }
+        }
+        [first.unwrap(), second.unwrap()]
+    }
+
+    fn lock_pair(&mut self, change: ChangeId, a: Subsession, b: Subsession) -> Effect {
+        for which in [a, b] {
+            let other = self.locked.insert(which, change);
+            assert!(other.is_none_or(|o| o == change), "locked twice");
+        }
+        self.known.insert(change, a);
+        self.others.insert(change, b);
+        let ends = self.pair_of(change).map(|s| (s.gone, at_the_end(&s.facts)));
+        let result = match ends {
+            _ if self.refuses(Refuse::LockPair) => Err(Reason::Failed("pretended".into())),
+            [(false, left), (false, right)] => Ok([left, right]),
+            _ => Err(Reason::Closing),
+        };
+        Effect::Answer(HostEvent::PairLocked { change, result })
+    }
+
+    fn join(&mut self, change: ChangeId, a: Subsession, b: Subsession, t: Translation) -> Effect {
+        self.known.insert(change, a);
+        self.others.insert(change, b);
+        assert!(self.records.contains_key(&change), "joined unrecorded");
+        let refused = self.refuses(Refuse::Join);
+        let pair = self.pair_of(change);
+        let closing = pair.iter().any(|s| s.gone);
+        let joined = pair.iter().all(|s| s.state != State::Tracked);
+        let result = match (refused, closing) {
+            (true, _) => Err(Reason::NewPathUnusable("pretended".into())),
+            _ if joined => Ok(()),
+            (_, true) => Err(Reason::Closing),
+            _ => {
+                for s in pair {
+                    s.state = State::FarTwoPaths;
+                    s.translation = t;
+                }
+                Ok(())
+            }
+        };
+        Effect::Answer(HostEvent::Prepared { change, result })
+    }
+
+    fn unjoin(&mut self, change: ChangeId) {
+        if !self.others.contains_key(&change) {
+            return;
+        }
+        for s in self.pair_of(change) {
+            assert_eq!(s.cut_out, None, "rolled back after the cut");
+            assert_ne!(s.state, State::Relay, "rolled back at the end");
+            s.state = State::Tracked;
+        }
+    }
+
+    fn cut_pair(&mut self, change: ChangeId) -> Effect {
+        let (a, b) = (self.known[&change], self.others[&change]);
+        let pair = self.pair_of(change);
+        if pair.iter().any(|s| s.gone && s.cut_out.is_none()) {
+            return Effect::Answer(HostEvent::SessionGone { subsession: a });
+        }
+        let [left, right] = pair;
+        for s in [&*left, &*right] {
+            assert_ne!(s.state, State::Tracked, "cut without a second path");
+        }
+        let cut = |s: &mut Session| *s.cut_out.get_or_insert(s.facts.remote.isn ^ 0x0055_5555);
+        let (out, back) = (cut(left), cut(right));
+        right.cut_in = Some(out.wrapping_add(left.translation.seq_out));
+        left.cut_in = Some(back.wrapping_add(left.translation.seq_in));
+        self.history.entry(change).or_default().1 = true;
+        Effect::CutBoth(change, out, [a, b])
+    }
+
+    fn relay(&mut self, change: ChangeId) {
+        for s in self.pair_of(change) {
+            assert!(s.drained || s.gone, "completed before it has drained");
+            s.state = State::Relay;
         }
     }
 

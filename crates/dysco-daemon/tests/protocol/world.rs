@@ -153,12 +153,13 @@ impl World {
                     }
                     Effect::Answer(event) => self.answer(host, event),
                     Effect::WillDrain(change, subsession) => {
-                        let slowest = match self.faults.slowest_drain.as_millis() {
-                            0 => 3000,
-                            most => most as u64,
-                        };
-                        let delay = Duration::from_millis(self.roll(slowest));
-                        self.after(delay, Item::Drain(host, change, subsession));
+                        self.drains(host, change, subsession);
+                    }
+                    Effect::CutBoth(change, cutoff, both) => {
+                        self.answer(host, HostEvent::CutDone { change, cutoff });
+                        for subsession in both {
+                            self.drains(host, change, subsession);
+                        }
                     }
                     Effect::Closing => {
                         self.check_close(host);
@@ -177,6 +178,15 @@ impl World {
                 return;
             }
         }
+    }
+
+    fn drains(&mut self, host: usize, change: ChangeId, subsession: Subsession) {
+        let slowest = match self.faults.slowest_drain.as_millis() {
+            0 => 3000,
+            most => most as u64,
+        };
+        let delay = Duration::from_millis(self.roll(slowest));
+        self.after(delay, Item::Drain(host, change, subsession));
     }
 
     fn answer(&mut self, host: usize, event: HostEvent) {
@@ -282,6 +292,12 @@ impl World {
                     .get_mut(&subsession)
                     .unwrap();
                 s.drained = true;
+                let plane = &self.hosts[host].plane;
+                let other = plane.others.get(&change).and(plane.pair);
+                let both = |(a, b)| [a, b].iter().all(|w| plane.sessions[w].drained);
+                if !other.is_none_or(both) {
+                    return;
+                }
                 self.input(host, |m, now| {
                     m.handle_event(now, HostEvent::Drained { change });
                 });
@@ -307,6 +323,12 @@ impl World {
     pub fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_leave(now, a))
+    }
+
+    /// Leaves without the neighbours.
+    pub fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_local(now, a))
     }
 
     pub fn session(&self, host: usize, link: usize) -> &Session {

@@ -86,7 +86,8 @@ impl World {
     /// Begins the removal of one session and does not wait for it.
     pub fn begin(&self, ends: &Ends) -> Result<()> {
         let name = ends.name();
-        let words = ["remove-middlebox", "self", "--session", &name];
+        let mode = ["--mode", self.mode];
+        let words = [&["remove-middlebox", "self", "--session", &name], &mode[..]].concat();
         // A daemon that dies at once may not have answered.
         self.fleet.try_dyscoctl(&self.lab.proxy, &words).map(drop)
     }

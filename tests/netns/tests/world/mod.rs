@@ -28,6 +28,8 @@ pub struct World {
     pub server: Server,
     pub capture: Process,
     pub family: Family,
+    /// By which way the proxy of this world leaves, where a test does not say.
+    pub mode: &'static str,
 }
 
 impl World {
@@ -72,6 +74,7 @@ impl World {
             server,
             capture,
             family,
+            mode: "bypass",
         })
     }
 
@@ -146,6 +149,9 @@ impl World {
     /// The same, asked for on any host.
     pub fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
         let mut all = vec!["remove-middlebox", middlebox, "--wait", "-o", "json"];
+        if middlebox == "self" && !words.contains(&"--mode") {
+            all.extend(["--mode", self.mode]);
+        }
         all.extend(words);
         let ran = self.fleet.try_dyscoctl(self.lab.host(role), &all)?;
         serde_json::from_str(&ran.stdout)

@@ -3,13 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
 use super::Task;
 use crate::api::{
-    Failure, FailureCode, HostName, Outcome, RemovalReport, Remove, Reply, SessionName, Summary,
+    Failure, FailureCode, HostName, Mode, Outcome, RemovalReport, Remove, SessionName,
 };
-use crate::engine::{Engine, commands};
+use crate::engine::{Engine, measure};
 
 impl Engine {
     /// The sessions that a request is about, and those of them that cannot be.
@@ -21,6 +19,15 @@ impl Engine {
         let timeout = request
             .timeout_ms
             .map_or(self.config.removal.timeout, Duration::from_millis);
+        let mode = request.mode.unwrap_or(self.config.removal.mode);
+        if let (Some(host), Some(_)) = (host, request.mode) {
+            return Err(Failure {
+                code: FailureCode::BadRequest,
+                what: format!("choose how the middlebox of {host} leaves"),
+                why: "only its own host chooses the mode".into(),
+                mend: "ask there with --mode, or set mode under [removal] there".into(),
+            });
+        }
         let mut tasks = Vec::new();
         let mut refused = Vec::new();
         let all = if request.all {
@@ -29,13 +36,16 @@ impl Engine {
             self.named(&request.sessions)?
         };
         for session in all {
-            let task = self.task_of(session, host, timeout)?;
+            let task = self.task_of(session, host, timeout, mode)?;
             let judged = match host {
                 None => self.measurable(&task.subsession).map(|_| ()),
                 Some(_) => Ok(()),
             };
             match judged {
-                Ok(()) => tasks.push(task),
+                Ok(()) => tasks.push(Task {
+                    dry: request.dry_run,
+                    ..task
+                }),
                 Err(reason) => refused.push(task.report(
                     Outcome::Refused,
                     Some(reason.to_string()),
@@ -107,13 +117,19 @@ impl Engine {
         slot: u32,
         host: Option<IpAddr>,
         timeout: Duration,
+        mode: Mode,
     ) -> Result<Task, Failure> {
         let s = self.agent.session(slot);
         let opened = s.life.opened_here != 0;
         let subsession = if opened {
-            commands::opened(&s.key)
+            measure::opened(&s.key)
         } else {
-            commands::accepted(&s.key)
+            measure::accepted(&s.key)
+        };
+        let pair = self.pair_of_session(&subsession);
+        let neighbours = match host {
+            None => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
+            Some(_) => None,
         };
         Ok(Task {
             batch: 0,
@@ -123,32 +139,11 @@ impl Engine {
             subsession,
             ask: host,
             timeout,
+            mode,
+            way: None,
+            why: None,
+            neighbours,
+            dry: false,
         })
-    }
-
-    pub(super) fn dry_run(
-        &self,
-        tasks: &[Task],
-        refused: Vec<RemovalReport>,
-        replies: &mpsc::Sender<Reply>,
-    ) {
-        let could = tasks
-            .iter()
-            .map(|t| t.report(Outcome::Removed, None, None, None));
-        let reports: Vec<_> = could.chain(refused).collect();
-        let summary = Some(Summary::of(&reports));
-        let _ = replies.try_send(Reply::Accepted {
-            sessions: reports.len(),
-        });
-        let replies = replies.clone();
-        // A client may read slowly; the engine does not wait for it.
-        tokio::spawn(async move {
-            for report in reports {
-                if replies.send(Reply::Removal(report)).await.is_err() {
-                    return;
-                }
-            }
-            let _ = replies.send(Reply::Done { summary }).await;
-        });
     }
 }

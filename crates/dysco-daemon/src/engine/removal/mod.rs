@@ -2,6 +2,8 @@
 //! a time, one report each.
 
 mod candidates;
+mod limits;
+mod mode;
 mod report;
 
 use std::collections::{HashMap, VecDeque};
@@ -11,9 +13,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
-use crate::protocol::{ChangeId, Phase, Progress, Reason, Report, Role, Subsession};
+use crate::api::{Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
+use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use crate::proxy::PairEvent;
+use mode::Undecided;
 use report::{kind_of, words};
 
 /// How long after a removal was given up its end is waited for.
@@ -26,6 +29,8 @@ const TURN: Duration = Duration::from_millis(5);
 /// All removals that were asked for on this host.
 pub(super) struct Removals {
     concurrency: usize,
+    /// Whose neighbours have still to answer.
+    undecided: Vec<Undecided>,
     waiting: VecDeque<Task>,
     running: HashMap<ChangeId, Running>,
     batches: HashMap<u64, Batch>,
@@ -44,6 +49,15 @@ struct Task {
     /// The host to ask, unless it is this one.
     ask: Option<IpAddr>,
     timeout: Duration,
+    /// As asked for.
+    mode: Mode,
+    /// As decided, and why.
+    way: Option<Mode>,
+    why: Option<String>,
+    /// The hosts on both sides, where the proxy is on this one.
+    neighbours: Option<[IpAddr; 2]>,
+    /// Only say what would be done.
+    dry: bool,
 }
 
 struct Running {
@@ -60,12 +74,14 @@ struct Batch {
     replies: Option<mpsc::Sender<Reply>>,
     reports: Vec<RemovalReport>,
     left: usize,
+    dry: bool,
 }
 
 impl Removals {
     pub fn new(concurrency: usize) -> Removals {
         Removals {
             concurrency: concurrency.max(1),
+            undecided: Vec::new(),
             waiting: VecDeque::new(),
             running: HashMap::new(),
             batches: HashMap::new(),
@@ -83,7 +99,9 @@ impl Removals {
     }
 
     fn knows(&self, subsession: &Subsession) -> bool {
-        self.waiting.iter().any(|t| t.subsession == *subsession)
+        let undecided = self.undecided.iter().map(Undecided::task);
+        let waiting = self.waiting.iter().chain(undecided);
+        waiting.clone().any(|t| t.subsession == *subsession)
             || self
                 .running
                 .values()
@@ -94,8 +112,7 @@ impl Removals {
 impl Engine {
     pub(super) fn remove(&mut self, request: &Remove, replies: &mpsc::Sender<Reply>) {
         match self.candidates(request) {
-            Ok((tasks, refused)) if request.dry_run => self.dry_run(&tasks, refused, replies),
-            Ok((tasks, refused)) => self.begin_batch(tasks, refused, replies),
+            Ok((tasks, refused)) => self.begin_batch(tasks, refused, request.dry_run, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
             }
@@ -106,6 +123,7 @@ impl Engine {
         &mut self,
         tasks: Vec<Task>,
         refused: Vec<RemovalReport>,
+        dry: bool,
         replies: &mpsc::Sender<Reply>,
     ) {
         let id = self.removals.next_batch;
@@ -116,6 +134,7 @@ impl Engine {
             replies: Some(replies.clone()),
             reports: Vec::new(),
             left,
+            dry,
         };
         self.removals.batches.insert(id, batch);
         for report in refused {
@@ -124,9 +143,9 @@ impl Engine {
         if left == 0 {
             self.end_batch(id);
         }
-        self.removals
-            .waiting
-            .extend(tasks.into_iter().map(|t| Task { batch: id, ..t }));
+        for task in tasks {
+            self.take_on(Task { batch: id, ..task });
+        }
         self.start_waiting();
     }
 
@@ -139,6 +158,9 @@ impl Engine {
             };
             let now = self.now();
             let begun = match task.ask {
+                None if task.way == Some(Mode::Local) => {
+                    self.machine.request_local(now, task.subsession)
+                }
                 None => self.machine.request_leave(now, task.subsession),
                 Some(host) => self.machine.request_ask(now, host, task.subsession),
             };
@@ -163,6 +185,24 @@ impl Engine {
     }
 
     fn finish(&mut self, batch: u64, report: RemovalReport) {
+        if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
+            self.tell_outcome(&report);
+        }
+        let Some(b) = self.removals.batches.get_mut(&batch) else {
+            return;
+        };
+        // A client may read slowly; what a dry run finds comes all at once.
+        if let (Some(replies), false) = (&b.replies, b.dry) {
+            let _ = replies.try_send(Reply::Removal(report.clone()));
+        }
+        b.reports.push(report);
+        b.left -= 1;
+        if b.left == 0 {
+            self.end_batch(batch);
+        }
+    }
+
+    fn tell_outcome(&mut self, report: &RemovalReport) {
         let kind = match report.outcome {
             Outcome::Removed => "removed",
             Outcome::Refused => "refused",
@@ -173,19 +213,9 @@ impl Engine {
             .reason
             .as_deref()
             .map_or(String::new(), |r| format!(": {r}"));
-        let text = format!("{} > {} {kind}{reason}", report.local, report.remote);
+        let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
+        let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
         self.report(kind, Some(report.session), text);
-        let Some(b) = self.removals.batches.get_mut(&batch) else {
-            return;
-        };
-        if let Some(replies) = &b.replies {
-            let _ = replies.try_send(Reply::Removal(report.clone()));
-        }
-        b.reports.push(report);
-        b.left -= 1;
-        if b.left == 0 {
-            self.end_batch(batch);
-        }
     }
 
     fn end_batch(&mut self, id: u64) {
@@ -194,7 +224,13 @@ impl Engine {
         };
         let summary = Some(Summary::of(&batch.reports));
         if let Some(replies) = batch.replies {
+            let untold = if batch.dry { batch.reports } else { Vec::new() };
             tokio::spawn(async move {
+                for report in untold {
+                    if replies.send(Reply::Removal(report)).await.is_err() {
+                        return;
+                    }
+                }
                 let _ = replies.send(Reply::Done { summary }).await;
             });
         }
@@ -239,7 +275,7 @@ impl Engine {
     ) {
         let slot = self.find(subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
-        if role != Role::Middle && role != Role::Asker {
+        if matches!(role, Role::Left | Role::Right) {
             if progress.is_end() {
                 self.report(
                     kind_of(&progress),
@@ -266,84 +302,12 @@ impl Engine {
             return;
         };
         self.held.remove(&change);
+        if self.falls_to_local(&running, &progress) {
+            return self.start_waiting();
+        }
         let report = running.end(progress);
         self.finish(running.task.batch, report);
         self.start_waiting();
-    }
-
-    /// Gives up what has taken too long.
-    pub(super) fn removals_due(&mut self) {
-        let now = Instant::now();
-        let mut cancel = Vec::new();
-        let mut pending = Vec::new();
-        for (change, r) in &mut self.removals.running {
-            match r.cancelled {
-                None if now > r.begun + r.task.timeout => {
-                    r.cancelled = Some(now);
-                    cancel.push(*change);
-                }
-                Some(at) if now > at + GRACE => pending.push(*change),
-                _ => {}
-            }
-        }
-        let time = self.now();
-        for change in cancel {
-            self.machine.cancel(time, change);
-        }
-        for change in pending {
-            if let Some(r) = self.removals.running.remove(&change) {
-                let why = match r.task.ask {
-                    None => {
-                        "past the point of no return and not drained in time; it goes on by itself"
-                            .to_owned()
-                    }
-                    Some(host) => format!(
-                        "{host} has begun it and not told its end in time; see 'dyscoctl sessions' there"
-                    ),
-                };
-                let report = r.task.report(Outcome::Pending, Some(why), r.switched, None);
-                self.finish(r.task.batch, report);
-            }
-        }
-        self.start_waiting();
-    }
-
-    /// A peer cannot be reached: changes that need it to begin are over.
-    pub(super) fn removals_without(&mut self, peer: IpAddr) {
-        let early = |p: Phase| matches!(p, Phase::Leaving | Phase::Locking);
-        let affected: Vec<ChangeId> = self
-            .machine
-            .changes()
-            .filter(|c| c.role == Role::Middle && early(c.phase))
-            .filter(|c| {
-                self.held
-                    .get(&c.change)
-                    .and_then(|h| h.pair)
-                    .is_some_and(|pair| {
-                        let waits_for = if c.phase == Phase::Leaving {
-                            pair.a
-                        } else {
-                            pair.b
-                        };
-                        waits_for.key.remote.ip() == peer
-                    })
-            })
-            .map(|c| c.change)
-            .collect();
-        let asked = self.removals.running.iter();
-        let asked = asked
-            .filter(|(_, r)| r.task.ask == Some(peer))
-            .map(|(change, _)| *change);
-        let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
-        let now = self.now();
-        for change in affected {
-            if let Some(r) = self.removals.running.get_mut(&change)
-                && r.task.ask.is_none()
-            {
-                r.reason = Some(Reason::NoAgent(peer));
-            }
-            self.machine.cancel(now, change);
-        }
     }
 
     /// Begins a removal by itself, where the configuration says so.
@@ -357,11 +321,12 @@ impl Engine {
         let Some(slot) = self.agent.find(&pair.a.key) else {
             return;
         };
-        let Ok(task) = self.task_of(slot, None, self.config.removal.timeout) else {
+        let mode = self.config.removal.mode;
+        let Ok(task) = self.task_of(slot, None, self.config.removal.timeout, mode) else {
             return;
         };
         if !self.removals.knows(&task.subsession) {
-            self.removals.waiting.push_back(Task {
+            self.take_on(Task {
                 batch: u64::MAX,
                 ..task
             });

@@ -20,6 +20,8 @@ impl Task {
             remote: self.remote,
             outcome,
             reason,
+            mode: self.way,
+            why_mode: self.why.clone(),
             request_to_switch_us: switched.map(|d| d.as_micros() as u64),
             request_to_close_us: closed.map(|d| d.as_micros() as u64),
         }

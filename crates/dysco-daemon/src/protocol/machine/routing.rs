@@ -148,7 +148,7 @@ impl Machine {
         if let Some(outcome) = outcome.filter(|o| o.concerns(from)) {
             // An asker has no outcome of its own, and a right neighbour may ask.
             let answer = match (&message, outcome.role) {
-                (Message::Ask { .. }, role) if role != Role::Middle => None,
+                (Message::Ask { .. }, Role::Left | Role::Right | Role::Asker) => None,
                 _ => strangers::ended(change, outcome, &message),
             };
             self.core.stats.stale += 1;
@@ -197,12 +197,30 @@ impl Machine {
         Ok(())
     }
 
+    pub(super) fn begin_local(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        subsession: Subsession,
+        asker: Option<HostId>,
+    ) -> Result<(), Reason> {
+        let mut timing = Timing::default();
+        let mut ctx = self.context(now, change, &mut timing);
+        ctx.lock(subsession)?;
+        let part = Part::Local(Local::start(&mut ctx, subsession, asker));
+        self.keep(change, part, timing, asker);
+        Ok(())
+    }
+
     fn begin_asked(&mut self, now: Time, from: &[HostId], change: ChangeId, which: Subsession) {
         let (l, r) = (which.left.ip(), which.right.ip());
         let asker = if from.contains(&l) { l } else { r };
         let begun = self
             .room(Some(asker))
-            .and_then(|()| self.begin_middle(now, change, which, Some(asker)));
+            .and_then(|()| match self.asked_locally {
+                true => self.begin_local(now, change, which, Some(asker)),
+                false => self.begin_middle(now, change, which, Some(asker)),
+            });
         if let Err(reason) = begun {
             let result = Err(reason);
             let answer = Message::Asked { change, result };

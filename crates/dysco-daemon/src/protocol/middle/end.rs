@@ -13,6 +13,7 @@ impl Middle {
             change: ctx.change,
             subsession_a: self.a,
             subsession_b: b,
+            relayed: false,
         });
         ctx.deadline(CLOSE);
         Flow::On

@@ -140,7 +140,8 @@ impl Middle {
     }
 }
 
-fn steady(before: &Measurement, after: &Measurement) -> Result<(), Reason> {
+/// The middlebox added and removed no byte between the two.
+pub(in super::super) fn steady(before: &Measurement, after: &Measurement) -> Result<(), Reason> {
     let pair = |m: &Measurement| (m.subsession_a, m.subsession_b);
     let deltas = |m: &Measurement| (m.delta_forward, m.delta_reverse);
     if deltas(before) == deltas(after) && pair(before) == pair(after) {

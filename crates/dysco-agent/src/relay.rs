@@ -1,0 +1,79 @@
+//! Two sessions of this host, joined: it is the anchor of both their remote ends.
+
+use dysco_common::two_paths::Anchor;
+use dysco_common::{FlowKey, State, Translation};
+
+use crate::Agent;
+
+/// Two sessions and the way between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Joint {
+    /// The slot of the one that this host accepted.
+    pub a: u32,
+    /// The slot of the one that it opened.
+    pub b: u32,
+    /// How headers differ, from the side of the remote end of `a`.
+    pub translation: Translation,
+    /// The interface towards the remote end of `a`.
+    pub ifindex_a: u32,
+    /// The interface towards the remote end of `b`.
+    pub ifindex_b: u32,
+}
+
+impl Agent {
+    /// Bounds the window that this host's stack announces to the remote end; 0
+    /// lifts the bound.
+    pub fn clamp_far(&self, slot: u32, bytes: u32) {
+        self.memory().set_clamp_far(slot, bytes);
+    }
+
+    /// Makes the two hear each other, without anything new to hear yet.
+    pub fn join(&self, joint: &Joint) {
+        let t = joint.translation;
+        self.aim(joint.a, joint.b, joint.ifindex_b, t);
+        self.aim(joint.b, joint.a, joint.ifindex_a, t.mirrored());
+        self.memory().set_state(joint.a, State::FarTwoPaths);
+        self.memory().set_state(joint.b, State::FarTwoPaths);
+    }
+
+    fn aim(&self, slot: u32, other: u32, ifindex: u32, translation: Translation) {
+        let path = self.session(other).key;
+        self.memory().write(slot, |s| {
+            s.path = path;
+            s.ifindex = ifindex;
+            s.translation = translation;
+            s.two = Default::default();
+            (s.hop, s.new_out, s.new_in) = (0, 0, 0);
+            s.joined = other + 1;
+        });
+    }
+
+    /// Back to what it was. Only where nothing was relayed.
+    pub fn unjoin(&self, slot: u32) {
+        self.memory().set_state(slot, State::Tracked);
+        self.clamp_far(slot, 0);
+        self.memory().write(slot, |s| {
+            s.path = FlowKey::default();
+            s.joined = 0;
+        });
+    }
+
+    /// Relays what is new from here on, and tells each of the two where the
+    /// other's begins. Returns the cutoff of `a`, in its remote end's space, and
+    /// whether both ends have acknowledged all before theirs already; otherwise
+    /// a `Drained` event of each follows that has not.
+    pub fn cut_pair(&self, a: u32, b: u32) -> (u32, bool) {
+        let t = self.session(a).translation;
+        let memory = self.memory();
+        let (out, back) = (memory.cut(a, Anchor::Far), memory.cut(b, Anchor::Far));
+        let right = memory.set_cut_in(b, out.wrapping_add(t.seq_out), Anchor::Far);
+        let left = memory.set_cut_in(a, back.wrapping_add(t.seq_in), Anchor::Far);
+        (out, left && right)
+    }
+
+    /// Relays all that the remote end sends; what the stack still says is
+    /// dropped.
+    pub fn relay(&self, slot: u32) {
+        self.memory().set_state(slot, State::Relay);
+    }
+}

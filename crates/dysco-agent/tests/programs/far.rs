@@ -1,0 +1,331 @@
+//! Sessions that this host relays: two entries, each acting for its remote end.
+
+use dysco_common::tcp::{ACK, FIN, RST};
+use dysco_common::{Counter, EventKind, FlowKey, Offer, Path, Session, State, Translation};
+
+use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
+
+/// The slot of the entry that [`SLOT`] is joined to.
+const OTHER: u32 = 5;
+/// What is added on the way from the end of [`SLOT`], and on the way back.
+const OUT: u32 = 0x1_0000;
+const BACK: u32 = 0x200_0000;
+const T: Translation = Translation {
+    seq_out: OUT,
+    seq_in: BACK,
+    ts_out: 1000,
+    ts_in: 50,
+    wscale_local: 0,
+    wscale_local_far: 0,
+    wscale_remote_far: 0,
+    wscale_remote: 0,
+    flags: 0,
+};
+
+const SENT: u32 = 100_000;
+const GIVEN: u32 = 0x300_0000;
+const TTL: usize = 22;
+const HOP_LIMIT: usize = 21;
+
+/// A session with two entries in this state. The first is that of the client:
+/// it has sent up to `SENT` and was given up to `GIVEN`.
+fn joined(net: &Net, state: State) -> Programs {
+    let mut p = Programs::load();
+    let (a, b) = (net.key(), net.path());
+    let entry = |key: FlowKey, path: FlowKey, translation, other: u32| Session {
+        state: state as u32,
+        key,
+        path,
+        ifindex: 1,
+        translation,
+        joined: other + 1,
+        ..Session::default()
+    };
+    let mut client = entry(a, b, T, OTHER);
+    (client.rcv_max, client.rcv_ack) = (SENT, GIVEN - 500);
+    (client.snd_max, client.snd_ack) = (GIVEN, SENT - 3000);
+    let mut server = entry(b, a, T.mirrored(), SLOT);
+    (server.snd_max, server.snd_ack) = (SENT + OUT - 4000, GIVEN - BACK);
+    (server.rcv_max, server.rcv_ack) = (GIVEN - BACK, SENT + OUT - 5000);
+    p.put(SLOT, &client);
+    p.put(OTHER, &server);
+    p.flow(a, SLOT, Path::Old);
+    p.flow(b, OTHER, Path::Old);
+    p
+}
+
+/// A segment of the client.
+fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
+    Frame {
+        seq,
+        ack,
+        payload: vec![7; len],
+        options: options(which, 10, 20, ack.wrapping_add(5000)),
+        ..net.received()
+    }
+}
+
+/// A segment of the server.
+fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+    Frame {
+        seq,
+        ack,
+        payload: vec![9; len],
+        options: options(Options::Timestamps, 10, 20, 0),
+        ..net.new_received()
+    }
+}
+
+/// A segment of the client as the server hears it.
+fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
+    let ack = f.ack.wrapping_sub(BACK);
+    Frame {
+        src: net.new_local,
+        dst: net.new_remote,
+        seq: f.seq.wrapping_add(OUT),
+        ack,
+        options: options(
+            which,
+            10 + 1000,
+            20u32.wrapping_sub(50),
+            ack.wrapping_add(5000),
+        ),
+        ..f.clone()
+    }
+}
+
+/// A segment of the server as the client hears it.
+fn to_client(net: &Net, f: &Frame) -> Frame {
+    Frame {
+        src: net.local,
+        dst: net.remote,
+        seq: f.seq.wrapping_add(BACK),
+        ack: f.ack.wrapping_sub(OUT),
+        options: options(Options::Timestamps, 10 + 50, 20u32.wrapping_sub(1000), 0),
+        ..f.clone()
+    }
+}
+
+/// The bytes of a frame with another TTL or hop limit.
+fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
+    let mut bytes = f.bytes();
+    if f.src.is_ipv6() {
+        bytes[HOP_LIMIT] = limit;
+        return bytes;
+    }
+    bytes[TTL] = limit;
+    bytes[24..26].fill(0);
+    let sum: u32 = bytes[14..34]
+        .chunks(2)
+        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let check = !(((folded & 0xffff) + (folded >> 16)) as u16);
+    bytes[24..26].copy_from_slice(&check.to_be_bytes());
+    bytes
+}
+
+/// It leaves like this, one hop further.
+#[track_caller]
+fn relays(p: &mut Programs, frame: &Frame, want: &Frame) {
+    let got = p.run(Way::In, &frame.bytes());
+    assert_eq!(got, (REDIRECT, with_limit(want, 63)), "{frame:?}\n{want:?}");
+}
+
+#[test]
+fn what_an_end_sends_goes_to_the_other() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        for which in ALL_OPTIONS {
+            for len in [0, 77, 1400] {
+                let sent = from_client(&net, SENT, GIVEN, len, which);
+                relays(&mut p, &sent, &to_server(&net, &sent, which));
+            }
+        }
+        let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
+        relays(&mut p, &sent, &to_client(&net, &sent));
+        let (a, b) = (p.session(SLOT), p.session(OTHER));
+        assert_eq!((a.rcv_max, a.rcv_ack), (SENT + 1400, GIVEN));
+        assert_eq!((b.bytes_in, b.new_in), (1000, 1));
+        assert_eq!(p.count(Counter::Relayed), 16);
+    }
+}
+
+#[test]
+fn a_packet_at_the_end_of_its_way_is_dropped() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        for which in [Options::Timestamps, Options::Sack] {
+            let sent = from_client(&net, SENT, GIVEN, 10, which);
+            let before = p.count(Counter::DroppedHopLimit);
+            assert_eq!(p.run(Way::In, &with_limit(&sent, 1)).0, DROP);
+            assert_eq!(p.count(Counter::DroppedHopLimit), before + 1);
+            assert_eq!(p.run(Way::In, &with_limit(&sent, 2)).0, REDIRECT);
+        }
+    }
+}
+
+/// The proxy's sockets may still say something: nobody hears it.
+#[test]
+fn the_stack_is_not_heard() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        for flags in [ACK, ACK | FIN, RST] {
+            let own = Frame {
+                flags,
+                ..net.sent()
+            };
+            p.drops(Way::Out, &own, Counter::DroppedLateOld);
+        }
+    }
+}
+
+#[test]
+fn a_reset_that_cannot_be_believed_ends_nothing() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        let reset = |seq| Frame {
+            flags: RST,
+            options: vec![],
+            ..from_client(&net, seq, 0, 0, Options::None)
+        };
+        for seq in [SENT - 5001, SENT + 1, SENT ^ 0x8000_0000] {
+            // It is the other end's to judge.
+            assert_eq!(p.run(Way::In, &reset(seq).bytes()).0, REDIRECT);
+            assert_eq!(p.session(SLOT).life.reset, 0, "{seq}");
+        }
+        assert!(p.events().is_empty());
+        p.run(Way::In, &reset(SENT).bytes());
+        let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
+        assert_eq!(ended, [1, 1]);
+        assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
+    }
+}
+
+#[test]
+fn both_ends_closing_is_told_once() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        let fin = |f: Frame| Frame {
+            flags: ACK | FIN,
+            ..f
+        };
+        let one = fin(from_client(&net, SENT, GIVEN, 0, Options::None));
+        let two = fin(from_server(&net, GIVEN - BACK, SENT + OUT, 0));
+        for f in [&one, &one, &two, &two, &one] {
+            assert_eq!(p.run(Way::In, &f.bytes()).0, REDIRECT);
+        }
+        assert_eq!(p.events(), [(EventKind::Closed, OTHER)]);
+    }
+}
+
+#[test]
+fn before_the_cut_all_is_the_stacks() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.passes(
+            Way::In,
+            &from_client(&net, SENT, GIVEN, 100, Options::Timestamps),
+        );
+        p.passes(
+            Way::In,
+            &from_server(&net, GIVEN - BACK, SENT + OUT - 4500, 0),
+        );
+        p.passes(Way::Out, &net.sent());
+        assert_eq!(p.session(SLOT).two.cut_set, 0);
+    }
+}
+
+#[test]
+fn from_the_cutoff_on_data_goes_to_the_other() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| s.two.cut_armed = 1);
+        let old = from_client(&net, SENT - 100, GIVEN, 100, Options::Timestamps);
+        p.passes(Way::In, &old);
+        // The server has not got all before it: its own numbers go there.
+        let new = from_client(&net, SENT, GIVEN, 100, Options::Timestamps);
+        relays(&mut p, &new, &to_server(&net, &new, Options::Timestamps));
+        assert_eq!(p.session(SLOT).cut_out, SENT);
+        let other = p.session(OTHER);
+        assert_eq!((other.two.new_heard, other.new_low), (1, SENT + OUT));
+    }
+}
+
+/// The proxy has acknowledged what the server has not got yet: the client hears
+/// no older ack, no SACK block, and no window beyond the server's.
+#[test]
+fn acks_of_the_other_end_are_raised() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| (s.two.cut_set, s.cut_out, s.snd_ack) = (1, SENT, SENT - 200));
+        let mut server = p.session(OTHER);
+        (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
+        server.joined = SLOT + 1;
+        p.put(OTHER, &server);
+        let behind = Frame {
+            window: 4000,
+            options: vec![],
+            ..from_server(&net, GIVEN - BACK, SENT + OUT - 1000, 10)
+        };
+        let want = Frame {
+            ack: SENT - 200,
+            window: 4000 - 800,
+            options: vec![],
+            ..to_client(&net, &behind)
+        };
+        relays(&mut p, &behind, &want);
+        // And the proxy's own acks are not ahead of its word for new bytes.
+        let own = Frame {
+            ack: SENT + 900,
+            ..net.sent()
+        };
+        let told = Frame {
+            ack: SENT,
+            window: 0,
+            ..own.clone()
+        };
+        let (verdict, got) = p.run(Way::Out, &own.bytes());
+        assert_eq!(verdict, PASS);
+        let ack = |bytes: &[u8]| bytes[own.l4() + 8..own.l4() + 12].to_vec();
+        assert_eq!(ack(&got), ack(&told.bytes()));
+    }
+}
+
+#[test]
+fn the_clamp_bounds_what_the_stack_announces() {
+    for net in nets() {
+        let mut p = joined(&net, State::Tracked);
+        p.change(|s| s.clamp_far = 100);
+        let own = Frame {
+            ack: SENT,
+            ..net.sent()
+        };
+        let bound = Frame {
+            window: 100,
+            ..own.clone()
+        };
+        p.becomes(Way::Out, &own, PASS, &bound);
+        // What comes in is not.
+        p.passes(
+            Way::In,
+            &from_client(&net, SENT, GIVEN, 10, Options::Timestamps),
+        );
+        assert_eq!(p.session(SLOT).local, Offer::default());
+    }
+}
+
+#[test]
+fn all_acknowledged_is_told() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| (s.two.cut_in_set, s.cut_in) = (1, GIVEN));
+        let ack = |n| from_client(&net, SENT, n, 0, Options::Timestamps);
+        p.passes(Way::In, &ack(GIVEN - 1));
+        assert_eq!(p.events(), []);
+        p.passes(Way::In, &ack(GIVEN));
+        assert_eq!(p.events(), [(EventKind::Drained, SLOT)]);
+        assert_eq!(p.session(SLOT).two.drained, 1);
+    }
+}

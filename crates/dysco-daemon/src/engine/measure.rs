@@ -1,0 +1,125 @@
+//! What this host knows of a session, and of the proxy that relays it.
+
+use dysco_common::{FlowKey, Session, State};
+
+use super::{Answer, Engine};
+use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
+use crate::proxy::{Care, Pair};
+
+impl Engine {
+    pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
+        match self.measurable(&sub) {
+            Ok((pair, a, b)) => {
+                let before = self.held.entry(change).or_default().pair.replace(pair);
+                // What counts is measured again, once both anchors are locked.
+                let care = match before {
+                    None => Care::Glance,
+                    Some(_) => Care::Proof,
+                };
+                let proxy = self.proxy.clone();
+                let answers = self.answers.clone();
+                tokio::spawn(async move {
+                    let result = match proxy.measure(&pair, care).await {
+                        Ok(m) => Ok(Measurement {
+                            delta_forward: m.delta_forward,
+                            delta_reverse: m.delta_reverse,
+                            a,
+                            b,
+                            clock_a: m.clock_a,
+                            clock_b: m.clock_b,
+                            subsession_a: accepted(&pair.a.key),
+                            subsession_b: opened(&pair.b.key),
+                        }),
+                        Err(e) => Err(Reason::NotTransparent(e.to_string())),
+                    };
+                    let _ = answers.send(Answer::Event(HostEvent::Measured { change, result }));
+                });
+            }
+            Err(reason) => self.tell_machine(HostEvent::Measured {
+                change,
+                result: Err(reason),
+            }),
+        }
+    }
+
+    /// The pair of a proxy here that has the session, on either side.
+    pub(super) fn pair_of_session(&self, sub: &Subsession) -> Option<Pair> {
+        let of_a = FlowKey::new(sub.right, sub.left);
+        let of_b = FlowKey::new(sub.left, sub.right);
+        let pairs = || self.proxy.pairs().into_iter();
+        let found = self.proxy.find(&of_a);
+        found.or_else(|| pairs().find(|p| p.b.key == of_b))
+    }
+
+    /// The pair that relays the session, if all says that it may go.
+    pub(super) fn measurable(&self, sub: &Subsession) -> Result<(Pair, Facts, Facts), Reason> {
+        let pair = self.pair_of_session(sub).ok_or_else(|| {
+            Reason::NotTransparent("no shim has reported that a proxy relays it".into())
+        })?;
+        let listener = pair.a.key.local();
+        let said = self.config.listener(listener);
+        if said.is_some_and(|l| l.transparent == Some(false)) {
+            return Err(Reason::NotTransparent(format!(
+                "the configuration says `transparent = false` of the listener {listener}"
+            )));
+        }
+        self.proxy
+            .transparent(&pair)
+            .map_err(|e| Reason::NotTransparent(e.to_string()))?;
+        if !pair.b.opened_here {
+            return Err(Reason::NotTransparent(
+                "the proxy did not open its second session".into(),
+            ));
+        }
+        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
+        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
+        Ok((pair, a, b))
+    }
+
+    fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {
+        let slot = self.agent.find(key).ok_or(Reason::NotTracked(*sub))?;
+        facts(&self.agent.session(slot), sub)
+    }
+}
+
+/// The subsession of a socket that this host accepted.
+pub(super) fn accepted(key: &FlowKey) -> Subsession {
+    Subsession {
+        left: key.remote(),
+        right: key.local(),
+    }
+}
+
+/// The subsession of a socket that this host opened.
+pub(super) fn opened(key: &FlowKey) -> Subsession {
+    Subsession {
+        left: key.local(),
+        right: key.remote(),
+    }
+}
+
+/// What is known of a session, if it can be changed.
+pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
+    match State::from_word(s.state) {
+        Some(State::Tracked) => {}
+        Some(State::Opening) => return Err(Reason::NotSeen),
+        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay) => {
+            return Err(Reason::Failed(
+                "the session has been changed before, which this release does once only".into(),
+            ));
+        }
+        Some(State::Tombstone | State::Closed) => return Err(Reason::Closing),
+        Some(State::Free) | None => return Err(Reason::NotTracked(*sub)),
+    }
+    if s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0) {
+        return Err(Reason::Closing);
+    }
+    Ok(Facts {
+        local: s.local,
+        remote: s.remote,
+        tsval_out: s.tsval_out,
+        fin_out: s.life.fin_out != 0,
+        fin_in: s.life.fin_in != 0,
+        reset: false,
+    })
+}

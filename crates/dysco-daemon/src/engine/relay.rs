@@ -1,0 +1,158 @@
+//! Removals in which this host is both anchors: its two sessions are joined by
+//! a path through its own data plane.
+
+use std::net::IpAddr;
+
+use dysco_agent::{AgentError, Joint};
+use dysco_common::{Session, State, Translation};
+
+use super::commands::{CLAMP, Waiting};
+use super::measure::facts;
+use super::{Answer, Engine};
+use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
+
+/// The interfaces towards the left and the right end.
+pub(super) type Ways = Result<[u32; 2], AgentError>;
+
+impl Engine {
+    /// Is this host both anchors of the change?
+    pub(super) fn is_pair(&self, change: ChangeId) -> bool {
+        self.held.get(&change).is_some_and(|h| h.other.is_some())
+    }
+
+    /// The slots of A and of B, if both sessions still have theirs.
+    fn pair_of(&self, change: ChangeId) -> Option<[u32; 2]> {
+        self.slots_of(change).try_into().ok()
+    }
+
+    pub(super) fn lock_pair(
+        &mut self,
+        change: ChangeId,
+        a: &Subsession,
+        b: &Subsession,
+    ) -> Result<[Facts; 2], Reason> {
+        let find = |sub| self.find(sub).ok_or(Reason::NotTracked(*sub));
+        let slots = [find(a)?, find(b)?];
+        let sessions = slots.map(|slot| self.agent.session(slot));
+        let ends = [
+            at_the_end(&sessions[0], facts(&sessions[0], a)?),
+            at_the_end(&sessions[1], facts(&sessions[1], b)?),
+        ];
+        let held = self.held.entry(change).or_default();
+        held.slot = Some((slots[0], sessions[0].created_ns));
+        held.other = Some((slots[1], sessions[1].created_ns));
+        held.own = Some(*a);
+        for slot in slots {
+            self.agent.clamp_far(slot, CLAMP);
+        }
+        Ok(ends)
+    }
+
+    /// Finds the ways to both ends, and joins the sessions then.
+    pub(super) fn join(
+        &mut self,
+        change: ChangeId,
+        a: &Subsession,
+        b: &Subsession,
+        translation: Translation,
+    ) {
+        self.held.entry(change).or_default().waiting = Some(Waiting::Join { translation });
+        let to_left = (a.right.ip(), a.left.ip());
+        let to_right = (b.left.ip(), b.right.ip());
+        let known = |(from, to): (IpAddr, IpAddr)| self.state.route(from, to);
+        if let (Some(left), Some(right)) = (known(to_left), known(to_right)) {
+            return self.ways_found(change, Ok([left, right]));
+        }
+        let routes = self.routes.clone();
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            let both = async {
+                let left = routes.get(to_left.0, to_left.1).await?.ifindex;
+                let right = routes.get(to_right.0, to_right.1).await?.ifindex;
+                Ok([left, right])
+            };
+            let _ = answers.send(Answer::Ways(change, both.await));
+        });
+    }
+
+    /// Goes on with the join that waited for the ways.
+    pub(super) fn ways_found(&mut self, change: ChangeId, ways: Ways) {
+        let Some(held) = self.held.get_mut(&change) else {
+            return;
+        };
+        let Some(Waiting::Join { translation }) = held.waiting.take() else {
+            return;
+        };
+        let result = self.joined(change, ways, translation);
+        self.tell_machine(HostEvent::Prepared { change, result });
+    }
+
+    fn joined(
+        &mut self,
+        change: ChangeId,
+        ways: Ways,
+        translation: Translation,
+    ) -> Result<(), Reason> {
+        let [a, b] = self.pair_of(change).ok_or(Reason::Closing)?;
+        let keys = [a, b].map(|slot| self.agent.session(slot).key);
+        let ends = keys.map(|key| (key.local().ip(), key.remote().ip()));
+        let [left, right] = ways.map_err(|_| Reason::NoRoute(ends[0].1))?;
+        self.usable_way(ends[0].0, ends[0].1, left)?;
+        self.usable_way(ends[1].0, ends[1].1, right)?;
+        let states = [a, b].map(|slot| {
+            let s = self.agent.session(slot);
+            (State::from_word(s.state), s.life.reset != 0)
+        });
+        let done = |(state, _)| matches!(state, Some(State::FarTwoPaths | State::Relay));
+        if states.into_iter().all(done) {
+            return Ok(());
+        }
+        let fit = |(state, reset): (Option<State>, bool)| state == Some(State::Tracked) && !reset;
+        if !states.into_iter().all(fit) {
+            return Err(Reason::Closing);
+        }
+        self.agent.join(&Joint {
+            a,
+            b,
+            translation,
+            ifindex_a: left,
+            ifindex_b: right,
+        });
+        Ok(())
+    }
+
+    /// Cuts both sessions and tells each where the other's new data begins.
+    pub(super) fn cut_pair(&mut self, change: ChangeId) {
+        let Some([a, b]) = self.pair_of(change) else {
+            // A former process may have cut both while both were there.
+            let left = self.slots_of(change).into_iter();
+            let cut = left
+                .map(|slot| self.agent.session(slot))
+                .find(|s| s.two.cut_set != 0);
+            if let Some(s) = cut {
+                let cutoff = s.cut_out;
+                self.tell_machine(HostEvent::CutDone { change, cutoff });
+            }
+            return self.tell_gone(change);
+        };
+        let (cutoff, drained) = self.agent.cut_pair(a, b);
+        self.tell_machine(HostEvent::CutDone { change, cutoff });
+        if drained {
+            self.tell_machine(HostEvent::Drained { change });
+        } else if let Some(held) = self.held.get_mut(&change) {
+            held.draining = true;
+        }
+    }
+}
+
+/// What the far end of a session would say of it.
+fn at_the_end(s: &Session, here: Facts) -> Facts {
+    Facts {
+        local: here.remote,
+        remote: here.local,
+        tsval_out: s.tsval_in,
+        fin_out: here.fin_in,
+        fin_in: here.fin_out,
+        reset: here.reset,
+    }
+}

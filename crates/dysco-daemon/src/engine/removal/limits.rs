@@ -1,0 +1,86 @@
+//! Removals that take too long, or whose peer cannot be reached.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::GRACE;
+use crate::api::Outcome;
+use crate::engine::Engine;
+use crate::protocol::{ChangeId, Phase, Reason, Role};
+
+impl Engine {
+    /// Gives up what has taken too long.
+    pub(in crate::engine) fn removals_due(&mut self) {
+        let now = Instant::now();
+        let mut cancel = Vec::new();
+        let mut pending = Vec::new();
+        for (change, r) in &mut self.removals.running {
+            match r.cancelled {
+                None if now > r.begun + r.task.timeout => {
+                    r.cancelled = Some(now);
+                    cancel.push(*change);
+                }
+                Some(at) if now > at + GRACE => pending.push(*change),
+                _ => {}
+            }
+        }
+        let time = self.now();
+        for change in cancel {
+            self.machine.cancel(time, change);
+        }
+        for change in pending {
+            if let Some(r) = self.removals.running.remove(&change) {
+                let why = match r.task.ask {
+                    None => {
+                        "past the point of no return and not drained in time; it goes on by itself"
+                            .to_owned()
+                    }
+                    Some(host) => format!(
+                        "{host} has begun it and not told its end in time; see 'dyscoctl sessions' there"
+                    ),
+                };
+                let report = r.task.report(Outcome::Pending, Some(why), r.switched, None);
+                self.finish(r.task.batch, report);
+            }
+        }
+        self.start_waiting();
+    }
+
+    /// A peer cannot be reached: changes that need it to begin are over.
+    pub(in crate::engine) fn removals_without(&mut self, peer: IpAddr) {
+        let early = |p: Phase| matches!(p, Phase::Leaving | Phase::Locking);
+        let affected: Vec<ChangeId> = self
+            .machine
+            .changes()
+            .filter(|c| c.role == Role::Middle && early(c.phase))
+            .filter(|c| {
+                self.held
+                    .get(&c.change)
+                    .and_then(|h| h.pair)
+                    .is_some_and(|pair| {
+                        let waits_for = if c.phase == Phase::Leaving {
+                            pair.a
+                        } else {
+                            pair.b
+                        };
+                        waits_for.key.remote.ip() == peer
+                    })
+            })
+            .map(|c| c.change)
+            .collect();
+        let asked = self.removals.running.iter();
+        let asked = asked
+            .filter(|(_, r)| r.task.ask == Some(peer))
+            .map(|(change, _)| *change);
+        let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
+        let now = self.now();
+        for change in affected {
+            if let Some(r) = self.removals.running.get_mut(&change)
+                && r.task.ask.is_none()
+            {
+                r.reason = Some(Reason::NoAgent(peer));
+            }
+            self.machine.cancel(now, change);
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! A middlebox's host that is both anchors too. It needs nobody: no message is
+//! sent, and all that can fail is its own. Before the cut it takes everything
+//! back, after it nothing.
+
+use std::time::Duration;
+
+use dysco_common::Translation;
+
+use super::command::{Command, HostEvent, Progress, Role};
+use super::context::{Context, Flow};
+use super::left::GONE;
+use super::message::{Facts, HostId, Measurement, Message, Subsession};
+use super::middle::{CLOSE, CLOSE_TRIES, MEASURE, steady};
+use super::plan;
+use super::reason::{Phase, Reason};
+use super::record::{LocalStage, RoleRecord};
+
+const PREPARE: Duration = Duration::from_secs(5);
+/// A session that is gone and was not cut by then never will be: what the proxy
+/// still holds takes the old path.
+const CUT_OF_GONE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Local {
+    /// Session A; the one named in the request until it is measured.
+    a: Subsession,
+    b: Option<Subsession>,
+    asker: Option<HostId>,
+    phase: Phase,
+    measured: Option<Measurement>,
+    /// What the ends would say, once both sessions are held.
+    ends: Option<[Facts; 2]>,
+    translation: Translation,
+    gone: bool,
+    closes: u32,
+}
+
+impl Local {
+    pub fn start(ctx: &mut Context, subsession: Subsession, asker: Option<HostId>) -> Self {
+        ctx.report(Role::Local, subsession, Progress::Requested);
+        let local = Local::new(subsession, asker);
+        local.measure(ctx);
+        local
+    }
+
+    fn new(a: Subsession, asker: Option<HostId>) -> Self {
+        Local {
+            a,
+            b: None,
+            asker,
+            phase: Phase::Measuring,
+            measured: None,
+            ends: None,
+            translation: Translation::default(),
+            gone: false,
+            closes: 0,
+        }
+    }
+
+    /// Goes on from a record, or takes everything back at the first timeout.
+    pub fn restore(
+        ctx: &mut Context,
+        (a, b): (Subsession, Subsession),
+        asker: Option<HostId>,
+        translation: Translation,
+        stage: LocalStage,
+    ) -> Self {
+        let mut local = Local::new(a, asker);
+        local.b = Some(b);
+        local.translation = translation;
+        ctx.command(Command::LockPair {
+            change: ctx.change,
+            subsession_a: a,
+            subsession_b: b,
+        });
+        match stage {
+            LocalStage::Preparing => {
+                local.phase = Phase::Preparing;
+                ctx.deadline(Duration::ZERO);
+            }
+            LocalStage::Cut => {
+                local.join(ctx, b);
+                local.phase = Phase::Cutting;
+                ctx.no_deadline();
+                ctx.command(Command::Cut { change: ctx.change });
+            }
+            LocalStage::Completing => local.complete(ctx, b),
+        }
+        local
+    }
+
+    pub fn subsession(&self) -> Subsession {
+        self.a
+    }
+
+    /// Session B, once it is known.
+    pub fn other(&self) -> Option<Subsession> {
+        self.b
+    }
+
+    pub fn asker(&self) -> Option<HostId> {
+        self.asker
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Nobody but an asker has anything to say.
+    pub fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
+        let (change, phase) = (ctx.change, self.phase);
+        match (message, self.asker) {
+            (Message::Ask { .. }, Some(asker)) => {
+                ctx.say(asker, Message::Status { change, phase });
+                Flow::On
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Measured { result, .. } => match (self.phase, result) {
+                (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
+                (Phase::Locking, Ok(m)) => self.measured_again(ctx, m),
+                (Phase::Measuring | Phase::Locking, Err(reason)) => self.fail(ctx, reason),
+                _ => ctx.stale(),
+            },
+            HostEvent::PairLocked { result, .. } if self.phase == Phase::Locking => match result {
+                Ok(ends) if self.ends.is_none() => {
+                    self.ends = Some(ends);
+                    self.measure(ctx);
+                    Flow::On
+                }
+                Ok(_) => ctx.stale(),
+                Err(reason) => self.fail(ctx, reason),
+            },
+            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(()) => self.cut(ctx),
+                Err(reason) => self.fail(ctx, reason),
+            },
+            HostEvent::CutDone { .. } if self.phase == Phase::Cutting => {
+                self.phase = Phase::Draining;
+                ctx.report(Role::Local, self.a, Progress::Switched);
+                if self.gone {
+                    ctx.deadline(GONE);
+                }
+                Flow::On
+            }
+            HostEvent::Drained { .. } if self.phase == Phase::Draining => {
+                ctx.report(Role::Local, self.a, Progress::Drained);
+                self.end_of_drain(ctx)
+            }
+            HostEvent::Closed { result, .. } if self.phase == Phase::Closing => match result {
+                Ok(()) => self.removed(ctx),
+                Err(reason) => {
+                    ctx.trouble(reason);
+                    Flow::On
+                }
+            },
+            HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
+            HostEvent::SessionGone { .. } => self.session_gone(ctx),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        match self.phase {
+            // A former process recorded that it would prepare, and no more.
+            Phase::Preparing if self.measured.is_none() => self.fail(ctx, Reason::Restarted),
+            Phase::Measuring | Phase::Locking | Phase::Preparing => {
+                self.fail(ctx, Reason::TimedOut(self.phase))
+            }
+            Phase::Closing if self.closes < CLOSE_TRIES => {
+                self.close(ctx);
+                Flow::On
+            }
+            Phase::Closing => {
+                ctx.trouble(Reason::TimedOut(self.phase));
+                self.removed(ctx)
+            }
+            Phase::Cutting if self.gone => {
+                self.phase = Phase::Preparing;
+                self.fail(ctx, Reason::Closing)
+            }
+            _ if self.gone => {
+                ctx.trouble(Reason::TimedOut(self.phase));
+                self.end_of_drain(ctx)
+            }
+            _ => Flow::On,
+        }
+    }
+
+    fn measure(&self, ctx: &mut Context) {
+        ctx.command(Command::Measure {
+            change: ctx.change,
+            subsession: self.a,
+        });
+        ctx.deadline(MEASURE);
+    }
+
+    fn measured_first(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
+        if let Err(reason) = self.judge(ctx, &m) {
+            return self.fail(ctx, reason);
+        }
+        self.phase = Phase::Locking;
+        ctx.command(Command::LockPair {
+            change: ctx.change,
+            subsession_a: m.subsession_a,
+            subsession_b: m.subsession_b,
+        });
+        Flow::On
+    }
+
+    /// Takes both sessions, unless something already speaks against the change.
+    fn judge(&mut self, ctx: &mut Context, m: &Measurement) -> Result<(), Reason> {
+        let (a, b) = (m.subsession_a, m.subsession_b);
+        ctx.lock(a)?;
+        self.a = a;
+        ctx.lock(b)?;
+        self.b = Some(b);
+        self.measured = Some(*m);
+        for end in [a.left.ip(), b.right.ip()] {
+            // Such packets pass no interface.
+            if ctx.core.is_me(end) {
+                return Err(Reason::SameHost(end));
+            }
+        }
+        if a.left.is_ipv4() != b.right.is_ipv4() {
+            let why = "one end speaks IPv4 and the other IPv6, which is not translated";
+            return Err(Reason::NewPathUnusable(why.into()));
+        }
+        plan::check(m)
+    }
+
+    /// Behind the lock, and after what the ends' clocks were read from.
+    fn measured_again(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
+        let (Some(before), Some([left, right]), Some(b)) = (self.measured, self.ends, self.b)
+        else {
+            return ctx.stale();
+        };
+        let translation = steady(&before, &m).and_then(|()| plan::plan(&m, &left, &right));
+        match translation {
+            Err(reason) => self.fail(ctx, reason),
+            Ok(translation) => {
+                self.translation = translation;
+                self.phase = Phase::Preparing;
+                ctx.report(Role::Local, self.a, Progress::Locked);
+                self.persist(ctx, b, LocalStage::Preparing);
+                self.join(ctx, b);
+                ctx.deadline(PREPARE);
+                Flow::On
+            }
+        }
+    }
+
+    fn join(&self, ctx: &mut Context, b: Subsession) {
+        ctx.command(Command::Join {
+            change: ctx.change,
+            subsession_a: self.a,
+            subsession_b: b,
+            translation: self.translation,
+        });
+    }
+
+    /// No way back from here.
+    fn cut(&mut self, ctx: &mut Context) -> Flow {
+        let Some(b) = self.b else {
+            return ctx.stale();
+        };
+        ctx.no_deadline();
+        self.phase = Phase::Cutting;
+        ctx.report(Role::Local, self.a, Progress::SetUp);
+        self.persist(ctx, b, LocalStage::Cut);
+        ctx.command(Command::Cut { change: ctx.change });
+        Flow::On
+    }
+
+    fn end_of_drain(&mut self, ctx: &mut Context) -> Flow {
+        match self.b {
+            Some(b) => self.complete(ctx, b),
+            None => return ctx.stale(),
+        }
+        Flow::On
+    }
+
+    fn complete(&mut self, ctx: &mut Context, b: Subsession) {
+        self.phase = Phase::Closing;
+        self.persist(ctx, b, LocalStage::Completing);
+        ctx.command(Command::Complete { change: ctx.change });
+        self.close(ctx);
+    }
+
+    fn close(&mut self, ctx: &mut Context) {
+        let Some(b) = self.b else { return };
+        self.closes += 1;
+        ctx.command(Command::Close {
+            change: ctx.change,
+            subsession_a: self.a,
+            subsession_b: b,
+            relayed: true,
+        });
+        ctx.deadline(CLOSE);
+    }
+
+    fn removed(&mut self, ctx: &mut Context) -> Flow {
+        self.let_go(ctx);
+        ctx.command(Command::Erase { change: ctx.change });
+        ctx.report(Role::Local, self.a, Progress::Removed);
+        self.finish(ctx, Ok(()))
+    }
+
+    /// The operator's wish.
+    pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        if self.phase < Phase::Cutting {
+            return self.fail(ctx, reason);
+        }
+        ctx.stale()
+    }
+
+    /// Takes everything back. Only before the cut.
+    fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        let prepared = self.phase >= Phase::Preparing;
+        if prepared {
+            ctx.command(Command::Unprepare { change });
+        }
+        self.let_go(ctx);
+        // Last: until all is taken back a crash must find the record.
+        if prepared {
+            ctx.command(Command::Erase { change });
+        }
+        let end = match prepared {
+            true => Progress::RolledBack(reason.clone()),
+            false => Progress::Refused(reason.clone()),
+        };
+        ctx.report(Role::Local, self.a, end);
+        self.finish(ctx, Err(reason))
+    }
+
+    fn let_go(&mut self, ctx: &mut Context) {
+        ctx.command(Command::Unlock {
+            change: ctx.change,
+            subsession: self.a,
+        });
+    }
+
+    fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        let change = ctx.change;
+        ctx.unlock(self.a);
+        if let Some(b) = self.b {
+            ctx.unlock(b);
+        }
+        if let Some(asker) = self.asker {
+            let result = result.clone();
+            ctx.say(asker, Message::Asked { change, result });
+        }
+        Flow::End(result)
+    }
+
+    fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
+        match self.phase {
+            Phase::Preparing => {}
+            // The cut was ordered behind the record: it has not been made.
+            Phase::Cutting => self.phase = Phase::Preparing,
+            // The record of the cut stays, and says enough.
+            _ => {
+                ctx.trouble(Reason::NoRecord(error));
+                return Flow::On;
+            }
+        }
+        ctx.purge();
+        self.fail(ctx, Reason::NoRecord(error))
+    }
+
+    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        if self.phase < Phase::Cutting {
+            return self.fail(ctx, Reason::Closing);
+        }
+        self.gone = true;
+        // What the proxy still holds for the other end may drain; if not, two
+        // MSL after the end nothing is kept.
+        match self.phase {
+            Phase::Closing => {}
+            Phase::Cutting => ctx.deadline(CUT_OF_GONE),
+            _ => ctx.deadline(GONE),
+        }
+        Flow::On
+    }
+
+    fn persist(&self, ctx: &mut Context, b: Subsession, stage: LocalStage) {
+        ctx.persist(RoleRecord::Local {
+            a: self.a,
+            b,
+            asker: self.asker,
+            translation: self.translation,
+            stage,
+        });
+    }
+}

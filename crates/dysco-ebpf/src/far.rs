@@ -1,0 +1,425 @@
+//! Sessions that this host relays: a proxy here had them, and both ends are
+//! elsewhere. Each of its two entries acts for its remote end. What that end
+//! sends comes in here and goes out by the entry that this one is joined to;
+//! the old path is this host's stack, until the proxy's sockets are closed.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
+use aya_ebpf::programs::TcContext;
+use dysco_common::seq::{after, before, max};
+use dysco_common::session::{Session, State, translation};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
+use dysco_common::two_paths::{self, Anchor, Copy, OldIncoming};
+use dysco_common::{Counter, EventKind, Path};
+
+use crate::Verdict;
+use crate::egress;
+use crate::ingress::{dropped, received};
+use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::packet::{Found, Key, Packet};
+use crate::paths::{self, remember_ack};
+use crate::write::{self, Change};
+
+/// Mark of a packet that is relayed, on its way out: it bears the five-tuple of
+/// a session whose own packets are dropped there.
+pub const RELAYED: u32 = 0xd75c_0c0a;
+/// Mark of a header-only copy on its second way in.
+pub const COPY_IN: u32 = 0xd75c_0c0b;
+
+const FAR: Anchor = Anchor::Far;
+
+/// A relayed packet leaves as it is.
+#[inline(always)]
+pub fn relayed(ctx: &TcContext) -> Verdict {
+    set_mark(ctx, 0);
+    Verdict::Pass
+}
+
+#[inline(always)]
+fn set_mark(ctx: &TcContext, mark: u32) {
+    // SAFETY: a field of the context that the verifier lets a classifier write.
+    unsafe { (*ctx.skb.skb).mark = mark };
+}
+
+/// The session that this one is joined to, and this one's slot.
+#[inline(always)]
+fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
+    let other = maps::session(s.joined_to()?)?;
+    let slot = other.joined_to()?;
+    // It may be another's by now.
+    let own = maps::session(slot)?;
+    core::ptr::eq(own, s).then_some((other, slot))
+}
+
+/// Relays a packet of an end; there is no other path. False if it goes nowhere.
+#[inline(always)]
+pub fn relay(ctx: &TcContext, s: &mut Session, found: &Found) -> bool {
+    let seg = &found.seg;
+    let numbers = (seg.seq as u64) << 32 | seg.ack as u64;
+    let v6 = found.v6 as u64;
+    let rest = (seg.window as u64) << 16 | (seg.flags as u64) << 8 | v6;
+    relay_short(
+        ctx,
+        s,
+        numbers,
+        (seg.len as u64) << 32 | rest,
+        found.data_offset,
+    )
+}
+
+/// A function of its own in the kernel, for its stack frame, which is added to
+/// the caller's: so nothing is handed over by reference that would have to lie
+/// there for it, and the change is made in map memory.
+#[inline(never)]
+fn relay_short(
+    ctx: &TcContext,
+    s: &mut Session,
+    numbers: u64,
+    rest: u64,
+    data_offset: usize,
+) -> bool {
+    let found = &Found {
+        v6: rest & 1 != 0,
+        data_offset,
+        seg: Segment {
+            seq: (numbers >> 32) as u32,
+            ack: numbers as u32,
+            len: (rest >> 32) as u32,
+            window: (rest >> 16) as u16,
+            flags: (rest >> 8) as u8,
+        },
+    };
+    let Some(Scratch { change: c, .. }) = maps::scratch(Run::Ingress as u32) else {
+        return false;
+    };
+    take_in(s, &found.seg);
+    onto_new_path(s, s.translation.outgoing(&found.seg, &s.path), c);
+    if !leave(ctx, s, found.v6) {
+        return false;
+    }
+    let addresses = (&c.src, &c.dst);
+    if write::short(ctx, found, &c.edit, addresses, c.clear_ect, 0).is_err() {
+        count(Counter::DroppedError);
+        return false;
+    }
+    count(Counter::Relayed);
+    true
+}
+
+/// Makes ready to leave a packet whose headers are still to be changed.
+#[inline(always)]
+fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
+    if !write::hop_limit(ctx, v6) {
+        count(Counter::DroppedHopLimit);
+        return false;
+    }
+    s.new_in = s.new_in.wrapping_add(1);
+    set_mark(ctx, RELAYED);
+    true
+}
+
+/// What [`dysco_far`] says: nothing is to be done.
+pub const PASS: u64 = 0;
+/// The packet is dropped, and counted.
+pub const DROP: u64 = 1;
+/// Put the change in; it goes on to the stack.
+pub const TO_STACK: u64 = 2;
+/// Put the change in; it leaves towards the other end.
+pub const TO_OTHER: u64 = 3;
+
+/// Judges a packet of an end, which lies in the scratch memory of ingress.
+#[inline(always)]
+pub fn decide(ctx: &TcContext) -> u64 {
+    // SAFETY: the program's own context.
+    unsafe { dysco_far(ctx.skb.skb) }
+}
+
+/// Exported, so that the verifier goes through it once (see
+/// `learn::dysco_offer`), and with a stack frame of its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
+    let mut ctx = TcContext::new(skb);
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = maps::scratch(Run::Ingress as u32)
+    else {
+        return DROP;
+    };
+    let Some(Flow { s, .. }) = maps::find(&p.key) else {
+        return DROP;
+    };
+    if s.state == State::Relay as u32 {
+        take_in(s, &p.seg);
+        onto_new_path(s, s.translation.outgoing(&p.seg, &s.path), c);
+        return to_leave(&ctx, s, p.key.is_v6());
+    }
+    let Some((o, slot)) = other(s) else {
+        return PASS;
+    };
+    // SAFETY: a readable field of the context.
+    if unsafe { (*skb).mark } == COPY_IN {
+        return header_copy(&ctx, s, o, p, c);
+    }
+    from_end(&mut ctx, s, o, p, c, slot)
+}
+
+#[inline(always)]
+fn to_leave(ctx: &TcContext, s: &mut Session, v6: bool) -> u64 {
+    if leave(ctx, s, v6) { TO_OTHER } else { DROP }
+}
+
+#[inline(always)]
+fn not(why: Counter) -> u64 {
+    count(why);
+    DROP
+}
+
+#[inline(always)]
+fn onto_new_path(s: &Session, edit: Edit, c: &mut Change) {
+    c.edit = edit;
+    c.src = s.path.local;
+    c.dst = s.path.remote;
+    c.clear_ect = s.translation.flags & translation::STRIP_ECN;
+    c.pseudo = 0;
+}
+
+/// Takes in what a segment teaches that is relayed.
+#[inline(always)]
+fn take_in(s: &mut Session, seg: &Segment) {
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, seg);
+    }
+    // Their numbers may be anything.
+    if seg.flags & (SYN | RST) != 0 {
+        return;
+    }
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) {
+        s.rcv_ack = seg.ack;
+    }
+}
+
+/// An end closes its half, or resets. No socket of this host judges a reset:
+/// one that the other end cannot believe ends nothing here either, or anybody
+/// could end a silent session (RFC 5961, section 3).
+#[inline(always)]
+fn ends(s: &mut Session, seg: &Segment) {
+    let Some((o, slot)) = other(s) else {
+        return;
+    };
+    if seg.has(RST) {
+        let acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
+        if before(seg.seq, acked) || after(seg.seq, s.rcv_max) {
+            return;
+        }
+        if s.life.reset == 0 {
+            (s.life.reset, o.life.reset) = (1, 1);
+            maps::tell(EventKind::Reset, slot);
+        }
+        return;
+    }
+    s.life.fin_in = 1;
+    o.life.fin_out = 1;
+    if s.life.fin_out != 0 && s.life.told == 0 {
+        (s.life.told, o.life.told) = (1, 1);
+        maps::tell(EventKind::Closed, slot);
+    }
+}
+
+/// Judges a packet of an end in the two-path phase.
+#[inline(always)]
+fn from_end(
+    ctx: &mut TcContext,
+    s: &mut Session,
+    o: &mut Session,
+    p: &Packet,
+    c: &mut Change,
+    slot: u32,
+) -> u64 {
+    paths::cut_if_due(s, FAR);
+    hear_end(s, o, p);
+    if two_paths::drains(s, &p.seg) {
+        s.two.drained = 1;
+        maps::tell(EventKind::Drained, slot);
+    }
+    let out = two_paths::outgoing(FAR, s, &p.seg);
+    if let Some(copy) = out.copy {
+        send_copy(ctx, s, &copy);
+    }
+    if p.seg.has(ACK) {
+        remember_ack(s, out.path, out.ack);
+    }
+    let seg = Segment {
+        seq: out.seq,
+        ack: out.ack,
+        ..p.seg
+    };
+    match out.path {
+        Path::New => to_other(ctx, s, o, p, c, &seg, 0),
+        Path::Old => {
+            count(Counter::OldPath);
+            if seg == p.seg {
+                return PASS;
+            }
+            to_stack(p, c, &seg, 0)
+        }
+    }
+}
+
+/// Takes in what a segment of the end teaches in the two-path phase. What it
+/// acknowledges was sent by the stack, or relayed from the other end.
+#[inline(always)]
+fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
+    let seg = &p.seg;
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, seg);
+    }
+    if seg.has(RST) {
+        return;
+    }
+    let mut sent = s.snd_max;
+    if s.two.new_data != 0 {
+        sent = max(sent, o.rcv_max.wrapping_add(o.translation.seq_out));
+    }
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && !after(seg.ack, sent) {
+        s.rcv_ack = seg.ack;
+    }
+    if p.header.starts_with_timestamps() {
+        s.tsval_in = p.header.timestamps().0;
+    }
+}
+
+/// Sends a segment of this end to the other, if that may hear of it.
+#[inline(always)]
+fn to_other(
+    ctx: &TcContext,
+    s: &mut Session,
+    o: &mut Session,
+    p: &Packet,
+    c: &mut Change,
+    seg: &Segment,
+    pseudo: u64,
+) -> u64 {
+    let mut e = s.translation.outgoing(seg, &s.path);
+    let arrives = Segment {
+        seq: e.seq,
+        ack: e.ack,
+        window: e.window,
+        ..*seg
+    };
+    if !paths::hear(o, FAR, p, &arrives, &mut e) {
+        return not(Counter::AckWithheld);
+    }
+    onto_new_path(s, e, c);
+    c.pseudo = pseudo;
+    to_leave(ctx, s, p.key.is_v6())
+}
+
+/// Hands a segment of the end to this host's stack, with other numbers.
+#[inline(always)]
+fn to_stack(p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
+    let key = &p.key.whole;
+    c.edit = Edit {
+        sport: key.remote_port,
+        dport: key.local_port,
+        seq: seg.seq,
+        ack: seg.ack,
+        window: seg.window,
+        flags: seg.flags,
+        ..Edit::default()
+    };
+    c.src = key.remote;
+    c.dst = key.local;
+    c.clear_ect = 0;
+    c.pseudo = pseudo;
+    TO_STACK
+}
+
+/// Has a clone come in once more, of which a header is made then. The mark of
+/// the original is as before when it returns.
+#[inline(always)]
+fn send_copy(ctx: &mut TcContext, s: &mut Session, copy: &Copy) {
+    // SAFETY: fields of the context that the verifier lets a classifier write.
+    let skb = unsafe { &mut *ctx.skb.skb };
+    let mark = skb.mark;
+    skb.mark = COPY_IN;
+    skb.cb[0] = copy.seq;
+    skb.cb[1] = copy.ack;
+    skb.cb[2] = copy.path as u32;
+    skb.cb[3] = copy.flags as u32;
+    let ifindex = skb.ifindex;
+    let sent = ctx.clone_redirect(ifindex, BPF_F_INGRESS as u64);
+    skb.mark = mark;
+    if sent.is_ok() {
+        count(Counter::Split);
+        if copy.flags & ACK != 0 {
+            remember_ack(s, copy.path, copy.ack);
+        }
+    }
+}
+
+/// The second way of a copy: trim it to a header, and send that.
+#[inline(always)]
+fn header_copy(
+    ctx: &TcContext,
+    s: &mut Session,
+    o: &mut Session,
+    p: &mut Packet,
+    c: &mut Change,
+) -> u64 {
+    // SAFETY: fields of the context that the verifier lets a classifier use.
+    let skb = unsafe { &mut *ctx.skb.skb };
+    let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
+    skb.mark = 0;
+    let Some(length_diff) = write::trim(ctx, p) else {
+        return not(Counter::DroppedError);
+    };
+    let seg = Segment {
+        seq,
+        ack,
+        flags,
+        ..p.seg
+    };
+    if path == Path::Old as u32 {
+        to_stack(p, c, &seg, length_diff)
+    } else {
+        to_other(ctx, s, o, p, c, &seg, length_diff)
+    }
+}
+
+/// Judges a packet of this host's stack for a remote end: the old path, as that
+/// end would hear of it.
+#[inline(always)]
+pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
+    let seg = &found.seg;
+    if !two_paths::proxy_ends(FAR, s, seg) {
+        egress::track(ctx, s, found, slot);
+    }
+    let (ack, window, flags) = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
+        OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
+        OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
+        OldIncoming::Withhold => return dropped(Counter::AckWithheld),
+    };
+    if ack == seg.ack && window == seg.window && flags == seg.flags {
+        return Verdict::Pass;
+    }
+    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+        return Verdict::Drop;
+    };
+    let told = Segment {
+        ack,
+        window,
+        flags,
+        ..*seg
+    };
+    egress::old_path(key, &told, c);
+    if ack != seg.ack {
+        c.edit.strip |= edit::SACK;
+    }
+    if !write::apply(ctx, Run::Egress as u32) {
+        return dropped(Counter::DroppedError);
+    }
+    Verdict::Pass
+}

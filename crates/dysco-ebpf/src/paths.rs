@@ -1,0 +1,76 @@
+//! What near and far anchors have in common in the two-path phase.
+
+use dysco_common::Path;
+use dysco_common::seq::{after, before, max};
+use dysco_common::session::Session;
+use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
+use dysco_common::two_paths::{self, Anchor};
+
+use crate::packet::Packet;
+
+/// The cutoff is the data plane's: before this packet nothing after the highest
+/// number was sent.
+#[inline(always)]
+pub fn cut_if_due(s: &mut Session, at: Anchor) {
+    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 {
+        s.cut_out = at.snd_max(s);
+        s.two.cut_set = 1;
+    }
+}
+
+/// Each path's highest ack, so that a copy goes only where it says something.
+#[inline(always)]
+pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
+    match path {
+        Path::Old => {
+            s.old_ack = if s.two.old_ack_set != 0 {
+                max(s.old_ack, ack)
+            } else {
+                ack
+            };
+            s.two.old_ack_set = 1;
+        }
+        Path::New => {
+            s.new_ack = if s.two.new_ack_set != 0 {
+                max(s.new_ack, ack)
+            } else {
+                ack
+            };
+            s.two.new_ack_set = 1;
+        }
+    }
+}
+
+/// Takes in what a segment of the new path teaches, which is in the end's own
+/// numbers already, and makes `e` what the end may hear of it. False if that is
+/// nothing.
+#[inline(always)]
+pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
+    let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
+    s.two.new_heard = 1;
+    if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
+        s.new_low = seg.seq;
+        s.two.new_data = 1;
+    }
+    if seg.has(ACK) && !seg.has(RST) {
+        s.edge = judged.edge;
+        s.far_ack = judged.far_ack;
+        s.two.edge_set = 1;
+    }
+    if !judged.deliver {
+        return false;
+    }
+    e.ack = judged.ack;
+    e.window = judged.window;
+    // The far end echoes the proxy's clock until it has all of the old path.
+    // Turned into this end's it lags by the lead of the new path's, and this end
+    // would take each of its time-outs for a spurious one (RFC 3522) and forget
+    // what it has to repeat.
+    if s.two.cut_set != 0 && !after(e.ack, s.cut_out) && p.header.starts_with_timestamps() {
+        e.tsecr_add = at.tsval(s).wrapping_sub(p.header.timestamps().1);
+    }
+    if judged.strip_sack {
+        e.strip |= edit::SACK;
+    }
+    true
+}
