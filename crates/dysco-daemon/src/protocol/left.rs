@@ -205,6 +205,10 @@ impl Left {
             }
             _ if self.gone => {
                 ctx.trouble(Reason::TimedOut(self.phase));
+                // The middlebox may still relay; it waits for nothing any more.
+                let change = ctx.change;
+                let reason = Reason::Closing;
+                ctx.say(self.middle, Message::Cancel { change, reason });
                 self.removed(ctx)
             }
             _ => Flow::On,

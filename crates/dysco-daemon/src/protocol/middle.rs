@@ -137,6 +137,12 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.fail(ctx, reason, true)
             }
+            // It has cut, and let go since: its session is over. What the
+            // middlebox still holds it may relay; it is not needed to go.
+            Message::Cancel { .. } if self.phase == Phase::Locked => {
+                ctx.say(self.left(), Message::CancelAck { change });
+                self.abandoned(ctx)
+            }
             Message::Cancel { .. } if self.phase == Phase::Cancelling => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 Flow::On
@@ -191,11 +197,7 @@ impl Middle {
                 };
                 self.fail(ctx, late, false)
             }
-            Phase::Locked if self.gone && self.asked => {
-                ctx.command(Command::Erase { change: ctx.change });
-                ctx.report(Role::Middle, self.a, Progress::RolledBack(Reason::Closing));
-                self.finish(ctx, Err(Reason::Closing))
-            }
+            Phase::Locked if self.gone && self.asked => self.abandoned(ctx),
             Phase::Locked => {
                 self.ask(ctx);
                 Flow::On
@@ -228,7 +230,7 @@ impl Middle {
     }
 
     /// Nothing to do but to relay what is left, and to wait for `Done`, which
-    /// the left anchor repeats until it is answered.
+    /// the left anchor repeats until it is answered, unless its session is over.
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         ctx.no_deadline();

@@ -122,6 +122,25 @@ fn a_slow_server_outlasts_the_left_anchor() {
     }
 }
 
+/// The ends close over the new path, so that the proxy never hears of it, and
+/// the left anchor gives up before all is done. Its host must not wait for ever.
+#[test]
+fn the_proxys_host_does_not_outwait_the_left_anchor() {
+    for steps in 0..steps_of_a_removal() {
+        let faults = Faults {
+            lose_all: vec!["Done"],
+            ..Faults::default()
+        };
+        let mut world = World::new(3, faults);
+        world.leave(MIDDLE);
+        (0..steps).for_each(|_| assert!(world.step(HOUR)));
+        world.session_gone(0, 0);
+        world.session_gone(2, 1);
+        world.run(HOUR);
+        world.quiet();
+    }
+}
+
 /// All ends are gone, and one kind of message never comes through.
 #[test]
 fn nothing_outlives_its_session_for_long() {

@@ -58,6 +58,13 @@ impl Middle {
         }
     }
 
+    /// The session is over before all of the change is.
+    pub(super) fn abandoned(&mut self, ctx: &mut Context) -> Flow {
+        ctx.command(Command::Erase { change: ctx.change });
+        ctx.report(Role::Middle, self.a, Progress::RolledBack(Reason::Closing));
+        self.finish(ctx, Err(Reason::Closing))
+    }
+
     pub(super) fn cancelled(&self) -> Flow {
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
     }
