@@ -6,6 +6,7 @@ mod demo;
 mod setup;
 mod shell;
 mod test;
+mod verify;
 
 use anyhow::Result;
 use clap::Parser;
@@ -20,6 +21,8 @@ enum Command {
     Build(build::Build),
     /// Run all tests; arguments go to cargo nextest
     Test(test::Test),
+    /// Explore the protocol machine that ships, fault by fault
+    Verify(verify::Verify),
     /// Take a real HAProxy out of live connections, and show it
     Demo(demo::Demo),
     /// Measure every published figure again
@@ -31,6 +34,7 @@ fn main() -> Result<()> {
         Command::Setup(setup) => setup.run(),
         Command::Build(build) => build.run(),
         Command::Test(test) => test.run(),
+        Command::Verify(verify) => verify.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
     }

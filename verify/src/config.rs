@@ -1,0 +1,392 @@
+//! What is explored: chains, requests, streams and the faults that may come.
+
+use crate::seed::Seed;
+use crate::world::Faults;
+
+/// A wish of an operator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// At the proxy's own host.
+    Leave {
+        /// Which host.
+        at: usize,
+    },
+    /// At one of its neighbours.
+    Ask {
+        /// Which host.
+        at: usize,
+        /// The proxy's.
+        of: usize,
+    },
+    /// At the proxy's host once more, when the first attempt has come to nothing.
+    Again {
+        /// Which host.
+        at: usize,
+    },
+}
+
+/// What must happen somewhere in the exploration, so that it is not vacuous.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// A middlebox left, and every host knows.
+    Removal,
+    /// A left anchor took everything back.
+    RollBack,
+    /// A change was refused or rolled back, and the next one succeeded.
+    SecondAttempt,
+    /// Of two contenders one lost and one won.
+    OneOfTwo,
+    /// Both FINs passed while both paths were in use.
+    ClosedInTwoPaths,
+    /// A reset came while both paths were in use.
+    ResetInTwoPaths,
+    /// Something sent before the cut was repeated after it, on the old path.
+    OldDataAfterCut,
+    /// A daemon was started in the middle of a change that went on.
+    GoneOn,
+}
+
+/// One exploration.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// Hosts in a row: client, middleboxes, server.
+    pub hosts: usize,
+    /// What operators ask for, in any order and at any time.
+    pub requests: &'static [Request],
+    /// Bytes of each direction: from the left, from the right.
+    pub bytes: [u8; 2],
+    /// Which ends close when they have sent all.
+    pub closes: [bool; 2],
+    /// Faults that may come, in any order and at any time.
+    pub faults: Faults,
+    /// What takes a host some time (measuring, a look-up) takes none.
+    pub prompt: bool,
+    /// Whoever gets data acknowledges it in the same step.
+    pub acks_at_once: bool,
+    /// What must be seen.
+    pub seen: &'static [Seen],
+    /// A bug put in on purpose.
+    pub seed: Option<Seed>,
+}
+
+const NONE: Faults = Faults {
+    losses: 0,
+    duplicates: 0,
+    late: 0,
+    crashes: 0,
+    refusals: 0,
+    cancels: 0,
+    packets: 0,
+    again: 0,
+    resets: 0,
+};
+
+const AT_PROXY: &[Request] = &[Request::Leave { at: 1 }];
+const TWICE: &[Request] = &[Request::Leave { at: 1 }, Request::Again { at: 1 }];
+const NEIGHBOURS: &[Request] = &[Request::Leave { at: 1 }, Request::Leave { at: 2 }];
+/// A removal, and that it can come to nothing.
+const BOTH: &[Seen] = &[Seen::Removal, Seen::RollBack];
+
+const BASIC: Configuration = Configuration {
+    name: "",
+    about: "",
+    hosts: 3,
+    requests: AT_PROXY,
+    bytes: [1, 0],
+    closes: [false; 2],
+    faults: NONE,
+    prompt: false,
+    acks_at_once: false,
+    seen: &[Seen::Removal],
+    seed: None,
+};
+
+/// All of them. Each is explored to its last state.
+pub fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "removal",
+            about: "asked at the proxy, nothing goes wrong",
+            bytes: [1, 1],
+            ..BASIC
+        },
+        Configuration {
+            name: "losses",
+            about: "messages are lost",
+            faults: Faults { losses: 3, ..NONE },
+            seen: BOTH,
+            ..BASIC
+        },
+        Configuration {
+            name: "duplicates",
+            about: "messages come again, at any later time",
+            faults: Faults {
+                duplicates: 3,
+                ..NONE
+            },
+            ..BASIC
+        },
+        Configuration {
+            name: "late",
+            about: "time-outs pass while the answer is on its way",
+            faults: Faults { late: 3, ..NONE },
+            seen: BOTH,
+            ..BASIC
+        },
+        Configuration {
+            name: "crashes",
+            about: "two daemons die, or one twice, between any two of their steps",
+            faults: Faults { crashes: 2, ..NONE },
+            seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
+            ..BASIC
+        },
+        Configuration {
+            name: "mixed",
+            about: "one of each: lost, come again, too late, died",
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            bytes: [0, 0],
+            seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
+            prompt: true,
+            ..BASIC
+        },
+        Configuration {
+            name: "refusals",
+            about: "a host fails at any step; asked again afterwards",
+            faults: Faults {
+                refusals: 1,
+                losses: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
+            ..BASIC
+        },
+        Configuration {
+            name: "cancels",
+            about: "given up by the operator at any time; asked again afterwards",
+            faults: Faults {
+                cancels: 1,
+                losses: 1,
+                duplicates: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
+            ..BASIC
+        },
+        Configuration {
+            name: "left-asks",
+            about: "asked by the left neighbour",
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            requests: &[Request::Ask { at: 0, of: 1 }],
+            ..BASIC
+        },
+        Configuration {
+            name: "right-asks",
+            about: "asked by the right neighbour",
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            requests: &[Request::Ask { at: 2, of: 1 }],
+            ..BASIC
+        },
+        Configuration {
+            name: "contenders",
+            about: "the proxy and both neighbours ask at once",
+            requests: &[
+                Request::Leave { at: 1 },
+                Request::Ask { at: 0, of: 1 },
+                Request::Ask { at: 2, of: 1 },
+            ],
+            bytes: [0, 0],
+            seen: &[Seen::Removal, Seen::OneOfTwo],
+            ..BASIC
+        },
+        Configuration {
+            name: "neighbours",
+            about: "two proxies in a row leave at once: the segments overlap",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            hosts: 4,
+            requests: NEIGHBOURS,
+            bytes: [0, 0],
+            seen: &[Seen::Removal, Seen::OneOfTwo],
+            ..BASIC
+        },
+        Configuration {
+            name: "neighbours-crash",
+            about: "the same, and a daemon dies",
+            faults: Faults {
+                duplicates: 1,
+                crashes: 1,
+                ..NONE
+            },
+            hosts: 4,
+            requests: NEIGHBOURS,
+            bytes: [0, 0],
+            prompt: true,
+            seen: &[Seen::Removal, Seen::OneOfTwo, Seen::GoneOn],
+            ..BASIC
+        },
+        Configuration {
+            name: "streams",
+            about: "bytes both ways; packets lost, and sent again across the cutoff",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..NONE
+            },
+            bytes: [2, 1],
+            prompt: true,
+            seen: &[Seen::Removal, Seen::OldDataAfterCut],
+            ..BASIC
+        },
+        Configuration {
+            name: "streams-back",
+            about: "the same, more in reverse",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..NONE
+            },
+            bytes: [1, 2],
+            prompt: true,
+            seen: &[Seen::Removal, Seen::OldDataAfterCut],
+            ..BASIC
+        },
+        Configuration {
+            name: "streams-crash",
+            about: "bytes both ways while a daemon dies and a packet is lost",
+            faults: Faults {
+                packets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            bytes: [1, 1],
+            prompt: true,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
+            ..BASIC
+        },
+        Configuration {
+            name: "half-close",
+            about: "the client closes when it has sent all; the server goes on",
+            faults: Faults { packets: 1, ..NONE },
+            bytes: [1, 1],
+            closes: [true, false],
+            prompt: true,
+            ..BASIC
+        },
+        Configuration {
+            name: "closing",
+            about: "both ends close, at once or one after the other",
+            faults: Faults { losses: 1, ..NONE },
+            bytes: [0, 0],
+            closes: [true, true],
+            prompt: true,
+            acks_at_once: true,
+            seen: &[Seen::Removal, Seen::ClosedInTwoPaths],
+            ..BASIC
+        },
+        Configuration {
+            name: "closing-crash",
+            about: "the same, and a daemon dies",
+            faults: Faults { crashes: 1, ..NONE },
+            bytes: [0, 0],
+            closes: [true, true],
+            prompt: true,
+            acks_at_once: true,
+            seen: &[Seen::Removal, Seen::ClosedInTwoPaths],
+            ..BASIC
+        },
+        Configuration {
+            name: "resets",
+            about: "an end resets the session",
+            faults: Faults { resets: 1, ..NONE },
+            bytes: [1, 0],
+            prompt: true,
+            acks_at_once: true,
+            seen: &[Seen::Removal, Seen::ResetInTwoPaths],
+            ..BASIC
+        },
+    ]
+}
+
+/// Bugs put in on purpose, each where it shows.
+pub fn seeded() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "last-ack",
+            about: "the last control message is said once",
+            faults: Faults { losses: 1, ..NONE },
+            seed: Some(Seed::LastAckOnce),
+            ..BASIC
+        },
+        Configuration {
+            name: "lost-cancel",
+            about: "a cancel is said once, and nobody asks",
+            faults: Faults {
+                losses: 1,
+                refusals: 1,
+                ..NONE
+            },
+            seed: Some(Seed::CancelOnce),
+            ..BASIC
+        },
+        Configuration {
+            name: "late-timeout",
+            about: "a time-out of before the cut is acted on after it",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::LateTimeout),
+            ..BASIC
+        },
+        Configuration {
+            name: "doubled-set-up",
+            about: "a message that comes twice is carried out twice",
+            faults: Faults {
+                duplicates: 1,
+                ..NONE
+            },
+            seed: Some(Seed::DoubledSetUp),
+            bytes: [1, 1],
+            ..BASIC
+        },
+        Configuration {
+            name: "stale-names",
+            about: "after a cancel the next change is taken for the old one",
+            faults: Faults { cancels: 1, ..NONE },
+            seed: Some(Seed::StaleNames),
+            requests: TWICE,
+            ..BASIC
+        },
+        Configuration {
+            name: "right-first",
+            about: "the right anchor switches before the left one has",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seed: Some(Seed::RightFirst),
+            ..BASIC
+        },
+    ]
+}

@@ -1,0 +1,393 @@
+//! One host: the machine that ships, and what the engine does for it.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+use dysco_common::State;
+use dysco_daemon::protocol::{
+    ChangeId, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role, Subsession, Time,
+};
+
+use crate::place::{self, Side};
+use crate::plane::{Entry, Notice};
+use crate::socket::Socket;
+
+mod commands;
+
+/// The clock stands still: time passes where a timer is fired.
+pub const NOW: Time = Time::ZERO;
+
+/// What the engine remembers of a change, and loses with its process.
+#[derive(Clone, Hash, Debug, Default)]
+pub struct Held {
+    /// The session's entry, by its side.
+    slot: Option<Side>,
+    own: Option<Subsession>,
+    new: Option<Subsession>,
+    draining: bool,
+}
+
+impl Held {
+    /// It still keeps a session or a port from others.
+    pub fn holds(&self) -> bool {
+        self.slot.is_some() || self.new.is_some()
+    }
+}
+
+/// How a change ended for one role here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ending {
+    /// Which.
+    pub change: ChangeId,
+    /// In which part.
+    pub role: Role,
+    /// The middlebox is out.
+    pub removed: bool,
+}
+
+/// What no host may ever do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wrong {
+    /// Two changes held one session.
+    LockedTwice,
+    /// A second path without a record of it.
+    PreparedUnrecorded,
+    /// Back to the old path when the new one was in use.
+    TakenBackAfterCut,
+    /// The old path given up before all of it was acknowledged.
+    CompletedUndrained,
+    /// A host that kept the rules was taken for one that broke them.
+    TakenForIntruder,
+    /// A record that its successor cannot read.
+    UnreadableRecord,
+}
+
+/// What goes wrong in the middle of one input.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Twist {
+    /// Nothing.
+    Plain,
+    /// The daemon dies before the step of this number.
+    Dies(u8),
+    /// The command that is the step of this number fails.
+    Fails(u8),
+}
+
+/// A host.
+#[derive(Clone)]
+pub struct Host {
+    /// Its place in the chain.
+    pub place: usize,
+    /// The protocol, while the daemon lives.
+    pub machine: Option<Machine>,
+    /// How often the daemon was started.
+    pub life: u8,
+    /// Entries of the sessions to the left and to the right.
+    pub entries: [Option<Entry>; 2],
+    /// The sockets of them.
+    pub sockets: [Socket; 2],
+    /// Records on disk.
+    pub records: BTreeMap<ChangeId, Vec<u8>>,
+    /// What the engine will tell the machine, in any order.
+    pub events: Vec<HostEvent>,
+    /// What was told to operators.
+    pub endings: Vec<Ending>,
+    /// Memory of the engine's.
+    pub held: BTreeMap<ChangeId, Held>,
+    /// Only for seeded bugs.
+    pub spoilt: crate::seed::Memory,
+    ids: fn(usize, u8) -> [u8; 8],
+}
+
+impl Hash for Host {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.life, &self.machine, &self.entries).hash(state);
+        (&self.sockets, &self.records, &self.held).hash(state);
+        (&self.events, &self.endings, &self.spoilt).hash(state);
+    }
+}
+
+/// What one input brought.
+#[derive(Default)]
+pub struct Outcome {
+    /// Messages to send.
+    pub letters: Vec<(HostId, Message)>,
+    /// Steps taken.
+    pub steps: u8,
+    /// The twist took effect.
+    pub twisted: bool,
+    /// A rule was broken.
+    pub wrong: Option<Wrong>,
+}
+
+impl Host {
+    /// A host of a chain of `count`, all sessions open.
+    pub fn new(place: usize, count: usize, ids: fn(usize, u8) -> [u8; 8]) -> Host {
+        let entry = |side: Side| {
+            let base = place::base(place, side, count)?;
+            Some(Entry::tracked(base.out, base.into))
+        };
+        let mut host = Host {
+            place,
+            machine: None,
+            life: 0,
+            entries: [entry(Side::Left), entry(Side::Right)],
+            sockets: Default::default(),
+            records: BTreeMap::new(),
+            events: Vec::new(),
+            endings: Vec::new(),
+            held: BTreeMap::new(),
+            spoilt: Default::default(),
+            ids,
+        };
+        host.machine = Some(host.fresh());
+        host
+    }
+
+    fn fresh(&self) -> Machine {
+        let prefix = (self.ids)(self.place, self.life);
+        let mut serial = 0u64;
+        let ids = move || {
+            serial += 1;
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&prefix);
+            // Sources that are not fresh begin with all ones.
+            if prefix != [0xff; 8] {
+                id[8..].copy_from_slice(&serial.to_be_bytes());
+            }
+            id
+        };
+        Machine::new(place::addresses(self.place).to_vec(), ids)
+    }
+
+    /// Nothing of it survives but what the kernel and the disk hold.
+    pub fn die(&mut self) {
+        self.machine = None;
+        self.held.clear();
+        self.events.clear();
+        self.spoilt = Default::default();
+    }
+
+    /// The daemon starts, as the engine's `adopt` has it.
+    pub fn start(&mut self, twist: Twist) -> Outcome {
+        self.life += 1;
+        let mut out = Outcome::default();
+        let mut machine = self.fresh();
+        for record in self.records.values() {
+            if machine.restore(NOW, record).is_err() {
+                out.wrong = Some(Wrong::UnreadableRecord);
+            }
+        }
+        let under_way: Vec<_> = machine
+            .changes()
+            .map(|c| (c.change, c.subsession))
+            .collect();
+        self.machine = Some(machine);
+        for (change, own) in under_way {
+            let slot = self.find(&own);
+            let held = self.held.entry(change).or_default();
+            held.slot = slot;
+            held.own = Some(own);
+            if slot.is_none() {
+                self.tell(HostEvent::SessionGone { subsession: own });
+            }
+        }
+        self.undo_unrecorded();
+        self.pump(twist, &mut out);
+        out
+    }
+
+    fn undo_unrecorded(&mut self) {
+        for side in Side::BOTH {
+            let recorded = self.held.values().any(|h| h.slot == Some(side));
+            let Some(entry) = self.entry_mut(side).filter(|_| !recorded) else {
+                continue;
+            };
+            match entry.state() {
+                State::Tracked => entry.s.clamp = 0,
+                State::TwoPaths if !entry.used() => entry.unprepare(),
+                _ => {}
+            }
+        }
+    }
+
+    /// The entry of a side, while the session is tracked.
+    pub fn entry(&self, side: Side) -> Option<&Entry> {
+        self.entries[side as usize].as_ref()
+    }
+
+    /// As [`Host::entry`], to be changed.
+    pub fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
+        self.entries[side as usize].as_mut()
+    }
+
+    fn find(&self, subsession: &Subsession) -> Option<Side> {
+        let side = place::side_of(self.place, subsession)?;
+        self.entry(side).map(|_| side)
+    }
+
+    fn slot_of(&self, change: ChangeId) -> Option<Side> {
+        let side = self.held.get(&change)?.slot?;
+        self.entry(side).map(|_| side)
+    }
+
+    fn tell(&mut self, event: HostEvent) {
+        if let Some(machine) = &mut self.machine {
+            machine.handle_event(NOW, event);
+        }
+    }
+
+    /// Gives the machine an input and carries out what it wants.
+    pub fn input(&mut self, twist: Twist, give: impl FnOnce(&mut Machine)) -> Outcome {
+        let mut out = Outcome::default();
+        if let Some(machine) = &mut self.machine {
+            give(machine);
+        }
+        self.pump(twist, &mut out);
+        out
+    }
+
+    /// The engine's loop: all commands, one message, and again.
+    pub fn pump(&mut self, twist: Twist, out: &mut Outcome) {
+        while let Some(machine) = &mut self.machine {
+            let command = machine.poll_command();
+            let letter = match command {
+                None => machine.poll_transmit(),
+                Some(_) => None,
+            };
+            if command.is_none() && letter.is_none() {
+                break;
+            }
+            if twist == Twist::Dies(out.steps) {
+                out.twisted = true;
+                self.die();
+                return;
+            }
+            let fails = twist == Twist::Fails(out.steps);
+            out.steps += 1;
+            if let Some(command) = command {
+                if fails && commands::can_fail(&command) {
+                    out.twisted = true;
+                    self.fail(command);
+                } else {
+                    self.execute(command, &mut out.wrong);
+                }
+            } else if let Some((to, message)) = letter {
+                out.letters.push((to, plain(message)));
+            }
+        }
+        self.take_reports(out);
+    }
+
+    fn take_reports(&mut self, out: &mut Outcome) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        while let Some(report) = machine.poll_report() {
+            match report {
+                Report::Progress {
+                    change,
+                    role,
+                    progress,
+                    ..
+                } if progress.is_end() => {
+                    let removed = progress == Progress::Removed;
+                    self.endings.push(Ending {
+                        change,
+                        role,
+                        removed,
+                    });
+                }
+                // A successor does not know who had a part in what.
+                Report::Violation { .. } if self.life == 0 => {
+                    out.wrong = Some(Wrong::TakenForIntruder);
+                }
+                Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
+            }
+        }
+    }
+
+    /// The programs tell user space; heard only while the daemon lives.
+    pub fn notice(&mut self, side: Side, notice: Notice) {
+        if self.machine.is_none() {
+            return;
+        }
+        let event = match notice {
+            Notice::Drained => self.drained(side),
+            Notice::Reset => self.gone(side),
+            // After the cut the acknowledgements of the FINs tell enough.
+            Notice::Closed => self
+                .entry(side)
+                .is_some_and(|e| e.state() == State::Tracked)
+                .then(|| self.gone(side))
+                .flatten(),
+        };
+        if let Some(event) = event
+            && !self.events.contains(&event)
+        {
+            self.events.push(event);
+        }
+    }
+
+    fn drained(&mut self, side: Side) -> Option<HostEvent> {
+        let draining = |h: &Held| h.draining && h.slot == Some(side);
+        let (change, held) = self.held.iter_mut().find(|(_, h)| draining(h))?;
+        held.draining = false;
+        Some(HostEvent::Drained { change: *change })
+    }
+
+    fn gone(&self, side: Side) -> Option<HostEvent> {
+        let subsession = place::subsession(self.place, side);
+        Some(HostEvent::SessionGone { subsession })
+    }
+
+    /// May the entry be collected? Its session is over, by all that was seen,
+    /// and, if it was changed, its socket is gone as well.
+    pub fn collectable(&self, side: Side, finished: bool) -> bool {
+        let Some(entry) = self.entry(side) else {
+            return false;
+        };
+        let life = &entry.s.life;
+        let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
+        match entry.state() {
+            State::Tracked | State::Closed => over,
+            State::TwoPaths | State::NewPath => over && finished,
+            // They go two MSL later, which nobody sees.
+            State::Tombstone | State::Opening | State::Free => false,
+        }
+    }
+
+    /// The collector forgets an entry, and tells the change that still had it.
+    pub fn collect(&mut self, side: Side, twist: Twist) -> Outcome {
+        self.entries[side as usize] = None;
+        let held = self.held.values().find(|h| h.slot == Some(side));
+        let own = held.and_then(|h| h.own);
+        self.input(twist, |machine| {
+            if let Some(subsession) = own {
+                machine.handle_event(NOW, HostEvent::SessionGone { subsession });
+            }
+        })
+    }
+
+    /// Does nothing wait here for anything?
+    pub fn quiet(&self) -> bool {
+        let machine = self.machine.as_ref();
+        machine.is_some_and(|m| m.waits().next().is_none()) && self.events.is_empty()
+    }
+}
+
+/// No decision depends on a reason's words: without them there are fewer states.
+fn plain(mut message: Message) -> Message {
+    let words = match &mut message {
+        Message::Asked {
+            result: Err(reason),
+            ..
+        }
+        | Message::NackLock { reason, .. }
+        | Message::SetUpNack { reason, .. }
+        | Message::Cancel { reason, .. } => reason,
+        _ => return message,
+    };
+    *words = Reason::Cancelled;
+    message
+}

@@ -1,0 +1,316 @@
+//! The machine's commands, carried out as the engine does it. What takes the
+//! kernel or the proxy some time answers by an event that comes later.
+
+use dysco_common::session::offer;
+use dysco_common::{Offer, State};
+use dysco_daemon::protocol::{
+    ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
+};
+
+use super::{Host, Wrong};
+use crate::place::{self, Side};
+
+/// What the old path may announce from the lock on. Windows are not modelled,
+/// but that the bound is lifted is.
+const CLAMP: u32 = 64 * 1024;
+
+/// Can this command fail on a sound host?
+pub(super) fn can_fail(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Measure { .. }
+            | Command::Lock { .. }
+            | Command::Reserve { .. }
+            | Command::Prepare { .. }
+            | Command::Persist { .. }
+            | Command::Close { .. }
+    )
+}
+
+impl Host {
+    /// It fails.
+    pub(super) fn fail(&mut self, command: Command) {
+        let change = command.change();
+        let reason = Reason::Cancelled;
+        match command {
+            Command::Measure { .. } => self.later(HostEvent::Measured {
+                change,
+                result: Err(reason),
+            }),
+            Command::Lock { .. } => self.tell(HostEvent::Locked {
+                change,
+                result: Err(reason),
+            }),
+            Command::Reserve { .. } => self.later(HostEvent::Reserved {
+                change,
+                result: Err(reason),
+            }),
+            Command::Prepare { own, new, .. } => {
+                self.hold_for_path(change, &own, new);
+                self.later(HostEvent::Prepared {
+                    change,
+                    result: Err(reason),
+                });
+            }
+            Command::Persist { .. } => {
+                let error = String::new();
+                self.tell(HostEvent::PersistFailed { change, error });
+            }
+            Command::Close { .. } => self.later(HostEvent::Closed {
+                change,
+                result: Err(reason),
+            }),
+            _ => {}
+        }
+    }
+
+    fn later(&mut self, event: HostEvent) {
+        self.events.push(event);
+    }
+
+    /// It is carried out.
+    pub(super) fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
+        let change = command.change();
+        match command {
+            Command::Measure { subsession, .. } => {
+                let result = self.measure(&subsession);
+                self.later(HostEvent::Measured { change, result });
+            }
+            Command::Lock { subsession, .. } => {
+                let result = self.lock(change, &subsession, wrong);
+                self.tell(HostEvent::Locked { change, result });
+            }
+            Command::Unlock { .. } => {
+                self.unclamp(change);
+                self.held.remove(&change);
+            }
+            Command::Reserve {
+                subsession_a,
+                subsession_b,
+                ..
+            } => {
+                let new = place::new_path(&subsession_a, &subsession_b);
+                self.held.entry(change).or_default().new = Some(new);
+                self.later(HostEvent::Reserved {
+                    change,
+                    result: Ok(new),
+                });
+            }
+            Command::Release { .. } => {
+                if let Some(held) = self.held.get_mut(&change) {
+                    held.new = None;
+                }
+            }
+            Command::Prepare {
+                own,
+                new,
+                translation,
+                ..
+            } => {
+                if !self.records.contains_key(&change) {
+                    *wrong = Some(Wrong::PreparedUnrecorded);
+                }
+                self.hold_for_path(change, &own, new);
+                self.spoilt.prepared = Some((change, new, translation));
+                let result = self.prepare(change, new, translation);
+                self.later(HostEvent::Prepared { change, result });
+            }
+            Command::Unprepare { .. } => self.unprepare(change, wrong),
+            Command::Cut { .. } => match self.slot_of(change) {
+                Some(side) => {
+                    if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut()) {
+                        self.tell(HostEvent::CutDone { change, cutoff });
+                    }
+                }
+                None => self.tell_gone(change),
+            },
+            Command::SetCutIn { cutoff, .. } => self.set_cut_in(change, cutoff),
+            Command::Complete { .. } => self.complete(change, wrong),
+            Command::Close {
+                subsession_a,
+                subsession_b,
+                ..
+            } => {
+                for sub in [subsession_a, subsession_b] {
+                    self.entomb(&sub);
+                }
+                let result = Ok(());
+                self.later(HostEvent::Closed { change, result });
+            }
+            Command::Persist { record, .. } => {
+                self.records.insert(change, record);
+            }
+            Command::Erase { .. } => {
+                self.records.remove(&change);
+                self.held.remove(&change);
+            }
+        }
+    }
+
+    fn measure(&self, which: &Subsession) -> Result<Measurement, Reason> {
+        let (a, b) = (
+            place::subsession(self.place, Side::Left),
+            place::subsession(self.place, Side::Right),
+        );
+        let relays = !self.sockets.iter().any(|s| s.dead);
+        if (*which != a && *which != b) || !relays {
+            return Err(Reason::NotTracked(*which));
+        }
+        Ok(Measurement {
+            delta_forward: place::DELTA_FORWARD,
+            delta_reverse: place::DELTA_REVERSE,
+            a: self.facts(Side::Left)?,
+            b: self.facts(Side::Right)?,
+            clock_a: 5000,
+            clock_b: 9000,
+            subsession_a: a,
+            subsession_b: b,
+        })
+    }
+
+    fn facts(&self, side: Side) -> Result<Facts, Reason> {
+        let subsession = place::subsession(self.place, side);
+        let entry = self.entry(side).ok_or(Reason::NotTracked(subsession))?;
+        let life = &entry.s.life;
+        let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
+        if entry.state() != State::Tracked || over {
+            return Err(Reason::Closing);
+        }
+        let (local, remote) = place::isns(self.place, side);
+        Ok(Facts {
+            local: offer_of(local),
+            remote: offer_of(remote),
+            tsval_out: 100,
+            fin_out: life.fin_out != 0,
+            fin_in: life.fin_in != 0,
+            reset: false,
+        })
+    }
+
+    fn lock(
+        &mut self,
+        change: ChangeId,
+        subsession: &Subsession,
+        wrong: &mut Option<Wrong>,
+    ) -> Result<Facts, Reason> {
+        let side = self
+            .find(subsession)
+            .ok_or(Reason::NotTracked(*subsession))?;
+        let facts = self.facts(side)?;
+        let others = self.held.iter();
+        if others
+            .filter(|(c, _)| **c != change)
+            .any(|(_, h)| h.slot == Some(side))
+        {
+            *wrong = Some(Wrong::LockedTwice);
+        }
+        let held = self.held.entry(change).or_default();
+        held.slot = Some(side);
+        held.own = Some(*subsession);
+        if let Some(entry) = self.entry_mut(side) {
+            entry.s.clamp = CLAMP;
+        }
+        Ok(facts)
+    }
+
+    fn unclamp(&mut self, change: ChangeId) {
+        if let Some(side) = self.slot_of(change)
+            && let Some(entry) = self.entry_mut(side)
+        {
+            entry.s.clamp = 0;
+        }
+    }
+
+    fn hold_for_path(&mut self, change: ChangeId, own: &Subsession, new: Subsession) {
+        let slot = self.find(own);
+        let held = self.held.entry(change).or_default();
+        held.new = Some(new);
+        held.slot = held.slot.or(slot);
+    }
+
+    fn prepare(
+        &mut self,
+        change: ChangeId,
+        new: Subsession,
+        translation: dysco_common::Translation,
+    ) -> Result<(), Reason> {
+        let side = self.slot_of(change).ok_or(Reason::Closing)?;
+        let entry = self.entry_mut(side).ok_or(Reason::Closing)?;
+        match entry.state() {
+            State::TwoPaths | State::NewPath => Ok(()),
+            State::Tracked if entry.s.life.reset != 0 => Err(Reason::Closing),
+            State::Tracked => {
+                entry.prepare(new, translation);
+                Ok(())
+            }
+            _ => Err(Reason::Closing),
+        }
+    }
+
+    fn unprepare(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
+        let Some(side) = self.slot_of(change) else {
+            return;
+        };
+        let Some(entry) = self.entry_mut(side) else {
+            return;
+        };
+        if entry.state() == State::TwoPaths {
+            if entry.used() {
+                *wrong = Some(Wrong::TakenBackAfterCut);
+            }
+            entry.unprepare();
+        }
+    }
+
+    fn set_cut_in(&mut self, change: ChangeId, cutoff: u32) {
+        let Some(side) = self.slot_of(change) else {
+            return self.tell_gone(change);
+        };
+        let drained = self.entry_mut(side).map(|e| e.set_cut_in(cutoff));
+        if drained == Some(true) {
+            self.tell(HostEvent::Drained { change });
+        } else if let Some(held) = self.held.get_mut(&change) {
+            held.draining = true;
+        }
+    }
+
+    fn complete(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
+        let Some(side) = self.slot_of(change) else {
+            return;
+        };
+        let Some(entry) = self.entry_mut(side) else {
+            return;
+        };
+        let two = entry.state() == State::TwoPaths;
+        if two && entry.s.two.drained == 0 && entry.s.life.reset == 0 {
+            *wrong = Some(Wrong::CompletedUndrained);
+        }
+        entry.complete();
+        entry.s.clamp = 0;
+    }
+
+    fn entomb(&mut self, sub: &Subsession) {
+        if let Some(side) = place::side_of(self.place, sub) {
+            self.sockets[side as usize].dead = true;
+            if let Some(entry) = self.entry_mut(side) {
+                entry.s.state = State::Tombstone as u32;
+                entry.path = None;
+            }
+        }
+    }
+
+    fn tell_gone(&mut self, change: ChangeId) {
+        if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
+            self.tell(HostEvent::SessionGone { subsession });
+        }
+    }
+}
+
+fn offer_of(isn: u32) -> Offer {
+    Offer {
+        isn,
+        mss: 1460,
+        wscale: 0,
+        flags: offer::SEEN | offer::WSCALE | offer::SACK | offer::TIMESTAMPS,
+    }
+}

@@ -1,0 +1,13 @@
+//! Model check of the session protocol: the machine that `dyscod` runs, on
+//! hosts whose data plane is abstract, explored by stateright. See the README.
+
+pub mod calm;
+pub mod config;
+pub mod host;
+pub mod model;
+pub mod place;
+pub mod plane;
+pub mod report;
+pub mod seed;
+pub mod socket;
+pub mod world;

@@ -1,0 +1,344 @@
+//! The data plane of one session on one host: what the TC programs do with a
+//! packet, as far as numbers go. The decisions are the shipped ones, of
+//! `dysco_common::two_paths`; here is only what the programs do around them.
+//! Windows never close in this model.
+
+use std::hash::{Hash, Hasher};
+
+use dysco_common::seq::{after, before, max};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
+use dysco_common::two_paths::{self, OldIncoming};
+use dysco_common::{FlowKey, Path, Session, State, Translation};
+use dysco_daemon::protocol::Subsession;
+
+/// A segment on its way, and what it really carries: the units of the stream
+/// from `first` on, whatever its numbers claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// Its header.
+    pub seg: Segment,
+    /// Index of its first unit.
+    pub first: u8,
+}
+
+/// What the programs tell user space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Both FINs have passed.
+    Closed,
+    /// A reset has.
+    Reset,
+    /// The local end has acknowledged all of the old path.
+    Drained,
+}
+
+/// A session's entry, and the new subsession that it is prepared for.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The entry as the programs have it.
+    pub s: Session,
+    /// The new path, from two paths on.
+    pub path: Option<Subsession>,
+}
+
+impl Entry {
+    /// A session that is open: `local` and `remote` are what comes next in the
+    /// spaces of this end and of the other.
+    pub fn tracked(local: u32, remote: u32) -> Entry {
+        let s = Session {
+            state: State::Tracked as u32,
+            snd_max: local,
+            snd_ack: remote,
+            rcv_max: remote,
+            rcv_ack: local,
+            ..Session::default()
+        };
+        Entry { s, path: None }
+    }
+
+    /// The state that it is in.
+    pub fn state(&self) -> State {
+        State::from_word(self.s.state).unwrap_or(State::Free)
+    }
+
+    /// Something of the new path has been used.
+    pub fn used(&self) -> bool {
+        self.s.two.cut_armed | self.s.two.cut_set | self.s.two.new_heard != 0
+    }
+
+    /// `Agent::prepare`.
+    pub fn prepare(&mut self, new: Subsession, translation: Translation) {
+        self.s.translation = translation;
+        self.s.two = Default::default();
+        self.s.state = State::TwoPaths as u32;
+        self.path = Some(new);
+    }
+
+    /// `Agent::unprepare`.
+    pub fn unprepare(&mut self) {
+        self.s.state = State::Tracked as u32;
+        self.s.clamp = 0;
+        self.forget_two();
+        self.path = None;
+    }
+
+    /// `Agent::cut`.
+    pub fn cut(&mut self) -> u32 {
+        self.s.two.cut_armed = 1;
+        if self.s.two.cut_set == 0 {
+            self.s.cut_out = self.s.snd_max;
+            self.s.two.cut_set = 1;
+        }
+        self.s.cut_out
+    }
+
+    /// `Agent::set_cut_in`.
+    pub fn set_cut_in(&mut self, cutoff: u32) -> bool {
+        self.s.cut_in = cutoff;
+        self.s.two.cut_in_set = 1;
+        if !before(self.s.snd_ack, cutoff) {
+            self.s.two.drained = 1;
+        }
+        self.s.two.drained != 0
+    }
+
+    /// `Agent::complete`.
+    pub fn complete(&mut self) {
+        self.s.state = State::NewPath as u32;
+        self.forget_two();
+    }
+
+    /// Outside two paths no program looks at these: equal states look equal.
+    fn forget_two(&mut self) {
+        let s = &mut self.s;
+        s.two = Default::default();
+        (s.cut_out, s.cut_in, s.edge, s.far_ack) = (0, 0, 0, 0);
+        (s.new_low, s.old_ack, s.new_ack) = (0, 0, 0);
+    }
+
+    /// The local end sends. Calls `send` for each packet and its path.
+    pub fn egress(
+        &mut self,
+        packet: Packet,
+        tell: &mut Vec<Notice>,
+        send: &mut impl FnMut(Path, Packet),
+    ) {
+        match self.state() {
+            State::Tracked | State::Opening => {
+                self.track_out(&packet.seg, tell);
+                send(Path::Old, packet);
+            }
+            State::TwoPaths => self.egress_two_paths(packet, tell, send),
+            State::NewPath => {
+                self.track_out(&packet.seg, tell);
+                send(Path::New, self.translated(packet));
+            }
+            State::Tombstone => {}
+            State::Free | State::Closed => send(Path::Old, packet),
+        }
+    }
+
+    fn egress_two_paths(
+        &mut self,
+        packet: Packet,
+        tell: &mut Vec<Notice>,
+        send: &mut impl FnMut(Path, Packet),
+    ) {
+        if self.s.two.cut_armed | self.s.two.new_heard != 0 && self.s.two.cut_set == 0 {
+            self.s.cut_out = self.s.snd_max;
+            self.s.two.cut_set = 1;
+        }
+        let seg = packet.seg;
+        self.track_out(&seg, tell);
+        if two_paths::drains(&self.s, &seg) {
+            self.s.two.drained = 1;
+            tell.push(Notice::Drained);
+        }
+        let out = two_paths::outgoing(&self.s, &seg);
+        if let Some(copy) = out.copy {
+            let header = Segment {
+                seq: copy.seq,
+                ack: copy.ack,
+                flags: copy.flags,
+                len: 0,
+                ..seg
+            };
+            if copy.flags & ACK != 0 {
+                self.remember_ack(copy.path, copy.ack);
+            }
+            let first = packet.first;
+            self.send_on(copy.path, Packet { seg: header, first }, send);
+        }
+        if seg.has(ACK) {
+            self.remember_ack(out.path, out.ack);
+        }
+        let seg = Segment {
+            seq: out.seq,
+            ack: out.ack,
+            ..seg
+        };
+        self.send_on(out.path, Packet { seg, ..packet }, send);
+    }
+
+    fn send_on(&self, path: Path, packet: Packet, send: &mut impl FnMut(Path, Packet)) {
+        match path {
+            Path::Old => send(path, packet),
+            Path::New => send(path, self.translated(packet)),
+        }
+    }
+
+    fn translated(&self, packet: Packet) -> Packet {
+        let edit = self
+            .s
+            .translation
+            .outgoing(&packet.seg, &FlowKey::default());
+        edited(packet, &edit)
+    }
+
+    fn track_out(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
+        self.s.snd_max = max(self.s.snd_max, seg.end());
+        if seg.has(ACK) {
+            self.s.snd_ack = max(self.s.snd_ack, seg.ack);
+        }
+        if seg.has(RST) {
+            self.s.life.reset = 1;
+            tell.push(Notice::Reset);
+        } else if seg.has(FIN) {
+            self.s.life.fin_out = 1;
+        }
+        self.told(tell);
+    }
+
+    fn told(&mut self, tell: &mut Vec<Notice>) {
+        if self.s.life.fin_out & self.s.life.fin_in != 0 && self.s.life.told == 0 {
+            self.s.life.told = 1;
+            tell.push(Notice::Closed);
+        }
+    }
+
+    fn track_in(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
+        self.s.rcv_max = max(self.s.rcv_max, seg.end());
+        if seg.has(ACK) && after(seg.ack, self.s.rcv_ack) && !after(seg.ack, self.s.snd_max) {
+            self.s.rcv_ack = seg.ack;
+        }
+        self.ends(seg, tell);
+    }
+
+    fn ends(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
+        if seg.has(RST) {
+            self.s.life.reset = 1;
+            tell.push(Notice::Reset);
+        } else if seg.has(FIN) {
+            self.s.life.fin_in = 1;
+        }
+    }
+
+    fn remember_ack(&mut self, path: Path, ack: u32) {
+        let (set, held) = match path {
+            Path::Old => (&mut self.s.two.old_ack_set, &mut self.s.old_ack),
+            Path::New => (&mut self.s.two.new_ack_set, &mut self.s.new_ack),
+        };
+        *held = if *set != 0 { max(*held, ack) } else { ack };
+        *set = 1;
+    }
+
+    /// A packet arrives on the session's own five-tuple: what the local end gets.
+    pub fn ingress_old(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+        match self.state() {
+            State::Tracked | State::Opening => {
+                self.track_in(&packet.seg, tell);
+                if self.s.clamp > 0 {
+                    self.deliver_old(packet)
+                } else {
+                    Some(packet)
+                }
+            }
+            State::TwoPaths => {
+                if !two_paths::proxy_ends(&self.s, &packet.seg) {
+                    self.track_in(&packet.seg, tell);
+                }
+                self.deliver_old(packet)
+            }
+            State::NewPath | State::Tombstone => None,
+            State::Free | State::Closed => Some(packet),
+        }
+    }
+
+    fn deliver_old(&self, packet: Packet) -> Option<Packet> {
+        match two_paths::old_incoming(&self.s, &packet.seg, 0) {
+            OldIncoming::Deliver { ack, window, flags } => {
+                let seg = Segment {
+                    ack,
+                    window,
+                    flags,
+                    ..packet.seg
+                };
+                Some(Packet { seg, ..packet })
+            }
+            OldIncoming::Drop | OldIncoming::Withhold => None,
+        }
+    }
+
+    /// A packet arrives on the new path: what the local end gets.
+    pub fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+        let two = match self.state() {
+            State::TwoPaths => true,
+            State::NewPath => false,
+            _ => return None,
+        };
+        let edit = self
+            .s
+            .translation
+            .incoming(&packet.seg, &FlowKey::default());
+        let mut packet = edited(packet, &edit);
+        self.ends(&packet.seg, tell);
+        if !two {
+            return Some(packet);
+        }
+        let seg = packet.seg;
+        let judged = two_paths::new_incoming(&self.s, &seg, 0);
+        let s = &mut self.s;
+        s.two.new_heard = 1;
+        if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
+            s.new_low = seg.seq;
+            s.two.new_data = 1;
+        }
+        if seg.has(ACK) && !seg.has(RST) {
+            s.edge = judged.edge;
+            s.far_ack = judged.far_ack;
+            s.two.edge_set = 1;
+        }
+        packet.seg.ack = judged.ack;
+        packet.seg.window = judged.window;
+        judged.deliver.then_some(packet)
+    }
+}
+
+fn edited(packet: Packet, edit: &Edit) -> Packet {
+    let seg = Segment {
+        seq: edit.seq,
+        ack: edit.ack,
+        window: edit.window,
+        flags: edit.flags,
+        ..packet.seg
+    };
+    Packet { seg, ..packet }
+}
+
+/// What later behaviour depends on.
+impl Hash for Entry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Session { life, two, .. } = &self.s;
+        let s = &self.s;
+        (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
+        (s.snd_max, s.snd_ack, s.clamp).hash(state);
+        if self.state() != State::NewPath {
+            (s.rcv_max, s.rcv_ack).hash(state);
+        }
+        let (cut, heard) = ((two.cut_armed, two.cut_set), (two.new_heard, two.edge_set));
+        (cut, heard, two.cut_in_set, two.drained, two.new_data).hash(state);
+        (two.old_ack_set, two.new_ack_set, s.cut_out, s.cut_in).hash(state);
+        (s.edge, s.far_ack, s.new_low, s.old_ack, s.new_ack).hash(state);
+        self.path.hash(state);
+    }
+}

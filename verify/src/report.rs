@@ -1,0 +1,155 @@
+//! Explorations run, and what is said of them.
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+
+use crate::calm;
+use crate::config::Configuration;
+use crate::model::{Action, Exploration, tell};
+use crate::world::World;
+
+/// A property of a configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    /// In words.
+    pub property: &'static str,
+    /// `always` or `sometimes`.
+    pub kind: &'static str,
+    /// It does.
+    pub holds: bool,
+    /// How it comes about that an `always` does not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+}
+
+/// What came of one exploration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explored {
+    /// The configuration's name.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// Different states.
+    pub states: usize,
+    /// Steps between them.
+    pub steps: usize,
+    /// Steps of the longest way that was needed to reach a state.
+    pub depth: usize,
+    /// How long it took.
+    pub seconds: f64,
+    /// Each property.
+    pub properties: Vec<Checked>,
+}
+
+impl Explored {
+    /// Properties that do not hold.
+    pub fn violations(&self) -> impl Iterator<Item = &Checked> {
+        self.properties.iter().filter(|p| !p.holds)
+    }
+}
+
+/// Explores all states of a configuration, or up to the first violation.
+pub fn explore(config: Configuration) -> Explored {
+    let (name, about) = (config.name, config.about);
+    let begun = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let checker = Exploration::new(config)
+        .checker()
+        .threads(threads)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let mut found = checker.discoveries();
+    let model = checker.model();
+    let failed = model.properties();
+    let failed = failed
+        .iter()
+        .any(|p| p.expectation.discovery_is_failure() && found.contains_key(p.name));
+    let properties = model.properties().into_iter().map(|p| {
+        let discovery = found.remove(p.name);
+        match p.expectation {
+            Expectation::Sometimes => Checked {
+                property: p.name,
+                kind: "sometimes",
+                // An exploration that was broken off may not have got there.
+                holds: discovery.is_some() || failed,
+                steps: Vec::new(),
+            },
+            Expectation::Always | Expectation::Eventually => Checked {
+                property: p.name,
+                kind: "always",
+                holds: discovery.is_none(),
+                steps: discovery.map_or_else(Vec::new, |path| trace(model, path)),
+            },
+        }
+    });
+    let properties = properties.collect();
+    Explored {
+        name,
+        about,
+        states: checker.unique_state_count(),
+        steps: checker.state_count(),
+        depth: checker.max_depth(),
+        seconds: begun.elapsed().as_secs_f64(),
+        properties,
+    }
+}
+
+/// The steps to a violation, and how it goes on from there without faults.
+fn trace(model: &Exploration, path: Path<World, Action>) -> Vec<String> {
+    let mut steps = Vec::new();
+    for (world, action) in path.into_vec() {
+        steps.push(world.to_string());
+        match action {
+            Some(action) => steps.push(format!("-> {}", tell(&world, &action))),
+            None => {
+                steps.push(format!(
+                    "broken: {:?}, fate: {:?}",
+                    world.broken, world.fate
+                ));
+                let after = calm::explain(&model.config, &world);
+                steps.extend(after.into_iter().map(|line| format!("   {line}")));
+            }
+        }
+    }
+    steps
+}
+
+/// One exploration in a few lines.
+pub fn show(explored: &Explored) -> String {
+    let mut text = String::new();
+    let time = Duration::from_secs_f64(explored.seconds);
+    let _ = writeln!(
+        text,
+        "{:<18} {:>9} states, depth {:>2}, {:>6.1} s  {}",
+        explored.name,
+        explored.states,
+        explored.depth,
+        time.as_secs_f64(),
+        explored.about
+    );
+    let of = |kind: &'static str| explored.properties.iter().filter(move |p| p.kind == kind);
+    let held = of("always").filter(|p| p.holds).count();
+    let _ = writeln!(text, "  always: {held} of {} hold", of("always").count());
+    let seen: Vec<_> = of("sometimes")
+        .filter(|p| p.holds)
+        .map(|p| p.property)
+        .collect();
+    let _ = writeln!(text, "  seen: {}", seen.join("; "));
+    for p in explored.violations() {
+        let never = if p.kind == "always" {
+            "VIOLATED"
+        } else {
+            "NEVER SEEN"
+        };
+        let _ = writeln!(text, "  {never}: {}", p.property);
+        for step in &p.steps {
+            let _ = writeln!(text, "    {step}");
+        }
+    }
+    text
+}

@@ -1,0 +1,128 @@
+//! Bugs put in on purpose, to show that the check would find them. They sit
+//! around the machine, in what it hears and says: the machine has none of this.
+
+use std::hash::{Hash, Hasher};
+
+use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
+
+use crate::config::Configuration;
+use crate::host::{NOW, Twist};
+use crate::place::{self, Side};
+use crate::world::{Letter, World};
+
+/// A known bug of protocols like this one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Seed {
+    /// The last control message is said once: its loss strands who waits.
+    LastAckOnce,
+    /// So is a cancel, and nobody asks what became of the change.
+    CancelOnce,
+    /// A time-out that was due before the cut is acted on after it.
+    LateTimeout,
+    /// A set-up that comes twice is carried out twice.
+    DoubledSetUp,
+    /// After a cancel the next change is taken for the old one.
+    StaleNames,
+    /// The right anchor switches when it is set up, before the left one has.
+    RightFirst,
+}
+
+/// What a seeded bug keeps on a host.
+#[derive(Clone, Default)]
+pub struct Memory {
+    /// The last path prepared.
+    pub prepared: Option<(ChangeId, Subsession, dysco_common::Translation)>,
+    /// The left anchor as it was before its cut.
+    pub before: Option<Box<Machine>>,
+}
+
+impl Hash for Memory {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // What was prepared follows from the rest of the host.
+        self.before.hash(state);
+    }
+}
+
+/// Where identifiers begin.
+pub fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
+    match seed {
+        Some(Seed::StaleNames) => |_, _| [0xff; 8],
+        _ => |place, life| [place as u8, life, 0, 0, 0, 0, 0, 0],
+    }
+}
+
+/// Is what a timer repeats held back?
+pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
+    match seed {
+        Some(Seed::LastAckOnce) => matches!(message, Message::Done { .. }),
+        Some(Seed::CancelOnce) => matches!(message, Message::Cancel { .. }),
+        _ => false,
+    }
+}
+
+/// Is it never said at all?
+pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+    seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
+}
+
+/// Does the host hear this message at all? Also where a bug meddles with it.
+pub fn hears(seed: Option<Seed>, world: &mut World, letter: &Letter) -> bool {
+    let doubled =
+        seed == Some(Seed::DoubledSetUp) && matches!(letter.message, Message::SetUp { .. });
+    if doubled {
+        world.edit(letter.to, |host| {
+            let Some((change, new, translation)) = host.spoilt.prepared else {
+                return;
+            };
+            let known = host.machine.iter().flat_map(Machine::changes);
+            let side = Side::Left;
+            let known = known.filter(|c| c.change == change && c.role == Role::Right);
+            if known.count() > 0
+                && let Some(entry) = host.entry_mut(side)
+            {
+                entry.prepare(new, translation);
+            }
+        });
+    }
+    true
+}
+
+/// After each input of a host.
+pub fn after(config: &Configuration, world: &mut World, place: usize) {
+    let phase = |world: &World, role| {
+        let machine = world.host(place).machine.as_ref()?;
+        let change = machine.changes().find(|c| c.role == role)?;
+        Some((change.change, change.phase))
+    };
+    match config.seed {
+        Some(Seed::LateTimeout) => {
+            if let Some((_, Phase::SettingUp)) = phase(world, Role::Left) {
+                world.edit(place, |h| {
+                    h.spoilt.before = h.machine.clone().map(Box::new);
+                });
+            }
+        }
+        Some(Seed::RightFirst) => {
+            if let Some((change, Phase::SettingUp)) = phase(world, Role::Right) {
+                let entry = world.host(place).entry(Side::Left);
+                let cutoff = entry.map_or(0, |e| e.s.rcv_max);
+                let left = place::addresses(place.saturating_sub(2));
+                world.input(config, place, Twist::Plain, |m| {
+                    m.handle_message(NOW, &left, Message::Switched { change, cutoff });
+                });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The time-out of long ago.
+pub fn late(world: &mut World, place: usize) -> Option<Timer> {
+    let before = world.host(place).spoilt.before.clone()?;
+    let timer = before.waits().next()?.timer;
+    world.edit(place, |h| {
+        h.machine = Some(*before);
+        h.spoilt.before = None;
+    });
+    Some(timer)
+}

@@ -1,0 +1,136 @@
+//! One TCP socket: what it has sent, what was acknowledged to it, what it has
+//! got. A unit is a byte or the FIN; units are counted from the stream's start.
+
+use dysco_common::tcp::{ACK, FIN, RST, Segment};
+
+use crate::plane::Packet;
+
+/// Where the numbers of the two directions begin on one session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Base {
+    /// Number of the first unit that this end sends.
+    pub out: u32,
+    /// Number of the first unit that it gets.
+    pub into: u32,
+}
+
+/// Something that TCP must never see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Harm {
+    /// An acknowledgement of what this socket never sent.
+    AckOfUnsent,
+    /// A unit under another unit's number.
+    WrongBytes,
+}
+
+/// A socket's state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Socket {
+    /// First unit that is not acknowledged.
+    pub una: u8,
+    /// First unit that was never sent.
+    pub nxt: u8,
+    /// First unit that has not arrived.
+    pub rcv: u8,
+    /// Units that arrived beyond a hole, as bits.
+    beyond: u16,
+    /// Something arrived that is not acknowledged.
+    pub owes: bool,
+    /// Closed without a word, or reset.
+    pub dead: bool,
+    /// By a reset.
+    pub reset: bool,
+}
+
+/// What a socket sends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Say {
+    /// The next unit.
+    New,
+    /// The first unit that is not acknowledged, again.
+    Again,
+    /// All that is not acknowledged, again, in one segment.
+    AllAgain,
+    /// An acknowledgement.
+    Ack,
+    /// A reset.
+    Reset,
+}
+
+impl Socket {
+    /// The segment, if there is reason for it. `available`: units that the
+    /// socket has been given to send; `bytes`: how many of the stream's units
+    /// are bytes, the next one being the FIN.
+    pub fn say(&mut self, what: Say, base: &Base, available: u8, bytes: u8) -> Option<Packet> {
+        if self.dead {
+            return None;
+        }
+        let (first, end) = match what {
+            Say::New if self.nxt < available => {
+                self.nxt += 1;
+                (self.nxt - 1, self.nxt)
+            }
+            Say::Again if self.una < self.nxt => (self.una, self.una + 1),
+            Say::AllAgain if self.una + 1 < self.nxt => (self.una, self.nxt),
+            Say::Ack if self.owes => (self.nxt, self.nxt),
+            Say::Reset => {
+                self.dead = true;
+                self.reset = true;
+                (self.nxt, self.nxt)
+            }
+            _ => return None,
+        };
+        self.owes = false;
+        let fin = end > bytes && first < end;
+        let reset = what == Say::Reset;
+        let seg = Segment {
+            seq: base.out.wrapping_add(u32::from(first)),
+            ack: base.into.wrapping_add(u32::from(self.rcv)),
+            len: u32::from(end - first) - u32::from(fin),
+            window: 1000,
+            flags: ACK | if fin { FIN } else { 0 } | if reset { RST } else { 0 },
+        };
+        Some(Packet { seg, first })
+    }
+
+    /// A segment has passed the data plane.
+    pub fn hear(&mut self, packet: &Packet, base: &Base) -> Result<(), Harm> {
+        if self.dead {
+            return Ok(());
+        }
+        let Packet { seg, first } = packet;
+        if seg.has(RST) {
+            self.dead = true;
+            self.reset = true;
+            return Ok(());
+        }
+        let acked = seg.ack.wrapping_sub(base.out) as i32;
+        if acked > i32::from(self.nxt) {
+            return Err(Harm::AckOfUnsent);
+        }
+        self.una = self.una.max(acked.max(0) as u8);
+        if seg.span() == 0 {
+            return Ok(());
+        }
+        let claimed = seg.seq.wrapping_sub(base.into) as i32;
+        if claimed != i32::from(*first) {
+            return Err(Harm::WrongBytes);
+        }
+        self.owes = true;
+        for unit in *first..*first + seg.span() as u8 {
+            if unit >= self.rcv {
+                self.beyond |= 1 << unit;
+            }
+        }
+        while self.beyond & (1 << self.rcv) != 0 {
+            self.beyond &= !(1 << self.rcv);
+            self.rcv += 1;
+        }
+        Ok(())
+    }
+
+    /// Both directions are over and acknowledged: the kernel forgets it.
+    pub fn finished(&self, out: u8, into: u8) -> bool {
+        self.dead || (self.una == out && self.rcv == into)
+    }
+}

@@ -1,0 +1,491 @@
+//! A state of the model: hosts, what is on its way between them, and which
+//! faults may still come.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use dysco_common::Path;
+use dysco_daemon::protocol::{Machine, Message, Subsession, Timer};
+use rustc_hash::FxHasher;
+
+use crate::calm::Fate;
+use crate::config::Configuration;
+use crate::host::{Host, NOW, Outcome, Twist, Wrong};
+use crate::place::{self, Side};
+use crate::plane::{Notice, Packet};
+use crate::seed;
+use crate::socket::{Harm, Say};
+
+/// How many faults of each kind may still come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Faults {
+    /// Messages lost.
+    pub losses: u8,
+    /// Messages delivered that come once more.
+    pub duplicates: u8,
+    /// Time-outs while an answer is on its way.
+    pub late: u8,
+    /// Daemons that die, at any step.
+    pub crashes: u8,
+    /// Commands that fail.
+    pub refusals: u8,
+    /// Cancels by an operator.
+    pub cancels: u8,
+    /// Packets lost.
+    pub packets: u8,
+    /// Segments sent again though they may be on their way.
+    pub again: u8,
+    /// Resets by the applications.
+    pub resets: u8,
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    /// From this host.
+    pub from: usize,
+    /// To this one.
+    pub to: usize,
+    /// What it says.
+    pub message: Message,
+    /// Names all of that.
+    digest: u64,
+}
+
+/// Which rule a state breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Broken {
+    /// By a host.
+    Host(Wrong),
+    /// By what a socket got to see.
+    Tcp(Harm),
+    /// Two segments that share a session are locked at once.
+    Overlap,
+}
+
+/// A host with the name of its state.
+#[derive(Clone)]
+pub struct Sealed(Arc<(u64, Host)>);
+
+impl Sealed {
+    fn new(host: Host) -> Sealed {
+        Sealed(Arc::new((digest(&host), host)))
+    }
+}
+
+/// The state.
+#[derive(Clone)]
+pub struct World {
+    hosts: Vec<Sealed>,
+    /// Messages on their way, in no order: they are sorted by their names.
+    pub net: Vec<Arc<Letter>>,
+    /// Faults that may still come.
+    pub left: Faults,
+    /// Requests made, as bits.
+    pub asked: u8,
+    /// What was asked last was asked when all was still, and no fault since.
+    pub pure: bool,
+    /// A rule was broken on the way here.
+    pub broken: Option<Broken>,
+    /// How it ends if nothing more goes wrong.
+    pub fate: Fate,
+}
+
+/// A name for a state.
+pub fn digest(state: &impl Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    state.hash(&mut hasher);
+    // The low bits of this hasher are weak.
+    hasher
+        .finish()
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+}
+
+impl Hash for World {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for host in &self.hosts {
+            host.0.0.hash(state);
+        }
+        for letter in &self.net {
+            letter.digest.hash(state);
+        }
+        (self.left, self.asked, self.pure, self.broken).hash(state);
+    }
+}
+
+impl PartialEq for World {
+    fn eq(&self, other: &World) -> bool {
+        digest(self) == digest(other)
+    }
+}
+
+/// In few words: the parts that hosts have, their sessions, what is on its way.
+impl std::fmt::Display for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for host in self.hosts() {
+            write!(f, "[{}", host.place)?;
+            match &host.machine {
+                Some(machine) => {
+                    for c in machine.changes() {
+                        write!(f, " {:?} {:?}", c.role, c.phase)?;
+                    }
+                }
+                None => write!(f, " dead")?,
+            }
+            for side in Side::BOTH {
+                if let Some(entry) = host.entry(side) {
+                    let s = &host.sockets[side as usize];
+                    let state = entry.state();
+                    write!(f, " {state:?}({}/{} {})", s.una, s.nxt, s.rcv)?;
+                }
+            }
+            write!(f, "] ")?;
+        }
+        for letter in &self.net {
+            write!(f, "{letter} ")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Letter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}>{} {}", self.from, self.to, self.message.name())
+    }
+}
+
+impl World {
+    /// All sessions open, nothing asked for.
+    pub fn new(config: &Configuration) -> World {
+        let ids = seed::ids(config.seed);
+        let host = |i| Sealed::new(Host::new(i, config.hosts, ids));
+        World {
+            hosts: (0..config.hosts).map(host).collect(),
+            net: Vec::new(),
+            left: config.faults,
+            asked: 0,
+            pure: true,
+            broken: None,
+            fate: Fate::default(),
+        }
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl ExactSizeIterator<Item = &Host> + DoubleEndedIterator {
+        self.hosts.iter().map(|h| &h.0.1)
+    }
+
+    /// One of them.
+    pub fn host(&self, place: usize) -> &Host {
+        &self.hosts[place].0.1
+    }
+
+    /// Changes a host, and names it anew.
+    pub fn edit<T>(&mut self, place: usize, f: impl FnOnce(&mut Host) -> T) -> T {
+        let sealed = &mut self.hosts[place];
+        if Arc::get_mut(&mut sealed.0).is_none() {
+            *sealed = Sealed(Arc::new((0, sealed.0.1.clone())));
+        }
+        let Some((name, host)) = Arc::get_mut(&mut sealed.0) else {
+            unreachable!("it has just been made");
+        };
+        let result = f(host);
+        *name = digest(host);
+        result
+    }
+
+    /// Takes in what an input of a host brought; false if its twist found
+    /// nothing to act on.
+    fn settle(&mut self, config: &Configuration, place: usize, twist: Twist, out: Outcome) -> bool {
+        for (to, message) in out.letters {
+            if seed::mutes(config.seed, &message) {
+                continue;
+            }
+            if let Some(to) = place::place_of(to).filter(|to| *to < self.hosts.len()) {
+                self.post(place, to, message);
+            }
+        }
+        if let Some(wrong) = out.wrong {
+            self.broken = Some(Broken::Host(wrong));
+        }
+        if config.prompt {
+            self.answer(config, place);
+        }
+        seed::after(config, self, place);
+        twist == Twist::Plain || out.twisted
+    }
+
+    /// What takes a host some time takes none.
+    fn answer(&mut self, config: &Configuration, place: usize) {
+        if self.host(place).machine.is_some() && !self.host(place).events.is_empty() {
+            self.happen(config, place, 0, Twist::Plain);
+        }
+    }
+
+    /// A timer says its message again.
+    pub fn repeat(&mut self, config: &Configuration, place: usize, timer: Timer) {
+        let mut out = self.edit(place, |h| h.input(Twist::Plain, |m| m.repeat(NOW, timer)));
+        out.letters
+            .retain(|(_, message)| !seed::silences(config.seed, message));
+        self.settle(config, place, Twist::Plain, out);
+    }
+
+    /// A timer's deadline passes.
+    pub fn expire(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        timer: Timer,
+        twist: Twist,
+    ) -> bool {
+        self.input(config, place, twist, |m| m.expire(NOW, timer))
+    }
+
+    /// Nothing is on its way and no daemon is away or at work: only time can
+    /// do anything about the changes.
+    pub fn only_time_helps(&self) -> bool {
+        let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
+        self.net.is_empty() && self.hosts().all(idle)
+    }
+
+    /// A message sets out. One that is on its way already is the same message.
+    fn post(&mut self, from: usize, to: usize, message: Message) {
+        let name = digest(&(from, to, &message));
+        if let Err(at) = self.net.binary_search_by_key(&name, |l| l.digest) {
+            let letter = Letter {
+                from,
+                to,
+                message,
+                digest: name,
+            };
+            self.net.insert(at, Arc::new(letter));
+        }
+    }
+
+    /// An input of a host's machine.
+    pub fn input(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        twist: Twist,
+        give: impl FnOnce(&mut Machine),
+    ) -> bool {
+        let out = self.edit(place, |h| h.input(twist, give));
+        self.settle(config, place, twist, out)
+    }
+
+    /// A message arrives. A dead daemon does not hear it.
+    pub fn deliver(
+        &mut self,
+        config: &Configuration,
+        index: usize,
+        keep: bool,
+        twist: Twist,
+    ) -> bool {
+        let letter = self.net[index].clone();
+        if !keep {
+            self.net.remove(index);
+        }
+        if !seed::hears(config.seed, self, &letter) {
+            return twist == Twist::Plain;
+        }
+        let from = place::addresses(letter.from);
+        let message = letter.message.clone();
+        self.input(config, letter.to, twist, |m| {
+            m.handle_message(NOW, &from, message);
+        })
+    }
+
+    /// Something that a host waited for has happened.
+    pub fn happen(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        index: usize,
+        twist: Twist,
+    ) -> bool {
+        let event = self.edit(place, |h| h.events.remove(index));
+        self.input(config, place, twist, |m| {
+            m.handle_event(NOW, event);
+        })
+    }
+
+    /// A daemon starts anew.
+    pub fn start(&mut self, config: &Configuration, place: usize) {
+        let out = self.edit(place, |h| h.start(Twist::Plain));
+        self.settle(config, place, Twist::Plain, out);
+    }
+
+    /// An entry is collected.
+    pub fn collect(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        twist: Twist,
+    ) -> bool {
+        let out = self.edit(place, |h| h.collect(side, twist));
+        self.settle(config, place, twist, out)
+    }
+
+    /// Units that a socket has been given to send, and how many units of its
+    /// direction are bytes.
+    pub fn given(&self, config: &Configuration, place: usize, side: Side) -> (u8, u8) {
+        let direction = match side {
+            Side::Right => 0,
+            Side::Left => 1,
+        };
+        let bytes = config.bytes[direction];
+        let end = match side {
+            Side::Right => place == 0,
+            Side::Left => place + 1 == config.hosts,
+        };
+        let available = match end {
+            true => bytes + u8::from(config.closes[direction]),
+            // A proxy relays what it got on the other side.
+            false => self.host(place).sockets[side.other() as usize].rcv,
+        };
+        (available, bytes)
+    }
+
+    /// Is a socket through with all that both directions will ever carry?
+    pub fn finished(&self, config: &Configuration, place: usize, side: Side) -> bool {
+        let all = [0, 1].map(|d| config.bytes[d] + u8::from(config.closes[d]));
+        let (out, into) = match side {
+            Side::Right => (all[0], all[1]),
+            Side::Left => (all[1], all[0]),
+        };
+        let socket = &self.host(place).sockets[side as usize];
+        socket.dead || (config.closes == [true; 2] && socket.finished(out, into))
+    }
+
+    /// Has a socket reason for such a segment?
+    pub fn can_say(&self, config: &Configuration, place: usize, side: Side, say: Say) -> bool {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return false;
+        };
+        let (available, bytes) = self.given(config, place, side);
+        let mut socket = self.host(place).sockets[side as usize];
+        socket.say(say, &base, available, bytes).is_some()
+    }
+
+    /// A proxy whose one session was reset resets the other.
+    pub fn must_reset(&self, place: usize, side: Side) -> bool {
+        let proxy = place > 0 && place + 1 < self.hosts.len();
+        let sockets = &self.host(place).sockets;
+        proxy && sockets[side.other() as usize].reset && !sockets[side as usize].dead
+    }
+
+    /// May an entry be collected?
+    pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
+        let ends = [(0, Side::Right), (config.hosts - 1, Side::Left)];
+        let over = ends.into_iter().all(|(p, s)| self.finished(config, p, s));
+        let reset = self.host(place).sockets[side as usize].dead;
+        self.host(place).collectable(side, over || reset)
+    }
+
+    /// A socket sends a segment, which arrives or is lost; false if there was
+    /// no reason for one.
+    pub fn packet(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        say: Say,
+        lost: bool,
+    ) -> bool {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return false;
+        };
+        let (available, bytes) = self.given(config, place, side);
+        let sent = self.edit(place, |h| {
+            let packet = h.sockets[side as usize].say(say, &base, available, bytes)?;
+            Some(leave(h, side, packet))
+        });
+        let Some((packets, path)) = sent else {
+            return false;
+        };
+        for (way, packet) in packets {
+            let target = match way {
+                _ if lost => None,
+                Path::Old => opposite(place, side),
+                Path::New => path.and_then(|path| self.end_of(&path, place)),
+            };
+            if let Some((to, at)) = target {
+                self.arrive(config, to, at, way, packet);
+                if config.acks_at_once {
+                    self.packet(config, to, at, Say::Ack, false);
+                }
+            }
+        }
+        true
+    }
+
+    /// Where the other end of a new path is, if a data plane hears it there.
+    fn end_of(&self, path: &Subsession, from: usize) -> Option<(usize, Side)> {
+        let ends = [path.left.ip(), path.right.ip()];
+        let mut to = ends.into_iter().filter_map(place::place_of);
+        let to = to.rfind(|to| *to != from)?;
+        let host = self.host(to);
+        let here = |s: &Side| host.entry(*s).is_some_and(|e| e.path == Some(*path));
+        Side::BOTH.into_iter().find(here).map(|side| (to, side))
+    }
+
+    fn arrive(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        way: Path,
+        packet: Packet,
+    ) {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return;
+        };
+        let heard = self.edit(place, |h| {
+            let mut tell = Vec::new();
+            let packet = match (h.entry_mut(side), way) {
+                (Some(entry), Path::Old) => entry.ingress_old(packet, &mut tell),
+                (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
+                (None, Path::Old) => Some(packet),
+                (None, Path::New) => None,
+            };
+            notices(h, side, tell);
+            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
+        });
+        if let Err(harm) = heard {
+            self.broken = Some(Broken::Tcp(harm));
+        }
+    }
+}
+
+/// A packet passes the programs of its own host.
+fn leave(host: &mut Host, side: Side, packet: Packet) -> (Vec<(Path, Packet)>, Option<Subsession>) {
+    let mut tell = Vec::new();
+    let mut out = Vec::with_capacity(2);
+    let mut path = None;
+    match host.entry_mut(side) {
+        Some(entry) => {
+            entry.egress(packet, &mut tell, &mut |way, p| out.push((way, p)));
+            path = entry.path;
+        }
+        None => out.push((Path::Old, packet)),
+    }
+    notices(host, side, tell);
+    (out, path)
+}
+
+fn notices(host: &mut Host, side: Side, tell: Vec<Notice>) {
+    for notice in tell {
+        host.notice(side, notice);
+    }
+}
+
+/// The other end of a session.
+fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+    match side {
+        Side::Right => Some((place + 1, Side::Left)),
+        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
+    }
+}

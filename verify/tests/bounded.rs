@@ -1,0 +1,86 @@
+//! The smaller explorations, whole, and every seeded bug.
+
+use dysco_verify::config::{self, Configuration};
+use dysco_verify::report::{explore, show};
+use dysco_verify::world::Faults;
+
+fn named(name: &str) -> Configuration {
+    let found = config::all().into_iter().find(|c| c.name == name);
+    found.unwrap_or_else(|| panic!("there is no configuration {name}"))
+}
+
+fn holds(config: Configuration) {
+    let explored = explore(config);
+    assert_eq!(explored.violations().count(), 0, "{}", show(&explored));
+    assert!(explored.states > 500, "{}", show(&explored));
+}
+
+#[test]
+fn a_removal() {
+    holds(named("removal"));
+}
+
+#[test]
+fn messages_are_lost() {
+    holds(named("losses"));
+}
+
+#[test]
+fn a_daemon_dies() {
+    let faults = Faults {
+        crashes: 1,
+        ..named("crashes").faults
+    };
+    holds(Configuration {
+        faults,
+        ..named("crashes")
+    });
+}
+
+#[test]
+fn hosts_fail_and_are_asked_again() {
+    holds(named("refusals"));
+}
+
+#[test]
+fn neighbours_contend() {
+    let faults = Faults {
+        late: 0,
+        ..named("neighbours").faults
+    };
+    holds(Configuration {
+        faults,
+        ..named("neighbours")
+    });
+}
+
+#[test]
+fn bytes_on_two_paths() {
+    let faults = Faults {
+        again: 0,
+        ..named("streams").faults
+    };
+    holds(Configuration {
+        bytes: [1, 1],
+        faults,
+        ..named("streams")
+    });
+}
+
+/// A check that finds nothing where something is wrong is none.
+#[test]
+fn every_seeded_bug_is_found() {
+    let seeded = config::seeded();
+    assert!(seeded.len() >= 5);
+    for config in seeded {
+        let sound = Configuration {
+            seed: None,
+            ..config.clone()
+        };
+        holds(sound);
+        let explored = explore(config);
+        let found = explored.violations().next();
+        let found = found.unwrap_or_else(|| panic!("not found: {}", show(&explored)));
+        assert!(!found.steps.is_empty(), "it is not told how");
+    }
+}
