@@ -17,7 +17,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A daemon on the proxy's host and nowhere else.
 fn alone(builder: Builder, family: Family) -> Result<World> {
-    let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    alone_with(builder, family, "")
+}
+
+fn alone_with(builder: Builder, family: Family, more: &str) -> Result<World> {
+    let config = format!("{DECLARED}{more}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     let mut w = World::with(builder, family, &[Role::Proxy], &config, |c| c)?;
     w.mode = "local";
     Ok(w)
@@ -104,6 +108,51 @@ fn without_offloads() -> Result<()> {
     let lab = |name| Lab::builder(name).hosts(|h| h.offload(false));
     busy(lab("localoff"), Family::V4, 4)?;
     busy(lab("localoff6"), Family::V6, 4)
+}
+
+#[test]
+fn with_clsact() -> Result<()> {
+    let more = "[data_plane]\nattach = \"clsact\"\n";
+    let w = alone_with(Lab::builder("localcls"), Family::V4, more)?;
+    busy_in(w, 4, 1 << 20)
+}
+
+/// They are taken for dead after a time without a packet, and not before.
+#[test]
+fn silent_ones_are_collected() -> Result<()> {
+    let more = "[removal]\nrelay_idle_s = 10\n";
+    let w = alone_with(Lab::builder("localidle"), Family::V4, more)?;
+    let plan = Plan {
+        rate: Some(500_000),
+        ..Plan::default()
+    };
+    let (silent, busy) = (w.open(1, &plan)?, w.open(1, &plan)?);
+    for group in [&silent, &busy] {
+        group.run();
+        group.wait_progress(100_000)?;
+        w.wait_removable(&w.ends(group)?)?;
+    }
+    remove(&w, 2)?;
+    // Its ends vanish as far as the proxy's host can see.
+    let end = silent.locals()[0].port();
+    for rule in ["dport", "sport"] {
+        w.lab.add_rule(&format!("tcp {rule} {end} drop"))?;
+    }
+    let port = |s: &Value| {
+        s["remote"]
+            .as_str()
+            .is_some_and(|r| r.ends_with(&format!(":{end}")))
+    };
+    let limit = Duration::from_secs(200);
+    wait::until("the silent one to go", limit, || {
+        let all = w.sessions(Role::Proxy).ok()?;
+        (!all.iter().any(port)).then_some(())
+    })?;
+    busy.wait_progress(100_000)?;
+    relayed(&w, &busy)?;
+    all_intact(&busy.finish()?)?;
+    drop(silent);
+    w.finish()
 }
 
 #[test]

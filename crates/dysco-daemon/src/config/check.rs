@@ -247,7 +247,7 @@ impl Checker<'_> {
         };
         let timeout = self.within("timeout_ms", removal.timeout_ms, 10_000, 100..=600_000)?;
         let day = 24 * 60 * 60;
-        let idle = self.within("relay_idle_s", removal.relay_idle_s, day, 60..=30 * day)?;
+        let idle = self.within("relay_idle_s", removal.relay_idle_s, day, 10..=30 * day)?;
         Ok(Removal {
             automatic: removal.automatic.unwrap_or(false),
             mode: removal.mode.unwrap_or_default(),
