@@ -58,6 +58,8 @@ pub enum Wrong {
     CompletedUndrained,
     /// A host that kept the rules was taken for one that broke them.
     TakenForIntruder,
+    /// A command of mode local, which is not explored.
+    Unmodelled,
     /// A record that its successor cannot read.
     UnreadableRecord,
 }
@@ -354,6 +356,7 @@ impl Host {
             State::TwoPaths | State::NewPath => over && finished,
             // They go two MSL later, which nobody sees.
             State::Tombstone | State::Opening | State::Free => false,
+            State::FarTwoPaths | State::Relay => false,
         }
     }
 

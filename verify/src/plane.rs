@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::seq::{after, before, max};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
-use dysco_common::two_paths::{self, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_daemon::protocol::Subsession;
 
@@ -133,7 +133,8 @@ impl Entry {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            State::Tombstone => {}
+            // The last two are of mode local, which is not explored.
+            State::Tombstone | State::FarTwoPaths | State::Relay => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -154,7 +155,7 @@ impl Entry {
             self.s.two.drained = 1;
             tell.push(Notice::Drained);
         }
-        let out = two_paths::outgoing(&self.s, &seg);
+        let out = two_paths::outgoing(Anchor::Near, &self.s, &seg);
         if let Some(copy) = out.copy {
             let header = Segment {
                 seq: copy.seq,
@@ -254,18 +255,18 @@ impl Entry {
                 }
             }
             State::TwoPaths => {
-                if !two_paths::proxy_ends(&self.s, &packet.seg) {
+                if !two_paths::proxy_ends(Anchor::Near, &self.s, &packet.seg) {
                     self.track_in(&packet.seg, tell);
                 }
                 self.deliver_old(packet)
             }
-            State::NewPath | State::Tombstone => None,
+            State::NewPath | State::Tombstone | State::FarTwoPaths | State::Relay => None,
             State::Free | State::Closed => Some(packet),
         }
     }
 
     fn deliver_old(&self, packet: Packet) -> Option<Packet> {
-        match two_paths::old_incoming(&self.s, &packet.seg, 0) {
+        match two_paths::old_incoming(Anchor::Near, &self.s, &packet.seg, 0) {
             OldIncoming::Deliver { ack, window, flags } => {
                 let seg = Segment {
                     ack,
@@ -296,7 +297,7 @@ impl Entry {
             return Some(packet);
         }
         let seg = packet.seg;
-        let judged = two_paths::new_incoming(&self.s, &seg, 0);
+        let judged = two_paths::new_incoming(Anchor::Near, &self.s, &seg, 0);
         let s = &mut self.s;
         s.two.new_heard = 1;
         if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {

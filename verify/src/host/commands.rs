@@ -80,6 +80,7 @@ impl Host {
                 let result = self.lock(change, &subsession, wrong);
                 self.tell(HostEvent::Locked { change, result });
             }
+            Command::LockPair { .. } | Command::Join { .. } => *wrong = Some(Wrong::Unmodelled),
             Command::Unlock { .. } => {
                 self.unclamp(change);
                 self.held.remove(&change);
