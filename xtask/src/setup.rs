@@ -35,11 +35,19 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("tcpdump", "tcpdump"),
     ("haproxy", "haproxy"),
     ("nginx", "nginx-light"),
+    ("socat", "socat"),
+    ("go", "golang-go"),
     ("wrk", "wrk"),
     ("iperf3", "iperf3"),
     ("bpftool", "bpftool"),
     ("jq", "jq"),
 ];
+
+/// What is no program, and the Debian package that has it.
+const FILES: &[(&str, &str)] = &[(
+    "/usr/lib/nginx/modules/ngx_stream_module.so",
+    "libnginx-mod-stream",
+)];
 
 const LLVM: &str = "/usr/lib/llvm-22";
 /// What bpf-linker is built from.
@@ -111,11 +119,13 @@ impl Missing {
             .iter()
             .filter(|(program, _)| shell::find(program).is_none());
         let mut packages: Vec<_> = programs.map(|(_, package)| *package).collect();
+        let absent = |files: &[(&str, &'static str)]| -> Vec<_> {
+            let absent = files.iter().filter(|(file, _)| !Path::new(file).exists());
+            absent.map(|(_, package)| *package).collect()
+        };
+        packages.extend(absent(FILES));
         if crates.iter().any(|c| c.name == BPF_LINKER.name) {
-            let absent = LIBRARIES
-                .iter()
-                .filter(|(file, _)| !Path::new(file).exists());
-            packages.extend(absent.map(|(_, package)| *package));
+            packages.extend(absent(LIBRARIES));
         }
         Missing {
             packages,

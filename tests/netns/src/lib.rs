@@ -24,6 +24,7 @@ pub mod link;
 pub mod nginx;
 pub mod pattern;
 mod process;
+pub mod relays;
 pub mod stream;
 pub mod wait;
 

@@ -197,6 +197,8 @@ fn reading_is_for_the_group_and_changing_for_root() {
     let stranger = caller(1001, &[1001]);
     let remove = |dry_run| {
         Request::Remove(Remove {
+            process: Some(":8080".parse().unwrap()),
+            transparent: true,
             host: HostName::This,
             sessions: vec![],
             all: true,
@@ -256,6 +258,7 @@ fn names_are_read_as_they_are_printed() {
 fn a_filter_looks_at_both_ends_and_the_path() {
     let end = |s: &str| s.parse().unwrap();
     let session = SessionReport {
+        label: None,
         id: SessionId(1),
         local: end("10.0.0.1:80"),
         remote: end("10.0.0.2:40000"),

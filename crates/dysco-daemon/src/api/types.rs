@@ -10,6 +10,7 @@ use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
 pub use crate::config::Mode;
+use crate::proxy::ProcessName;
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,11 @@ pub enum Request {
     /// Take a middlebox out of sessions: [`Reply::Accepted`], a
     /// [`Reply::Removal`] for each, then [`Reply::Done`].
     Remove(Remove),
+    /// What sessions a proxy holds. One [`Reply::Proxy`].
+    Proxy {
+        /// Which.
+        process: ProcessName,
+    },
     /// What happens, as it happens: [`Reply::Event`]s until the client leaves.
     Monitor,
     /// One [`Reply::Counters`].
@@ -58,6 +64,14 @@ pub struct Remove {
     /// How long each change may take; the configured time when absent.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// Only sessions of this proxy; where no shim tells, its sockets are
+    /// watched from outside.
+    #[serde(default)]
+    pub process: Option<ProcessName>,
+    /// The operator's word: what is asked about only passes bytes on, whatever
+    /// could be seen of it. Counts if root says so.
+    #[serde(default)]
+    pub transparent: bool,
 }
 
 impl Request {
@@ -68,6 +82,7 @@ impl Request {
             Request::Status
             | Request::Sessions { .. }
             | Request::Session { .. }
+            | Request::Proxy { .. }
             | Request::Monitor
             | Request::Counters => false,
         }
@@ -80,6 +95,8 @@ impl Request {
 pub enum Reply {
     /// Final: the host in one screen.
     Status(Box<StatusReport>),
+    /// Final: a proxy and its sessions.
+    Proxy(Box<ProxyReport>),
     /// Final: counters.
     Counters(Counters),
     /// Progress: a session.
@@ -107,7 +124,11 @@ impl Reply {
     /// Does nothing follow?
     pub fn is_final(&self) -> bool {
         match self {
-            Reply::Status(_) | Reply::Counters(_) | Reply::Done { .. } | Reply::Error(_) => true,
+            Reply::Status(_)
+            | Reply::Proxy(_)
+            | Reply::Counters(_)
+            | Reply::Done { .. }
+            | Reply::Error(_) => true,
             Reply::Session(_) | Reply::Accepted { .. } | Reply::Removal(_) | Reply::Event(_) => {
                 false
             }
@@ -255,6 +276,9 @@ pub struct SessionReport {
     /// The session on the proxy's other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<SessionId>,
+    /// What the proxy itself says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Label>,
     /// Can this host's middlebox leave it?
     pub removable: Removable,
     /// What happened to it, oldest first.
@@ -282,6 +306,58 @@ pub enum Removable {
         /// Why, in words for an operator.
         reason: String,
     },
+}
+
+/// A proxy's processes, and the sessions that they have accepted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProxyReport {
+    /// Its processes.
+    pub processes: Vec<ProcessReport>,
+    /// What they hold: what would be lost if they ended now.
+    pub sessions: Vec<HeldReport>,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessReport {
+    /// Its number.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+}
+
+/// A session that a proxy has accepted and not ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldReport {
+    /// The process.
+    pub pid: i32,
+    /// The listener's end.
+    pub local: SocketAddr,
+    /// The client's end.
+    pub remote: SocketAddr,
+    /// Its short name, where it is tracked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// Can the proxy leave it, by what is known without watching?
+    pub removable: Removable,
+    /// What the proxy itself says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Label>,
+}
+
+/// What a proxy says of a session, in its own terms.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Label {
+    /// What accepted it.
+    pub frontend: String,
+    /// What it was passed to.
+    pub backend: String,
+    /// And to which server of that.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub server: String,
+    /// `tcp` or `http`, where it says so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mode: String,
 }
 
 /// Something that happened to a session.

@@ -20,7 +20,8 @@ Exit codes:
   3  no dyscod answers
   4  not allowed
   5  refused or rolled back, for some session at least; each says why
-  6  timed out";
+  6  timed out
+  7  drain: the time ran out and the proxy holds sessions still; lists them";
 
 /// How a command ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,8 @@ pub enum Exit {
     Refused = 5,
     /// It took too long.
     TimedOut = 6,
+    /// A drain ran out of time, and sessions are left.
+    Left = 7,
 }
 
 impl From<Exit> for ExitCode {

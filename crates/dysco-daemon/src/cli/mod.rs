@@ -3,6 +3,8 @@
 mod completions;
 mod context;
 mod daemon;
+mod drain;
+mod drain_report;
 mod exit;
 mod monitor;
 mod output;
@@ -11,6 +13,7 @@ mod remove;
 mod run;
 mod sessions;
 mod status;
+mod time;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +50,12 @@ enum Command {
     Sessions(sessions::Args),
     /// Take a middlebox out of live sessions
     RemoveMiddlebox(remove::Args),
+    /// Take a proxy out of all its sessions, as they become removable: then it
+    /// may be reloaded or stopped
+    ///
+    /// Interrupted, it leaves what has begun to dyscod, which finishes it or
+    /// takes it back. Asking again goes on.
+    Drain(drain::Args),
     /// What happens, as it happens, with reasons
     Monitor,
     /// Run a proxy under the shim, which tells dyscod what it relays
@@ -68,6 +77,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Status => status::run(&context),
         Command::Sessions(args) => sessions::run(&context, args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
+        Command::Drain(args) => drain::run(&context, &args),
         Command::Monitor => monitor::run(&context),
         Command::Run(args) => run::run(args),
         Command::Pki(args) => pki::run(&context, args),

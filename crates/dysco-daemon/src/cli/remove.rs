@@ -8,9 +8,12 @@ use serde::Serialize;
 use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
 use super::output::{Format, micros, or_dash, table};
+use super::time;
 use crate::api::{
     Client, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
 };
+use crate::config::ListenAddress;
+use crate::proxy::ProcessName;
 
 /// The longest that a daemon may be configured to take, and some more.
 const LONGEST: Duration = Duration::from_secs(660);
@@ -35,7 +38,7 @@ pub struct Args {
 
     /// How long each removal may take before it is rolled back, such as 500ms
     /// or 10s; the daemon's configuration by default
-    #[arg(long, value_parser = duration, value_name = "TIME")]
+    #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
     /// By which way: both neighbours' hosts (bypass), this host's kernel
@@ -47,6 +50,23 @@ pub struct Args {
     /// Only say what would be done, by which way, and why not
     #[arg(long)]
     dry_run: bool,
+
+    /// Only of this process and those it started. Without the shim its sockets
+    /// are watched until their counts show which belong together
+    #[arg(long, value_name = "PID", conflicts_with = "listen")]
+    pid: Option<u32>,
+
+    /// Only of this listener, such as :8080, and your word that whoever listens
+    /// there only passes bytes on from now. Without the shim, as with --pid
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<ListenAddress>,
+}
+
+impl Args {
+    fn process(&self) -> Option<ProcessName> {
+        let pid = self.pid.map(|pid| ProcessName::Pid(pid.cast_signed()));
+        pid.or(self.listen.map(ProcessName::Listener))
+    }
 }
 
 /// What was done.
@@ -63,6 +83,8 @@ struct Done {
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
+    let process = args.process();
+    let watches = process.is_some();
     let mut client = context.ask(&Request::Remove(Remove {
         host: args.host,
         sessions: args.sessions,
@@ -70,8 +92,12 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         dry_run,
         mode: args.mode,
         timeout_ms: args.timeout.map(|t| t.as_millis() as u64),
+        process,
+        transparent: args.listen.is_some(),
     }))?;
-    if wait {
+    if watches {
+        client.set_patience(Some(LONGEST + PATIENCE))?;
+    } else if wait {
         client.set_patience(Some(args.timeout.unwrap_or(LONGEST) + PATIENCE))?;
     }
     let done = collect(&mut client, wait, context.format, dry_run)?;
@@ -204,47 +230,9 @@ fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
     }
 }
 
-/// A time: a number of seconds, or with a unit.
-fn duration(s: &str) -> Result<Duration, String> {
-    let bad = || format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 10s");
-    let millis: u64 = if let Some(ms) = s.strip_suffix("ms") {
-        ms.parse().map_err(|_| bad())?
-    } else {
-        let seconds: u64 = s
-            .strip_suffix('s')
-            .unwrap_or(s)
-            .parse()
-            .map_err(|_| bad())?;
-        seconds.checked_mul(1000).ok_or_else(bad)?
-    };
-    match millis {
-        100..=600_000 => Ok(Duration::from_millis(millis)),
-        _ => Err(bad()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_read_with_and_without_a_unit() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
-        for bad in [
-            "",
-            "s",
-            "0",
-            "-1",
-            "99ms",
-            "601s",
-            "1h",
-            "99999999999999999999",
-        ] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn the_worst_outcome_decides_the_exit_code() {

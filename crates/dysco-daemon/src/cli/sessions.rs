@@ -110,6 +110,10 @@ fn details(session: &SessionReport) -> String {
         ("mode", or_dash(session.mode.map(|m| m.to_string()))),
         ("path", or_dash(session.path.map(path))),
         (
+            "proxy says",
+            or_dash(session.label.as_ref().map(super::drain_report::words)),
+        ),
+        (
             "pair",
             or_dash(session.pair.map(|id: SessionId| id.to_string())),
         ),

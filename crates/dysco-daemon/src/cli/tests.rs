@@ -28,6 +28,12 @@ fn good_lines_are_understood() {
         "remove-middlebox self --all --wait",
         "remove-middlebox 10.0.2.1 --session 1a --session 10.0.0.1:1>10.0.0.2:2 --timeout 500ms",
         "remove-middlebox proxy1 --all --dry-run",
+        "remove-middlebox self --pid 12 --all",
+        "remove-middlebox self --listen :8080 --all --dry-run",
+        "drain haproxy",
+        "drain 1234 --timeout 10m --transparent",
+        "drain haproxy.service --dry-run -o json",
+        "drain 10.0.0.1:80",
         "monitor -o json",
         "run haproxy -f haproxy.cfg",
         "run -- haproxy -f haproxy.cfg -o x",
@@ -55,6 +61,11 @@ fn bad_lines_are_refused() {
         "remove-middlebox self",
         "remove-middlebox self --all --session 1a",
         "remove-middlebox self --all --timeout soon",
+        "remove-middlebox self --pid 12 --listen :80 --all",
+        "remove-middlebox self --listen 80 --all",
+        "drain",
+        "drain a/b",
+        "drain x --timeout 0",
         "run",
         "pki issue --dir d --name n --out o",
         "pki issue --dir d --name n --out o --address ten",
@@ -85,6 +96,7 @@ Commands:
   status            Is this host all right, in one screen
   sessions          Who talks to whom, through what, how long, how much
   remove-middlebox  Take a middlebox out of live sessions
+  drain             Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
   monitor           What happens, as it happens, with reasons
   run               Run a proxy under the shim, which tells dyscod what it relays
   pki               Make the fleet's authority, and certificates of its hosts
@@ -105,6 +117,7 @@ Exit codes:
   4  not allowed
   5  refused or rolled back, for some session at least; each says why
   6  timed out
+  7  drain: the time ran out and the proxy holds sessions still; lists them
 ";
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(words(&help), words(expected), "{help}");

@@ -16,7 +16,7 @@ use super::values::{PortRange, Prefix};
 use super::{
     Api, CONTROL_PORT, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR,
     DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
-    NEW_PATH_PORTS, PkiPaths, Removal, Shim, Track, schema,
+    NEW_PATH_PORTS, PkiPaths, Removal, Shim, Track, Watch, schema,
 };
 
 /// The file being checked, for places in errors.
@@ -44,6 +44,7 @@ pub fn check(
         track: checker.track(file.track)?,
         removal: checker.removal(file.removal)?,
         listeners: checker.listeners(file.listener)?,
+        watch: checker.watch(file.watch)?,
         log: checker.log(file.log)?,
     };
     crate::pki::load(&config.control.pki, &config.host.addresses)?;
@@ -289,6 +290,29 @@ impl Checker<'_> {
             });
         }
         Ok(listeners)
+    }
+
+    fn watch(&self, watch: schema::Watch) -> Result<Watch, ConfigError> {
+        let window = self.within("window_ms", watch.window_ms, 500, 10..=600_000)?;
+        let limit = watch.limit_ms.as_ref().map(Spanned::span);
+        let limit_ms = self.within(
+            "limit_ms",
+            watch.limit_ms,
+            5_000.max(2 * window),
+            10..=600_000,
+        )?;
+        if let Some(span) = limit.filter(|_| limit_ms < window) {
+            let why = format!(
+                "limit_ms is {limit_ms}, less than window_ms, {window}: nothing could be proven"
+            );
+            return Err(self.error(span, why));
+        }
+        Ok(Watch {
+            moments: self.within("moments", watch.moments, 8, 3..=1000)?,
+            bytes: self.within("bytes", watch.bytes, 16 << 10, 100..=1 << 40)?,
+            window: Duration::from_millis(window),
+            limit: Duration::from_millis(limit_ms),
+        })
     }
 
     fn log(&self, log: schema::Log) -> Result<Log, ConfigError> {

@@ -63,6 +63,8 @@ pub struct Config {
     /// Listeners of which the operator says more than the shim can see.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
+    /// How proxies without the shim are watched.
+    pub watch: Watch,
     /// Logging.
     pub log: Log,
 }
@@ -202,6 +204,22 @@ pub struct Listener {
     pub transparent: Option<bool>,
     /// HAProxy's runtime socket, asked whether the listener is in mode tcp.
     pub haproxy_socket: Option<PathBuf>,
+}
+
+/// How the sockets of a proxy without the shim are watched, until the kernel's
+/// counts have shown which belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Watch {
+    /// The counts must agree at so many moments, with data in between.
+    pub moments: usize,
+    /// So many bytes must pass meanwhile, in one direction at least.
+    pub bytes: i64,
+    /// The first and the last such moment are at least so far apart.
+    #[serde(serialize_with = "values::as_millis", rename = "window_ms")]
+    pub window: Duration,
+    /// Longer is not watched.
+    #[serde(serialize_with = "values::as_millis", rename = "limit_ms")]
+    pub limit: Duration,
 }
 
 /// Logging.

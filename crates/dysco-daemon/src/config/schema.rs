@@ -30,6 +30,8 @@ pub struct File {
     #[serde(default)]
     pub listener: Vec<Spanned<Listener>>,
     #[serde(default)]
+    pub watch: Watch,
+    #[serde(default)]
     pub log: Log,
 }
 
@@ -99,6 +101,15 @@ pub struct Listener {
     pub address: ListenAddress,
     pub transparent: Option<bool>,
     pub haproxy_socket: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    pub moments: Option<Spanned<usize>>,
+    pub bytes: Option<Spanned<i64>>,
+    pub window_ms: Option<Spanned<u64>>,
+    pub limit_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -77,6 +77,11 @@ fn a_short_file_gets_the_documented_defaults() {
     assert_eq!(config.removal.concurrency, 32);
     assert_eq!(config.removal.ports.to_string(), "61000-64999");
     assert_eq!(config.removal.state_dir, Path::new("/run/dysco/state"));
+    let watch = (config.watch.moments, config.watch.bytes);
+    assert_eq!(watch, (8, 16384));
+    let times = (config.watch.window, config.watch.limit);
+    assert_eq!(times.0.as_millis(), 500);
+    assert_eq!(times.1.as_millis(), 5000);
     assert_eq!(config.log.format, LogFormat::Plain);
     assert!(config.rules().is_empty() && config.listeners.is_empty());
 }
@@ -156,6 +161,16 @@ fn errors_name_place_and_mend() {
             "[removal]\nstate_dir = \"state\"",
             "line 6, column 13",
             "no absolute path",
+        ),
+        (
+            "[watch]\nmoments = 1",
+            "line 6, column 11",
+            "must be 3 to 1000",
+        ),
+        (
+            "[watch]\nwindow_ms = 2000\nlimit_ms = 1000",
+            "line 7, column 12",
+            "less than window_ms",
         ),
         (
             "[data_plane]\nattach = \"xdp\"",

@@ -126,7 +126,7 @@ impl Engine {
                     self.entomb(&subsession_a);
                     self.entomb(&subsession_b);
                 }
-                self.close(change, &subsession_a);
+                self.close(change, &subsession_a, &subsession_b);
             }
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
@@ -421,23 +421,26 @@ impl Engine {
         }
     }
 
-    fn close(&mut self, change: ChangeId, a: &Subsession) {
+    fn close(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
-        let pair = known.or_else(|| self.proxy.find(&FlowKey::new(a.right, a.left)));
-        let Some(pair) = pair else {
-            tracing::warn!(%change, "the proxy's sockets are not known any more; they end by its own time-out");
-            return self.tell_machine(HostEvent::Closed {
-                change,
-                result: Ok(()),
-            });
-        };
+        let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
+        let pair = known.or_else(|| self.proxy.find(&key_a));
         let proxy = self.proxy.clone();
         let answers = self.answers.clone();
         tokio::spawn(async move {
-            let result = proxy.close_silently(&pair).await;
-            let result = result
-                .map(|_| ())
-                .map_err(|e| Reason::Failed(e.to_string()));
+            // A daemon that started anew may not have been told of it.
+            let pair = match pair {
+                Some(pair) => Some(pair),
+                None => proxy.holder_of(key_a, key_b).await,
+            };
+            let result = match pair {
+                Some(pair) => proxy.close_silently(&pair).await.map(|_| ()),
+                None => {
+                    tracing::warn!(%change, "no process has the proxy's sockets any more");
+                    Ok(())
+                }
+            };
+            let result = result.map_err(|e| Reason::Failed(e.to_string()));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }

@@ -51,7 +51,9 @@ impl History {
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {
         let Call {
-            request, replies, ..
+            request,
+            caller,
+            replies,
         } = call;
         let reply = match request {
             Request::Status => Reply::Status(Box::new(self.status())),
@@ -59,7 +61,14 @@ impl Engine {
                 counters: self.counters(),
             }),
             Request::Monitor => return self.monitors.push(replies),
-            Request::Remove(remove) => return self.remove(&remove, &replies),
+            Request::Remove(remove) if remove.process.is_some() => {
+                return self.watch(remove, &caller, replies);
+            }
+            Request::Remove(remove) => {
+                let word = remove.transparent && caller.is_root();
+                return self.remove(&remove, word, &replies);
+            }
+            Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions { filter } => {
                 let reports = self.session_reports();
                 let shown = reports
@@ -162,17 +171,18 @@ impl Engine {
             pair: joined
                 .or(other)
                 .map(|slot| self.session_id(slot, &self.agent.session(slot))),
+            label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
             removable: self.removable(s, pair),
             history: self.history.of(id),
         }
     }
 
-    fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
+    pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
         let no = |reason: String| Removable::No { reason };
         match (State::from_word(s.state), pair) {
             (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
             (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
-            (_, Some(pair)) => match self.proxy.transparent(pair) {
+            (_, Some(pair)) => match self.proxy.transparent(pair, false) {
                 Ok(()) => Removable::Yes,
                 Err(reason) => no(reason.to_string()),
             },

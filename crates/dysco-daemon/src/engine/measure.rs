@@ -8,7 +8,7 @@ use crate::proxy::{Care, Pair};
 
 impl Engine {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
-        match self.measurable(&sub) {
+        match self.measurable(&sub, self.removals.vouched(change)) {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
                 // What counts is measured again, once both anchors are locked.
@@ -52,9 +52,15 @@ impl Engine {
     }
 
     /// The pair that relays the session, if all says that it may go.
-    pub(super) fn measurable(&self, sub: &Subsession) -> Result<(Pair, Facts, Facts), Reason> {
+    pub(super) fn measurable(
+        &self,
+        sub: &Subsession,
+        word: bool,
+    ) -> Result<(Pair, Facts, Facts), Reason> {
         let pair = self.pair_of_session(sub).ok_or_else(|| {
-            Reason::NotTransparent("no shim has reported that a proxy relays it".into())
+            Reason::NotTransparent(
+                "no shim has reported that a proxy relays it; for a proxy without the shim name its process (--pid) or listener (--listen)".into(),
+            )
         })?;
         let listener = pair.a.key.local();
         let said = self.config.listener(listener);
@@ -64,7 +70,7 @@ impl Engine {
             )));
         }
         self.proxy
-            .transparent(&pair)
+            .transparent(&pair, word)
             .map_err(|e| Reason::NotTransparent(e.to_string()))?;
         if !pair.b.opened_here {
             return Err(Reason::NotTransparent(

@@ -9,6 +9,7 @@ mod fault;
 mod listing;
 mod measure;
 mod neighbours;
+mod outside;
 mod probe;
 mod prompt;
 mod relay;
@@ -77,6 +78,8 @@ enum Answer {
     Unopened(ChangeId),
     /// This host's connections.
     Sockets(std::io::Result<HashSet<FlowKey>>),
+    /// A proxy was looked at, or watched.
+    Seen(Box<outside::Seen>),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
@@ -192,6 +195,14 @@ fn proxy_config(config: &Config) -> ProxyConfig {
                 frontends: Vec::new(),
             })
             .collect(),
+        watch: crate::proxy::WatchRules {
+            proof: crate::proxy::outside::pairing::Rules {
+                moments: config.watch.moments,
+                bytes: config.watch.bytes,
+                window: config.watch.window,
+            },
+            limit: config.watch.limit,
+        },
         ..ProxyConfig::default()
     }
 }
@@ -248,6 +259,7 @@ impl Engine {
             Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Sockets(open) => self.sockets_listed(open),
+            Answer::Seen(seen) => self.seen(*seen),
         }
     }
 

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::error::CloseError;
-use super::kernel::{connected, gone};
+use super::held::gone;
+use super::kernel::connected;
 use super::pair::{Closed, End, Pair};
 use super::sys::{Process, cookie, key, set_option};
 

@@ -44,6 +44,18 @@ pub enum NotTransparent {
         /// The accepted side's local address.
         listener: SocketAddr,
     },
+    /// Only the counts tell, and no one vouches for the bytes.
+    #[error(
+        "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so: if the proxy only passes them on, say so with --listen {listener}, or with `transparent = true` in a [[listener]] of the configuration"
+    )]
+    OnlyCounts {
+        /// The accepted side's local address.
+        listener: SocketAddr,
+        /// The difference of the counts, client to server.
+        forward: i64,
+        /// The same, server to client.
+        reverse: i64,
+    },
     /// The proxy itself says that it reads the messages of this listener.
     #[error(
         "the {direction} direction has not been spliced yet and the proxy parses the messages of the listener {listener} (frontend {frontend} is in mode {mode}); only an upgraded session, spliced both ways, can leave such a proxy"
@@ -67,7 +79,7 @@ pub enum MeasureError {
     #[error("the sockets of the pair {0} are gone")]
     Gone(PairId),
     /// The claim is false.
-    #[error("process {pid} claims that the {direction} direction changes the count of bytes by {claimed}, but the kernel's numbers show {seen}; the session stays with its proxy: update or remove the shim of that process", pid = .pair.pid)]
+    #[error("the {direction} direction of process {pid} is claimed to change the count of bytes by {claimed}, but the kernel's numbers show {seen}; the session stays with its proxy, which changes the bytes after all (or has an outdated shim)", pid = .pair.pid)]
     DeltaMismatch {
         /// Which pair.
         pair: PairId,

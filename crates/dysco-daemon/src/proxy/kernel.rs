@@ -14,8 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::MeasureError;
-use super::pair::{Care, Direction, End, Measured, Pair};
-use super::sys::{Process, cookie, count, key, option};
+use super::held::{Held, gone, never_waits};
+use super::pair::{Care, Measured, Pair};
+use super::sys::{Process, count, option};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
 /// still between two calls of its proxy, many times a millisecond.
@@ -93,6 +94,26 @@ pub fn opened_here(fd: &OwnedFd) -> io::Result<Option<bool>> {
     Ok(None)
 }
 
+/// What a process has read from a socket and written to it since it was
+/// opened; `None` if something moved between the readings.
+pub fn counts(fd: &OwnedFd, opened: bool) -> io::Result<Option<(i64, i64)>> {
+    let before = info(fd)?;
+    let (unread, unacked) = (count(fd, SIOCINQ)?, count(fd, SIOCOUTQ)?);
+    let after = info(fd)?;
+    let still = same_in(&before, &after)
+        && same_out(&before, &after)
+        && (unread, unacked) == (count(fd, SIOCINQ)?, count(fd, SIOCOUTQ)?);
+    Ok(still.then(|| (read(&after, unread), written(&after, unacked, opened))))
+}
+
+fn read(i: &libc::tcp_info, unread: i64) -> i64 {
+    i.tcpi_bytes_received as i64 - fin_received(i) - unread
+}
+
+fn written(i: &libc::tcp_info, unacked: i64, opened: bool) -> i64 {
+    i.tcpi_bytes_acked as i64 + unacked - i64::from(opened) - fin_sent(i)
+}
+
 /// One direction's sockets, and the pipe between if it is known.
 struct Way<'a> {
     name: &'static str,
@@ -131,11 +152,8 @@ impl Way<'_> {
         if !still {
             return Ok(None);
         }
-        let read = from.tcpi_bytes_received as i64 - fin_received(&from) - unread;
-        let opened = i64::from(self.to_opened);
-        let written = to.tcpi_bytes_acked as i64 + unacked - opened - fin_sent(&to);
         Ok(Some(Moment {
-            delta: written - read,
+            delta: written(&to, unacked, self.to_opened) - read(&from, unread),
             piped,
         }))
     }
@@ -160,72 +178,6 @@ fn same_in(a: &libc::tcp_info, b: &libc::tcp_info) -> bool {
 
 fn same_out(a: &libc::tcp_info, b: &libc::tcp_info) -> bool {
     a.tcpi_bytes_acked == b.tcpi_bytes_acked && a.tcpi_state == b.tcpi_state
-}
-
-/// Duplicates of a pair's descriptors: for a few milliseconds, since they keep
-/// the proxy's own close from closing.
-pub struct Held {
-    /// The client's side.
-    pub a: OwnedFd,
-    /// The server's side.
-    pub b: OwnedFd,
-    pipes: [Option<OwnedFd>; 2],
-}
-
-impl Held {
-    /// Takes them, if they still are what the pair says.
-    pub fn take(pair: &Pair) -> io::Result<Option<Held>> {
-        let Some(process) = gone(Process::open(pair.id.pid))? else {
-            return Ok(None);
-        };
-        let end = |fd: i32, end: &End| -> io::Result<Option<OwnedFd>> {
-            let Some(fd) = gone(process.fd(fd))? else {
-                return Ok(None);
-            };
-            Ok(is(&fd, end).then_some(fd))
-        };
-        let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
-            return Ok(None);
-        };
-        // A splice that waits holds the pipe's lock, and asking a locked pipe
-        // for its bytes cannot be interrupted: only where no splice waits.
-        let ask = never_waits(&a) && never_waits(&b);
-        let pipe = |d: &Direction| {
-            let fd = process.fd(d.pipe.filter(|_| ask)?).ok()?;
-            // Not a pipe any more: as if none were known.
-            is_pipe(&fd).then_some(fd)
-        };
-        Ok(Some(Held {
-            a,
-            b,
-            pipes: [pipe(&pair.forward), pipe(&pair.reverse)],
-        }))
-    }
-}
-
-fn never_waits(fd: &OwnedFd) -> bool {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    fcntl(fd, FcntlArg::F_GETFL)
-        .is_ok_and(|f| OFlag::from_bits_retain(f).contains(OFlag::O_NONBLOCK))
-}
-
-fn is_pipe(fd: &OwnedFd) -> bool {
-    use nix::sys::stat::{SFlag, fstat};
-    fstat(fd).is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode).contains(SFlag::S_IFIFO))
-}
-
-/// Is this the very socket, still connected as it was?
-pub fn is(fd: &OwnedFd, end: &End) -> bool {
-    cookie(fd).is_ok_and(|c| c == end.cookie) && key(fd).is_ok_and(|k| k == end.key)
-}
-
-/// A process or descriptor that is no more is no error.
-pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
-    match r {
-        Ok(v) => Ok(Some(v)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => Ok(None),
-        Err(e) => Err(e),
-    }
 }
 
 /// Looks for moments that bear out the claims of both directions, while the

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const QUESTION: &[u8] = b"show info;show stat;show fd\n";
 
 /// Does a declared address stand for this one?
-fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
+pub fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
     if declared.port() != actual.port() {
         return false;
     }
@@ -71,6 +71,13 @@ impl Modes {
         parsed.or_else(|| fits.first().copied())
     }
 
+    /// The mode of a frontend, in that process.
+    pub fn named(&self, pid: i32, frontend: &str) -> Option<&str> {
+        let all = self.0.get(&pid)?;
+        let found = all.iter().find(|m| m.frontend == frontend);
+        found.map(|m| m.mode.as_str())
+    }
+
     /// Takes an answer in; forgets processes that are no more.
     pub fn put(&mut self, pid: i32, modes: Vec<Mode>) {
         // SAFETY: signal 0 sends nothing.
@@ -81,16 +88,7 @@ impl Modes {
 
 /// Asks one runtime socket: the process, and the modes of its frontends.
 pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
-    let question = async {
-        let mut s = UnixStream::connect(&socket.path).await?;
-        s.write_all(QUESTION).await?;
-        let mut answer = String::new();
-        s.take(MAX_ANSWER).read_to_string(&mut answer).await?;
-        Ok::<_, io::Error>(answer)
-    };
-    let answer = tokio::time::timeout(PATIENCE, question)
-        .await
-        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))??;
+    let answer = answer(socket, QUESTION).await?;
     parse(&answer, &socket.frontends).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidData,
@@ -99,14 +97,29 @@ pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
     })
 }
 
+/// The answer to a question on a runtime socket, in time and of a length.
+pub async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<String> {
+    let asking = async {
+        let mut s = UnixStream::connect(&socket.path).await?;
+        s.write_all(question).await?;
+        let mut answer = Vec::new();
+        s.take(MAX_ANSWER).read_to_end(&mut answer).await?;
+        Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    };
+    tokio::time::timeout(PATIENCE, asking)
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))?
+}
+
+/// The process that answered `show info`.
+pub fn pid_of(answer: &str) -> Option<i32> {
+    let line = answer.lines().find_map(|l| l.strip_prefix("Pid: "))?;
+    line.trim().parse().ok()
+}
+
 /// The three answers, one after the other.
 fn parse(answer: &str, named: &[(String, SocketAddr)]) -> Option<(i32, Vec<Mode>)> {
-    let pid = answer
-        .lines()
-        .find_map(|l| l.strip_prefix("Pid: "))?
-        .trim()
-        .parse()
-        .ok()?;
+    let pid = pid_of(answer)?;
     let head = answer.lines().find(|l| l.starts_with("# pxname,"))?;
     let names: Vec<&str> = head.trim_start_matches("# ").split(',').collect();
     let at = |name| names.iter().position(|n| *n == name);
@@ -148,7 +161,8 @@ fn at_(frontend: &str, mode: &str, address: SocketAddr) -> Mode {
     }
 }
 
-fn address(cell: Option<&str>) -> Option<SocketAddr> {
+/// An address as HAProxy writes it.
+pub fn address(cell: Option<&str>) -> Option<SocketAddr> {
     let cell = cell?;
     // IPv6 comes without brackets.
     cell.parse().ok().or_else(|| {

@@ -1,15 +1,20 @@
 //! The proxy host's side of a removal: which sockets a proxy relays between
-//! (by its shim's word), whether the kernel's numbers confirm it, and closing
+//! (by its shim's word, or by the kernel's counts from outside), whether the kernel's numbers confirm it, and closing
 //! both without a packet. No protocol inside.
 
 mod close;
 pub mod error;
+mod held;
 mod kernel;
+mod labels;
 mod listener;
+pub mod outside;
 pub mod pair;
+pub mod process;
 mod registry;
 mod shim_socket;
 mod sys;
+pub mod table;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +28,9 @@ use tokio::sync::broadcast;
 use tracing::warn;
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
-pub use pair::{Care, Closed, Direction, End, Measured, Pair, PairEvent, PairId};
+pub use outside::{Basis, Tracked, WatchRules};
+pub use pair::{Care, Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
+pub use process::{ProcessError, ProcessName};
 
 /// How the proxy's side is set up.
 #[derive(Clone, Debug)]
@@ -40,6 +47,8 @@ pub struct ProxyConfig {
     pub max_pairs: usize,
     /// How long a measurement may look for a still moment.
     pub still_limit: Duration,
+    /// How closely processes without the shim are watched.
+    pub watch: WatchRules,
 }
 
 impl Default for ProxyConfig {
@@ -50,6 +59,7 @@ impl Default for ProxyConfig {
             haproxy: Vec::new(),
             max_pairs: 65_536,
             still_limit: Duration::from_secs(2),
+            watch: WatchRules::default(),
         }
     }
 }
@@ -97,9 +107,12 @@ pub struct ProxySide(Arc<Inner>);
 struct Inner {
     registry: Arc<Mutex<registry::Registry>>,
     modes: Arc<Mutex<listener::Modes>>,
+    labels: Arc<Mutex<labels::Labels>>,
+    haproxy: Vec<HaproxySocket>,
     events: broadcast::Sender<PairEvent>,
     listeners: Vec<SocketAddr>,
     still_limit: Duration,
+    watch: WatchRules,
     asking: Vec<tokio::task::JoinHandle<()>>,
     _receiver: shim_socket::Receiver,
 }
@@ -121,17 +134,21 @@ impl ProxySide {
         let registry = Arc::new(Mutex::new(registry));
         let receiver = shim_socket::Receiver::start(&config.shim_socket, Arc::clone(&registry))?;
         let modes = Arc::new(Mutex::new(listener::Modes::default()));
-        let asking = config
-            .haproxy
-            .into_iter()
-            .map(|socket| tokio::spawn(keep_asking(socket, Arc::clone(&modes))))
-            .collect();
+        let labels = Arc::new(Mutex::new(labels::Labels::default()));
+        let ask = |socket: &HaproxySocket| {
+            let (modes, labels) = (Arc::clone(&modes), Arc::clone(&labels));
+            tokio::spawn(keep_asking(socket.clone(), modes, labels))
+        };
+        let asking = config.haproxy.iter().map(ask).collect();
         Ok(ProxySide(Arc::new(Inner {
             registry,
             modes,
+            labels,
+            haproxy: config.haproxy,
             events,
             listeners: config.transparent_listeners,
             still_limit: config.still_limit,
+            watch: config.watch,
             asking,
             _receiver: receiver,
         })))
@@ -158,17 +175,78 @@ impl ProxySide {
         self.registry().stats()
     }
 
+    /// Watches the sockets of processes from outside, as the asked ones need,
+    /// and remembers for a while the pairs that the counts have shown.
+    pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Sessions, ProcessError> {
+        let side = self.clone();
+        let found = blocking(move || {
+            // By its shim, or by counts a moment ago.
+            let known = |key: &FlowKey| side.find(key).is_some();
+            let has_shim = |pid| side.registry().has_shim(pid);
+            outside::find(&ask, &side.0.watch, known, has_shim)
+        });
+        let found = found.await?;
+        for (_, basis) in &found {
+            if let Ok(Basis::Counts(pair)) = basis {
+                self.registry().show(*pair);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A proxy's processes and their sockets; with `uid`, only that user's.
+    pub async fn look(
+        &self,
+        name: ProcessName,
+        uid: Option<u32>,
+    ) -> Result<outside::Scene, ProcessError> {
+        for socket in &self.0.haproxy {
+            label_sessions(socket, &self.0.labels).await;
+        }
+        blocking(move || outside::Scene::look(&name, uid)).await
+    }
+
+    /// The pair of these two sockets, if one process of this host has both.
+    pub async fn holder_of(&self, a: FlowKey, b: FlowKey) -> Option<Pair> {
+        blocking(move || outside::holder_of(a, b)).await
+    }
+
+    /// What the proxy itself says of a session that it accepted.
+    pub fn label(&self, pid: i32, a: &FlowKey) -> Option<crate::api::Label> {
+        let mut label = lock(&self.0.labels).find(pid, &a.remote())?;
+        let modes = lock(&self.0.modes);
+        label.mode = modes
+            .named(pid, &label.frontend)
+            .unwrap_or_default()
+            .to_owned();
+        Some(label)
+    }
+
     /// May this pair lose its proxy, by what is claimed of it? Judged on the
     /// newest claim, not on the one in `pair`. The claim is not checked here.
-    pub fn transparent(&self, pair: &Pair) -> Result<(), NotTransparent> {
+    /// With `word`, the operator has just vouched for the listener.
+    pub fn transparent(&self, pair: &Pair, word: bool) -> Result<(), NotTransparent> {
         let now = self.registry().newest(pair);
         let now = now.ok_or(NotTransparent::Gone(pair.id))?;
+        if now.witness == Witness::Counts {
+            return match word || listener::declared(&self.0.listeners, &now.a.key.local()) {
+                true => Ok(()),
+                false => Err(NotTransparent::OnlyCounts {
+                    listener: now.a.key.local(),
+                    forward: now.forward.delta,
+                    reverse: now.reverse.delta,
+                }),
+            };
+        }
         let direction = match (now.forward.endless, now.reverse.endless) {
             (true, true) => return Ok(()),
             (false, false) => return Err(NotTransparent::NotSpliced),
             (true, false) => "reverse",
             (false, true) => "forward",
         };
+        if word {
+            return Ok(());
+        }
         self.vouched(&now, direction)
     }
 
@@ -255,9 +333,23 @@ async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> 
     }
 }
 
-async fn keep_asking(socket: HaproxySocket, modes: Arc<Mutex<listener::Modes>>) {
+/// Asks HAProxy for the names of its sessions. Without an answer they have none.
+async fn label_sessions(socket: &HaproxySocket, labels: &Mutex<labels::Labels>) {
+    if let Ok((pid, found)) = labels::ask(socket).await {
+        lock(labels).put(pid, found);
+    }
+}
+
+async fn keep_asking(
+    socket: HaproxySocket,
+    modes: Arc<Mutex<listener::Modes>>,
+    labels: Arc<Mutex<labels::Labels>>,
+) {
     let mut complained = false;
     loop {
+        if lock(&labels).wanted() {
+            label_sessions(&socket, &labels).await;
+        }
         match listener::ask(&socket).await {
             Ok((pid, found)) => {
                 lock(&modes).put(pid, found);

@@ -68,6 +68,17 @@ pub struct Pair {
     pub forward: Direction,
     /// From B to A.
     pub reverse: Direction,
+    /// Who says so.
+    pub witness: Witness,
+}
+
+/// Who says that two sockets belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Witness {
+    /// The shim, which sees what the proxy does.
+    Shim,
+    /// The kernel's counts over a while, which show how much and not what.
+    Counts,
 }
 
 /// What happened to a pair.

@@ -2,24 +2,30 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 use dysco_common::FlowKey;
 use dysco_common::shim::{Report, ReportKind, report};
 use tokio::sync::broadcast;
 
 use super::ShimStats;
-use super::kernel::{gone, opened_here};
-use super::pair::{Direction, End, Pair, PairEvent, PairId};
+use super::held::gone;
+use super::kernel::opened_here;
+use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
 use super::sys::{Process, cookie, key, of_our_network};
 
 /// Processes remembered at once.
 const MAX_PROCESSES: usize = 1_024;
+/// What counts have shown is to be shown again after this.
+const SHOWN_FOR: Duration = Duration::from_secs(60);
 
 /// Pairs and the processes they are of.
 pub struct Registry {
     pairs: HashMap<PairId, Pair>,
     by_client: HashMap<FlowKey, PairId>,
     processes: HashMap<i32, Process>,
+    /// Pairs that counts have shown, and when.
+    shown: HashMap<PairId, Instant>,
     max_pairs: usize,
     events: broadcast::Sender<PairEvent>,
     /// What was counted.
@@ -33,6 +39,7 @@ impl Registry {
             pairs: HashMap::new(),
             by_client: HashMap::new(),
             processes: HashMap::new(),
+            shown: HashMap::new(),
             max_pairs,
             events,
             stats: ShimStats::default(),
@@ -93,6 +100,30 @@ impl Registry {
         }
     }
 
+    /// Has this process the shim loaded?
+    pub fn has_shim(&self, pid: i32) -> bool {
+        self.processes.get(&pid).is_some_and(|p| !p.ended())
+    }
+
+    /// Takes a pair that the counts have shown, for a while. The shim's word on
+    /// the same sockets stands.
+    pub fn show(&mut self, pair: Pair) {
+        let old = self.pairs.get(&pair.id).copied();
+        let same = |o: &Pair| o.a.cookie == pair.a.cookie && o.b.cookie == pair.b.cookie;
+        match old {
+            Some(o) if o.witness == Witness::Shim && same(&o) => return,
+            Some(o) => self.remove(&o.id),
+            None if self.pairs.len() >= self.max_pairs => {
+                self.stats.no_room += 1;
+                return;
+            }
+            None => {}
+        }
+        self.shown.insert(pair.id, Instant::now());
+        self.pairs.insert(pair.id, pair);
+        self.by_client.insert(pair.a.key, pair.id);
+    }
+
     fn claim(&mut self, pid: i32, r: &Report) -> io::Result<()> {
         let new = self.resolve(pid, r)?;
         let old = self.pairs.get(&new.id).copied();
@@ -118,6 +149,7 @@ impl Registry {
             }
             None => drop(self.events.send(PairEvent::New(pair))),
         }
+        self.shown.remove(&pair.id);
         self.pairs.insert(pair.id, pair);
         self.by_client.insert(pair.a.key, pair.id);
         Ok(())
@@ -157,6 +189,7 @@ impl Registry {
                 b: two,
                 forward: out,
                 reverse: back,
+                witness: Witness::Shim,
             }
         } else {
             Pair {
@@ -165,6 +198,7 @@ impl Registry {
                 b: one,
                 forward: back,
                 reverse: out,
+                witness: Witness::Shim,
             }
         })
     }
@@ -195,6 +229,13 @@ impl Registry {
         for pid in ended {
             self.forget(pid);
         }
+        let shown = self.shown.iter();
+        let old: Vec<PairId> = shown
+            .filter_map(|(id, at)| (at.elapsed() > SHOWN_FOR).then_some(*id))
+            .collect();
+        for id in old {
+            self.remove(&id);
+        }
     }
 
     fn forget(&mut self, pid: i32) {
@@ -213,6 +254,7 @@ impl Registry {
 
     /// Removes a pair, if it is known.
     pub fn remove(&mut self, id: &PairId) {
+        self.shown.remove(id);
         if let Some(pair) = self.pairs.remove(id) {
             // Another pair may have the five-tuple by now.
             if self.by_client.get(&pair.a.key) == Some(id) {

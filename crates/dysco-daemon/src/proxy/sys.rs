@@ -98,7 +98,7 @@ pub fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
 
 /// Both addresses of a connected TCP socket, or an error if it is none.
 pub fn key(fd: &OwnedFd) -> io::Result<FlowKey> {
-    if option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+    if protocol(fd)? != libc::IPPROTO_TCP {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "not a TCP socket",
@@ -115,6 +115,11 @@ fn plain(a: &SockaddrStorage) -> io::Result<SocketAddr> {
     v4.or(v6)
         .map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an Internet socket"))
+}
+
+/// The protocol of a socket; an error if it is none.
+pub fn protocol(fd: &OwnedFd) -> io::Result<i32> {
+    option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
 /// The kernel's name of a socket.

@@ -3,18 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Task;
-use crate::api::{
-    Failure, FailureCode, HostName, Mode, Outcome, RemovalReport, Remove, SessionName,
-};
+use super::{Candidates, Task};
+use crate::api::{Failure, FailureCode, HostName, Mode, RemovalReport, Remove, SessionName};
 use crate::engine::{Engine, measure};
 
 impl Engine {
     /// The sessions that a request is about, and those of them that cannot be.
-    pub(super) fn candidates(
-        &self,
-        request: &Remove,
-    ) -> Result<(Vec<Task>, Vec<RemovalReport>), Failure> {
+    pub(super) fn candidates(&self, request: &Remove, word: bool) -> Result<Candidates, Failure> {
         let host = self.resolve(&request.host)?;
         let timeout = request
             .timeout_ms
@@ -36,29 +31,34 @@ impl Engine {
             self.named(&request.sessions)?
         };
         for session in all {
-            let task = self.task_of(session, host, timeout, mode)?;
-            let judged = match host {
-                None => self.measurable(&task.subsession).map(|_| ()),
-                Some(_) => Ok(()),
+            let task = Task {
+                dry: request.dry_run,
+                ..self.task_of(session, host, timeout, mode)
             };
-            match judged {
-                Ok(()) => tasks.push(Task {
-                    dry: request.dry_run,
-                    ..task
-                }),
-                Err(reason) => refused.push(task.report(
-                    Outcome::Refused,
-                    Some(reason.to_string()),
-                    None,
-                    None,
-                )),
+            match host {
+                None => self.sort(task, word, &mut tasks, &mut refused),
+                Some(_) => tasks.push(task),
             }
         }
         Ok((tasks, refused))
     }
 
+    /// Among the tasks, if all says that the proxy may leave its session.
+    pub(in crate::engine) fn sort(
+        &self,
+        task: Task,
+        word: bool,
+        tasks: &mut Vec<Task>,
+        refused: &mut Vec<RemovalReport>,
+    ) {
+        match self.measurable(&task.subsession, word) {
+            Ok(_) => tasks.push(Task { word, ..task }),
+            Err(reason) => refused.push(task.refused(reason.to_string())),
+        }
+    }
+
     /// `None` for this host.
-    fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
+    pub(in crate::engine) fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
         let ip = match host {
             HostName::This => return Ok(None),
             HostName::Address(ip) => *ip,
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    fn named(&self, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
+    pub(in crate::engine) fn named(&self, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
         names
             .iter()
             .map(|name| {
@@ -112,13 +112,13 @@ impl Engine {
             .collect()
     }
 
-    pub(super) fn task_of(
+    pub(in crate::engine) fn task_of(
         &self,
         slot: u32,
         host: Option<IpAddr>,
         timeout: Duration,
         mode: Mode,
-    ) -> Result<Task, Failure> {
+    ) -> Task {
         let s = self.agent.session(slot);
         let opened = s.life.opened_here != 0;
         let subsession = if opened {
@@ -131,7 +131,7 @@ impl Engine {
             None => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
             Some(_) => None,
         };
-        Ok(Task {
+        Task {
             batch: 0,
             session: self.session_id(slot, &s),
             local: s.key.local(),
@@ -144,6 +144,7 @@ impl Engine {
             why: None,
             neighbours,
             dry: false,
-        })
+            word: false,
+        }
     }
 }

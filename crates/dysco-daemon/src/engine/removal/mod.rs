@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
+use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use crate::proxy::PairEvent;
 use mode::Undecided;
@@ -37,9 +37,12 @@ pub(super) struct Removals {
     next_batch: u64,
 }
 
+/// The sessions of a request that can be changed, and the rest with reasons.
+pub(super) type Candidates = (Vec<Task>, Vec<RemovalReport>);
+
 /// One session's removal, to be begun.
 #[derive(Clone)]
-struct Task {
+pub(super) struct Task {
     batch: u64,
     session: SessionId,
     /// This host's side of the session.
@@ -57,7 +60,9 @@ struct Task {
     /// The hosts on both sides, where the proxy is on this one.
     neighbours: Option<[IpAddr; 2]>,
     /// Only say what would be done.
-    dry: bool,
+    pub(super) dry: bool,
+    /// The operator has vouched for the listener.
+    word: bool,
 }
 
 struct Running {
@@ -98,6 +103,11 @@ impl Removals {
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
+    /// Has the operator vouched for the session of this change?
+    pub fn vouched(&self, change: ChangeId) -> bool {
+        self.running.get(&change).is_some_and(|r| r.task.word)
+    }
+
     fn knows(&self, subsession: &Subsession) -> bool {
         let undecided = self.undecided.iter().map(Undecided::task);
         let waiting = self.waiting.iter().chain(undecided);
@@ -110,9 +120,20 @@ impl Removals {
 }
 
 impl Engine {
-    pub(super) fn remove(&mut self, request: &Remove, replies: &mpsc::Sender<Reply>) {
-        match self.candidates(request) {
-            Ok((tasks, refused)) => self.begin_batch(tasks, refused, request.dry_run, replies),
+    pub(super) fn remove(&mut self, request: &Remove, word: bool, replies: &mpsc::Sender<Reply>) {
+        let found = self.candidates(request, word);
+        self.remove_found(found, request.dry_run, replies);
+    }
+
+    /// Goes on with what was found of a request's sessions.
+    pub(super) fn remove_found(
+        &mut self,
+        found: Result<Candidates, Failure>,
+        dry_run: bool,
+        replies: &mpsc::Sender<Reply>,
+    ) {
+        match found {
+            Ok((tasks, refused)) => self.begin_batch(tasks, refused, dry_run, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
             }
@@ -176,8 +197,7 @@ impl Engine {
                     self.removals.running.insert(change, running);
                 }
                 Err(reason) => {
-                    let report =
-                        task.report(Outcome::Refused, Some(reason.to_string()), None, None);
+                    let report = task.refused(reason.to_string());
                     self.finish(task.batch, report);
                 }
             }
@@ -315,16 +335,14 @@ impl Engine {
         let (PairEvent::New(pair) | PairEvent::Changed(pair)) = event else {
             return;
         };
-        if !self.config.removal.automatic || self.proxy.transparent(pair).is_err() {
+        if !self.config.removal.automatic || self.proxy.transparent(pair, false).is_err() {
             return;
         }
         let Some(slot) = self.agent.find(&pair.a.key) else {
             return;
         };
         let mode = self.config.removal.mode;
-        let Ok(task) = self.task_of(slot, None, self.config.removal.timeout, mode) else {
-            return;
-        };
+        let task = self.task_of(slot, None, self.config.removal.timeout, mode);
         if !self.removals.knows(&task.subsession) {
             self.take_on(Task {
                 batch: u64::MAX,

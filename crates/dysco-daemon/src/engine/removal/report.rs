@@ -7,6 +7,11 @@ use crate::api::{Outcome, RemovalReport};
 use crate::protocol::{Progress, Reason};
 
 impl Task {
+    /// Nothing was changed, for this reason.
+    pub(in crate::engine) fn refused(&self, reason: String) -> RemovalReport {
+        self.report(Outcome::Refused, Some(reason), None, None)
+    }
+
     pub(super) fn report(
         &self,
         outcome: Outcome,

@@ -205,7 +205,7 @@ fn other_sockets_on_the_same_descriptors_are_left_alone() {
             Err(CloseError::Changed(_))
         ));
         assert_eq!(
-            side.side.transparent(&pair),
+            side.side.transparent(&pair, false),
             Err(NotTransparent::Gone(pair.id))
         );
         assert!(matches!(

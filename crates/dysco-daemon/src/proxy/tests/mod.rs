@@ -135,7 +135,7 @@ fn one_direction_needs_someone_to_vouch_for_the_listener() {
         let (PairEvent::New(pair) | PairEvent::Changed(pair) | PairEvent::Gone(pair)) =
             side.tell(&r).await;
         assert_eq!(
-            side.side.transparent(&pair),
+            side.side.transparent(&pair, false),
             Err(NotTransparent::NotSpliced)
         );
         r.flags |= report::REVERSE_ENDLESS;
@@ -145,15 +145,15 @@ fn one_direction_needs_someone_to_vouch_for_the_listener() {
             direction: "forward",
             listener,
         };
-        assert_eq!(side.side.transparent(&pair), Err(missing));
+        assert_eq!(side.side.transparent(&pair, false), Err(missing));
         r.flags |= report::FORWARD_ENDLESS;
         side.tell(&r).await;
-        assert_eq!(side.side.transparent(&pair), Ok(()));
+        assert_eq!(side.side.transparent(&pair, false), Ok(()));
 
         let mut vouching = Side::start(|c| c.transparent_listeners = vec![listener]);
         r.flags = report::IN_ACCEPTED | report::REVERSE_ENDLESS;
         vouching.tell(&r).await;
-        assert_eq!(vouching.side.transparent(&pair), Ok(()));
+        assert_eq!(vouching.side.transparent(&pair, false), Ok(()));
         relay.finish();
     });
 }
@@ -182,7 +182,7 @@ fn a_program_declares_each_direction_by_itself() {
         };
         assert!(pair.reverse.declared && pair.forward.declared);
         assert_eq!((pair.forward.delta, pair.reverse.delta), (0, 5));
-        assert_eq!(side.side.transparent(&pair), Ok(()));
+        assert_eq!(side.side.transparent(&pair, false), Ok(()));
         let gone = said(ReportKind::Revoked, relay.b, relay.a);
         assert!(matches!(side.tell(&gone).await, PairEvent::Gone(_)));
         assert_eq!(side.side.pairs(), []);

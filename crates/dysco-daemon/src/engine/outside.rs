@@ -1,0 +1,240 @@
+//! Proxies that are named by their process: what they hold, and their sessions
+//! watched from outside where no shim tells.
+
+use std::collections::{HashMap, HashSet};
+
+use dysco_common::{FlowKey, State};
+use tokio::sync::mpsc;
+
+use super::removal::Task;
+use super::{Answer, Engine};
+use crate::api::{
+    Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
+    Remove, Reply,
+};
+use crate::proxy::outside::{Ask, Scene, Sessions};
+use crate::proxy::{ProcessError, ProcessName, Tracked};
+
+/// What a task saw of a proxy, and who asked.
+pub(super) struct Seen {
+    what: What,
+    replies: mpsc::Sender<Reply>,
+}
+
+enum What {
+    /// Its processes and sockets.
+    Looked(Result<Scene, ProcessError>),
+    /// Its pairs, for a removal.
+    Watched {
+        request: Remove,
+        word: bool,
+        found: Result<Sessions, ProcessError>,
+    },
+}
+
+impl Engine {
+    /// Begins to look which sessions a proxy holds.
+    pub(super) fn look_at(&self, name: ProcessName, caller: &Caller, replies: mpsc::Sender<Reply>) {
+        let (uid, proxy) = (user(caller), self.proxy.clone());
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            let what = What::Looked(proxy.look(name, uid).await);
+            let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
+        });
+    }
+
+    /// Begins to watch the sockets of a proxy, to remove it from its sessions.
+    pub(super) fn watch(&self, request: Remove, caller: &Caller, replies: mpsc::Sender<Reply>) {
+        let ask = match self.ask(&request, caller) {
+            Ok(ask) => ask,
+            Err(failure) => {
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let word = request.transparent && caller.is_root();
+        let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
+        tokio::spawn(async move {
+            let found = proxy.watch(ask).await;
+            let what = What::Watched {
+                request,
+                word,
+                found,
+            };
+            let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
+        });
+    }
+
+    fn ask(&self, request: &Remove, caller: &Caller) -> Result<Ask, Failure> {
+        let Some(name) = request.process.clone() else {
+            return Err(bad_request("no process is named", "name one"));
+        };
+        if request.host != HostName::This && self.resolve(&request.host)?.is_some() {
+            return Err(bad_request(
+                "a process is seen on its own host only",
+                "run it there, with 'self' as the host",
+            ));
+        }
+        let only = match request.all {
+            true => None,
+            false => {
+                let slots = self.named(&request.sessions)?.into_iter();
+                Some(slots.map(|slot| self.agent.session(slot).key).collect())
+            }
+        };
+        Ok(Ask {
+            name,
+            uid: user(caller),
+            tracked: self.tracked(),
+            only,
+        })
+    }
+
+    /// The sessions that could be changed, as far as the data plane knows.
+    fn tracked(&self) -> HashMap<FlowKey, Tracked> {
+        let all = self.agent.sessions().into_iter();
+        let could = all.filter(|(_, s)| s.state == State::Tracked as u32);
+        could
+            .map(|(_, s)| {
+                let known = Tracked {
+                    opened_here: s.life.opened_here != 0,
+                    born: s.created_ns,
+                };
+                (s.key, known)
+            })
+            .collect()
+    }
+
+    /// A task has seen what was asked.
+    pub(super) fn seen(&mut self, seen: Seen) {
+        let replies = seen.replies;
+        match seen.what {
+            What::Looked(Ok(scene)) => {
+                let report = Reply::Proxy(Box::new(self.proxy_report(&scene)));
+                let _ = replies.try_send(report);
+            }
+            What::Looked(Err(error)) => {
+                let _ = replies.try_send(Reply::Error(failure(&error)));
+            }
+            What::Watched {
+                request,
+                word,
+                found,
+            } => {
+                let found = match found {
+                    Ok(sessions) => Ok(self.watched(&request, word, sessions)),
+                    Err(error) => Err(failure(&error)),
+                };
+                self.remove_found(found, request.dry_run, &replies);
+            }
+        }
+    }
+
+    fn watched(
+        &self,
+        request: &Remove,
+        word: bool,
+        sessions: Sessions,
+    ) -> super::removal::Candidates {
+        let timeout = request.timeout_ms.map_or(
+            self.config.removal.timeout,
+            std::time::Duration::from_millis,
+        );
+        let mode = request.mode.unwrap_or(self.config.removal.mode);
+        let task_of = |slot| -> Task {
+            let mut task = self.task_of(slot, None, timeout, mode);
+            task.dry = request.dry_run;
+            task
+        };
+        let (mut tasks, mut refused) = (Vec::new(), Vec::new());
+        let mut met = HashSet::new();
+        for (key, basis) in sessions {
+            // It may have ended while it was watched.
+            let Some(slot) = self.agent.find(&key) else {
+                continue;
+            };
+            met.insert(slot);
+            let task = task_of(slot);
+            match basis {
+                Ok(_) => self.sort(task, word, &mut tasks, &mut refused),
+                Err(why) => refused.push(
+                    task.refused(format!("the session is not proven byte-transparent: {why}")),
+                ),
+            }
+        }
+        let named = self.named(&request.sessions).unwrap_or_default();
+        for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
+            let task = task_of(slot);
+            refused.push(task.refused("the named process has not accepted it".to_owned()));
+        }
+        (tasks, refused)
+    }
+
+    fn proxy_report(&self, scene: &Scene) -> ProxyReport {
+        let pairs = self.proxy.pairs();
+        let processes = scene.processes.values().map(|p| ProcessReport {
+            pid: p.pid,
+            name: p.comm.clone(),
+        });
+        let held = |socket: &crate::proxy::outside::Socket| {
+            let slot = self.agent.find(&socket.key);
+            let known = slot.map(|slot| self.agent.session(slot));
+            let accepted = known
+                .as_ref()
+                .map_or(socket.accepted, |s| s.life.opened_here == 0);
+            let pair = pairs.iter().find(|p| p.a.key == socket.key);
+            accepted.then(|| HeldReport {
+                pid: socket.holder.pid,
+                local: socket.key.local(),
+                remote: socket.key.remote(),
+                session: slot.zip(known).map(|(slot, s)| self.session_id(slot, &s)),
+                removable: match &known {
+                    Some(s) => self.removable(s, pair),
+                    None => Removable::No {
+                        reason: "dyscod does not track it: it was opened before dyscod was started, or is not in [[track]]".into(),
+                    },
+                },
+                label: self.proxy.label(socket.holder.pid, &socket.key),
+            })
+        };
+        ProxyReport {
+            processes: processes.collect(),
+            sessions: scene.sockets.iter().filter_map(held).collect(),
+        }
+    }
+}
+
+/// Root may look at everybody's processes, others at their own.
+fn user(caller: &Caller) -> Option<u32> {
+    (!caller.is_root()).then_some(caller.uid)
+}
+
+fn bad_request(why: &str, mend: &str) -> Failure {
+    Failure {
+        code: FailureCode::BadRequest,
+        what: "watch a process".into(),
+        why: why.into(),
+        mend: mend.into(),
+    }
+}
+
+fn failure(error: &ProcessError) -> Failure {
+    let (code, mend) = match error {
+        ProcessError::None(_) => (
+            FailureCode::NotFound,
+            "see 'ps' for processes, and 'ss -ltnp' for who listens",
+        ),
+        ProcessError::Ambiguous { .. } => (FailureCode::Refused, "name one by its number"),
+        ProcessError::NotAllowed { .. } => (FailureCode::NotAllowed, "run as root"),
+        ProcessError::System { .. } => (
+            FailureCode::Internal,
+            "dyscod needs /proc, and CAP_SYS_PTRACE",
+        ),
+    };
+    Failure {
+        code,
+        what: "find the proxy".into(),
+        why: error.to_string(),
+        mend: mend.into(),
+    }
+}

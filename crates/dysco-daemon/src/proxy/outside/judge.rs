@@ -1,0 +1,197 @@
+//! Who belongs to whom, given how each direction fits. What fits is not enough:
+//! sessions in step fit each other now and then, and a mirror fits twice. So a
+//! source must fit far better than any other, and where its bytes may go as
+//! well must be explained by somebody else.
+
+use std::collections::HashMap;
+
+use super::doubt::Doubt;
+use super::pairing::{Best, FAR, Found, MAX_DELTA, Rules, Series, Way};
+
+/// What can be said of each accepted socket.
+pub type Verdicts = Vec<(usize, Result<Found, Doubt>)>;
+
+/// Judges all that was seen.
+pub fn judge(series: &Series, rules: &Rules) -> Verdicts {
+    let all = 0..series.count();
+    let mut best = HashMap::new();
+    let mut sources = vec![Vec::new(); series.count()];
+    for (from, to) in all.clone().flat_map(|f| all.clone().map(move |t| (f, t))) {
+        let met = (from != to && series.moved(from).0 > 0).then(|| series.compare(from, to));
+        // Of thousands of sockets most have nothing to do with each other.
+        if let Some(b) = met.flatten().filter(|b| b.fresh > 1) {
+            best.insert((from, to), b);
+            sources[to].push(from);
+        }
+    }
+    let mut court = Court {
+        series,
+        rules,
+        best,
+        sources,
+        partners: vec![Vec::new(); series.count()],
+    };
+    court.find_partners();
+    let accepted = series.of_kind(true);
+    accepted.map(|a| (a, court.judge(a))).collect()
+}
+
+struct Court<'a> {
+    series: &'a Series,
+    rules: &'a Rules,
+    /// How directions fit that did more than once.
+    best: HashMap<(usize, usize), Best>,
+    /// For each socket: which sources did.
+    sources: Vec<Vec<usize>>,
+    /// For each socket: which of the other kind follow it both ways.
+    partners: Vec<Vec<usize>>,
+}
+
+impl Court<'_> {
+    fn find_partners(&mut self) {
+        let follows = |way| matches!(way, Way::Follows { .. });
+        for (from, to) in self.best.keys().copied() {
+            let kinds = [from, to].map(|x| self.series.kind(x).accepted);
+            if kinds[0] != kinds[1] && follows(self.way(from, to)) && follows(self.way(to, from)) {
+                self.partners[to].push(from);
+            }
+        }
+    }
+
+    /// Has it a partner both ways that is far above this one, one way at least?
+    /// Sessions in step may look alike in one direction.
+    fn taken(&self, x: usize, this: usize) -> bool {
+        let above = |p: usize| {
+            let (there, back) = (self.best(p, x), self.best(x, p));
+            there.far_above(&self.best(this, x)) || back.far_above(&self.best(x, this))
+        };
+        self.partners[x].iter().any(|p| *p != this && above(*p))
+    }
+
+    fn way(&self, from: usize, to: usize) -> Way {
+        let known = self.best.get(&(from, to)).copied();
+        let best = known.or_else(|| self.series.compare(from, to));
+        best.map_or(Way::Apart, |b| b.way(self.rules))
+    }
+
+    fn best(&self, from: usize, to: usize) -> Best {
+        self.best.get(&(from, to)).copied().unwrap_or_default()
+    }
+
+    fn fresh(&self, from: usize, to: usize) -> usize {
+        self.best(from, to).fresh
+    }
+
+    fn fit(&self, a: usize, b: usize) -> Option<Found> {
+        use Way::{Follows, Quiet};
+        if self.fresh(a, b) + self.fresh(b, a) == 0 {
+            return None;
+        }
+        let (forward, reverse) = match (self.way(a, b), self.way(b, a)) {
+            (Follows { delta: f, .. }, Follows { delta: r, .. } | Quiet { delta: r })
+            | (Quiet { delta: f }, Follows { delta: r, .. }) => (f, r),
+            _ => return None,
+        };
+        Some(Found {
+            a,
+            b,
+            forward,
+            reverse,
+        })
+    }
+
+    fn judge(&self, a: usize) -> Result<Found, Doubt> {
+        let opened = self.series.of_kind(false);
+        let fits = opened.filter_map(|b| self.fit(a, b));
+        let found = fits.max_by_key(|f| self.fresh(f.a, f.b) + self.fresh(f.b, f.a));
+        let Some(found) = found else {
+            return Err(self.lonely(a));
+        };
+        let port = self.series.kind(a).port;
+        let listener = |x: &usize| self.series.kind(*x).port == port;
+        let accepted = self.series.of_kind(true).filter(listener).count();
+        let opened = self.series.of_kind(false).count();
+        if accepted > opened {
+            return Err(Doubt::Pool { accepted, opened });
+        }
+        let others = self.rivals(&found);
+        if !others.is_empty() {
+            return Err(Doubt::Ambiguous { others });
+        }
+        let born = |x| self.series.kind(x).born;
+        let older = matches!((born(a), born(found.b)), (Some(a), Some(b)) if b < a);
+        let deltas = [found.forward, found.reverse];
+        let delta = deltas.into_iter().max_by_key(|d| d.abs()).unwrap_or(0);
+        if older || delta.abs() > MAX_DELTA {
+            let b = found.b;
+            return Err(Doubt::Reused { b, older, delta });
+        }
+        Ok(found)
+    }
+
+    /// The partner and others that may be meant as well, or that get a copy of
+    /// the bytes; nothing if the partner stands alone.
+    fn rivals(&self, found: &Found) -> Vec<usize> {
+        let Found { a, b, .. } = *found;
+        let mut rivals = Vec::new();
+        for (from, to) in [(a, b), (b, a)] {
+            if !matches!(self.way(from, to), Way::Follows { .. }) {
+                continue;
+            }
+            let own = self.best(from, to);
+            let other = |x: &&usize| {
+                **x != from && !own.far_above(&self.best(**x, to)) && !self.taken(**x, to)
+            };
+            rivals.extend(self.sources[to].iter().filter(other));
+            let sinks = (0..self.series.count()).filter(|x| *x != a && *x != b);
+            rivals.extend(sinks.filter(|x| {
+                let may = self.series.alike(from, *x) && !self.explained(*x, from);
+                (may || !own.far_above(&self.best(from, *x))) && !self.taken(*x, from)
+            }));
+        }
+        rivals.sort_unstable();
+        rivals.dedup();
+        if !rivals.is_empty() {
+            rivals.insert(0, b);
+        }
+        rivals
+    }
+
+    /// Is what is written there far more likely somebody else's?
+    fn explained(&self, x: usize, from: usize) -> bool {
+        let this = self.best(from, x);
+        self.sources[x].iter().any(|s| {
+            let other = self.best(*s, x);
+            *s != from && other.fresh >= FAR && other.far_above(&this)
+        })
+    }
+
+    /// Why none fits.
+    fn lonely(&self, a: usize) -> Doubt {
+        let (read, written) = self.series.moved(a);
+        if (read, written) == (0, 0) {
+            return Doubt::Silent;
+        }
+        let nearest = self.series.nearest(a, 1).first().copied();
+        if let Some(b) = nearest {
+            let ways = [self.way(a, b), self.way(b, a)];
+            let open = ways.iter().find_map(|w| match w {
+                Way::Open { moments, bytes } => Some((*moments, *bytes)),
+                _ => None,
+            });
+            let quiet = ways.iter().all(|w| matches!(w, Way::Quiet { .. }));
+            let seen = open.or(quiet.then_some((0, 0)));
+            if let (Some((moments, bytes)), false) = (seen, ways.contains(&Way::Apart)) {
+                return Doubt::TooLittle { b, moments, bytes };
+            }
+        }
+        let busy = |b: &usize| self.series.moved(*b).0 + self.series.moved(*b).1;
+        let busiest = || self.series.of_kind(false).max_by_key(busy);
+        let nearest = nearest.or_else(busiest).filter(|b| busy(b) > 0);
+        Doubt::NoPartner {
+            read,
+            written,
+            nearest: nearest.map(|b| (b, self.series.moved(b).0, self.series.moved(b).1)),
+        }
+    }
+}

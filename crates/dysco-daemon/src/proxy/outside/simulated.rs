@@ -1,0 +1,375 @@
+//! Processes as counts show them, honest relays and others, seen at random
+//! moments with bytes on their way.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRng;
+
+use super::doubt::Doubt;
+use super::judge::judge;
+use super::pairing::{Counts, Found, Kind, MAX_DELTA, Rules, Series};
+
+const RULES: Rules = Rules {
+    moments: 8,
+    bytes: 4_000,
+    window: Duration::from_millis(500),
+};
+
+/// What a process does with a client's session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Habit {
+    /// Passes all on, after so many bytes of its own.
+    Relay(i64),
+    /// The same to two servers.
+    Mirror,
+    /// Answers by itself; the server's session idles.
+    Cache,
+    /// Adds a byte to each message.
+    Adds,
+    /// Writes three quarters of what it reads.
+    Shrinks,
+    /// Its server's session serves the next client too.
+    Pool,
+}
+
+/// One socket's books.
+#[derive(Clone, Copy, Default)]
+struct Socket {
+    read: i64,
+    written: i64,
+}
+
+struct World {
+    rng: TestRng,
+    habits: Vec<Habit>,
+    sockets: Vec<Socket>,
+    kinds: Vec<Kind>,
+    /// The sockets of each client: accepted, opened, and a mirror's second.
+    own: Vec<(usize, usize, Option<usize>)>,
+    /// What was read and not written yet: client, forward, bytes.
+    held: Vec<(usize, bool, i64)>,
+}
+
+impl World {
+    fn new(rng: TestRng, habits: &[Habit]) -> World {
+        let mut w = World {
+            rng,
+            habits: habits.to_vec(),
+            sockets: Vec::new(),
+            kinds: Vec::new(),
+            own: Vec::new(),
+            held: Vec::new(),
+        };
+        for habit in habits {
+            let a = w.socket(true);
+            let shared = match w.own.last() {
+                Some((_, b, _)) if *habit == Habit::Pool => Some(*b),
+                _ => None,
+            };
+            let b = shared.unwrap_or_else(|| w.socket(false));
+            let second = (*habit == Habit::Mirror).then(|| w.socket(false));
+            if let Habit::Relay(header) = habit {
+                w.sockets[b].written += header;
+            }
+            w.own.push((a, b, second));
+        }
+        w
+    }
+
+    fn socket(&mut self, accepted: bool) -> usize {
+        self.sockets.push(Socket::default());
+        self.kinds.push(Kind {
+            accepted,
+            port: 80,
+            born: Some(self.kinds.len() as u64),
+        });
+        self.sockets.len() - 1
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.rng.next_u64() % n as u64) as usize
+    }
+
+    /// Something moves: read and held, or written of what is held.
+    fn step(&mut self) {
+        if !self.held.is_empty() && self.below(4) != 0 {
+            let i = self.below(self.held.len());
+            let (client, forward, bytes) = self.held.swap_remove(i);
+            return self.write(client, forward, bytes);
+        }
+        let client = self.below(self.own.len());
+        // Steps of one size, half of the time: sessions in step are likely.
+        let size = match self.below(2) {
+            0 => 1000,
+            _ => 1 + self.below(1400) as i64,
+        };
+        let (forward, bytes) = (self.below(2) == 0, size);
+        let (a, b, _) = self.own[client];
+        match (self.habits[client], forward) {
+            (Habit::Cache, false) => {}
+            (Habit::Cache, true) => {
+                self.sockets[a].read += bytes;
+                self.sockets[a].written += 10 * bytes;
+            }
+            (_, forward) => {
+                let from = if forward { a } else { b };
+                self.sockets[from].read += bytes;
+                self.held.push((client, forward, bytes));
+            }
+        }
+    }
+
+    fn write(&mut self, client: usize, forward: bool, bytes: i64) {
+        let (a, b, second) = self.own[client];
+        let bytes = match self.habits[client] {
+            Habit::Adds => bytes + 1,
+            Habit::Shrinks => bytes - bytes / 4,
+            _ => bytes,
+        };
+        if !forward {
+            self.sockets[a].written += bytes;
+            return;
+        }
+        self.sockets[b].written += bytes;
+        if let Some(second) = second {
+            self.sockets[second].written += bytes;
+        }
+    }
+
+    /// Watches for so many moments; of each, some sockets are missed.
+    fn watch(&mut self, moments: u64, order: &[usize]) -> Series {
+        let kinds = order.iter().map(|i| self.kinds[*i]).collect();
+        let mut series = Series::new(kinds);
+        for at in 0..moments {
+            for _ in 0..self.below(6) {
+                self.step();
+            }
+            let moment = series.moment(Duration::from_millis(5 * at));
+            for (place, i) in order.iter().enumerate() {
+                let Socket { read, written } = self.sockets[*i];
+                series.reading(place, read, written);
+                let missed = self.below(5);
+                let counts = Counts {
+                    read: (missed != 0).then_some(read),
+                    written: (missed != 1).then_some(written),
+                };
+                series.still(moment, place, counts);
+            }
+        }
+        series
+    }
+
+    fn all(&self) -> Vec<usize> {
+        (0..self.sockets.len()).collect()
+    }
+
+    /// What is right: each relay's sockets and deltas, in this order.
+    fn truth(&self, client: usize, order: &[usize]) -> Option<Found> {
+        let (a, b, _) = self.own[client];
+        let header = match self.habits[client] {
+            Habit::Relay(header) => header,
+            // As long as nobody else has come.
+            Habit::Pool => 0,
+            _ => return None,
+        };
+        if self.own.iter().filter(|o| o.1 == b).count() > 1 {
+            return None;
+        }
+        let at = |i| order.iter().position(|o| *o == i).unwrap();
+        Some(Found {
+            a: at(a),
+            b: at(b),
+            forward: header,
+            reverse: 0,
+        })
+    }
+}
+
+fn habit() -> impl Strategy<Value = Habit> {
+    prop_oneof![
+        4 => (0..600i64).prop_map(Habit::Relay),
+        1 => Just(Habit::Mirror),
+        1 => Just(Habit::Cache),
+        1 => Just(Habit::Adds),
+        1 => Just(Habit::Shrinks),
+        1 => Just(Habit::Pool),
+    ]
+}
+
+fn rng(seed: [u8; 32]) -> TestRng {
+    TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &seed)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever the process does: what is paired is paired rightly.
+    #[test]
+    fn no_pair_is_wrong(
+        seed: [u8; 32],
+        habits in prop::collection::vec(habit(), 1..8),
+        moments in 20..600u64,
+    ) {
+        let mut w = World::new(rng(seed), &habits);
+        let all = w.all();
+        let series = w.watch(moments, &all);
+        for (a, verdict) in judge(&series, &RULES) {
+            let client = w.own.iter().position(|o| o.0 == a).unwrap();
+            if let Ok(found) = verdict {
+                prop_assert_eq!(Some(found), w.truth(client, &all));
+            }
+        }
+    }
+
+    /// Relays alone are all found, after enough of data.
+    #[test]
+    fn relays_are_found(
+        seed: [u8; 32],
+        headers in prop::collection::vec(0..600i64, 1..6),
+    ) {
+        let habits: Vec<_> = headers.into_iter().map(Habit::Relay).collect();
+        let mut w = World::new(rng(seed), &habits);
+        let all = w.all();
+        let series = w.watch(3_000, &all);
+        for (client, (_, verdict)) in judge(&series, &RULES).into_iter().enumerate() {
+            prop_assert_eq!(verdict.ok(), w.truth(client, &all));
+        }
+    }
+
+    /// The order in which the kernel lists sockets means nothing.
+    #[test]
+    fn order_means_nothing(
+        seed: [u8; 32],
+        habits in prop::collection::vec(habit(), 1..6),
+        swaps in prop::collection::vec((0..32usize, 0..32usize), 0..16),
+    ) {
+        let mut w = World::new(rng(seed), &habits);
+        let mut order = w.all();
+        let n = order.len();
+        for (i, j) in swaps {
+            order.swap(i % n, j % n);
+        }
+        let series = w.watch(1_000, &order);
+        for (a, verdict) in judge(&series, &RULES) {
+            let client = w.own.iter().position(|o| o.0 == order[a]).unwrap();
+            if let Ok(found) = verdict {
+                prop_assert_eq!(Some(found), w.truth(client, &order));
+            }
+        }
+    }
+}
+
+/// What is said of the first client of a process with these habits.
+fn first(habits: &[Habit]) -> Result<Found, Doubt> {
+    let mut w = World::new(rng([7; 32]), habits);
+    let all = w.all();
+    let series = w.watch(2_000, &all);
+    let verdicts = judge(&series, &RULES);
+    verdicts.into_iter().next().unwrap().1
+}
+
+#[test]
+fn each_habit_is_told_by_its_name() {
+    assert!(first(&[Habit::Relay(28)]).is_ok());
+    assert!(matches!(
+        first(&[Habit::Mirror]),
+        Err(Doubt::Ambiguous { .. })
+    ));
+    assert!(matches!(
+        first(&[Habit::Cache]),
+        Err(Doubt::NoPartner { .. })
+    ));
+    assert!(matches!(
+        first(&[Habit::Shrinks]),
+        Err(Doubt::TooLittle { .. })
+    ));
+    assert!(matches!(
+        first(&[Habit::Adds]),
+        Err(Doubt::TooLittle { .. })
+    ));
+    let pool = [Habit::Relay(0), Habit::Pool];
+    assert!(matches!(
+        first(&pool),
+        Err(Doubt::NoPartner { .. } | Doubt::TooLittle { .. } | Doubt::Pool { .. })
+    ));
+    assert!(matches!(
+        first(&[Habit::Relay(MAX_DELTA + 1)]),
+        Err(Doubt::Reused { older: false, .. })
+    ));
+}
+
+#[test]
+fn one_direction_that_is_silent_is_enough_with_the_other() {
+    let kind = |accepted| Kind {
+        accepted,
+        port: 80,
+        born: None,
+    };
+    let mut series = Series::new(vec![kind(true), kind(false)]);
+    for i in 0..200 {
+        let at = series.moment(Duration::from_millis(5 * i));
+        let bytes = 100 * i as i64;
+        for (socket, read, written) in [(0, 77, bytes + 9), (1, bytes, 77)] {
+            series.reading(socket, read, written);
+            series.still(
+                at,
+                socket,
+                Counts {
+                    read: Some(read),
+                    written: Some(written),
+                },
+            );
+        }
+    }
+    let verdict = judge(&series, &RULES)[0].1.clone();
+    let found = Found {
+        a: 0,
+        b: 1,
+        forward: 0,
+        reverse: 9,
+    };
+    assert_eq!(verdict, Ok(found));
+}
+
+#[test]
+fn a_pool_that_was_used_before_and_one_with_too_few_are_seen() {
+    let relay = |accepted: usize, born: [u64; 2]| {
+        let kind = |accepted, born| Kind {
+            accepted,
+            port: 80,
+            born: Some(born),
+        };
+        let mut kinds = vec![kind(true, born[0]), kind(false, born[1])];
+        kinds.resize(1 + accepted, kind(true, 9));
+        let mut series = Series::new(kinds);
+        for i in 0..200 {
+            let at = series.moment(Duration::from_millis(5 * i));
+            let bytes = 100 * i as i64;
+            for (socket, read, written) in [(0, bytes, 0), (1, 0, bytes)] {
+                series.reading(socket, read, written);
+                series.still(
+                    at,
+                    socket,
+                    Counts {
+                        read: Some(read),
+                        written: Some(written),
+                    },
+                );
+            }
+        }
+        judge(&series, &RULES)[0].1.clone()
+    };
+    assert!(relay(1, [1, 2]).is_ok());
+    assert!(matches!(
+        relay(1, [2, 1]),
+        Err(Doubt::Reused { older: true, .. })
+    ));
+    assert!(matches!(
+        relay(2, [1, 2]),
+        Err(Doubt::Pool {
+            accepted: 2,
+            opened: 1
+        })
+    ));
+}

@@ -1,0 +1,302 @@
+//! How a proxy's process is named, and which processes that means.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::table;
+use crate::config::ListenAddress;
+
+/// The kernel keeps this much of a process's name.
+const COMM: usize = 15;
+
+/// A proxy on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum ProcessName {
+    /// The process with this number, and those it started.
+    Pid(i32),
+    /// Whoever has sessions of this listener.
+    Listener(ListenAddress),
+    /// The processes of this systemd unit.
+    Unit(String),
+    /// The process with this name, and those it started.
+    Named(String),
+}
+
+/// Not a process's name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "'{0}' names no process: give a pid, a listener such as ':8080', a unit such as 'haproxy.service', or a name such as 'haproxy'"
+)]
+pub struct BadProcess(String);
+
+impl FromStr for ProcessName {
+    type Err = BadProcess;
+
+    fn from_str(s: &str) -> Result<Self, BadProcess> {
+        let bad = || BadProcess(s.to_owned());
+        if !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit()) {
+            let pid = s.parse().ok().filter(|pid| *pid > 0).ok_or_else(bad)?;
+            return Ok(ProcessName::Pid(pid));
+        }
+        if s.contains(':') {
+            return s.parse().map(ProcessName::Listener).map_err(|_| bad());
+        }
+        if s.is_empty() || s.contains(['/', ' ', '\n']) {
+            return Err(bad());
+        }
+        if s.ends_with(".service") || s.ends_with(".scope") {
+            return Ok(ProcessName::Unit(s.to_owned()));
+        }
+        Ok(ProcessName::Named(s.to_owned()))
+    }
+}
+
+impl fmt::Display for ProcessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProcessName::Pid(pid) => pid.fmt(f),
+            ProcessName::Listener(at) => at.fmt(f),
+            ProcessName::Unit(name) | ProcessName::Named(name) => name.fmt(f),
+        }
+    }
+}
+
+impl From<ProcessName> for String {
+    fn from(name: ProcessName) -> String {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for ProcessName {
+    type Error = BadProcess;
+
+    fn try_from(s: String) -> Result<Self, BadProcess> {
+        s.parse()
+    }
+}
+
+/// Why no process is meant.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// None has the name.
+    #[error("no process of this host's network is '{0}'")]
+    None(ProcessName),
+    /// More than one has it, and none started the others.
+    #[error("{} processes are '{name}': {}", .pids.len(), numbers(.pids))]
+    Ambiguous {
+        /// The name.
+        name: ProcessName,
+        /// The processes.
+        pids: Vec<i32>,
+    },
+    /// It is another user's.
+    #[error("process {pid} is not the caller's own")]
+    NotAllowed {
+        /// The process.
+        pid: i32,
+    },
+    /// `/proc` cannot be read.
+    #[error("cannot read {what}: {source}")]
+    System {
+        /// What of it.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn numbers(pids: &[i32]) -> String {
+    let all: Vec<String> = pids.iter().map(i32::to_string).collect();
+    all.join(", ")
+}
+
+/// A process, as `/proc` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proc {
+    /// Its number.
+    pub pid: i32,
+    /// Who started it, or took it over.
+    pub parent: i32,
+    /// Its name, of at most 15 bytes.
+    pub comm: String,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+fn proc(pid: i32) -> Option<Proc> {
+    let dir = format!("/proc/{pid}");
+    let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
+    // `pid (name) state parent …`; the name may hold anything.
+    let (before, after) = stat.rsplit_once(')')?;
+    Some(Proc {
+        pid,
+        parent: after.split_whitespace().nth(1)?.parse().ok()?,
+        comm: before.split_once('(')?.1.to_owned(),
+        uid: fs::metadata(&dir).ok()?.st_uid(),
+    })
+}
+
+/// All processes that can be seen, by number.
+pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
+    let pids = table::pids().map_err(|source| ProcessError::System {
+        what: "/proc",
+        source,
+    })?;
+    Ok(pids
+        .into_iter()
+        .filter_map(|pid| Some((pid, proc(pid)?)))
+        .collect())
+}
+
+/// The processes that a name means, the listener's holders aside.
+pub fn resolve(
+    name: &ProcessName,
+    all: &HashMap<i32, Proc>,
+    holders: impl Fn(&ListenAddress) -> Vec<i32>,
+) -> Result<Vec<i32>, ProcessError> {
+    let mut found = match name {
+        ProcessName::Pid(pid) => with_children(&[*pid], all),
+        ProcessName::Listener(at) => holders(at),
+        ProcessName::Unit(unit) => of_unit(unit, all),
+        ProcessName::Named(comm) => match one_of(name, &named(comm, all), all)? {
+            Some(root) => with_children(&[root], all),
+            None => of_unit(&format!("{comm}.service"), all),
+        },
+    };
+    found.sort_unstable();
+    found.dedup();
+    match found.is_empty() {
+        true => Err(ProcessError::None(name.clone())),
+        false => Ok(found),
+    }
+}
+
+/// Of one name and one network: others of the name serve someone else.
+fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let own = fs::read_link("/proc/thread-self/ns/net").ok();
+    let ours = |pid: &i32| fs::read_link(format!("/proc/{pid}/ns/net")).ok() == own;
+    let short = comm.get(..COMM).unwrap_or(comm);
+    let fits = all.values().filter(|p| p.comm == short);
+    fits.map(|p| p.pid).filter(ours).collect()
+}
+
+/// The one that all others descend from.
+fn one_of(
+    name: &ProcessName,
+    fits: &[i32],
+    all: &HashMap<i32, Proc>,
+) -> Result<Option<i32>, ProcessError> {
+    let started = |pid: &&i32| all.get(pid).is_some_and(|p| fits.contains(&p.parent));
+    let mut roots: Vec<i32> = fits.iter().filter(|p| !started(p)).copied().collect();
+    roots.sort_unstable();
+    match roots[..] {
+        [] => Ok(None),
+        [root] => Ok(Some(root)),
+        _ => Err(ProcessError::Ambiguous {
+            name: name.clone(),
+            pids: roots,
+        }),
+    }
+}
+
+/// These and all that they started.
+fn with_children(roots: &[i32], all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let mut found: Vec<i32> = roots
+        .iter()
+        .filter(|p| all.contains_key(p))
+        .copied()
+        .collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = all.values().filter(|p| p.parent == parent);
+        let new: Vec<i32> = children
+            .map(|p| p.pid)
+            .filter(|p| !found.contains(p))
+            .collect();
+        found.extend(new);
+        next += 1;
+    }
+    found
+}
+
+fn of_unit(unit: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let inside = |pid: &&i32| {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        groups
+            .lines()
+            .any(|l| l.split('/').any(|part| part == unit))
+    };
+    all.keys().filter(inside).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(rows: &[(i32, i32, &str)]) -> HashMap<i32, Proc> {
+        let proc = |(pid, parent, comm): &(i32, i32, &str)| Proc {
+            pid: *pid,
+            parent: *parent,
+            comm: (*comm).to_owned(),
+            uid: 0,
+        };
+        rows.iter().map(|r| (r.0, proc(r))).collect()
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        let of = |s: &str| s.parse::<ProcessName>().unwrap();
+        assert_eq!(of("12"), ProcessName::Pid(12));
+        assert!(matches!(of(":8080"), ProcessName::Listener(_)));
+        assert!(matches!(of("[::1]:80"), ProcessName::Listener(_)));
+        assert_eq!(of("a.service"), ProcessName::Unit("a.service".into()));
+        assert_eq!(of("haproxy"), ProcessName::Named("haproxy".into()));
+        for bad in ["", "0", "a/b", ":0", "99999999999", "a b"] {
+            assert!(bad.parse::<ProcessName>().is_err(), "{bad}");
+        }
+        for same in ["12", ":8080", "a.service", "haproxy"] {
+            assert_eq!(of(same).to_string(), same);
+        }
+    }
+
+    #[test]
+    fn a_process_comes_with_what_it_started() {
+        let all = tree(&[
+            (1, 0, "init"),
+            (5, 1, "m"),
+            (6, 5, "w"),
+            (7, 6, "x"),
+            (8, 1, "m"),
+        ]);
+        let of = |name: &str| resolve(&name.parse().unwrap(), &all, |_| vec![7]);
+        assert_eq!(of("5").unwrap(), [5, 6, 7]);
+        assert_eq!(of(":80").unwrap(), [7]);
+        assert!(matches!(of("9"), Err(ProcessError::None(_))));
+        assert!(matches!(of("no.service"), Err(ProcessError::None(_))));
+    }
+
+    #[test]
+    fn a_name_of_two_trees_is_ambiguous_and_of_one_is_not() {
+        let all = tree(&[(5, 1, "m"), (6, 5, "m"), (8, 1, "m")]);
+        let name = ProcessName::Named("m".into());
+        let error = one_of(&name, &[5, 6, 8], &all).unwrap_err().to_string();
+        assert!(error.contains("5, 8"), "{error}");
+        assert_eq!(one_of(&name, &[5, 6], &all).unwrap(), Some(5));
+        assert_eq!(one_of(&name, &[], &all).unwrap(), None);
+    }
+
+    #[test]
+    fn this_process_is_found_as_it_is() {
+        let own = std::process::id() as i32;
+        let all = all().unwrap();
+        let me = &all[&own];
+        assert_eq!(me.uid, nix::unistd::geteuid().as_raw());
+        assert!(named(&me.comm, &all).contains(&own));
+    }
+}

@@ -1,0 +1,85 @@
+//! Proxies that no shim can be loaded into, or that nobody loaded it into.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{Host, Process, Program};
+
+/// nginx's module for TCP, as Debian has it.
+const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+
+/// Starts socat: one child a session, recv and write.
+pub fn socat(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    let program = Program::new("socat").args([
+        "-b65536".to_owned(),
+        format!("TCP4-LISTEN:{},reuseaddr,fork", listen.port()),
+        format!("TCP4:{server}"),
+    ]);
+    start(host, program, listen)
+}
+
+/// Starts nginx as a TCP proxy: a master and one worker, recv and writev.
+pub fn nginx_stream(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    ensure!(
+        Path::new(STREAM).exists(),
+        "{STREAM} is missing: run `cargo xtask setup`, or install libnginx-mod-stream"
+    );
+    let file = host.dir().join("stream.conf");
+    let text = format!(
+        "load_module {STREAM};
+daemon off; user root; worker_processes 1; pid /run/stream.pid; error_log stderr notice;
+events {{ worker_connections 4096; }}
+stream {{ server {{ listen {listen}; proxy_pass {server}; proxy_timeout 1h; proxy_half_close on; }} }}
+"
+    );
+    fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
+    let program = Program::new("nginx").arg("-c").arg(&file);
+    start(host, program.args(["-e", "stderr"]).named("stream"), listen)
+}
+
+/// Starts a relay written in Go, static: raw splice.
+pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    let program = Program::new(built_by_go()?);
+    start(
+        host,
+        program.args([listen.to_string(), server.to_string()]),
+        listen,
+    )
+}
+
+fn built_by_go() -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/relay.go");
+    // Beside the tests: what was built before, and Go's own cache, serve again.
+    let own = std::env::current_exe().context("failed to find this program's own path")?;
+    let dir = own.parent().unwrap_or(Path::new(".")).join("go");
+    fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
+    let out = dir.join(format!("relay-{}", std::process::id()));
+    let built = Command::new("go")
+        .args(["build", "-o"])
+        .args([&out, &source])
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", dir.join("cache"))
+        .env("GOFLAGS", "-buildvcs=false")
+        .output()
+        .context("failed to run go: run `cargo xtask setup`, or install golang-go")?;
+    ensure!(
+        built.status.success(),
+        "go build failed: {}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    // One for all tests; moving is atomic.
+    let relay = dir.join("relay");
+    fs::rename(&out, &relay).context("failed to keep the relay")?;
+    Ok(relay)
+}
+
+fn start(host: &Host, program: Program, listen: SocketAddr) -> Result<Process> {
+    let name = program.name().to_owned();
+    let mut process = host.spawn(program)?;
+    process.wait_ready(&format!("{name} to listen"), || host.listens(listen.port()))?;
+    Ok(process)
+}

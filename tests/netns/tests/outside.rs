@@ -1,0 +1,211 @@
+//! Proxies without the shim are taken out of live sessions by what the kernel
+//! counts and the operator's word; what is not proven stays.
+
+mod world;
+
+use anyhow::{Result, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, Host, Lab, Process, Role, relays, wait};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::time::Duration;
+use world::{SERVER_PORT, World};
+
+const PORT: u16 = 8090;
+
+type Start = fn(&Host, SocketAddr, SocketAddr) -> Result<Process>;
+
+fn plan() -> Plan {
+    Plan {
+        rate: Some(4_000_000),
+        ..Plan::default()
+    }
+}
+
+/// Sessions that differ, as those of different people do.
+fn different(count: usize) -> Vec<Plan> {
+    let plan = |i: usize| Plan {
+        rate: Some(3_000_000 + 170_000 * i as u64),
+        write: 5_000 + 1_100 * i,
+        ..Plan::default()
+    };
+    (0..count).map(plan).collect()
+}
+
+fn world(name: &str, start: Start) -> Result<(World, Process)> {
+    let w = World::new(Lab::builder(name), Family::V4)?;
+    let to = Role::Server.at(Family::V4, SERVER_PORT);
+    let relay = start(&w.lab.proxy, Role::Proxy.at(Family::V4, PORT), to)?;
+    Ok((w, relay))
+}
+
+fn running(w: &World, plan: &Plan) -> Result<Group> {
+    let group = w.open_at(PORT, 1, plan)?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    Ok(group)
+}
+
+fn reasons(done: &Value) -> Vec<String> {
+    let all = done["removals"].as_array().cloned().unwrap_or_default();
+    let why = all.iter().map(|r| r["reason"].as_str().unwrap_or_default());
+    why.map(str::to_owned).collect()
+}
+
+/// Refused without the operator's word, removed by it, and the relay ends its
+/// part without a packet and serves on.
+fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
+    let (w, mut relay) = world(name, start)?;
+    let count = plans.len();
+    let groups: Result<Vec<_>> = plans.iter().map(|p| running(&w, p)).collect();
+    let groups = groups?;
+    let pid = relay.id().to_string();
+    let done = w.remove(&["--pid", &pid, "--all"])?;
+    ensure!(
+        done["summary"]["refused"] == count,
+        "{done:#}\n{}",
+        w.state()
+    );
+    for why in reasons(&done) {
+        ensure!(why.contains("say so with --listen"), "{why}");
+    }
+    let done = w.remove(&["--listen", ":8090", "--all", "--dry-run"])?;
+    ensure!(
+        done["summary"]["removed"] == count,
+        "{done:#}\n{}",
+        w.state()
+    );
+    let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "60s"])?;
+    ensure!(
+        done["summary"]["removed"] == count,
+        "{done:#}\n{}",
+        w.state()
+    );
+    let before = w.lab.proxy_packets()?;
+    for group in &groups {
+        group.wait_progress(1 << 20)?;
+    }
+    let seen = w.lab.proxy_packets()? - before;
+    ensure!(seen < 50, "the proxy still sees {seen} packets");
+    wait::until(
+        "the relay to close its sockets",
+        Duration::from_secs(20),
+        || {
+            let held = w
+                .fleet
+                .json(&w.lab.proxy, &["drain", ":8090", "--dry-run"])
+                .ok()?;
+            (held["left"] == 0).then_some(())
+        },
+    )?;
+    // It serves new ones as before.
+    ensure!(relay.runs(), "the relay has ended: {}", relay.log());
+    let after = running(&w, &plan())?;
+    for group in groups.into_iter().chain([after]) {
+        all_intact(&group.finish()?)?;
+    }
+    drop(relay);
+    w.finish()
+}
+
+#[test]
+fn socat_leaves() -> Result<()> {
+    leaves("socat", relays::socat, &different(3))
+}
+
+#[test]
+fn nginx_stream_leaves() -> Result<()> {
+    leaves("stream", relays::nginx_stream, &different(8))
+}
+
+#[test]
+fn go_leaves() -> Result<()> {
+    leaves("go", relays::go, &different(8))
+}
+
+#[test]
+fn go_leaves_at_full_speed() -> Result<()> {
+    leaves("gofast", relays::go, &[Plan::default(), Plan::default()])
+}
+
+/// What a shim would tell a new daemon, this one finds by itself: the sockets
+/// are closed all the same.
+#[test]
+fn the_proxys_daemon_dies_before_it_closes() -> Result<()> {
+    let (mut w, relay) = world("outdies", relays::go)?;
+    let group = running(&w, &plan())?;
+    let client = group.locals()[0].to_string();
+    w.fault(Role::Proxy, "die:Close")?;
+    // The daemon dies before it can answer.
+    let words = [
+        "remove-middlebox",
+        "self",
+        "--listen",
+        ":8090",
+        "--all",
+        "--wait",
+    ];
+    w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
+    let daemon = w.daemon(Role::Proxy)?;
+    wait::until("death", Duration::from_secs(30), || {
+        (!daemon.runs()).then_some(())
+    })?;
+    group.wait_progress(1 << 20)?;
+    w.fault(Role::Proxy, "")?;
+    w.restart(Role::Proxy)?;
+    wait::until("the relay to hold nothing", Duration::from_secs(60), || {
+        let held = w.fleet.json(&w.lab.proxy, &["drain", ":8090", "--dry-run"]);
+        held.is_ok_and(|h| h["left"] == 0).then_some(())
+    })?;
+    let left = w.sessions(Role::Client)?;
+    let ours = left.iter().find(|s| s["local"] == client.as_str());
+    ensure!(ours.is_some_and(|s| s["state"] == "new-path"), "{left:#?}");
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    drop(relay);
+    w.finish()
+}
+
+/// Nothing is touched, and the reason says what was seen.
+#[test]
+fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
+    let w = World::new(Lab::builder("norelay"), Family::V4)?;
+    let nobody = w.fleet.try_dyscoctl(
+        &w.lab.proxy,
+        &["remove-middlebox", "self", "--pid", "1999999999", "--all"],
+    )?;
+    ensure!(nobody.code == Some(5), "{nobody:?}");
+    ensure!(nobody.stderr.contains("no process"), "{nobody:?}");
+    // A process that has no session at all.
+    let shell = w
+        .lab
+        .proxy
+        .spawn(dysco_netns::Program::new("sleep").arg("1000"))?;
+    let pid = shell.id().to_string();
+    let none = w.remove(&["--pid", &pid, "--all"])?;
+    ensure!(none["accepted"] == 0, "{none:#}");
+
+    // Silent sessions: which belong together is seen by what moves.
+    let to = Role::Server.at(Family::V4, SERVER_PORT);
+    let relay = relays::nginx_stream(&w.lab.proxy, Role::Proxy.at(Family::V4, PORT), to)?;
+    let group = w.open_at(PORT, 2, &plan())?;
+    let done = w.remove(&["--listen", ":8090", "--all"])?;
+    ensure!(done["summary"]["refused"] == 2, "{done:#}");
+    for why in reasons(&done) {
+        ensure!(why.contains("nothing moved"), "{why}");
+    }
+    // Of another process' sessions nothing is done by this name.
+    let ends = group.locals();
+    let name = format!("10.0.2.1:8090>{}", ends[0]);
+    let done = w.remove(&["--pid", &pid, "--session", &name])?;
+    ensure!(done["summary"]["refused"] == 1, "{done:#}");
+    ensure!(
+        reasons(&done)[0].contains("has not accepted it"),
+        "{done:#}"
+    );
+    group.run();
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    drop((relay, shell));
+    w.finish()
+}
