@@ -56,6 +56,12 @@ fn a_drained_haproxy_is_reloaded_and_leaves_no_old_process() -> Result<()> {
     ensure!(none.code == Some(0), "{none:?}");
     let group = w.open(6, &plan())?;
 
+    // HAProxy is asked for its modes from time to time only.
+    wait::until("HAProxy's mode", Duration::from_secs(30), || {
+        let dry = end(&drain(&w, &["haproxy", "--dry-run"]).ok()?).ok()?;
+        (dry["reasons"][0]["label"]["mode"] == "tcp").then_some(())
+    })?;
+
     // Silent sessions are not removable yet: they stay, with the reason.
     let ran = drain(&w, &["haproxy", "--timeout", "1s"])?;
     ensure!(ran.code == Some(7), "{ran:?}");
