@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
-use dysco_common::two_paths::{self, Anchor, Copy};
+use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path};
 
 use crate::far;
@@ -14,7 +14,7 @@ use crate::hop;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
-use crate::paths::{self, remember_ack};
+use crate::paths::{self, remember_ack, send_copy};
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -246,7 +246,7 @@ fn on_two_paths(
     }
     let out = two_paths::outgoing(Anchor::Near, s, &found.seg);
     if let Some(copy) = out.copy {
-        send_copy(&mut ctx, s, &copy);
+        send_copy(&ctx, s, &copy, COPY_MARK, 0);
     }
     if found.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);
@@ -267,29 +267,6 @@ fn on_two_paths(
         }
     }
     write(&ctx, Run::Egress, out.path, s)
-}
-
-/// Sends a clone round through this program, which makes a header of it. The
-/// mark of the original is as before when it returns.
-#[inline(always)]
-fn send_copy(ctx: &mut TcContext, s: &mut Session, copy: &Copy) {
-    // SAFETY: fields of the context that the verifier lets a classifier write.
-    let skb = unsafe { &mut *ctx.skb.skb };
-    let mark = skb.mark;
-    skb.mark = COPY_MARK;
-    skb.cb[0] = copy.seq;
-    skb.cb[1] = copy.ack;
-    skb.cb[2] = copy.path as u32;
-    skb.cb[3] = copy.flags as u32;
-    let ifindex = skb.ifindex;
-    let sent = ctx.clone_redirect(ifindex, 0);
-    skb.mark = mark;
-    if sent.is_ok() {
-        count(Counter::Split);
-        if copy.flags & ACK != 0 {
-            remember_ack(s, copy.path, copy.ack);
-        }
-    }
 }
 
 /// The second way of a copy: trim it to a header, and send that.

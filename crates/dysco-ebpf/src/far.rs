@@ -8,7 +8,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, Copy, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{Counter, EventKind, Path};
 
 use crate::Verdict;
@@ -16,7 +16,7 @@ use crate::egress;
 use crate::ingress::{dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Found, Key, Packet};
-use crate::paths::{self, remember_ack};
+use crate::paths::{self, remember_ack, send_copy};
 use crate::write::{self, Change};
 
 /// Mark of a packet that is relayed, on its way out: it bears the five-tuple of
@@ -245,7 +245,7 @@ fn from_end(
     }
     let out = two_paths::outgoing(FAR, s, &p.seg);
     if let Some(copy) = out.copy {
-        send_copy(ctx, s, &copy);
+        send_copy(ctx, s, &copy, COPY_IN, BPF_F_INGRESS as u64);
     }
     if p.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);
@@ -335,29 +335,6 @@ fn to_stack(p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
     c.clear_ect = 0;
     c.pseudo = pseudo;
     TO_STACK
-}
-
-/// Has a clone come in once more, of which a header is made then. The mark of
-/// the original is as before when it returns.
-#[inline(always)]
-fn send_copy(ctx: &mut TcContext, s: &mut Session, copy: &Copy) {
-    // SAFETY: fields of the context that the verifier lets a classifier write.
-    let skb = unsafe { &mut *ctx.skb.skb };
-    let mark = skb.mark;
-    skb.mark = COPY_IN;
-    skb.cb[0] = copy.seq;
-    skb.cb[1] = copy.ack;
-    skb.cb[2] = copy.path as u32;
-    skb.cb[3] = copy.flags as u32;
-    let ifindex = skb.ifindex;
-    let sent = ctx.clone_redirect(ifindex, BPF_F_INGRESS as u64);
-    skb.mark = mark;
-    if sent.is_ok() {
-        count(Counter::Split);
-        if copy.flags & ACK != 0 {
-            remember_ack(s, copy.path, copy.ack);
-        }
-    }
 }
 
 /// The second way of a copy: trim it to a header, and send that.

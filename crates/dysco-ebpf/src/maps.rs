@@ -1,4 +1,5 @@
-//! The maps. All are pinned by user space, so that sessions outlive it.
+//! The maps. User space pins those that sessions need to outlive it: all but
+//! the hints and the scratch memory.
 
 use crate::packet::{Key, Packet};
 use crate::write::Change;

@@ -1,11 +1,13 @@
 //! What near and far anchors have in common in the two-path phase.
 
-use dysco_common::Path;
+use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::Session;
 use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
-use dysco_common::two_paths::{self, Anchor};
+use dysco_common::two_paths::{self, Anchor, Copy};
+use dysco_common::{Counter, Path};
 
+use crate::maps::count;
 use crate::packet::Packet;
 
 /// The cutoff is the data plane's: before this packet nothing after the highest
@@ -37,6 +39,28 @@ pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
                 ack
             };
             s.two.new_ack_set = 1;
+        }
+    }
+}
+
+/// Sends a clone through the program once more, which by the mark makes a header
+/// of it. The mark of the original is as before when it returns.
+#[inline(always)]
+pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags: u64) {
+    // SAFETY: fields of the context that the verifier lets a classifier write.
+    let skb = unsafe { &mut *ctx.skb.skb };
+    let before = core::mem::replace(&mut skb.mark, mark);
+    skb.cb[0] = copy.seq;
+    skb.cb[1] = copy.ack;
+    skb.cb[2] = copy.path as u32;
+    skb.cb[3] = copy.flags as u32;
+    let ifindex = skb.ifindex;
+    let sent = ctx.clone_redirect(ifindex, flags);
+    skb.mark = before;
+    if sent.is_ok() {
+        count(Counter::Split);
+        if copy.flags & ACK != 0 {
+            remember_ack(s, copy.path, copy.ack);
         }
     }
 }

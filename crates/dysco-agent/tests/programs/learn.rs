@@ -200,6 +200,15 @@ fn a_new_syn_on_a_known_key_takes_a_new_slot() {
             "until it is collected"
         );
         assert_eq!(learnt(&p, &net).unwrap().local.isn, 1);
+        // Where the key was found last is the ended session's slot.
+        let ended = p.session(5).snd_max;
+        let later = Frame {
+            seq: 1_000_000,
+            ..net.sent()
+        };
+        p.passes(Way::Out, &later);
+        assert_eq!(p.session(5).snd_max, ended);
+        assert!(p.session(6).snd_max >= 1_000_000);
     }
 }
 

@@ -4,7 +4,7 @@ use dysco_common::session::translation::{STRIP_ECN, STRIP_TIMESTAMPS};
 use dysco_common::tcp::{ACK, CWR, ECE, FIN, RST};
 use dysco_common::{Counter, EventKind, State, Translation};
 
-use crate::bench::{OK, Programs, REDIRECT, SLOT, Way};
+use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// Numbers that wrap around.
@@ -127,6 +127,27 @@ fn what_is_on_the_wire_already_goes_on() {
     for net in nets() {
         let mut p = Programs::with(&net, State::NewPath, T);
         p.passes(Way::Out, &outgoing(&net, Options::Timestamps, 10).1);
+    }
+}
+
+/// What the kernel's look-up found for one packet the next ones take. It is
+/// believed for some ticks only, so pairs are tried until both fall into them.
+#[test]
+fn the_next_hop_is_remembered_for_its_interface() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        let (sent, wire) = outgoing(&net, Options::Timestamps, 10);
+        p.becomes(Way::Out, &sent, REDIRECT, &wire);
+        let mut there = wire.bytes();
+        there[..6].copy_from_slice(&[2, 0, 0, 0xab, 0xcd, 0xef]);
+        let taken = |p: &mut Programs| {
+            assert_eq!(p.run(Way::Out, &there), (PASS, there.clone()));
+            p.run(Way::Out, &sent.bytes()) == (OK, there.clone())
+        };
+        assert!((0..1000).any(|_| taken(&mut p)), "never sent there");
+        // As the kernel finds it behind another interface.
+        p.change(|s| s.ifindex += 1);
+        assert!((0..10).all(|_| !taken(&mut p)));
     }
 }
 
