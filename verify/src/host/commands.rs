@@ -166,6 +166,7 @@ impl Host {
             clock_b: 9000,
             subsession_a: a,
             subsession_b: b,
+            relay: None,
         })
     }
 

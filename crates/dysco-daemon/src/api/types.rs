@@ -220,6 +220,12 @@ pub struct SessionCounts {
     pub tracked: u64,
     /// On a path that a middlebox has left.
     pub removed: u64,
+    /// Of those, the ones that pass its host by.
+    #[serde(default)]
+    pub bypass: u64,
+    /// Of those, the ones that its host's kernel relays.
+    #[serde(default)]
+    pub local: u64,
     /// Being changed.
     pub changing: u64,
 }
@@ -367,6 +373,42 @@ pub struct HistoryEntry {
     pub ago_s: f64,
     /// What.
     pub what: String,
+    /// If another way was taken: which, and by whose will.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<WayChange>,
+}
+
+/// A session took another way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayChange {
+    /// The way before.
+    pub from: Way,
+    /// The way since.
+    pub to: Way,
+    /// Who wanted it.
+    pub by: String,
+}
+
+/// The way of a session's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// Through the middlebox.
+    Middlebox,
+    /// Past its host.
+    Bypass,
+    /// Through the kernel of its host.
+    Local,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Way::Middlebox => "middlebox",
+            Way::Bypass => "bypass",
+            Way::Local => "local",
+        })
+    }
 }
 
 /// How a removal ended.

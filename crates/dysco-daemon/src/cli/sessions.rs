@@ -122,9 +122,10 @@ fn details(session: &SessionReport) -> String {
         ("sent", bytes(session.bytes_out)),
         ("removable", removable(&session.removable)),
     ]);
-    let mut history = table(["AGO", "WHAT"]);
+    let mut history = table(["AGO", "WHAT", "BY"]);
     for entry in &session.history {
-        history.add_row([seconds(entry.ago_s), entry.what.clone()]);
+        let by = entry.change.as_ref().map(|c| c.by.clone());
+        history.add_row([seconds(entry.ago_s), entry.what.clone(), or_dash(by)]);
     }
     format!("{}\n{}", rows.trim_fmt(), section("History", &history))
 }

@@ -29,10 +29,12 @@ fn text(status: &StatusReport) -> String {
         (
             "sessions",
             format!(
-                "{} tracked, {} changing, {} with a middlebox removed",
+                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} local)",
                 number(sessions.tracked),
                 number(sessions.changing),
-                number(sessions.removed)
+                number(sessions.removed),
+                number(sessions.bypass),
+                number(sessions.local)
             ),
         ),
         (

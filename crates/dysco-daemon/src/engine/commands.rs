@@ -122,9 +122,14 @@ impl Engine {
                 subsession_b,
                 relayed,
             } => {
+                let no_sockets = self.relay_of(&subsession_a).is_some() && !relayed;
                 if !relayed {
                     self.entomb(&subsession_a);
                     self.entomb(&subsession_b);
+                }
+                if no_sockets {
+                    let result = Ok(());
+                    return self.tell_machine(HostEvent::Closed { change, result });
                 }
                 self.close(change, &subsession_a, &subsession_b);
             }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use dysco_common::{Session, State};
 
+use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::{
     Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, Mode, PathReport,
     PeerReport, Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName,
-    SessionReport, StatusReport,
+    SessionReport, StatusReport, WayChange,
 };
 use crate::proxy::Pair;
 
@@ -19,10 +20,27 @@ const SESSIONS: usize = 65_536;
 
 /// What happened to sessions.
 #[derive(Default)]
-pub(super) struct History(HashMap<SessionId, VecDeque<(Instant, String)>>);
+pub(super) struct History(HashMap<SessionId, VecDeque<Past>>);
+
+struct Past {
+    at: Instant,
+    what: String,
+    change: Option<WayChange>,
+}
 
 impl History {
+    /// Something happened.
     pub fn add(&mut self, session: SessionId, what: &str) {
+        self.push(session, what.to_owned(), None);
+    }
+
+    /// Another way was taken.
+    pub fn changed(&mut self, session: SessionId, change: WayChange) {
+        let what = format!("{} to {}", change.from, change.to);
+        self.push(session, what, Some(change));
+    }
+
+    fn push(&mut self, session: SessionId, what: String, change: Option<WayChange>) {
         if self.0.len() >= SESSIONS && !self.0.contains_key(&session) {
             return;
         }
@@ -30,7 +48,8 @@ impl History {
         if entries.len() == ENTRIES {
             entries.pop_front();
         }
-        entries.push_back((Instant::now(), what.to_owned()));
+        let at = Instant::now();
+        entries.push_back(Past { at, what, change });
     }
 
     pub fn forget(&mut self, session: SessionId) {
@@ -40,9 +59,10 @@ impl History {
     fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
         let entries = self.0.get(&session).into_iter().flatten();
         entries
-            .map(|(at, what)| HistoryEntry {
-                ago_s: at.elapsed().as_secs_f64(),
-                what: what.clone(),
+            .map(|past| HistoryEntry {
+                ago_s: past.at.elapsed().as_secs_f64(),
+                what: past.what.clone(),
+                change: past.change.clone(),
             })
             .collect()
     }
@@ -65,8 +85,8 @@ impl Engine {
                 return self.watch(remove, &caller, replies);
             }
             Request::Remove(remove) => {
-                let word = remove.transparent && caller.is_root();
-                return self.remove(&remove, word, &replies);
+                let said = Said::of(&remove, &caller);
+                return self.remove(&remove, &said, &replies);
             }
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions { filter } => {
@@ -197,6 +217,12 @@ impl Engine {
                 Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
                 Some(State::NewPath | State::Tombstone | State::Relay) => sessions.removed += 1,
                 Some(State::Free | State::Closed) | None => {}
+            }
+            match State::from_word(s.state) {
+                Some(State::NewPath) => sessions.bypass += 1,
+                // Two entries are one session to whoever counts them.
+                Some(State::Relay) if s.life.opened_here == 0 => sessions.local += 1,
+                _ => {}
             }
         }
         let shim = self.proxy.stats();

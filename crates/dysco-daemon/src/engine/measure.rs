@@ -8,6 +8,10 @@ use crate::proxy::{Care, Pair};
 
 impl Engine {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
+        if let Some(slots) = self.relay_of(&sub) {
+            let result = self.measure_relay(change, slots);
+            return self.tell_machine(HostEvent::Measured { change, result });
+        }
         match self.measurable(&sub, self.removals.vouched(change)) {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
@@ -29,6 +33,7 @@ impl Engine {
                             clock_b: m.clock_b,
                             subsession_a: accepted(&pair.a.key),
                             subsession_b: opened(&pair.b.key),
+                            relay: None,
                         }),
                         Err(e) => Err(Reason::NotTransparent(e.to_string())),
                     };
@@ -117,6 +122,11 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
         Some(State::Tombstone | State::Closed) => return Err(Reason::Closing),
         Some(State::Free) | None => return Err(Reason::NotTracked(*sub)),
     }
+    known(s)
+}
+
+/// What is known of a session that has not ended.
+pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
     if s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0) {
         return Err(Reason::Closing);
     }

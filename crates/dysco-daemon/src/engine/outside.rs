@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use dysco_common::{FlowKey, State};
 use tokio::sync::mpsc;
 
-use super::removal::Task;
+use super::removal::{Said, Task};
 use super::{Answer, Engine};
 use crate::api::{
     Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
@@ -27,7 +27,7 @@ enum What {
     /// Its pairs, for a removal.
     Watched {
         request: Remove,
-        word: bool,
+        said: Said,
         found: Result<Sessions, ProcessError>,
     },
 }
@@ -52,13 +52,13 @@ impl Engine {
                 return;
             }
         };
-        let word = request.transparent && caller.is_root();
+        let said = Said::of(&request, caller);
         let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
         tokio::spawn(async move {
             let found = proxy.watch(ask).await;
             let what = What::Watched {
                 request,
-                word,
+                said,
                 found,
             };
             let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
@@ -118,11 +118,11 @@ impl Engine {
             }
             What::Watched {
                 request,
-                word,
+                said,
                 found,
             } => {
                 let found = match found {
-                    Ok(sessions) => Ok(self.watched(&request, word, sessions)),
+                    Ok(sessions) => Ok(self.watched(&request, &said, sessions)),
                     Err(error) => Err(failure(&error)),
                 };
                 self.remove_found(found, request.dry_run, &replies);
@@ -133,7 +133,7 @@ impl Engine {
     fn watched(
         &self,
         request: &Remove,
-        word: bool,
+        said: &Said,
         sessions: Sessions,
     ) -> super::removal::Candidates {
         let timeout = request.timeout_ms.map_or(
@@ -142,7 +142,7 @@ impl Engine {
         );
         let mode = request.mode.unwrap_or(self.config.removal.mode);
         let task_of = |slot| -> Task {
-            let mut task = self.task_of(slot, None, timeout, mode);
+            let mut task = self.task_of(slot, None, timeout, mode, said);
             task.dry = request.dry_run;
             task
         };
@@ -156,7 +156,7 @@ impl Engine {
             met.insert(slot);
             let task = task_of(slot);
             match basis {
-                Ok(_) => self.sort(task, word, &mut tasks, &mut refused),
+                Ok(_) => self.sort(task, &mut tasks, &mut refused),
                 Err(why) => refused.push(
                     task.refused(format!("the session is not proven byte-transparent: {why}")),
                 ),

@@ -7,9 +7,9 @@ use dysco_agent::{AgentError, Joint};
 use dysco_common::{Session, State, Translation};
 
 use super::commands::{CLAMP, Waiting};
-use super::measure::facts;
+use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
+use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 
 /// The interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;
@@ -142,6 +142,64 @@ impl Engine {
         } else if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
+    }
+}
+
+impl Engine {
+    /// The slots of A and of B of a session that this host relays.
+    pub(super) fn relay_of(&self, sub: &Subsession) -> Option<[u32; 2]> {
+        self.relay_at(self.find(sub)?)
+    }
+
+    fn relay_at(&self, slot: u32) -> Option<[u32; 2]> {
+        let s = self.agent.session(slot);
+        let other = self.linked(slot, &s)?;
+        let relays = |slot| self.agent.session(slot).state == State::Relay as u32;
+        let both = relays(slot) && relays(other);
+        both.then_some(match s.life.opened_here {
+            0 => [slot, other],
+            _ => [other, slot],
+        })
+    }
+
+    /// Of each session that this host relays the slot of A.
+    pub(super) fn relayed_slots(&self) -> Vec<u32> {
+        let all = self.agent.sessions().into_iter();
+        let relayed = all.filter(|(slot, s)| {
+            s.state == State::Relay as u32
+                && s.life.opened_here == 0
+                && self.linked(*slot, s).is_some()
+        });
+        relayed.map(|(slot, _)| slot).collect()
+    }
+
+    /// What a session is that this host relays. Its data plane adds a constant
+    /// to each number, which is all that there is to measure.
+    pub(super) fn measure_relay(
+        &mut self,
+        change: ChangeId,
+        [slot_a, slot_b]: [u32; 2],
+    ) -> Result<Measurement, Reason> {
+        let (a, b) = (self.agent.session(slot_a), self.agent.session(slot_b));
+        let (sub_a, sub_b) = (accepted(&a.key), opened(&b.key));
+        let held = self.held.entry(change).or_default();
+        held.slot = Some((slot_a, a.created_ns));
+        held.own = Some(sub_a);
+        let t = a.translation;
+        let delta = |shift: u32, from: u32, to: u32| {
+            i64::from(shift.wrapping_sub(to.wrapping_sub(from)) as i32)
+        };
+        Ok(Measurement {
+            delta_forward: delta(t.seq_out, a.remote.isn, b.local.isn),
+            delta_reverse: delta(t.seq_in, b.remote.isn, a.local.isn),
+            a: known(&a)?,
+            b: known(&b)?,
+            clock_a: 0,
+            clock_b: 0,
+            subsession_a: sub_a,
+            subsession_b: sub_b,
+            relay: Some(t),
+        })
     }
 }
 

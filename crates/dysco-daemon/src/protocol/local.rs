@@ -220,6 +220,9 @@ impl Local {
         ctx.lock(b)?;
         self.b = Some(b);
         self.measured = Some(*m);
+        if m.relay.is_some() {
+            return Err(Reason::AlreadyOut);
+        }
         for end in [a.left.ip(), b.right.ip()] {
             // Such packets pass no interface.
             if ctx.core.is_me(end) {

@@ -134,6 +134,8 @@ pub struct UnderWay {
     pub other: Option<Subsession>,
     /// Where it is.
     pub phase: Phase,
+    /// The host that asked for it, if one did.
+    pub asker: Option<HostId>,
 }
 
 /// Where identifiers come from; copied with its machine.
@@ -365,9 +367,10 @@ impl Machine {
         let of = |(change, entry): (&ChangeId, &Entry)| {
             let (subsession, phase) = entry.part.place();
             let role = entry.part.role();
-            let other = match &entry.part {
-                Part::Local(p) => p.other(),
-                Part::Left(_) | Part::Middle(_) | Part::Right(_) => None,
+            let (other, asker) = match &entry.part {
+                Part::Local(p) => (p.other(), p.asker()),
+                Part::Middle(p) => (None, p.asker()),
+                Part::Left(_) | Part::Right(_) => (None, None),
             };
             UnderWay {
                 change: *change,
@@ -375,6 +378,7 @@ impl Machine {
                 subsession,
                 other,
                 phase,
+                asker,
             }
         };
         self.changes.iter().map(of)

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -90,6 +90,9 @@ pub struct Measurement {
     pub subsession_a: Subsession,
     /// Session B's, which the middlebox pairs with it.
     pub subsession_b: Subsession,
+    /// The middlebox has left and this host's data plane relays: how headers
+    /// differ, from the end of A's side.
+    pub relay: Option<Translation>,
 }
 
 /// What a granted lock tells the left anchor. It travels leftwards: the right

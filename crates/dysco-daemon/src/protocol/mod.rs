@@ -27,7 +27,9 @@
 //! Where P is both anchors as well (`local`), the same steps need no message:
 //! P measures itself, locks, measures again, joins its two sessions by a path
 //! through its own data plane, cuts both, and closes its sockets once both ends
-//! have acknowledged all that was on the old path.
+//! have acknowledged all that was on the old path. A host that relays so can be
+//! left out later by the steps above: it is a middle without a middlebox, and
+//! its translation is the plan's.
 
 mod asker;
 mod authorise;

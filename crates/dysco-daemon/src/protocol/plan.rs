@@ -40,6 +40,10 @@ pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation,
     if is_over(left) || is_over(right) {
         return Err(Reason::Closing);
     }
+    // What is translated already goes on as it is, its clocks too.
+    if let Some(translation) = m.relay {
+        return Ok(translation);
+    }
     let scaled_a = negotiated(&m.a, offer::WSCALE);
     let scaled_b = negotiated(&m.b, offer::WSCALE);
     let scale = |on: bool, o: &Offer| if on { o.wscale } else { 0 };

@@ -176,6 +176,11 @@ pub enum Reason {
         "the message {0} does not fit the change it names: run the same release of dyscod on all hosts of the session"
     )]
     Inconsistent(MessageName),
+    /// This host relays the session already.
+    #[error(
+        "the middlebox has left this session: its host relays the packets; ask for mode bypass to take that host out too"
+    )]
+    AlreadyOut,
     /// A host's own failure, in its own words.
     #[error("a host failed at it: {}; see the log of its dyscod", .0.escape_debug())]
     Failed(String),
@@ -208,6 +213,7 @@ impl Reason {
             | Reason::Cancelled
             | Reason::Restarted
             | Reason::UnknownChange
+            | Reason::AlreadyOut
             | Reason::Busy(_) => false,
         }
     }

@@ -73,6 +73,11 @@ impl World {
     /// What must hold when all is still: the anchors of the removal of `middle`
     /// agree, and nothing is left over. True if the middlebox is out.
     pub fn settled(&self, middle: usize) -> bool {
+        self.settled_from(State::Tracked, middle)
+    }
+
+    /// The same, where the middle's two sessions were in this state before.
+    pub fn settled_from(&self, before: State, middle: usize) -> bool {
         self.quiet();
         let left = self.session(middle - 1, middle - 1);
         let right = self.session(middle + 1, middle);
@@ -84,7 +89,7 @@ impl World {
                 true
             }
             (State::Tracked, State::Tracked) => {
-                assert_eq!(at_middle, [State::Tracked; 2]);
+                assert_eq!(at_middle, [before; 2]);
                 assert!(
                     self.hosts[middle - 1].plane.ports.is_empty(),
                     "a port leaks"

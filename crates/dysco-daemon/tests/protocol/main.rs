@@ -11,6 +11,7 @@ mod closing;
 mod codec;
 mod contention;
 mod faults;
+mod later;
 mod local;
 mod odd;
 mod plan;

@@ -28,6 +28,7 @@ pub fn facts() -> (Measurement, Facts, Facts) {
         clock_b: 10,
         subsession_a: links[0],
         subsession_b: links[1],
+        relay: None,
     };
     (m, view(c, pa, 4_000_000_000), view(s, pb, 3_000))
 }

@@ -425,7 +425,8 @@ impl Plane {
         if sa.gone || sb.gone {
             return Err(Reason::Closing);
         }
-        if sa.state != State::Tracked || sb.state != State::Tracked {
+        let relay = (sa.state, sb.state) == (State::Relay, State::Relay);
+        if !relay && (sa.state != State::Tracked || sb.state != State::Tracked) {
             return Err(Reason::NotTransparent("not relaying by itself".into()));
         }
         Ok(Measurement {
@@ -437,6 +438,7 @@ impl Plane {
             clock_b: 9000,
             subsession_a: a,
             subsession_b: b,
+            relay: relay.then_some(sa.translation),
         })
     }
 }

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Candidates, Task};
+use super::{Candidates, Said, Task};
 use crate::api::{Failure, FailureCode, HostName, Mode, RemovalReport, Remove, SessionName};
 use crate::engine::{Engine, measure};
+use crate::protocol::Reason;
 
 impl Engine {
     /// The sessions that a request is about, and those of them that cannot be.
-    pub(super) fn candidates(&self, request: &Remove, word: bool) -> Result<Candidates, Failure> {
+    pub(super) fn candidates(&self, request: &Remove, said: &Said) -> Result<Candidates, Failure> {
         let host = self.resolve(&request.host)?;
         let timeout = request
             .timeout_ms
@@ -26,17 +27,17 @@ impl Engine {
         let mut tasks = Vec::new();
         let mut refused = Vec::new();
         let all = if request.all {
-            self.sessions_through(host)
+            self.sessions_through(host, mode)
         } else {
             self.named(&request.sessions)?
         };
         for session in all {
             let task = Task {
                 dry: request.dry_run,
-                ..self.task_of(session, host, timeout, mode)
+                ..self.task_of(session, host, timeout, mode, said)
             };
             match host {
-                None => self.sort(task, word, &mut tasks, &mut refused),
+                None => self.sort(task, &mut tasks, &mut refused),
                 Some(_) => tasks.push(task),
             }
         }
@@ -47,12 +48,19 @@ impl Engine {
     pub(in crate::engine) fn sort(
         &self,
         task: Task,
-        word: bool,
         tasks: &mut Vec<Task>,
         refused: &mut Vec<RemovalReport>,
     ) {
-        match self.measurable(&task.subsession, word) {
-            Ok(_) => tasks.push(Task { word, ..task }),
+        let found = match (task.relayed, task.mode) {
+            // Nothing is left to be proven.
+            (true, Mode::Auto | Mode::Bypass) => Ok(()),
+            (true, Mode::Local) => Err(Reason::AlreadyOut),
+            (false, _) => self
+                .measurable(&task.subsession, task.said.word)
+                .map(|_| ()),
+        };
+        match found {
+            Ok(()) => tasks.push(task),
             Err(reason) => refused.push(task.refused(reason.to_string())),
         }
     }
@@ -78,14 +86,20 @@ impl Engine {
     }
 
     /// Slots of the sessions that a host's middlebox is in, as seen from here.
-    fn sessions_through(&self, host: Option<IpAddr>) -> Vec<u32> {
+    fn sessions_through(&self, host: Option<IpAddr>, mode: Mode) -> Vec<u32> {
         match host {
-            None => self
-                .proxy
-                .pairs()
-                .iter()
-                .filter_map(|p| self.agent.find(&p.a.key))
-                .collect(),
+            None => {
+                let pairs = self.proxy.pairs();
+                let held = pairs.iter().filter_map(|p| self.agent.find(&p.a.key));
+                let mut slots: Vec<u32> = held.collect();
+                // This host is in the path of those that it relays.
+                if mode == Mode::Bypass {
+                    slots.extend(self.relayed_slots());
+                    slots.sort_unstable();
+                    slots.dedup();
+                }
+                slots
+            }
             Some(ip) => {
                 let through = |s: &dysco_common::Session| {
                     s.key.remote.ip() == ip && s.state == dysco_common::State::Tracked as u32
@@ -118,6 +132,7 @@ impl Engine {
         host: Option<IpAddr>,
         timeout: Duration,
         mode: Mode,
+        said: &Said,
     ) -> Task {
         let s = self.agent.session(slot);
         let opened = s.life.opened_here != 0;
@@ -127,9 +142,14 @@ impl Engine {
             measure::accepted(&s.key)
         };
         let pair = self.pair_of_session(&subsession);
-        let neighbours = match host {
-            None => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
+        let relay = match host {
+            None => self.relay_of(&subsession),
             Some(_) => None,
+        };
+        let neighbours = match (host, relay) {
+            (None, Some(slots)) => Some(slots.map(|o| self.agent.session(o).key.remote().ip())),
+            (None, None) => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
+            (Some(_), _) => None,
         };
         Task {
             batch: 0,
@@ -144,7 +164,8 @@ impl Engine {
             why: None,
             neighbours,
             dry: false,
-            word: false,
+            said: said.clone(),
+            relayed: relay.is_some(),
         }
     }
 }

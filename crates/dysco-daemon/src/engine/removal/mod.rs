@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary};
+use crate::api::{
+    Caller, Failure, Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary,
+};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use crate::proxy::PairEvent;
 use mode::Undecided;
-use report::{kind_of, words};
 
 /// How long after a removal was given up its end is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -33,12 +34,44 @@ pub(super) struct Removals {
     undecided: Vec<Undecided>,
     waiting: VecDeque<Task>,
     running: HashMap<ChangeId, Running>,
+    /// Who wanted the changes that no task of this host began.
+    asked: HashMap<ChangeId, String>,
     batches: HashMap<u64, Batch>,
     next_batch: u64,
 }
 
 /// The sessions of a request that can be changed, and the rest with reasons.
 pub(super) type Candidates = (Vec<Task>, Vec<RemovalReport>);
+
+/// Who asks for a removal, and what of it is taken on their word.
+#[derive(Clone)]
+pub(super) struct Said {
+    /// That the proxy only passes bytes on.
+    pub word: bool,
+    /// In the words of a session's history.
+    pub by: String,
+}
+
+impl Said {
+    pub fn of(request: &Remove, caller: &Caller) -> Said {
+        let who = match caller.is_root() {
+            true => "root".to_owned(),
+            false => format!("user {}", caller.uid),
+        };
+        Said {
+            word: request.transparent && caller.is_root(),
+            by: format!("{who} on this host (process {})", caller.pid),
+        }
+    }
+
+    /// The configuration wants it.
+    fn automatic() -> Said {
+        Said {
+            word: false,
+            by: "dyscod, by its configuration".to_owned(),
+        }
+    }
+}
 
 /// One session's removal, to be begun.
 #[derive(Clone)]
@@ -61,8 +94,9 @@ pub(super) struct Task {
     neighbours: Option<[IpAddr; 2]>,
     /// Only say what would be done.
     pub(super) dry: bool,
-    /// The operator has vouched for the listener.
-    word: bool,
+    said: Said,
+    /// This host's data plane relays it already.
+    relayed: bool,
 }
 
 struct Running {
@@ -89,6 +123,7 @@ impl Removals {
             undecided: Vec::new(),
             waiting: VecDeque::new(),
             running: HashMap::new(),
+            asked: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,
         }
@@ -105,7 +140,7 @@ impl Removals {
 
     /// Has the operator vouched for the session of this change?
     pub fn vouched(&self, change: ChangeId) -> bool {
-        self.running.get(&change).is_some_and(|r| r.task.word)
+        self.running.get(&change).is_some_and(|r| r.task.said.word)
     }
 
     fn knows(&self, subsession: &Subsession) -> bool {
@@ -120,8 +155,8 @@ impl Removals {
 }
 
 impl Engine {
-    pub(super) fn remove(&mut self, request: &Remove, word: bool, replies: &mpsc::Sender<Reply>) {
-        let found = self.candidates(request, word);
+    pub(super) fn remove(&mut self, request: &Remove, said: &Said, replies: &mpsc::Sender<Reply>) {
+        let found = self.candidates(request, said);
         self.remove_found(found, request.dry_run, replies);
     }
 
@@ -295,13 +330,12 @@ impl Engine {
     ) {
         let slot = self.find(subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
-        if matches!(role, Role::Left | Role::Right) {
+        let anchor = matches!(role, Role::Left | Role::Right);
+        if anchor || !self.removals.running.contains_key(&change) {
+            self.asked_for(change, role, subsession, &progress, session);
+        }
+        if anchor {
             if progress.is_end() {
-                self.report(
-                    kind_of(&progress),
-                    session,
-                    format!("{subsession} ({role}): {}", words(&progress)),
-                );
                 self.held.remove(&change);
             }
             return;
@@ -325,6 +359,9 @@ impl Engine {
         if self.falls_to_local(&running, &progress) {
             return self.start_waiting();
         }
+        if progress == Progress::Removed {
+            self.keep_history(&running.task);
+        }
         let report = running.end(progress);
         self.finish(running.task.batch, report);
         self.start_waiting();
@@ -342,7 +379,8 @@ impl Engine {
             return;
         };
         let mode = self.config.removal.mode;
-        let task = self.task_of(slot, None, self.config.removal.timeout, mode);
+        let said = &Said::automatic();
+        let task = self.task_of(slot, None, self.config.removal.timeout, mode, said);
         if !self.removals.knows(&task.subsession) {
             self.take_on(Task {
                 batch: u64::MAX,

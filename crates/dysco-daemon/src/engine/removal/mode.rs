@@ -95,6 +95,11 @@ impl Engine {
     }
 
     fn ready(&mut self, mut task: Task, way: Mode, why: Option<String>) {
+        if task.relayed && way == Mode::Local {
+            let why = why.map_or(String::new(), |why| format!(" ({why})"));
+            let report = task.refused(format!("{}{why}", Reason::AlreadyOut));
+            return self.finish(task.batch, report);
+        }
         task.way = Some(way);
         task.why = why;
         if task.dry {
@@ -116,7 +121,10 @@ impl Engine {
             _ => reason,
         };
         let task = &running.task;
-        let may = task.mode == Mode::Auto && task.way == Some(Mode::Bypass) && task.ask.is_none();
+        let may = !task.relayed
+            && task.mode == Mode::Auto
+            && task.way == Some(Mode::Bypass)
+            && task.ask.is_none();
         if !may || !reason.local_would_do() {
             return false;
         }

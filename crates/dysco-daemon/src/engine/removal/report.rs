@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{Running, Task};
-use crate::api::{Outcome, RemovalReport};
-use crate::protocol::{Progress, Reason};
+use crate::api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
+use crate::engine::Engine;
+use crate::protocol::{ChangeId, Progress, Reason, Role, Subsession};
 
 impl Task {
     /// Nothing was changed, for this reason.
@@ -59,6 +60,72 @@ impl Running {
                 Some(self.begun.elapsed()),
             ),
         }
+    }
+}
+
+impl Engine {
+    /// A session has taken the way of its task.
+    pub(super) fn keep_history(&mut self, task: &Task) {
+        let from = match task.relayed {
+            true => Way::Local,
+            false => Way::Middlebox,
+        };
+        let to = match task.way {
+            Some(Mode::Local) => Way::Local,
+            Some(Mode::Bypass) | Some(Mode::Auto) | None => Way::Bypass,
+        };
+        let by = task.said.by.clone();
+        if task.ask.is_none() {
+            self.history
+                .changed(task.session, WayChange { from, to, by });
+        }
+    }
+
+    /// How far a change has come that another host wanted, or one that a former
+    /// process began.
+    pub(super) fn asked_for(
+        &mut self,
+        change: ChangeId,
+        role: Role,
+        subsession: &Subsession,
+        progress: &Progress,
+        session: Option<SessionId>,
+    ) {
+        // An anchor may have asked for it itself.
+        let own = self.removals.running.get(&change);
+        let own = own.map(|running| running.task.said.by.clone());
+        let by = match role {
+            Role::Asker => return,
+            Role::Left => Some(subsession.right.ip()),
+            Role::Right => Some(subsession.left.ip()),
+            Role::Middle | Role::Local => {
+                let mut changes = self.machine.changes();
+                changes.find(|c| c.change == change).and_then(|c| c.asker)
+            }
+        };
+        let by = own.or_else(|| by.map(|by| format!("the host {by}")));
+        if let Some(by) = by {
+            self.removals.asked.insert(change, by);
+        }
+        if !progress.is_end() {
+            return;
+        }
+        let by = self.removals.asked.remove(&change);
+        let text = format!("{subsession} ({role}): {}", words(progress));
+        self.report(kind_of(progress), session, text);
+        let (Some(session), Progress::Removed) = (session, progress) else {
+            return;
+        };
+        let to = match role {
+            Role::Local => Way::Local,
+            Role::Left | Role::Middle | Role::Right | Role::Asker => Way::Bypass,
+        };
+        let change = WayChange {
+            from: Way::Middlebox,
+            to,
+            by: by.unwrap_or_else(|| "a former process of dyscod".into()),
+        };
+        self.history.changed(session, change);
     }
 }
 
