@@ -182,7 +182,14 @@ impl Agent {
 
     /// All slots that are somebody's.
     pub fn sessions(&self) -> Vec<(u32, Session)> {
-        (0..self.memory.len())
+        self.sessions_of(0, 1)
+    }
+
+    /// Those of one of so many equal parts of the table.
+    pub fn sessions_of(&self, part: u32, parts: u32) -> Vec<(u32, Session)> {
+        let border =
+            |part| (u64::from(self.memory.len()) * u64::from(part) / u64::from(parts)) as u32;
+        (border(part)..border(part + 1))
             .filter(|slot| !matches!(self.memory.state(*slot), None | Some(State::Free)))
             .map(|slot| (slot, self.memory.read(slot)))
             .collect()

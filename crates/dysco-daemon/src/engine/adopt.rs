@@ -10,7 +10,8 @@ impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn adopt(&mut self) -> anyhow::Result<()> {
         let now = self.now();
-        for (path, record) in self.state.records() {
+        let (path, records) = self.state.records();
+        for record in records {
             // Without its record this host would tell the others that it knows
             // of no change, and they would roll back what may have been cut.
             let change = self.machine.restore(now, &record).with_context(|| {

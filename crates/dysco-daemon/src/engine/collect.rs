@@ -90,13 +90,17 @@ impl Engine {
         }
     }
 
-    /// Once a second: collect what has ended, and start what waits.
-    pub(super) fn sweep(&mut self) {
-        self.agent.release_quarantine();
-        self.sweep_sockets();
+    /// Collects what has ended, in one of so many parts of the table; with the
+    /// first of them, starts what waits.
+    pub(super) fn sweep(&mut self, part: u32, parts: u32) {
+        if part == 0 {
+            self.agent.release_quarantine();
+            self.sweep_sockets();
+            self.removals_due();
+        }
         let now = Instant::now();
         let boot = boot_time();
-        for (slot, s) in self.agent.sessions() {
+        for (slot, s) in self.agent.sessions_of(part, parts) {
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
             let ending = match (known, linger(&s, boot)) {
@@ -120,7 +124,6 @@ impl Engine {
                 self.collect(slot, &s);
             }
         }
-        self.removals_due();
     }
 }
 

@@ -6,6 +6,7 @@ mod adopt;
 mod collect;
 mod commands;
 mod fault;
+mod journal;
 mod listing;
 mod measure;
 mod neighbours;
@@ -38,8 +39,10 @@ use listing::History;
 use removal::Removals;
 
 /// Sessions are collected, and what a full ring may have lost is looked for,
-/// this often.
+/// this often: in parts, since a large table takes milliseconds, for which a
+/// removal would have to wait.
 const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_PARTS: u32 = 16;
 /// While a session drains, its flag is also looked at this often.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
 
@@ -213,7 +216,8 @@ impl Engine {
     }
 
     async fn serve(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
-        let mut sweep = tokio::time::interval(SWEEP);
+        let mut sweep = tokio::time::interval(SWEEP / SWEEP_PARTS);
+        let mut parts = (0..SWEEP_PARTS).cycle();
         let mut drain_sweep = tokio::time::interval(DRAIN_SWEEP);
         let mut happened = Vec::new();
         loop {
@@ -246,7 +250,7 @@ impl Engine {
                 () = sleep_until(turn) => self.start_waiting(),
                 () = sleep_until(undecided) => self.decide_waiting(),
                 _ = drain_sweep.tick(), if draining => self.sweep_drains(),
-                _ = sweep.tick() => self.sweep(),
+                _ = sweep.tick() => self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS),
             }
             self.pump();
         }

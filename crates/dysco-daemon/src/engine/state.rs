@@ -8,6 +8,7 @@ use std::{fs, io};
 
 use anyhow::Context as _;
 
+use super::journal::Journal;
 use crate::config::PortRange;
 use crate::config::Removal;
 use crate::protocol::ChangeId;
@@ -17,7 +18,7 @@ const ROUTE_AGE: Duration = Duration::from_secs(1);
 
 /// The directory of records, and the engine's memory.
 pub(super) struct StateDir {
-    dir: PathBuf,
+    journal: Journal,
     next_port: u16,
     routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
     /// Messages that did not decode.
@@ -29,48 +30,34 @@ impl StateDir {
     pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
         fs::create_dir_all(dir)
             .with_context(|| format!("failed to make the state directory {}", dir.display()))?;
+        let path = dir.join("changes");
+        let journal = Journal::open(&path).with_context(|| {
+            format!("failed to read the records of changes, {}; if no session of this host is in the middle of a change, remove it", path.display())
+        })?;
         Ok(StateDir {
-            dir: dir.to_owned(),
+            journal,
             next_port: rand::random(),
             routes: HashMap::new(),
             malformed: 0,
         })
     }
 
-    fn path(&self, change: ChangeId) -> PathBuf {
-        self.dir.join(change.to_string())
+    /// Writes a change's record, which outlives this process.
+    pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
+        self.journal.write(change, record)
     }
 
-    /// Writes a record so that it is there whole or not at all. Not synced: it
-    /// outlives the process, and sessions do not outlive the machine.
-    pub fn write(&self, change: ChangeId, record: &[u8]) -> io::Result<()> {
-        let temporary = self.dir.join(format!("{change}.new"));
-        fs::write(&temporary, record)?;
-        fs::rename(&temporary, self.path(change))
-    }
-
-    /// Removes a record.
-    pub fn erase(&self, change: ChangeId) {
-        let path = self.path(change);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), error = %e, "cannot remove a record");
-            }
-            _ => {}
+    /// Removes a change's record.
+    pub fn erase(&mut self, change: ChangeId) {
+        if let Err(error) = self.journal.erase(change) {
+            let path = self.journal.path().display();
+            tracing::warn!(%change, %path, %error, "cannot remove a record");
         }
     }
 
-    /// All records of a former process.
-    pub fn records(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let Ok(entries) = fs::read_dir(&self.dir) else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| p.extension().is_none())
-            .filter_map(|p| fs::read(&p).ok().map(|record| (p, record)))
-            .collect()
+    /// What a former process left, and where it is.
+    pub fn records(&self) -> (PathBuf, Vec<Vec<u8>>) {
+        (self.journal.path().to_owned(), self.journal.records())
     }
 
     /// The next source port to try.

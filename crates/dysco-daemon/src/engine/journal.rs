@@ -1,0 +1,252 @@
+//! The records of changes under way, in one file that is appended to: a record
+//! is on the way of every change, and a write is a tenth of what a file of its
+//! own costs.
+//!
+//! A frame is the length of its body and the body's CRC-32, both little-endian
+//! words, and the body: the change's 16 bytes and its record, which is empty
+//! once the change is over. Not synced: it outlives the process, and sessions
+//! do not outlive the machine.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::protocol::ChangeId;
+
+/// The file is written anew when it is longer than this and mostly of the past.
+const LONG: u64 = 1 << 20;
+/// Bytes before a body.
+const HEAD: usize = 8;
+const ID: usize = 16;
+
+/// The file, and what it says.
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    live: HashMap<ChangeId, Vec<u8>>,
+}
+
+impl Journal {
+    /// Reads the file, or begins it. Its last frame may be torn: that one was
+    /// acted on by nobody. Any other damage is an error, since what a change
+    /// needs would be forgotten.
+    pub fn open(path: &Path) -> io::Result<Journal> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let mut live = HashMap::new();
+        let mut rest = bytes.as_slice();
+        while let Some((body, after)) = split_frame(rest)? {
+            let (change, record) = split_body(body).ok_or_else(damaged)?;
+            match record {
+                [] => live.remove(&change),
+                record => live.insert(change, record.to_vec()),
+            };
+            rest = after;
+        }
+        let length = (bytes.len() - rest.len()) as u64;
+        file.set_len(length)?;
+        Ok(Journal {
+            path: path.to_owned(),
+            file,
+            length,
+            live,
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The records of changes that were not over when it was read.
+    pub fn records(&self) -> Vec<Vec<u8>> {
+        self.live.values().cloned().collect()
+    }
+
+    /// Writes a change's record in place of the one before: whole, or not at all.
+    pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
+        self.append(&frame(change, record))?;
+        self.live.insert(change, record.to_vec());
+        self.shorten()
+    }
+
+    /// The change is over.
+    pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
+        if self.live.contains_key(&change) {
+            self.append(&frame(change, &[]))?;
+            self.live.remove(&change);
+        }
+        self.shorten()
+    }
+
+    fn append(&mut self, frame: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(frame) {
+            // Half a frame would end what can be read of the file.
+            self.file.set_len(self.length)?;
+            return Err(error);
+        }
+        self.length += frame.len() as u64;
+        Ok(())
+    }
+
+    /// Leaves the past out, if that is most of the file.
+    fn shorten(&mut self) -> io::Result<()> {
+        if self.length <= LONG {
+            return Ok(());
+        }
+        let frames: Vec<u8> = self
+            .live
+            .iter()
+            .flat_map(|(change, record)| frame(*change, record))
+            .collect();
+        if self.length < 4 * frames.len() as u64 {
+            return Ok(());
+        }
+        let temporary = self.path.with_extension("new");
+        fs::write(&temporary, &frames)?;
+        fs::rename(&temporary, &self.path)?;
+        self.file = OpenOptions::new().append(true).open(&self.path)?;
+        self.length = frames.len() as u64;
+        Ok(())
+    }
+}
+
+fn frame(change: ChangeId, record: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEAD + ID + record.len());
+    frame.extend([0; HEAD]);
+    frame.extend(change.0);
+    frame.extend(record);
+    let body = &frame[HEAD..];
+    // Records are a few hundred bytes.
+    let (length, sum) = (body.len() as u32, crc32fast::hash(body));
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    frame[4..HEAD].copy_from_slice(&sum.to_le_bytes());
+    frame
+}
+
+/// The first body and what follows it; `None` where no whole frame is left.
+fn split_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], &[u8])>> {
+    let Some((length, rest)) = bytes.split_first_chunk() else {
+        return Ok(None);
+    };
+    let Some((sum, rest)) = rest.split_first_chunk() else {
+        return Ok(None);
+    };
+    let Some((body, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+        return Ok(None);
+    };
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return Err(damaged());
+    }
+    Ok(Some((body, rest)))
+}
+
+fn split_body(body: &[u8]) -> Option<(ChangeId, &[u8])> {
+    let (id, record) = body.split_first_chunk::<ID>()?;
+    Some((ChangeId(*id), record))
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "a frame's sum is not its bytes'",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ChangeId = ChangeId([1; 16]);
+    const B: ChangeId = ChangeId([2; 16]);
+
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("changes");
+        (dir, path)
+    }
+
+    fn sorted(journal: &Journal) -> Vec<Vec<u8>> {
+        let mut records = journal.records();
+        records.sort();
+        records
+    }
+
+    #[test]
+    fn what_was_written_last_is_read_again() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write(A, b"first").unwrap();
+        journal.write(B, b"other").unwrap();
+        journal.write(A, b"second").unwrap();
+        assert_eq!(
+            sorted(&Journal::open(&path).unwrap()),
+            [&b"other"[..], b"second"]
+        );
+        journal.erase(B).unwrap();
+        journal.erase(B).unwrap();
+        assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"second"]);
+    }
+
+    #[test]
+    fn a_torn_frame_is_forgotten_and_nothing_else() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write(A, b"whole").unwrap();
+        let whole = fs::read(&path).unwrap();
+        journal.write(B, b"torn").unwrap();
+        let torn = fs::read(&path).unwrap();
+        for length in whole.len()..torn.len() {
+            fs::write(&path, &torn[..length]).unwrap();
+            let mut journal = Journal::open(&path).unwrap();
+            assert_eq!(sorted(&journal), [b"whole"], "{length} bytes");
+            journal.write(B, b"again").unwrap();
+            assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"again", b"whole"]);
+        }
+    }
+
+    #[test]
+    fn damage_is_told_and_not_read_over() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write(A, b"damaged").unwrap();
+        journal.write(B, b"behind it").unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[HEAD + ID] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let error = Journal::open(&path).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn it_stays_short() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write(A, b"stays").unwrap();
+        let record = [7; 1000];
+        for _ in 0..3_000 {
+            journal.write(B, &record).unwrap();
+            assert!(fs::metadata(&path).unwrap().len() <= LONG + 2_000);
+        }
+        journal.erase(B).unwrap();
+        assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"stays"]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write(A, b"before").unwrap();
+        journal.file = File::open(&path).unwrap();
+        assert!(journal.write(A, b"after").is_err());
+        assert_eq!(sorted(&journal), [b"before"]);
+        assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"before"]);
+    }
+}
