@@ -9,6 +9,7 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path};
 
+use crate::Verdict;
 use crate::far;
 use crate::hop;
 use crate::learn;
@@ -16,17 +17,14 @@ use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::write::{self, Change};
-use crate::{Verdict, is_short};
 
 /// Mark of a header-only copy on its second way through this program.
 const COPY_MARK: u32 = 0xd75c_0c09;
 
-/// Judges an outgoing packet. What nearly all packets need is done here, and
-/// the others are looked at as a whole.
+/// Judges an outgoing packet that needs a closer look.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
-    // SAFETY: a readable field of the context.
-    let mark = unsafe { (*ctx.skb.skb).mark };
+    let mark = mark(&ctx);
     if mark == far::RELAYED {
         cold_path();
         return far::relayed(&ctx);
@@ -62,10 +60,6 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
-        Some(State::NewPath) if is_short(&ctx, &found) => {
-            track(&ctx, s, &found, slot);
-            onto_new_path(&ctx, s, &found)
-        }
         Some(State::NewPath) => {
             cold_path();
             with_options(&ctx, s, key, &found, slot)
@@ -93,26 +87,19 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
 }
 
-/// Translates a packet onto the new path, the only one there is.
 #[inline(always)]
-fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
-    let edit = s.translation.outgoing(&found.seg, &s.path);
-    let addresses = (&s.path.local, &s.path.remote);
-    let clear_ect = s.translation.flags & translation::STRIP_ECN;
-    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
-        count(Counter::DroppedError);
-        return Verdict::Drop;
-    }
-    s.new_out = s.new_out.wrapping_add(1);
-    count(Counter::Translated);
-    if hop::take(ctx, s) {
-        Verdict::Changed
-    } else {
-        Verdict::Redirect { ifindex: s.ifindex }
-    }
+fn mark(ctx: &TcContext) -> u32 {
+    // SAFETY: a readable field of the context.
+    unsafe { (*ctx.skb.skb).mark }
 }
 
-/// As [`onto_new_path`], of a packet with SACK blocks or other options.
+/// Is it one of ours, on its second way through the program?
+#[inline(always)]
+pub fn is_marked(ctx: &TcContext) -> bool {
+    matches!(mark(ctx), COPY_MARK | far::RELAYED)
+}
+
+/// Translates a packet with SACK blocks or other options onto the new path.
 #[inline(always)]
 fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
@@ -141,7 +128,7 @@ fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
     count(Counter::Translated);
     match path {
         Path::Old => Verdict::Pass,
-        Path::New => Verdict::Redirect { ifindex: s.ifindex },
+        Path::New => hop::send(ctx, s),
     }
 }
 

@@ -11,6 +11,7 @@ use aya_ebpf::helpers::generated::bpf_jiffies64;
 use aya_ebpf::programs::TcContext;
 use dysco_common::Session;
 
+use crate::Verdict;
 use crate::packet::at;
 
 /// Ticks of the kernel's clock (1 to 10 ms each) for which a hop is believed,
@@ -46,10 +47,20 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
 }
 
+/// Sends a frame of the new path on its way.
+#[inline(always)]
+pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
+    if take(ctx, s) {
+        Verdict::Changed
+    } else {
+        Verdict::Redirect { ifindex: s.ifindex }
+    }
+}
+
 /// Sends the frame to the next hop of the new path, if that is known and behind
 /// the same interface. If not, the frame is as before.
 #[inline(always)]
-pub fn take(ctx: &TcContext, s: &Session) -> bool {
+fn take(ctx: &TcContext, s: &Session) -> bool {
     let hop = s.hop;
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;

@@ -17,8 +17,7 @@ use crate::paths;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
-/// Judges an incoming packet. What nearly all packets need is done here, and
-/// the others are looked at as a whole.
+/// Judges an incoming packet that needs a closer look.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
@@ -49,9 +48,6 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
-        Some(State::NewPath) if new && !opens && is_short(&ctx, &found) => {
-            off_new_path(&ctx, s, &found, slot)
-        }
         Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
             syn(&ctx, key, &found)
@@ -69,20 +65,6 @@ pub fn run(ctx: TcContext) -> Verdict {
             whole(&ctx, Flow { slot, new, s }, key, &found)
         }
     }
-}
-
-/// Translates a packet of the new path, the only one there is.
-#[inline(always)]
-fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) -> Verdict {
-    let edit = s.translation.incoming(&found.seg, &s.key);
-    heard(s, &found.seg, &edit, slot);
-    let clear_ect = s.translation.flags & translation::STRIP_ECN;
-    let addresses = (&s.key.remote, &s.key.local);
-    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
-        return dropped(Counter::DroppedUnparsed);
-    }
-    count(Counter::Translated);
-    Verdict::Changed
 }
 
 #[inline(always)]
@@ -222,7 +204,7 @@ pub fn received(s: &mut Session, end: u32) {
 /// Has what is acknowledged here been sent? An ack of anything else is nobody's
 /// of this session. `snd_max` is on another CPU, and fetched only when needed.
 #[inline(always)]
-fn was_sent(s: &mut Session, ack: u32) -> bool {
+pub fn was_sent(s: &mut Session, ack: u32) -> bool {
     if after(ack, s.snd_seen) {
         s.snd_seen = s.snd_max;
     }

@@ -17,6 +17,7 @@ mod learn;
 mod maps;
 mod packet;
 mod paths;
+mod steady;
 mod write;
 
 use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_PIPE, TC_ACT_SHOT};
@@ -64,12 +65,20 @@ fn is_short(ctx: &TcContext, found: &Found) -> bool {
 /// Packets on their way out of this host.
 #[classifier]
 pub fn dysco_egress(ctx: TcContext) -> i32 {
+    if !egress::is_marked(&ctx)
+        && let Some(verdict) = steady::egress(&ctx)
+    {
+        return act(verdict);
+    }
     act(egress::run(ctx))
 }
 
 /// Packets on their way into this host.
 #[classifier]
 pub fn dysco_ingress(ctx: TcContext) -> i32 {
+    if let Some(verdict) = steady::ingress(&ctx) {
+        return act(verdict);
+    }
     act(ingress::run(ctx))
 }
 

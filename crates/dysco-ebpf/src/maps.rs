@@ -1,11 +1,12 @@
 //! The maps. User space pins those that sessions need to outlive it: all but
 //! the hints and the scratch memory.
 
-use crate::packet::{Key, Packet};
+use crate::packet::{Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
+use aya_ebpf::programs::TcContext;
 use dysco_common::rule::Rules;
 use dysco_common::{Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
 
@@ -146,6 +147,33 @@ pub fn find(key: &Key) -> Option<Flow> {
     // SAFETY: as above.
     unsafe { *hint = flow.slot << 1 | if flow.new { NEW } else { 0 } };
     Some(flow)
+}
+
+/// The session of a packet where it was last, or nothing.
+#[inline(always)]
+pub fn hinted<const V6: bool>(ctx: &TcContext, dir: Direction, short: &ShortKey) -> Option<Flow> {
+    // SAFETY: as in `find`.
+    let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
+    // SAFETY: a valid element of an array map.
+    let guess = unsafe { *HINTS.get_ptr_mut(short.spread() & mask)? };
+    let (slot, new) = (guess >> 1, guess & NEW != 0);
+    let s = session(slot)?;
+    if *short != *(if new { &s.short_path } else { &s.short }) || V6 != (s.life.v6 != 0) {
+        return None;
+    }
+    if V6 {
+        let whole = if new { &s.path } else { &s.key };
+        if addresses_v6(ctx, dir)? != (whole.local, whole.remote) {
+            return None;
+        }
+    }
+    Some(Flow { slot, new, s })
+}
+
+/// Is no session under this key?
+#[inline(always)]
+pub fn is_nobodys(short: &ShortKey) -> bool {
+    FLOWS.get_ptr(short).is_none()
 }
 
 #[inline(always)]

@@ -8,8 +8,10 @@ use dysco_common::tcp::{Header, MIN_HEADER, Segment};
 use dysco_common::{Addr, FlowKey, ShortKey};
 
 const ETH_LEN: usize = 14;
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
+/// EtherType of IPv4.
+pub const ETH_P_IP: u16 = 0x0800;
+/// The same of IPv6.
+pub const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Bytes of a header with timestamps alone.
@@ -201,6 +203,87 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     })
 }
 
+/// A packet with the usual header: without options, or with timestamps alone.
+/// In this order for the reason that [`Key`] has.
+#[repr(C, align(8))]
+pub struct Usual {
+    /// Under which it is looked up.
+    pub short: ShortKey,
+    /// TSval; 0 without timestamps.
+    pub tsval: u32,
+    /// Its place, and what it says.
+    pub found: Found,
+}
+
+/// Reads a packet with the usual header, whose first bytes are readable. `None`
+/// for all others, most of which [`find`] reads.
+#[inline(always)]
+pub fn usual<const V6: bool>(ctx: &TcContext, dir: Direction) -> Option<Usual> {
+    let (ip_len, src, dst) = if V6 {
+        let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+        if ip.next_header != IPPROTO_TCP || ip.payload_len == 0 {
+            return None;
+        }
+        let len = u16::from_be(ip.payload_len) as usize + IPV6_LEN;
+        let (src, dst) = (ip.src, ip.dst);
+        (len, src.folded(), dst.folded())
+    } else {
+        let ip = at::<Ipv4>(ctx, ETH_LEN)?;
+        if !ip.is_plain_tcp() {
+            return None;
+        }
+        (u16::from_be(ip.len) as usize, ip.src, ip.dst)
+    };
+    let words = at::<[u32; 5]>(ctx, l4(V6))?;
+    let [offset, flags, w0, w1] = words[3].to_ne_bytes();
+    let (data_offset, tsval) = match offset >> 4 {
+        5 => (MIN_HEADER, 0),
+        8 => {
+            let option = at::<[u32; 2]>(ctx, l4(V6) + MIN_HEADER)?;
+            if option[0] != TIMESTAMPS {
+                return None;
+            }
+            (WITH_TIMESTAMPS, u32::from_be(option[1]))
+        }
+        _ => return None,
+    };
+    // Ports as they lie in memory, the local one in the upper half.
+    let ports = match dir {
+        Direction::Out => words[0].rotate_left(16),
+        Direction::In => words[0],
+    };
+    let (local, remote) = match dir {
+        Direction::Out => (src, dst),
+        Direction::In => (dst, src),
+    };
+    let seg = Segment {
+        seq: u32::from_be(words[1]),
+        ack: u32::from_be(words[2]),
+        len: (ip_len + ETH_LEN).checked_sub(l4(V6) + data_offset)? as u32,
+        window: u16::from_be_bytes([w0, w1]),
+        flags,
+    };
+    Some(Usual {
+        found: Found {
+            v6: V6,
+            data_offset,
+            seg,
+        },
+        tsval,
+        short: ShortKey::new(local, remote, (ports >> 16) as u16, ports as u16),
+    })
+}
+
+/// The two addresses of an IPv6 packet, local and remote, in place.
+#[inline(always)]
+pub fn addresses_v6(ctx: &TcContext, dir: Direction) -> Option<(Addr, Addr)> {
+    let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+    Some(match dir {
+        Direction::Out => (ip.src, ip.dst),
+        Direction::In => (ip.dst, ip.src),
+    })
+}
+
 #[inline(always)]
 fn set_addresses(key: &mut FlowKey, dir: Direction, src: Addr, dst: Addr) {
     (key.local, key.remote) = match dir {
@@ -225,11 +308,33 @@ struct Ipv4 {
     dst: u32,
 }
 
+impl Ipv4 {
+    /// TCP, whole, and without IP options?
+    #[inline(always)]
+    fn is_plain_tcp(&self) -> bool {
+        self.version == 0x45
+            && self.protocol == IPPROTO_TCP
+            && self.fragment & IP_FRAGMENT.to_be() == 0
+    }
+}
+
+/// An IPv6 header, network order.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Ipv6 {
+    version: u32,
+    payload_len: u16,
+    next_header: u8,
+    hop_limit: u8,
+    src: Addr,
+    dst: Addr,
+}
+
 /// Reads an IPv4 header; returns the length it says.
 #[inline(always)]
 fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
     let ip = at::<Ipv4>(ctx, ETH_LEN)?;
-    if ip.version != 0x45 || ip.protocol != IPPROTO_TCP || ip.fragment & IP_FRAGMENT.to_be() != 0 {
+    if !ip.is_plain_tcp() {
         return None;
     }
     set_addresses(key, dir, Addr::mapped(ip.src), Addr::mapped(ip.dst));
@@ -239,14 +344,12 @@ fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
 /// Reads an IPv6 header; returns the length it says with its own, 0 for none.
 #[inline(always)]
 fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<[u8; 8]>(ctx, ETH_LEN)?;
-    if ip[6] != IPPROTO_TCP {
+    let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+    if ip.next_header != IPPROTO_TCP {
         return None;
     }
-    let src = at::<Addr>(ctx, ETH_LEN + 8)?;
-    let dst = at::<Addr>(ctx, ETH_LEN + 24)?;
-    set_addresses(key, dir, src, dst);
-    let payload = u16::from_be_bytes([ip[4], ip[5]]) as u32;
+    set_addresses(key, dir, ip.src, ip.dst);
+    let payload = u16::from_be(ip.payload_len) as u32;
     Some(if payload == 0 {
         0
     } else {

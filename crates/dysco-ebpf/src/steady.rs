@@ -1,0 +1,157 @@
+//! What nearly all packets need: those of a session that has one path, with
+//! the usual header. They are judged in registers, by few instructions that lie
+//! close together: between two packets the stack has used a processor's caches
+//! for itself, and what is fetched again costs more than what is computed.
+//!
+//! One code for both families, made twice by the compiler, so that offsets are
+//! constants. `None` where a packet needs a closer look; nothing has been
+//! changed then.
+
+use aya_ebpf::programs::TcContext;
+use dysco_common::Counter;
+use dysco_common::seq::after;
+use dysco_common::session::{Session, State, translation};
+use dysco_common::tcp::{ACK, FIN, MIN_HEADER, RST, SYN, Segment};
+
+use crate::Verdict;
+use crate::hop;
+use crate::ingress::{received, was_sent};
+use crate::maps::{self, Flow, count};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
+use crate::write;
+
+/// A packet of the local end.
+#[inline(always)]
+pub fn egress(ctx: &TcContext) -> Option<Verdict> {
+    match u16::from_be(at::<u16>(ctx, 12)?) {
+        ETH_P_IP => leaves::<false>(ctx),
+        ETH_P_IPV6 => leaves::<true>(ctx),
+        _ => Some(Verdict::Pass),
+    }
+}
+
+/// A packet for the local end.
+#[inline(always)]
+pub fn ingress(ctx: &TcContext) -> Option<Verdict> {
+    match u16::from_be(at::<u16>(ctx, 12)?) {
+        ETH_P_IP => comes::<false>(ctx),
+        ETH_P_IPV6 => comes::<true>(ctx),
+        _ => Some(Verdict::Pass),
+    }
+}
+
+#[inline(always)]
+fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
+    let p = usual::<V6>(ctx, Direction::Out)?;
+    if opens_or_ends(&p.found.seg) {
+        return None;
+    }
+    let Some(Flow { new, s, .. }) = maps::hinted::<V6>(ctx, Direction::Out, &p.short) else {
+        return maps::is_nobodys(&p.short).then_some(Verdict::Pass);
+    };
+    if s.life.fin_out | s.life.fin_in != 0 {
+        return None;
+    }
+    if new {
+        // Translated already, on its way to the interface.
+        hop::learn(ctx, s);
+        return Some(Verdict::Pass);
+    }
+    if s.state == State::Tracked as u32 && s.clamp_far == 0 {
+        sent(s, &p);
+        return Some(Verdict::Pass);
+    }
+    if s.state != State::NewPath as u32 {
+        return None;
+    }
+    sent(s, &p);
+    Some(onto_new_path(ctx, s, &p.found))
+}
+
+#[inline(always)]
+fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
+    let p = usual::<V6>(ctx, Direction::In)?;
+    if opens_or_ends(&p.found.seg) {
+        return None;
+    }
+    let Some(Flow { new, s, .. }) = maps::hinted::<V6>(ctx, Direction::In, &p.short) else {
+        return maps::is_nobodys(&p.short).then_some(Verdict::Pass);
+    };
+    if s.life.fin_out | s.life.fin_in != 0 {
+        return None;
+    }
+    if !new && s.state == State::Tracked as u32 && s.clamp == 0 {
+        arrived(s, &p);
+        return Some(Verdict::Pass);
+    }
+    if !new || s.state != State::NewPath as u32 {
+        return None;
+    }
+    Some(off_new_path(ctx, s, &p.found))
+}
+
+#[inline(always)]
+fn opens_or_ends(seg: &Segment) -> bool {
+    seg.flags & (SYN | FIN | RST) != 0
+}
+
+/// Takes in what a segment of the local end teaches.
+#[inline(always)]
+fn sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
+    let seg = &found.seg;
+    let end = seg.end();
+    if after(end, s.snd_max) {
+        s.bytes_out += end.wrapping_sub(s.snd_max) as u64;
+        s.snd_max = end;
+    }
+    if seg.has(ACK) && after(seg.ack, s.snd_ack) {
+        s.snd_ack = seg.ack;
+    }
+    if found.data_offset > MIN_HEADER {
+        s.tsval_out = *tsval;
+    }
+}
+
+/// Takes in what a segment on the session's own five-tuple teaches.
+#[inline(always)]
+fn arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
+    let seg = &found.seg;
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
+        s.rcv_ack = seg.ack;
+    }
+    if found.data_offset > MIN_HEADER {
+        s.tsval_in = *tsval;
+    }
+}
+
+/// Translates a packet onto the new path, the only one there is.
+#[inline(always)]
+fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
+    let edit = s.translation.outgoing(&found.seg, &s.path);
+    let addresses = (&s.path.local, &s.path.remote);
+    let clear_ect = s.translation.flags & translation::STRIP_ECN;
+    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
+        count(Counter::DroppedError);
+        return Verdict::Drop;
+    }
+    s.new_out = s.new_out.wrapping_add(1);
+    count(Counter::Translated);
+    hop::send(ctx, s)
+}
+
+/// Translates a packet of the new path, the only one there is.
+#[inline(always)]
+fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
+    let edit = s.translation.incoming(&found.seg, &s.key);
+    received(s, edit.seq.wrapping_add(found.seg.span()));
+    s.new_in = s.new_in.wrapping_add(1);
+    let clear_ect = s.translation.flags & translation::STRIP_ECN;
+    let addresses = (&s.key.remote, &s.key.local);
+    if write::short(ctx, found, &edit, addresses, clear_ect, 0).is_err() {
+        count(Counter::DroppedUnparsed);
+        return Verdict::Drop;
+    }
+    count(Counter::Translated);
+    Verdict::Changed
+}
