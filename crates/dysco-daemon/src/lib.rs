@@ -10,3 +10,4 @@ pub mod engine;
 pub mod pki;
 pub mod protocol;
 pub mod proxy;
+pub mod state;

@@ -11,6 +11,7 @@ use super::host::HostName;
 use super::name::{SessionId, SessionName};
 pub use crate::config::Mode;
 use crate::proxy::ProcessName;
+use crate::state::{FiveTuple, KindName};
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,14 @@ pub enum Request {
         /// Which.
         process: ProcessName,
     },
+    /// What this host's firewall knows of a session. One [`Reply::State`].
+    ExportState(AboutState),
+    /// Install what another firewall knows of a session: one
+    /// [`Reply::StateInstalled`].
+    InstallState(InstallState),
+    /// Forget what this host's firewall knows of a session, and no other
+    /// session shares: one [`Reply::StateRemoved`].
+    RemoveState(AboutState),
     /// What happens, as it happens: [`Reply::Event`]s until the client leaves.
     Monitor,
     /// One [`Reply::Counters`].
@@ -74,15 +83,42 @@ pub struct Remove {
     pub transparent: bool,
 }
 
+/// Which state of which session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AboutState {
+    /// The session, by either end's five-tuple, before or after translation.
+    pub session: SessionName,
+    /// Only these kinds; all without any.
+    #[serde(default)]
+    pub kinds: Vec<KindName>,
+}
+
+/// What to install, and for which session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstallState {
+    /// The session that it must be of.
+    pub session: SessionName,
+    /// Documents as `docs/state.md` has them.
+    pub documents: serde_json::Value,
+    /// Only say whether it could be.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
 impl Request {
     /// Does it change anything? Then only root may ask.
     pub fn changes(&self) -> bool {
         match self {
             Request::Remove(remove) => !remove.dry_run,
+            Request::InstallState(install) => !install.dry_run,
+            Request::RemoveState(_) => true,
             Request::Status
             | Request::Sessions { .. }
             | Request::Session { .. }
             | Request::Proxy { .. }
+            | Request::ExportState(_)
             | Request::Monitor
             | Request::Counters => false,
         }
@@ -99,6 +135,15 @@ pub enum Reply {
     Proxy(Box<ProxyReport>),
     /// Final: counters.
     Counters(Counters),
+    /// Final: what a firewall knows of a session.
+    State(StateReport),
+    /// Final: it was installed, or could be.
+    StateInstalled(StateInstalled),
+    /// Final: so much was removed.
+    StateRemoved {
+        /// How many things.
+        removed: usize,
+    },
     /// Progress: a session.
     Session(Box<SessionReport>),
     /// Progress: a removal was taken on for so many sessions.
@@ -127,6 +172,9 @@ impl Reply {
             Reply::Status(_)
             | Reply::Proxy(_)
             | Reply::Counters(_)
+            | Reply::State(_)
+            | Reply::StateInstalled(_)
+            | Reply::StateRemoved { .. }
             | Reply::Done { .. }
             | Reply::Error(_) => true,
             Reply::Session(_) | Reply::Accepted { .. } | Reply::Removal(_) | Reply::Event(_) => {
@@ -497,6 +545,28 @@ impl Summary {
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
+}
+
+/// What a firewall knows of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateReport {
+    /// The session as asked for.
+    pub session: FiveTuple,
+    /// What there is, as `docs/state.md` has it.
+    pub documents: serde_json::Value,
+}
+
+/// How much was installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateInstalled {
+    /// It was only looked whether it could be.
+    pub dry_run: bool,
+    /// Documents that it was about.
+    pub documents: usize,
+    /// What was not there before.
+    pub new: usize,
+    /// What was, and was brought up to date.
+    pub updated: usize,
 }
 
 /// Something that happened on this host.

@@ -2,6 +2,7 @@
 //! and what to do.
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -70,6 +71,26 @@ pub enum CliError {
         "failed to understand dyscod: it answered something else; use dyscoctl of the same version"
     )]
     Unexpected,
+    /// A file to read.
+    #[error(
+        "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
+    )]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that is no JSON.
+    #[error(
+        "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
+    )]
+    NoJson {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
     /// Standard output.
     #[error("failed to print: {0}")]
     Print(#[from] io::Error),
@@ -90,7 +111,11 @@ impl CliError {
         match self {
             CliError::Client(error) => client_exit(error),
             CliError::Pki(PkiError::Generate { .. }) => Exit::Internal,
-            CliError::Pki(_) | CliError::Config(_) | CliError::Run(_) => Exit::Usage,
+            CliError::Pki(_)
+            | CliError::Config(_)
+            | CliError::Run(_)
+            | CliError::Read { .. }
+            | CliError::NoJson { .. } => Exit::Usage,
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             CliError::Unexpected

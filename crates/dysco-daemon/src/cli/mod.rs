@@ -12,6 +12,7 @@ mod pki;
 mod remove;
 mod run;
 mod sessions;
+mod state;
 mod status;
 mod time;
 
@@ -56,6 +57,8 @@ enum Command {
     /// Interrupted, it leaves what has begun to dyscod, which finishes it or
     /// takes it back. Asking again goes on.
     Drain(drain::Args),
+    /// What this host's firewall knows of a session, and moving it to another
+    State(state::Args),
     /// What happens, as it happens, with reasons
     Monitor,
     /// Run a proxy under the shim, which tells dyscod what it relays
@@ -78,6 +81,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Sessions(args) => sessions::run(&context, args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
         Command::Drain(args) => drain::run(&context, &args),
+        Command::State(args) => state::run(&context, args),
         Command::Monitor => monitor::run(&context),
         Command::Run(args) => run::run(args),
         Command::Pki(args) => pki::run(&context, args),

@@ -34,6 +34,11 @@ fn good_lines_are_understood() {
         "drain 1234 --timeout 10m --transparent",
         "drain haproxy.service --dry-run -o json",
         "drain 10.0.0.1:80",
+        "state show 10.0.0.1:80>10.0.0.2:40000 -o json",
+        "state export 1a --kind conntrack --kind set_element",
+        "state install 1a - --dry-run",
+        "state install 1a file",
+        "state remove 1a --kind conntrack",
         "monitor -o json",
         "run haproxy -f haproxy.cfg",
         "run -- haproxy -f haproxy.cfg -o x",
@@ -63,6 +68,10 @@ fn bad_lines_are_refused() {
         "remove-middlebox self --all --timeout soon",
         "remove-middlebox self --pid 12 --listen :80 --all",
         "remove-middlebox self --listen 80 --all",
+        "state",
+        "state show",
+        "state install 1a",
+        "state show 1a --kind sockets",
         "drain",
         "drain a/b",
         "drain x --timeout 0",
@@ -97,6 +106,7 @@ Commands:
   sessions          Who talks to whom, through what, how long, how much
   remove-middlebox  Take a middlebox out of live sessions
   drain             Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
+  state             What this host's firewall knows of a session, and moving it to another
   monitor           What happens, as it happens, with reasons
   run               Run a proxy under the shim, which tells dyscod what it relays
   pki               Make the fleet's authority, and certificates of its hosts

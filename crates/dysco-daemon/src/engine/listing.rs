@@ -88,6 +88,9 @@ impl Engine {
                 let said = Said::of(&remove, &caller);
                 return self.remove(&remove, &said, &replies);
             }
+            Request::ExportState(about) => return self.export_state(&about, replies),
+            Request::InstallState(install) => return self.install_state(install, replies),
+            Request::RemoveState(about) => return self.remove_state(&about, replies),
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions { filter } => {
                 let reports = self.session_reports();
@@ -108,12 +111,7 @@ impl Engine {
                     );
                     return stream(vec![report], replies);
                 }
-                None => Reply::Error(Failure {
-                    code: FailureCode::NotFound,
-                    what: format!("find the session '{session}'"),
-                    why: "this host has no such session".into(),
-                    mend: "see 'dyscoctl sessions' for those it has".into(),
-                }),
+                None => Reply::Error(no_such_session(&session)),
             },
         };
         // The client's channel is fresh and has room, or the client has left.
@@ -263,6 +261,15 @@ impl Engine {
         ];
         all.extend(ours.map(|(name, v)| (name.to_owned(), v)));
         all
+    }
+}
+
+pub(super) fn no_such_session(name: &SessionName) -> Failure {
+    Failure {
+        code: FailureCode::NotFound,
+        what: format!("find the session '{name}'"),
+        why: "this host has no such session".into(),
+        mend: "see 'dyscoctl sessions' for those it has".into(),
     }
 }
 

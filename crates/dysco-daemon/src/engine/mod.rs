@@ -6,6 +6,7 @@ mod adopt;
 mod collect;
 mod commands;
 mod fault;
+mod firewall;
 mod journal;
 mod listing;
 mod measure;

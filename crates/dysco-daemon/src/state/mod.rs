@@ -1,0 +1,199 @@
+//! What a middlebox's kernel knows of a session, taken from one firewall and
+//! given to another. Knows netlink and nothing of the protocol.
+//!
+//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
+//! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).
+//! Everything here asks the kernel of the calling thread's network namespace,
+//! waits for its answer, and is done in well under a millisecond.
+//!
+//! Who replaces a middlebox calls, in this order:
+//!
+//! 1. [`export`] on the old host. The session flows on there.
+//! 2. [`install`] on the new host, and its answer, before a packet of the new
+//!    path can get there. A failure leaves nothing behind and ends the change:
+//!    the old path was not touched.
+//! 3. Steps 1 and 2 again right before the switch, if the set-up took long:
+//!    installing again brings what is there up to date.
+//! 4. The switch. What the kernel does not tell about its TCP windows, the new
+//!    entry learns from the first packets; until then it does not judge them.
+//! 5. [`Installed::settling`], from time to time, until it says that it has
+//!    settled: from then on windows are judged as in any other entry.
+//! 6. [`remove`] on the old host once its path is drained; or, where the change
+//!    was rolled back, [`remove`] on the new one.
+
+pub mod conntrack;
+mod document;
+mod error;
+mod netlink;
+pub mod sets;
+#[cfg(test)]
+mod tests;
+
+pub use document::{
+    Document, FiveTuple, KindName, MAX_BYTES, MAX_DOCUMENTS, VERSION, read, schema,
+};
+pub use error::{Fault, StateError};
+
+use conntrack::{Conntrack, Settling};
+use sets::Sets;
+
+/// One kind of state.
+pub trait Kind {
+    /// Its name.
+    fn name(&self) -> KindName;
+
+    /// What this host has of it for a session.
+    fn export(&self, session: &Seen) -> Result<Vec<Document>, StateError>;
+
+    /// Could this be installed? Changes nothing.
+    fn check(&self, document: &Document) -> Result<(), StateError>;
+
+    /// Installs it, or brings what is there up to date; what it takes to undo.
+    fn install(&self, document: &Document) -> Result<Undo, StateError>;
+
+    /// Removes what belongs to this session alone; how many there were.
+    fn remove(&self, session: &Seen) -> Result<usize, StateError>;
+}
+
+/// A session as a host has it: its five-tuple, from the end that opened it,
+/// before and after translation of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// As the end that opened it has it.
+    pub session: FiveTuple,
+    /// As the other end has it; the same where nothing is translated.
+    pub translated: FiveTuple,
+}
+
+/// Takes back what was installed.
+pub struct Undo {
+    /// Was it there before? Then nothing is taken back.
+    pub updated: bool,
+    /// What will tell when it has settled.
+    pub settling: Option<Settling>,
+    back: Box<dyn FnOnce() + Send>,
+}
+
+/// What was installed.
+#[derive(Debug, Default)]
+pub struct Installed {
+    /// Was not there before.
+    pub new: usize,
+    /// Was there.
+    pub updated: usize,
+    /// Entries that do not judge windows yet.
+    pub settling: Vec<Settling>,
+}
+
+/// All kinds, in the order in which they are installed: what packets can match
+/// by themselves comes last.
+pub fn kinds() -> Vec<Box<dyn Kind>> {
+    vec![Box::new(Sets), Box::new(Conntrack)]
+}
+
+/// Finds how this host has a session that any of its ends may have named.
+pub fn seen(session: &FiveTuple) -> Result<Seen, StateError> {
+    let entries = conntrack::find(session)?;
+    let first = entries.first();
+    Ok(first.map_or(Seen::plain(*session), |entry| entry.seen()))
+}
+
+/// What this host has of these kinds for a session; of all without any named.
+pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
+    let seen = seen(session)?;
+    let mut all = Vec::new();
+    for kind in kinds() {
+        if only.is_empty() || only.contains(&kind.name()) {
+            all.extend(kind.export(&seen)?);
+        }
+    }
+    document::check_size(&all)?;
+    Ok(all)
+}
+
+/// Could these be installed for this session? Changes nothing.
+pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
+    document::check_size(documents)?;
+    for document in documents {
+        document.check_header(session)?;
+        kind(document.kind).check(document)?;
+    }
+    Ok(())
+}
+
+/// Installs all of these, or none. Done again, it brings up to date.
+pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed, StateError> {
+    check(session, documents)?;
+    let mut done: Vec<Undo> = Vec::new();
+    for kind in kinds() {
+        for document in documents.iter().filter(|d| d.kind == kind.name()) {
+            match kind.install(document) {
+                Ok(undo) => done.push(undo),
+                Err(error) => {
+                    done.into_iter().rev().for_each(Undo::run);
+                    return Err(error);
+                }
+            }
+        }
+    }
+    let updated = done.iter().filter(|u| u.updated).count();
+    Ok(Installed {
+        new: done.len() - updated,
+        updated,
+        settling: done.into_iter().filter_map(|u| u.settling).collect(),
+    })
+}
+
+/// Removes this host's state of a session: what other sessions share stays.
+/// How many things were removed.
+pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
+    let seen = seen(session)?;
+    let mut removed = 0;
+    for kind in kinds() {
+        if only.is_empty() || only.contains(&kind.name()) {
+            removed += kind.remove(&seen)?;
+        }
+    }
+    Ok(removed)
+}
+
+fn kind(name: KindName) -> Box<dyn Kind> {
+    match name {
+        KindName::Conntrack => Box::new(Conntrack),
+        KindName::SetElement => Box::new(Sets),
+    }
+}
+
+impl Seen {
+    /// A session whose addresses nobody translates.
+    pub const fn plain(session: FiveTuple) -> Seen {
+        Seen {
+            session,
+            translated: session,
+        }
+    }
+}
+
+impl Undo {
+    /// Of something that was not there before.
+    fn new(back: impl FnOnce() + Send + 'static) -> Undo {
+        Undo {
+            updated: false,
+            settling: None,
+            back: Box::new(back),
+        }
+    }
+
+    /// Of something that was there.
+    fn none() -> Undo {
+        Undo {
+            updated: true,
+            settling: None,
+            back: Box::new(|| {}),
+        }
+    }
+
+    fn run(self) {
+        (self.back)();
+    }
+}

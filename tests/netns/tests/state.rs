@@ -1,0 +1,292 @@
+//! State of sessions moves between strict firewalls while data flows.
+
+mod firewalls;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Family;
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::wait;
+use firewalls::{Firewalls, Fw};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn names(world: &Firewalls, group: &Group) -> Vec<String> {
+    group.locals().iter().map(|l| world.name(*l)).collect()
+}
+
+/// The document of a kind.
+fn of_kind<'a>(documents: &'a Value, kind: &str) -> Result<&'a Value> {
+    let mut all = documents.as_array().into_iter().flatten();
+    all.find(|d| d["kind"] == kind)
+        .with_context(|| format!("no {kind} in {documents:#}"))
+}
+
+/// Waits until the entry judges windows as any other.
+fn wait_settled(world: &Firewalls, fw: Fw, session: &str) -> Result<()> {
+    wait::until("the entry to settle", PATIENCE, || {
+        let documents = world.export(fw, session).ok()?;
+        let tcp = &of_kind(&documents, "conntrack").ok()?["state"]["tcp"];
+        let strict = |end: &str| tcp[end]["liberal"] == json!(false);
+        (strict("original") && strict("reply")).then_some(())
+    })
+}
+
+#[test]
+fn without_its_state_a_session_is_dropped() -> Result<()> {
+    let world = Firewalls::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    world.route(Fw::Two)?;
+    wait::until("packets to be dropped", PATIENCE, || {
+        (world.refused(Fw::Two).ok()? >= 3).then_some(())
+    })?;
+    // Nothing of it got through: the old firewall alone can go on with it.
+    world.route(Fw::One)?;
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+fn moves(family: Family, translates: bool) -> Result<()> {
+    let world = Firewalls::with(family, translates, "")?;
+    let group = world.open(4, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let sessions = names(&world, &group);
+    let before = world.export(Fw::One, &sessions[0])?;
+    world.move_all(&sessions, Fw::One)?;
+    group.wait_progress(4 << 20)?;
+    let after = world.export(Fw::Two, &sessions[0])?;
+    for key in ["session", "translated"] {
+        let (before, after) = (
+            &of_kind(&before, "conntrack")?[key],
+            &of_kind(&after, "conntrack")?[key],
+        );
+        ensure!(before == after, "{key} was {before}, and is {after}");
+    }
+    let kept = ["assured", "seen_reply", "mark", "labels"];
+    for key in kept {
+        let (before, after) = (
+            &of_kind(&before, "conntrack")?["state"][key],
+            &of_kind(&after, "conntrack")?["state"][key],
+        );
+        ensure!(before == after, "{key} was {before}, and is {after}");
+    }
+    ensure!(of_kind(&after, "conntrack")?["state"]["mark"] == 0x17);
+    world.forget(&sessions, Fw::One)?;
+    group.wait_progress(4 << 20)?;
+    let old = world.export(Fw::One, &sessions[0])?;
+    ensure!(old == json!([]), "the old firewall still has {old}");
+    all_intact(&group.finish()?)?;
+    for fw in [Fw::One, Fw::Two] {
+        let refused = world.refused(fw)?;
+        ensure!(refused == 0, "{refused} packets were refused by {fw:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sessions_go_on_at_the_other_firewall() -> Result<()> {
+    moves(Family::V4, false)
+}
+
+#[test]
+fn sessions_go_on_at_the_other_firewall_v6() -> Result<()> {
+    moves(Family::V6, false)
+}
+
+#[test]
+fn translated_sessions_go_on_at_the_other_firewall() -> Result<()> {
+    moves(Family::V4, true)
+}
+
+#[test]
+fn translated_sessions_go_on_at_the_other_firewall_v6() -> Result<()> {
+    moves(Family::V6, true)
+}
+
+/// Megabytes are under way on the old path when the route moves.
+#[test]
+fn fast_data_with_large_windows_goes_to_and_fro() -> Result<()> {
+    let world = Firewalls::new(Family::V4)?;
+    for host in [&world.client, &world.server] {
+        host.sysctl("net.ipv4.tcp_rmem", "4096 1048576 33554432")?;
+        host.sysctl("net.ipv4.tcp_wmem", "4096 1048576 33554432")?;
+    }
+    let plan = Plan {
+        write: 256 << 10,
+        ..Plan::default()
+    };
+    let group = world.open(1, &plan)?;
+    group.run();
+    group.wait_progress(16 << 20)?;
+    let sessions = names(&world, &group);
+    let scale = &world.export(Fw::One, &sessions[0])?;
+    let scale = &of_kind(scale, "conntrack")?["state"]["tcp"]["reply"]["window_scale"];
+    ensure!(
+        scale.as_u64() >= Some(9),
+        "the window scale is only {scale}"
+    );
+    let mut at = Fw::One;
+    for _ in 0..6 {
+        world.move_all(&sessions, at)?;
+        group.wait_progress(16 << 20)?;
+        world.forget(&sessions, at)?;
+        at = at.other();
+    }
+    all_intact(&group.finish()?)?;
+    for fw in [Fw::One, Fw::Two] {
+        let refused = world.refused(fw)?;
+        ensure!(refused == 0, "{refused} packets were refused by {fw:?}");
+    }
+    Ok(())
+}
+
+/// Nothing is under way when the path moves, so the entry can learn the windows
+/// whole; from then on it judges.
+#[test]
+fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
+    let world = Firewalls::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    let sessions = names(&world, &group);
+    world.move_all(&sessions, Fw::One)?;
+    let documents = world.export(Fw::Two, &sessions[0])?;
+    let tcp = &of_kind(&documents, "conntrack")?["state"]["tcp"];
+    ensure!(
+        tcp["original"]["liberal"] == true && tcp["reply"]["liberal"] == true,
+        "{tcp}"
+    );
+    group.run();
+    wait_settled(&world, Fw::Two, &sessions[0])?;
+    group.wait_progress(64 << 20)?;
+    all_intact(&group.finish()?)?;
+    let refused = world.refused(Fw::Two)?;
+    ensure!(refused == 0, "{refused} packets were refused");
+    Ok(())
+}
+
+/// The firewall lets pass only clients that it has in a set.
+const SEEN: &str = "ct state new add @seen { ip saddr . tcp sport }
+    ct state new add @hosts { ip saddr }
+    ct direction original ip saddr . tcp sport != @seen counter name dropped drop
+    ct direction reply ip daddr . tcp dport != @seen counter name dropped drop";
+const SETS: &str = "add table inet fw
+    add set inet fw seen { type ipv4_addr . inet_service; flags dynamic, timeout; timeout 10m; }
+    add set inet fw hosts { type ipv4_addr; flags dynamic; }\n";
+
+fn with_sets() -> Result<Firewalls> {
+    let world = Firewalls::new(Family::V4)?;
+    for fw in [Fw::One, Fw::Two] {
+        let rules = format!("{SETS}flush chain inet fw accepted\n");
+        let rule = |rule: &str| format!("add rule inet fw accepted {}\n", rule.trim());
+        let added: String = SEEN.lines().chain(["accept"]).map(rule).collect();
+        world
+            .host(fw)
+            .input("nft", &["-f", "-"], &(rules + &added))?;
+    }
+    Ok(world)
+}
+
+fn list(world: &Firewalls, fw: Fw, set: &str) -> Result<String> {
+    let words = ["list", "set", "inet", "fw", set];
+    world.host(fw).output("nft", &words)
+}
+
+#[test]
+fn elements_of_sets_move_too() -> Result<()> {
+    let world = with_sets()?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let (local, session) = (group.locals()[0], &names(&world, &group)[0]);
+    // The entry alone is not enough here.
+    let entry = world.state(Fw::One, &["export", session, "--kind", "conntrack"])?;
+    world.install(Fw::Two, session, &serde_json::from_str(&entry)?)?;
+    world.route(Fw::Two)?;
+    wait::until("packets to be dropped", PATIENCE, || {
+        (world.refused(Fw::Two).ok()? >= 3).then_some(())
+    })?;
+    let documents = world.export(Fw::One, session)?;
+    let count = documents.as_array().map_or(0, Vec::len);
+    ensure!(count == 3, "an entry and two elements, not {documents:#}");
+    let done = world.install(Fw::Two, session, &documents)?;
+    ensure!(done["new"] == 2 && done["updated"] == 1, "{done}");
+    group.wait_progress(1 << 20)?;
+    // What is left of its time-out has moved as well.
+    let listed = list(&world, Fw::Two, "seen")?;
+    let element = format!("{} . {}", local.ip(), local.port());
+    ensure!(
+        listed.contains(&element) && listed.contains("expires"),
+        "{listed}"
+    );
+    // Other sessions of the host may need the element that they share.
+    world.state(Fw::One, &["remove", session])?;
+    ensure!(!list(&world, Fw::One, "seen")?.contains(&element));
+    let hosts = list(&world, Fw::One, "hosts")?;
+    ensure!(hosts.contains(&local.ip().to_string()), "{hosts}");
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn what_cannot_be_installed_leaves_nothing_behind() -> Result<()> {
+    let world = with_sets()?;
+    let group = world.open(2, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let sessions = names(&world, &group);
+    let good = world.export(Fw::One, &sessions[0])?;
+    let refused = |documents: &Value, code: i32, why: &str| -> Result<()> {
+        let file = world.file(documents)?.display().to_string();
+        for dry in [&["--dry-run"][..], &[]] {
+            let words = [&["install", &sessions[0], &file], dry].concat();
+            let ran = world.try_state(Fw::Two, &words)?;
+            let said = ran.stderr.contains(why) && ran.code == Some(code);
+            ensure!(said, "not '{why}' and {code}: {ran:?}");
+        }
+        let there = world.export(Fw::Two, &sessions[0])?;
+        ensure!(there == json!([]), "left behind by '{why}': {there:#}");
+        ensure!(!list(&world, Fw::Two, "hosts")?.contains("elements"));
+        Ok(())
+    };
+    let changed = |at: usize, pointer: &str, value: Value| {
+        let mut documents = good.clone();
+        if let Some(there) = documents[at].pointer_mut(pointer) {
+            *there = value;
+        }
+        documents
+    };
+    refused(&changed(2, "/version", json!(2)), 2, "version 2")?;
+    refused(
+        &world.export(Fw::One, &sessions[1])?,
+        2,
+        "is not of the session",
+    )?;
+    let foreign = json!([{"address": "192.0.2.1"}, {"port": 1}]);
+    let element = (0..3)
+        .find(|&i| good[i]["state"]["set"] == "seen")
+        .context("no element")?;
+    refused(
+        &changed(element, "/state/key", foreign),
+        2,
+        "not made of the session's",
+    )?;
+    refused(
+        &changed(element, "/state/set", json!("gone")),
+        5,
+        "no set inet fw gone",
+    )?;
+    refused(
+        &changed(2, "/state/labels", json!("x".repeat(40_000))),
+        2,
+        "are more than",
+    )?;
+    refused(&json!({"documents": good}), 2, "it is no list")?;
+    // The old firewall was not touched, and what is right is taken.
+    group.wait_progress(1 << 20)?;
+    ensure!(world.install(Fw::Two, &sessions[0], &good)?["new"] == 3);
+    ensure!(world.install(Fw::Two, &sessions[0], &good)?["updated"] == 3);
+    all_intact(&group.finish()?).map(drop)
+}
