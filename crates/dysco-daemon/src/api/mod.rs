@@ -9,6 +9,7 @@ mod filter;
 mod host;
 mod name;
 mod server;
+mod state;
 mod stats;
 mod types;
 
@@ -19,6 +20,7 @@ pub use filter::{BadFilter, Filter};
 pub use host::{BadHost, HostName};
 pub use name::{BadName, SessionId, SessionName};
 pub use server::{Call, Server, ServerConfig, serve};
+pub use state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 pub use stats::list_counters;
 pub use types::*;
 

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 pub use crate::config::Mode;
 use crate::proxy::ProcessName;
-use crate::state::{FiveTuple, KindName};
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub enum Request {
     /// Install what another firewall knows of a session: one
     /// [`Reply::StateInstalled`].
     InstallState(InstallState),
+    /// Have what one host's firewall knows of a session installed on another:
+    /// one [`Reply::StateInstalled`].
+    MoveState(MoveState),
     /// Forget what this host's firewall knows of a session, and no other
     /// session shares: one [`Reply::StateRemoved`].
     RemoveState(AboutState),
@@ -83,36 +86,13 @@ pub struct Remove {
     pub transparent: bool,
 }
 
-/// Which state of which session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AboutState {
-    /// The session, by either end's five-tuple, before or after translation.
-    pub session: SessionName,
-    /// Only these kinds; all without any.
-    #[serde(default)]
-    pub kinds: Vec<KindName>,
-}
-
-/// What to install, and for which session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InstallState {
-    /// The session that it must be of.
-    pub session: SessionName,
-    /// Documents as `docs/state.md` has them.
-    pub documents: serde_json::Value,
-    /// Only say whether it could be.
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
 impl Request {
     /// Does it change anything? Then only root may ask.
     pub fn changes(&self) -> bool {
         match self {
             Request::Remove(remove) => !remove.dry_run,
             Request::InstallState(install) => !install.dry_run,
+            Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
             Request::Status
             | Request::Sessions { .. }
@@ -545,28 +525,6 @@ impl Summary {
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
-}
-
-/// What a firewall knows of a session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StateReport {
-    /// The session as asked for.
-    pub session: FiveTuple,
-    /// What there is, as `docs/state.md` has it.
-    pub documents: serde_json::Value,
-}
-
-/// How much was installed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateInstalled {
-    /// It was only looked whether it could be.
-    pub dry_run: bool,
-    /// Documents that it was about.
-    pub documents: usize,
-    /// What was not there before.
-    pub new: usize,
-    /// What was, and was brought up to date.
-    pub updated: usize,
 }
 
 /// Something that happened on this host.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::context::{Context, print_line};
+use super::context::{Context, PATIENCE, print_line};
 use super::exit::{CliError, Exit};
 use super::output::{list, section, table};
 use crate::api::{
-    AboutState, InstallState, Reply, Request, SessionName, StateInstalled, StateReport,
+    AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
+    StateReport,
 };
 use crate::state::KindName;
 
@@ -37,6 +38,23 @@ enum Command {
         /// What 'export' printed; - for standard input
         file: PathBuf,
         /// Only say whether it could be
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Have what one host's firewall knows of a session installed on another's
+    ///
+    /// Asked on a host that holds an end of the session; both firewalls run
+    /// dyscod. The old one goes on knowing it.
+    Move {
+        #[command(flatten)]
+        about: About,
+        /// The host that knows it
+        #[arg(long, value_name = "HOST")]
+        from: HostName,
+        /// The host that is to know it
+        #[arg(long, value_name = "HOST")]
+        to: HostName,
+        /// Only say whether it could be installed
         #[arg(long)]
         dry_run: bool,
     },
@@ -86,6 +104,26 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
                 dry_run,
             });
             match context.ask(&request)?.reply()? {
+                Reply::StateInstalled(report) => context.print(&report, installed)?,
+                _ => return Err(CliError::Unexpected),
+            }
+        }
+        Command::Move {
+            about,
+            from,
+            to,
+            dry_run,
+        } => {
+            let request = Request::MoveState(MoveState {
+                session: about.session,
+                from,
+                to,
+                kinds: about.kinds,
+                dry_run,
+            });
+            let mut client = context.ask(&request)?;
+            client.set_patience(Some(2 * PATIENCE))?;
+            match client.reply()? {
                 Reply::StateInstalled(report) => context.print(&report, installed)?,
                 _ => return Err(CliError::Unexpected),
             }

@@ -2,15 +2,19 @@
 //! The kernel is asked on threads of their own: it answers at once, but a
 //! table of many entries takes its time to search.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::Engine;
+use super::{Answer, Engine};
 use crate::api::{
-    AboutState, Failure, FailureCode, InstallState, Reply, SessionName, StateInstalled, StateReport,
+    AboutState, Failure, FailureCode, InstallState, MoveState, Reply, SessionName, StateInstalled,
+    StateReport,
 };
+use crate::control;
 use crate::state::conntrack::{Settled, Settling};
+use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, FiveTuple, StateError};
 
 /// New entries are looked at this often until they have settled …
@@ -19,6 +23,22 @@ const LOOK: Duration = Duration::from_millis(250);
 const LOOKS: u32 = 2400;
 
 type Replies = mpsc::Sender<Reply>;
+
+/// State of sessions that goes from host to host.
+#[derive(Default)]
+pub(super) struct Moves {
+    transfers: Transfers,
+    /// Who waits for those that this host began.
+    waiting: HashMap<TransferId, (bool, Replies)>,
+}
+
+/// What a task did for another host.
+pub(super) enum Done {
+    /// Exported, or why not.
+    Exported(Give, Result<Vec<u8>, String>),
+    /// Installed, or why not.
+    Installed(TransferId, Result<Moved, String>),
+}
 
 impl Engine {
     pub(super) fn export_state(&self, about: &AboutState, replies: Replies) {
@@ -31,31 +51,165 @@ impl Engine {
         });
     }
 
-    pub(super) fn install_state(&self, install: InstallState, replies: Replies) {
+    pub(super) fn install_state(&self, request: InstallState, replies: Replies) {
         let InstallState {
             session,
             documents,
             dry_run,
-        } = install;
+        } = request;
         let runtime = tokio::runtime::Handle::current();
         self.with_session(&session, replies, move |session| {
-            let documents = state::read(&documents)?;
-            let mut report = StateInstalled {
-                dry_run,
-                documents: documents.len(),
-                ..StateInstalled::default()
-            };
-            if dry_run {
-                state::check(&session, &documents)?;
-            } else {
-                let installed = state::install(&session, &documents)?;
-                (report.new, report.updated) = (installed.new, installed.updated);
-                for settling in installed.settling {
-                    runtime.spawn(settle(settling));
-                }
-            }
-            Ok(Reply::StateInstalled(report))
+            install(&runtime, &session, &documents, dry_run).map(Reply::StateInstalled)
         });
+    }
+
+    pub(super) fn move_state(&mut self, request: MoveState, replies: Replies) {
+        let order = match self.order(&request) {
+            Ok(order) => order,
+            Err(failure) => {
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let transfer = TransferId(rand::random());
+        self.moves
+            .waiting
+            .insert(transfer, (request.dry_run, replies));
+        let actions = self.moves.transfers.begin(self.now(), transfer, order);
+        self.move_on(actions);
+    }
+
+    fn order(&self, request: &MoveState) -> Result<Order, Failure> {
+        let session = self
+            .five_tuple(&request.session)
+            .ok_or_else(|| super::listing::no_such_session(&request.session))?;
+        let own = &self.config.host.addresses;
+        let session = match session {
+            _ if session.ends().iter().any(|end| own.contains(&end.ip())) => session,
+            _ => {
+                return Err(refused(
+                    "this host holds no end of the session, and others would not answer it",
+                    "ask on the host of one of its ends",
+                ));
+            }
+        };
+        let other = |name| {
+            self.resolve(name)?.ok_or_else(|| {
+                refused(
+                    "a host at an end of the session is no middlebox of it",
+                    "name the two firewalls' hosts",
+                )
+            })
+        };
+        let (from, to) = (other(&request.from)?, other(&request.to)?);
+        if from == to {
+            let why = "both are the same host";
+            return Err(refused(why, "name the host that has it, and another"));
+        }
+        Ok(Order {
+            session,
+            from,
+            to,
+            kinds: request.kinds.clone(),
+            dry_run: request.dry_run,
+        })
+    }
+
+    pub(super) fn take_state_message(&mut self, incoming: &control::Incoming) {
+        let Some(message) = Message::decode(&incoming.message) else {
+            self.state.malformed += 1;
+            tracing::warn!(from = %incoming.via, "a message about state was discarded");
+            return;
+        };
+        let now = self.now();
+        let actions = self
+            .moves
+            .transfers
+            .handle(now, &incoming.from.addresses, message);
+        self.move_on(actions);
+    }
+
+    pub(super) fn sweep_moves(&mut self) {
+        let now = self.now();
+        let actions = self.moves.transfers.tick(now);
+        self.move_on(actions);
+    }
+
+    pub(super) fn state_done(&mut self, done: Done) {
+        let transfers = &self.moves.transfers;
+        let actions = match done {
+            Done::Exported(give, documents) => transfers.exported(give, documents),
+            Done::Installed(transfer, result) => transfers.installed(transfer, result),
+        };
+        self.move_on(actions);
+    }
+
+    fn move_on(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Transmit(to, message) => match message.encode() {
+                    Ok(bytes) => self.control.send(to, bytes),
+                    Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
+                },
+                Action::Export {
+                    give,
+                    session,
+                    kinds,
+                } => {
+                    let answers = self.answers.clone();
+                    tokio::task::spawn_blocking(move || {
+                        let documents = state::export(&session, &kinds)
+                            .map_err(|error| error.to_string())
+                            .and_then(|all| {
+                                serde_json::to_vec(&all).map_err(|error| error.to_string())
+                            });
+                        let done = Done::Exported(give, documents);
+                        let _ = answers.send(Answer::State(done));
+                    });
+                }
+                Action::Install {
+                    transfer,
+                    session,
+                    documents,
+                    dry_run,
+                } => {
+                    let answers = self.answers.clone();
+                    let runtime = tokio::runtime::Handle::current();
+                    tokio::task::spawn_blocking(move || {
+                        let result = serde_json::from_slice(&documents)
+                            .map_err(|error| error.to_string())
+                            .and_then(|documents| {
+                                install(&runtime, &session, &documents, dry_run)
+                                    .map_err(|error| error.to_string())
+                            });
+                        let result = result.map(|report| Moved {
+                            documents: report.documents as u32,
+                            new: report.new as u32,
+                            updated: report.updated as u32,
+                        });
+                        let done = Done::Installed(transfer, result);
+                        let _ = answers.send(Answer::State(done));
+                    });
+                }
+                Action::Ended { transfer, result } => self.moved(transfer, result),
+            }
+        }
+    }
+
+    fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>) {
+        let Some((dry_run, replies)) = self.moves.waiting.remove(&transfer) else {
+            return;
+        };
+        let reply = match result {
+            Ok(moved) => Reply::StateInstalled(StateInstalled {
+                dry_run,
+                documents: moved.documents as usize,
+                new: moved.new as usize,
+                updated: moved.updated as usize,
+            }),
+            Err(why) => Reply::Error(told(FailureCode::Refused, &why)),
+        };
+        let _ = replies.try_send(reply);
     }
 
     pub(super) fn remove_state(&self, about: &AboutState, replies: Replies) {
@@ -100,6 +254,31 @@ impl Engine {
     }
 }
 
+/// Installs documents, or sees whether they could be.
+fn install(
+    runtime: &tokio::runtime::Handle,
+    session: &FiveTuple,
+    documents: &serde_json::Value,
+    dry_run: bool,
+) -> Result<StateInstalled, StateError> {
+    let documents = state::read(documents)?;
+    let mut report = StateInstalled {
+        dry_run,
+        documents: documents.len(),
+        ..StateInstalled::default()
+    };
+    if dry_run {
+        state::check(session, &documents)?;
+        return Ok(report);
+    }
+    let installed = state::install(session, &documents)?;
+    (report.new, report.updated) = (installed.new, installed.updated);
+    for settling in installed.settling {
+        runtime.spawn(settle(settling));
+    }
+    Ok(report)
+}
+
 /// Looks at a new entry until it judges windows again.
 async fn settle(mut settling: Settling) {
     for _ in 0..LOOKS {
@@ -136,9 +315,22 @@ fn failure(error: &StateError) -> Failure {
         StateError::Kernel { .. } => FailureCode::Internal,
         _ => FailureCode::Refused,
     };
-    let text = error.to_string();
+    told(code, &error.to_string())
+}
+
+fn refused(why: &str, mend: &str) -> Failure {
+    Failure {
+        code: FailureCode::BadRequest,
+        what: "move state".into(),
+        why: why.into(),
+        mend: mend.into(),
+    }
+}
+
+/// The failure that a text of ours tells.
+fn told(code: FailureCode, text: &str) -> Failure {
     // The text is "failed to WHAT: WHY; MEND".
-    let rest = text.strip_prefix("failed to ").unwrap_or(&text);
+    let rest = text.strip_prefix("failed to ").unwrap_or(text);
     let (what, rest) = rest.split_once(": ").unwrap_or(("move state", rest));
     let (why, mend) = rest.rsplit_once("; ").unwrap_or((rest, "see dyscod's log"));
     Failure {

@@ -90,6 +90,7 @@ impl Engine {
             }
             Request::ExportState(about) => return self.export_state(&about, replies),
             Request::InstallState(install) => return self.install_state(install, replies),
+            Request::MoveState(request) => return self.move_state(request, replies),
             Request::RemoveState(about) => return self.remove_state(&about, replies),
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions { filter } => {

@@ -34,6 +34,7 @@ use crate::config::{self, Config};
 use crate::control::{self, Control};
 use crate::protocol::{ChangeId, HostEvent, Machine, Message};
 use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
+use crate::state::transfer;
 
 use commands::Held;
 use listing::History;
@@ -68,6 +69,8 @@ struct Engine {
     state: state::StateDir,
     faults: fault::Faults,
     monitors: Vec<mpsc::Sender<api::Reply>>,
+    /// State of sessions that goes from host to host.
+    moves: firewall::Moves,
 }
 
 /// What a task of the engine's comes back with.
@@ -84,6 +87,8 @@ enum Answer {
     Sockets(std::io::Result<HashSet<FlowKey>>),
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
+    /// State was exported or installed for another host.
+    State(firewall::Done),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
@@ -147,6 +152,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         sockets: sockets::Sockets::default(),
         faults: fault::Faults::from_env(),
         monitors: Vec::new(),
+        moves: firewall::Moves::default(),
     };
     let inputs = Inputs {
         events,
@@ -251,7 +257,10 @@ impl Engine {
                 () = sleep_until(turn) => self.start_waiting(),
                 () = sleep_until(undecided) => self.decide_waiting(),
                 _ = drain_sweep.tick(), if draining => self.sweep_drains(),
-                _ = sweep.tick() => self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS),
+                _ = sweep.tick() => {
+                    self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
+                    self.sweep_moves();
+                }
             }
             self.pump();
         }
@@ -265,6 +274,7 @@ impl Engine {
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Seen(seen) => self.seen(*seen),
+            Answer::State(done) => self.state_done(done),
         }
     }
 
@@ -275,6 +285,9 @@ impl Engine {
 
     fn take_control(&mut self, event: control::Event) {
         match event {
+            control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
+                self.take_state_message(&incoming);
+            }
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(Message::SetUpAck { change }) => self.probe(change, &incoming.from.addresses),
                 Ok(message) => {

@@ -20,6 +20,9 @@
 //!    settled: from then on windows are judged as in any other entry.
 //! 6. [`remove`] on the old host once its path is drained; or, where the change
 //!    was rolled back, [`remove`] on the new one.
+//!
+//! [`transfer`] does 1 and 2 between hosts, for one that holds an end of the
+//! session; the change's id names it.
 
 pub mod conntrack;
 mod document;
@@ -28,6 +31,7 @@ mod netlink;
 pub mod sets;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 
 pub use document::{
     Document, FiveTuple, KindName, MAX_BYTES, MAX_DOCUMENTS, VERSION, read, schema,

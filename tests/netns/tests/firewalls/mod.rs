@@ -136,6 +136,7 @@ impl Firewalls {
                 self.join(end, own, net, fw)?;
             }
         }
+        self.join_firewalls()?;
         for fw in [Fw::One, Fw::Two] {
             let host = self.host(fw);
             host.sysctl("net.ipv4.ip_forward", "1")?;
@@ -166,6 +167,32 @@ impl Firewalls {
         self.host(fw).input("ip", &["-batch", "-"], &far_lines)?;
         for key in ["all", "default", near] {
             end.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Lets the firewalls talk to each other.
+    fn join_firewalls(&self) -> Result<()> {
+        let (bits, nodad) = match self.family {
+            Family::V4 => (24, ""),
+            Family::V6 => (64, " nodad"),
+        };
+        let [one, two] = [Fw::One, Fw::Two];
+        let netns = self.host(two).netns().display().to_string();
+        let mut lines = format!("link add fw2 type veth peer name fw1 netns {netns}\n");
+        for (fw, last) in [(one, 1), (two, 2)] {
+            let (own, via) = (
+                address(self.family, 31, last),
+                address(self.family, 31, 3 - last),
+            );
+            let (other, to) = (fw.other().name(), self.control_address(fw.other()));
+            let from = self.control_address(fw);
+            lines += &format!(
+                "addr add {own}/{bits} dev {other}{nodad}\nlink set {other} up\n\
+                 route add {to} via {via} src {from}\n"
+            );
+            self.host(fw).input("ip", &["-batch", "-"], &lines)?;
+            lines.clear();
         }
         Ok(())
     }
@@ -218,33 +245,51 @@ impl Firewalls {
     }
 
     fn start_daemons(&mut self) -> Result<()> {
-        let authority = self.dir.path().join("pki").display().to_string();
-        let dyscoctl = self.program("dyscoctl")?;
-        self.client
-            .output(&dyscoctl, &["pki", "init", "--dir", &authority])?;
+        let authority = self.authority();
+        self.client.output(
+            &self.program("dyscoctl")?,
+            &["pki", "init", "--dir", &authority],
+        )?;
         for fw in [Fw::One, Fw::Two] {
-            let host = self.host(fw);
-            let keys = host.dir().join("pki").display().to_string();
-            let own = address(self.family, 11 + fw as u8, 2).to_string();
-            let mut words = vec!["pki", "issue", "--dir", &authority, "--name", fw.name()];
-            words.extend(["--out", &keys, "--address", &own]);
-            host.output(&dyscoctl, &words)?;
-            let file = host.dir().join("dyscod.toml");
-            let text = format!(
-                "[host]\naddresses = [\"{own}\"]\ninterfaces = [\"client\", \"server\"]\n\n\
-                 [control]\npki_dir = \"{keys}\"\n"
-            );
-            fs::write(&file, text)?;
-            let program = Program::new(self.program("dyscod")?)
-                .arg("--config")
-                .arg(&file);
-            let mut daemon = host.spawn(program)?;
-            daemon.wait_ready("dyscod to answer", || {
-                host.output(&dyscoctl, &["status"]).is_ok()
-            })?;
+            let own = self.control_address(fw);
+            let daemon = self.start(self.host(fw), &own, &["client", "server"])?;
             self.daemons.push(daemon);
         }
         Ok(())
+    }
+
+    /// Starts `dyscod` on the client's host, too: it holds an end of sessions.
+    pub fn start_on_client(&mut self) -> Result<()> {
+        let own = client_address(self.family).to_string();
+        let daemon = self.start(&self.client, &own, &["fw1", "fw2"])?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
+    fn start(&self, host: &Host, own: &str, interfaces: &[&str]) -> Result<Process> {
+        let (dyscoctl, authority) = (self.program("dyscoctl")?, self.authority());
+        let keys = host.dir().join("pki").display().to_string();
+        let mut words = vec!["pki", "issue", "--dir", &authority, "--name", host.name()];
+        words.extend(["--out", &keys, "--address", own]);
+        host.output(&dyscoctl, &words)?;
+        let file = host.dir().join("dyscod.toml");
+        let text = format!(
+            "[host]\naddresses = [\"{own}\"]\ninterfaces = {interfaces:?}\n\n\
+             [control]\npki_dir = \"{keys}\"\n"
+        );
+        fs::write(&file, text)?;
+        let program = Program::new(self.program("dyscod")?)
+            .arg("--config")
+            .arg(&file);
+        let mut daemon = host.spawn(program)?;
+        daemon.wait_ready("dyscod to answer", || {
+            host.output(&dyscoctl, &["status"]).is_ok()
+        })?;
+        Ok(daemon)
+    }
+
+    fn authority(&self) -> String {
+        self.dir.path().join("pki").display().to_string()
     }
 
     fn program(&self, name: &str) -> Result<String> {
@@ -313,6 +358,25 @@ impl Firewalls {
         let mut all = vec!["state"];
         all.extend(words);
         self.host(fw).output(&self.program("dyscoctl")?, &all)
+    }
+
+    /// `dyscoctl state move …` on the client, however it ends.
+    pub fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
+        let [from, to] = [from, from.other()].map(|fw| self.control_address(fw));
+        let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];
+        all.extend(["-o", "json"]);
+        all.extend(words);
+        self.client.ran(&self.program("dyscoctl")?, &all)
+    }
+
+    /// Where a firewall's `dyscod` is reached.
+    pub fn control_address(&self, fw: Fw) -> String {
+        address(self.family, 11 + fw as u8, 2).to_string()
+    }
+
+    /// Ends a host's `dyscod` as a crash would.
+    pub fn kill_daemon(&mut self, fw: Fw) -> Result<()> {
+        self.daemons[fw as usize].kill().map(drop)
     }
 
     /// What a firewall knows of a session.

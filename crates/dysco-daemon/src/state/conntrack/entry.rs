@@ -252,16 +252,17 @@ impl Entry {
         }
         let state = self.tcp.and_then(TcpStateName::of);
         let state = state.ok_or(unmovable("a session that is not open yet, or was reset"))?;
-        let has_labels = self.labels.iter().any(|&byte| byte != 0);
+        let labels = match self.labels.iter().any(|&byte| byte != 0) {
+            true => hex::encode(&self.labels),
+            false => String::new(),
+        };
         Ok(ConntrackState {
             zone: self.zone,
             assured: self.status.contains(Status::Assured),
             seen_reply: self.status.contains(Status::SeenReply),
             timeout_s: self.timeout_s.max(1),
             mark: self.mark,
-            labels: has_labels
-                .then(|| hex::encode(&self.labels))
-                .unwrap_or_default(),
+            labels,
             tcp: TcpState {
                 state,
                 original: self.end(0),

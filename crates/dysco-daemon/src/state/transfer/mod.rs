@@ -1,0 +1,394 @@
+//! How state gets from one host to another: asked for by an end of the session,
+//! given by the old host, installed by the new one. Sans-IO, as the session
+//! protocol, and beside it: a change waits for a transfer as for anything else.
+//!
+//! ```text
+//! anchor               new host              old host
+//!   ---- Expect -------->
+//!   <--- Expecting ------
+//!   ---- Give -------------------------------->            it exports
+//!                          <--- Part, Part … --
+//!   <--- Ended ----------                                  it installs
+//! ```
+//!
+//! Only a host that holds an end of the session may ask, and the new host takes
+//! documents from the one old host that it named, of that one session. Asking
+//! again is harmless: the state is exported anew, and brought up to date.
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::document::{FiveTuple, KindName, MAX_BYTES};
+use message::{MAX_REASON, PART};
+pub use message::{Message, Moved, TransferId};
+
+/// What was not answered is said again after this.
+const REPEAT: Duration = Duration::from_secs(1);
+/// Who asked gives up after this.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who was asked to expect state forgets it after this.
+const MEMORY: Duration = Duration::from_secs(60);
+/// Most transfers at once, in each of the parts.
+const MOST: usize = 4096;
+/// Most parts of the documents of a session.
+const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Say this.
+    Transmit(IpAddr, Message),
+    /// Export, and hand in [`Transfers::exported`].
+    Export {
+        /// For which transfer.
+        give: Give,
+        /// Of which session.
+        session: FiveTuple,
+        /// Which kinds.
+        kinds: Vec<KindName>,
+    },
+    /// Install, and hand in [`Transfers::installed`].
+    Install {
+        /// For which transfer.
+        transfer: TransferId,
+        /// Of which session.
+        session: FiveTuple,
+        /// The documents' JSON.
+        documents: Vec<u8>,
+        /// Only see whether it could be.
+        dry_run: bool,
+    },
+    /// A transfer that this host began has ended.
+    Ended {
+        /// Which.
+        transfer: TransferId,
+        /// Installed, or why nothing was.
+        result: Result<Moved, String>,
+    },
+}
+
+/// To whom an export goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Give {
+    transfer: TransferId,
+    anchor: IpAddr,
+    to: IpAddr,
+    attempt: u16,
+}
+
+/// What an end of the session asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Order {
+    /// Whose state.
+    pub session: FiveTuple,
+    /// The old host.
+    pub from: IpAddr,
+    /// The new host.
+    pub to: IpAddr,
+    /// Only these kinds; all without any.
+    pub kinds: Vec<KindName>,
+    /// Only see whether it could be installed.
+    pub dry_run: bool,
+}
+
+/// The transfers of this host, in all of its parts.
+#[derive(Default)]
+pub struct Transfers {
+    orders: HashMap<TransferId, Ordered>,
+    expected: HashMap<TransferId, Expected>,
+}
+
+struct Ordered {
+    order: Order,
+    /// Has the new host said that it expects it?
+    expecting: bool,
+    attempt: u16,
+    repeat_at: Duration,
+    give_up_at: Duration,
+}
+
+struct Expected {
+    session: FiveTuple,
+    from: IpAddr,
+    anchor: IpAddr,
+    dry_run: bool,
+    attempt: u16,
+    parts: Vec<Option<Vec<u8>>>,
+    forget_at: Duration,
+}
+
+impl Transfers {
+    /// Begins a transfer. It ends in an [`Action::Ended`].
+    pub fn begin(&mut self, now: Duration, transfer: TransferId, order: Order) -> Vec<Action> {
+        if self.orders.len() >= MOST {
+            let result = Err("too many transfers are under way; try again".to_owned());
+            return vec![Action::Ended { transfer, result }];
+        }
+        let ordered = Ordered {
+            order,
+            expecting: false,
+            attempt: 0,
+            repeat_at: now + REPEAT,
+            give_up_at: now + PATIENCE,
+        };
+        let said = ordered.say(transfer);
+        self.orders.insert(transfer, ordered);
+        vec![said]
+    }
+
+    /// Takes a message of a host with these addresses.
+    pub fn handle(&mut self, now: Duration, peer: &[IpAddr], message: Message) -> Vec<Action> {
+        match message {
+            Message::Expect {
+                transfer,
+                session,
+                from,
+                dry_run,
+            } => {
+                let expected = |anchor| Expected {
+                    session,
+                    from,
+                    anchor,
+                    dry_run,
+                    attempt: 0,
+                    parts: Vec::new(),
+                    forget_at: now + MEMORY,
+                };
+                match end_of(&session, peer) {
+                    Some(anchor) => self.expect(transfer, expected(anchor)),
+                    None => Vec::new(),
+                }
+            }
+            Message::Expecting { transfer } => self.expecting(peer, transfer),
+            Message::Give {
+                transfer,
+                session,
+                to,
+                kinds,
+                attempt,
+            } => match end_of(&session, peer) {
+                Some(anchor) => vec![Action::Export {
+                    give: Give {
+                        transfer,
+                        anchor,
+                        to,
+                        attempt,
+                    },
+                    session,
+                    kinds,
+                }],
+                None => Vec::new(),
+            },
+            Message::Part {
+                transfer,
+                attempt,
+                part,
+                parts,
+                bytes,
+            } => self.part(peer, transfer, attempt, (part, parts), bytes),
+            Message::Ended { transfer, result } => self.ended(peer, transfer, result),
+        }
+    }
+
+    fn expect(&mut self, transfer: TransferId, expected: Expected) -> Vec<Action> {
+        let anchor = expected.anchor;
+        let known = self.expected.get(&transfer);
+        let same = known.is_none_or(|known| known.names(&expected));
+        if !same || (known.is_none() && self.expected.len() >= MOST) {
+            let result = Err("the new host expects too much, or something else".to_owned());
+            return vec![Action::Transmit(
+                anchor,
+                Message::Ended { transfer, result },
+            )];
+        }
+        self.expected.entry(transfer).or_insert(expected);
+        vec![Action::Transmit(anchor, Message::Expecting { transfer })]
+    }
+
+    fn expecting(&mut self, peer: &[IpAddr], transfer: TransferId) -> Vec<Action> {
+        let Some(ordered) = self.orders.get_mut(&transfer) else {
+            return Vec::new();
+        };
+        if ordered.expecting || !peer.contains(&ordered.order.to) {
+            return Vec::new();
+        }
+        ordered.expecting = true;
+        vec![ordered.say(transfer)]
+    }
+
+    fn part(
+        &mut self,
+        peer: &[IpAddr],
+        transfer: TransferId,
+        attempt: u16,
+        (part, parts): (u16, u16),
+        bytes: Vec<u8>,
+    ) -> Vec<Action> {
+        let Some(expected) = self.expected.get_mut(&transfer) else {
+            return Vec::new();
+        };
+        let possible = part < parts && parts <= MAX_PARTS && bytes.len() <= PART;
+        if !possible || !peer.contains(&expected.from) || attempt < expected.attempt {
+            return Vec::new();
+        }
+        if attempt > expected.attempt || expected.parts.len() != usize::from(parts) {
+            expected.attempt = attempt;
+            expected.parts = vec![None; usize::from(parts)];
+        }
+        expected.parts[usize::from(part)] = Some(bytes);
+        if expected.parts.iter().any(Option::is_none) {
+            return Vec::new();
+        }
+        let documents = expected.parts.drain(..).flatten().flatten().collect();
+        vec![Action::Install {
+            transfer,
+            session: expected.session,
+            documents,
+            dry_run: expected.dry_run,
+        }]
+    }
+
+    fn ended(
+        &mut self,
+        peer: &[IpAddr],
+        transfer: TransferId,
+        result: Result<Moved, String>,
+    ) -> Vec<Action> {
+        let own = self.orders.get(&transfer).is_some_and(|ordered| {
+            let Order { from, to, .. } = &ordered.order;
+            // The old host can only say that it did not.
+            peer.contains(to) || (peer.contains(from) && result.is_err())
+        });
+        if !own {
+            return Vec::new();
+        }
+        self.orders.remove(&transfer);
+        vec![Action::Ended { transfer, result }]
+    }
+
+    /// An export was made, or why not.
+    pub fn exported(&self, give: Give, documents: Result<Vec<u8>, String>) -> Vec<Action> {
+        let Give {
+            transfer,
+            anchor,
+            to,
+            attempt,
+        } = give;
+        let documents = match documents {
+            Ok(documents) if documents.len() <= MAX_BYTES => documents,
+            Ok(_) => return vec![tell(anchor, transfer, Err("the state is too long".into()))],
+            Err(why) => return vec![tell(anchor, transfer, Err(why))],
+        };
+        let parts = documents.len().div_ceil(PART) as u16;
+        let part = |(part, bytes): (u16, &[u8])| {
+            let message = Message::Part {
+                transfer,
+                attempt,
+                part,
+                parts,
+                bytes: bytes.to_vec(),
+            };
+            Action::Transmit(to, message)
+        };
+        (0..).zip(documents.chunks(PART)).map(part).collect()
+    }
+
+    /// Documents were installed, or why not.
+    pub fn installed(&self, transfer: TransferId, result: Result<Moved, String>) -> Vec<Action> {
+        let expected = self.expected.get(&transfer);
+        let anchor = expected.map(|expected| expected.anchor);
+        anchor
+            .map(|anchor| tell(anchor, transfer, result))
+            .into_iter()
+            .collect()
+    }
+
+    /// Says again what was not answered, gives up, and forgets. Once a second or
+    /// more often.
+    pub fn tick(&mut self, now: Duration) -> Vec<Action> {
+        self.expected.retain(|_, expected| expected.forget_at > now);
+        let late = |ordered: &Ordered| ordered.give_up_at <= now;
+        let mut actions = Vec::new();
+        for (transfer, ordered) in self.orders.extract_if(|_, ordered| late(ordered)) {
+            let Order { from, to, .. } = ordered.order;
+            let silent = if ordered.expecting {
+                [from, to]
+            } else {
+                [to, to]
+            };
+            let who = match silent {
+                [a, b] if a == b => a.to_string(),
+                [a, b] => format!("{a} or {b}"),
+            };
+            let result = Err(format!("no answer of {who} in time; is dyscod up there?"));
+            actions.push(Action::Ended { transfer, result });
+        }
+        for (transfer, ordered) in &mut self.orders {
+            if ordered.repeat_at <= now {
+                ordered.repeat_at = now + REPEAT;
+                ordered.attempt += u16::from(ordered.expecting);
+                actions.push(ordered.say(*transfer));
+            }
+        }
+        actions
+    }
+}
+
+impl Ordered {
+    fn say(&self, transfer: TransferId) -> Action {
+        let Order {
+            session,
+            from,
+            to,
+            kinds,
+            dry_run,
+        } = self.order.clone();
+        if self.expecting {
+            let attempt = self.attempt;
+            let message = Message::Give {
+                transfer,
+                session,
+                to,
+                kinds,
+                attempt,
+            };
+            return Action::Transmit(from, message);
+        }
+        let message = Message::Expect {
+            transfer,
+            session,
+            from,
+            dry_run,
+        };
+        Action::Transmit(to, message)
+    }
+}
+
+impl Expected {
+    fn names(&self, other: &Expected) -> bool {
+        (self.session, self.from, self.anchor, self.dry_run)
+            == (other.session, other.from, other.anchor, other.dry_run)
+    }
+}
+
+fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, String>) -> Action {
+    let result = result.map_err(|mut why| {
+        let end = (0..=MAX_REASON.min(why.len()))
+            .rev()
+            .find(|&at| why.is_char_boundary(at));
+        why.truncate(end.unwrap_or(0));
+        why
+    });
+    Action::Transmit(to, Message::Ended { transfer, result })
+}
+
+/// The end of the session that a host with these addresses is.
+fn end_of(session: &FiveTuple, peer: &[IpAddr]) -> Option<IpAddr> {
+    let ends = session.ends().map(|end| end.ip().to_canonical());
+    ends.into_iter().find(|end| peer.contains(end))
+}
