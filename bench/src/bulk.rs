@@ -6,12 +6,13 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dysco_netns::wait;
 
 use crate::pair::{Pair, stay};
+use crate::turns::{Stretch, stretch};
 
 /// Which end sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A session that carries a stream when told to.
 pub struct Bulk {
     shared: Arc<Shared>,
+    /// A relay may tell it nothing of the sender's end.
+    receiver: TcpStream,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -84,6 +87,7 @@ impl Bulk {
             Way::Up => (pair.client, pair.server),
             Way::Down => (pair.server, pair.client),
         };
+        let receiving = to.try_clone().context("failed to share a socket")?;
         let (for_sender, for_receiver) = (shared.clone(), shared.clone());
         let start = |name: &str, f: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.into()).spawn(f);
@@ -93,19 +97,18 @@ impl Bulk {
         let receiver = start("receiver", Box::new(move || receive(to, &for_receiver)))?;
         Ok(Bulk {
             shared,
+            receiver: receiving,
             threads: vec![sender, receiver],
         })
     }
 
-    /// Bits a second that arrive, over `time`, once the stream has run in.
-    pub fn measure(&self, run_in: Duration, time: Duration) -> Result<f64> {
+    /// What arrives in `time`, once the stream has run in.
+    pub fn measure(&self, run_in: Duration, time: Duration) -> Result<Stretch> {
         self.shared.turn(Gate::Open);
         std::thread::sleep(run_in);
-        let (from, start) = (self.received(), Instant::now());
-        std::thread::sleep(time);
-        let (to, took) = (self.received(), start.elapsed());
+        let seen = stretch(time, || self.received())?;
         self.rest()?;
-        Ok((to - from) as f64 * 8.0 / took.as_secs_f64())
+        Ok(seen)
     }
 
     /// Falls silent: nothing is on its way any more.
@@ -153,6 +156,7 @@ fn receive(mut from: TcpStream, shared: &Shared) {
 impl Drop for Bulk {
     fn drop(&mut self) {
         self.shared.turn(Gate::Ended);
+        let _ = self.receiver.shutdown(Shutdown::Both);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

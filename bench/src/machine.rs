@@ -1,7 +1,9 @@
 //! The machine that a run was made on.
 
 use std::fs;
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// What one needs to know to judge absolute numbers.
@@ -40,11 +42,29 @@ impl Machine {
         let load = read("/proc/loadavg");
         Machine {
             processor: field(&cpus, "model name"),
-            processors: std::thread::available_parallelism().map_or(1, Into::into),
+            processors: processors(),
             virtual_machine: field(&cpus, "flags").contains("hypervisor"),
             memory_mb: kilobytes / 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load_before: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
         }
     }
+}
+
+/// How many processors there are.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+/// For how long processors have been idle since the machine began, all taken
+/// together: what is not idle is busy, whoever is charged for it.
+pub fn idle() -> Result<Duration> {
+    let text = fs::read_to_string("/proc/stat").context("failed to read /proc/stat")?;
+    let line = text.lines().next().unwrap_or_default();
+    let ticks = |at: usize| line.split_whitespace().nth(at)?.parse::<u64>().ok();
+    let (idle, waiting) = ticks(4)
+        .zip(ticks(5))
+        .context("/proc/stat does not say for how long processors were idle")?;
+    // USER_HZ is 100 on every architecture that eBPF has a compiler for.
+    Ok(Duration::from_millis((idle + waiting) * 10))
 }

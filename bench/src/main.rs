@@ -4,7 +4,10 @@
 //! ratio: the median over pairs of turns that were next to each other.
 
 mod bulk;
+mod crowd;
+mod drain;
 mod figure;
+mod local;
 mod machine;
 mod memory;
 mod packet;
@@ -13,8 +16,13 @@ mod ping;
 mod record;
 mod removal;
 mod report;
+mod sockmap;
 mod stage;
 mod traffic;
+mod turns;
+mod xdp;
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -52,6 +60,11 @@ impl Effort {
         if self.quick { quick } else { whole }
     }
 
+    /// How long a turn is.
+    fn turn(&self) -> Duration {
+        Duration::from_millis(self.pick(150, 75))
+    }
+
     /// Tells how far it has got.
     fn say(&self, text: &str) {
         if self.speaks {
@@ -74,9 +87,29 @@ const BENCHES: &[Bench] = &[
         run: traffic::run,
     },
     Bench {
+        name: "local",
+        about: "goodput, latency and CPU of a relayed session: against forwarding, HAProxy, a sockmap",
+        run: local::run,
+    },
+    Bench {
         name: "removal",
         about: "600 sessions under load lose their proxy: from the request to the new path",
         run: removal::run,
+    },
+    Bench {
+        name: "drain",
+        about: "10,000 silent sessions leave HAProxy by dyscoctl drain",
+        run: drain::run,
+    },
+    Bench {
+        name: "crowd",
+        about: "100,000 relayed sessions in the data plane: memory, and the cost of finding one",
+        run: crowd::run,
+    },
+    Bench {
+        name: "xdp",
+        about: "the most that relaying in XDP could win over plain forwarding",
+        run: xdp::run,
     },
     Bench {
         name: "packet",

@@ -23,9 +23,10 @@ pub struct Case {
     pub ns: f64,
 }
 
+/// A value of a map.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-struct Plain<T>(T);
+pub struct Plain<T>(pub T);
 // SAFETY: integers in `repr(C)`.
 unsafe impl Pod for Plain<ShortKey> {}
 // SAFETY: as above.
@@ -33,7 +34,8 @@ unsafe impl Pod for Plain<FlowRef> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Session> {}
 
-const TRANSLATION: Translation = Translation {
+/// A translation that changes all there is.
+pub const TRANSLATION: Translation = Translation {
     seq_out: 0x1234_5678,
     seq_in: 0x8765_4321,
     ts_out: 1000,
@@ -45,7 +47,10 @@ const TRANSLATION: Translation = Translation {
     flags: 0,
 };
 
-const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+/// Options of a packet as nearly all have them.
+pub const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+/// What a program says of a packet that leaves by another way.
+pub const REDIRECT: u32 = 7;
 const SACK: &[u8] = &[
     1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
 ];
@@ -132,7 +137,7 @@ fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8])
         .map_max_entries("SESSIONS", 16)
         .map_max_entries("FREE", 16)
         .load(dysco_agent::object())?;
-    let key = FlowKey::new(([10, 0, 0, 1], 4000).into(), ([10, 0, 0, 2], 80).into());
+    let key = key();
     if let Some(path) = path {
         let mut flows: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> =
             ebpf.map_mut("FLOWS").context("no flow map")?.try_into()?;
@@ -175,16 +180,31 @@ fn ingress(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {
         .try_into()?)
 }
 
-/// A frame from 10.0.0.2:80 to 10.0.0.1:4000. Its checksums are nobody's
-/// business: the programs only change them.
+/// A frame from 10.0.0.2:80 to 10.0.0.1:4000.
 fn frame(options: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
+    frame_of(&key(), options, protocol, payload)
+}
+
+fn key() -> FlowKey {
+    FlowKey::new(([10, 0, 0, 1], 4000).into(), ([10, 0, 0, 2], 80).into())
+}
+
+/// A frame from the remote end of an IPv4 five-tuple to the local one. Its
+/// checksums are nobody's business: the programs only change them.
+pub fn frame_of(key: &FlowKey, options: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
     let tcp = 20 + options.len();
     let len = (20 + tcp + payload) as u16;
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
     f.extend(len.to_be_bytes());
-    f.extend([0, 1, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
-    f.extend(80u16.to_be_bytes());
-    f.extend(4000u16.to_be_bytes());
+    f.extend([0, 1, 0x40, 0, 64, protocol, 0, 0]);
+    let (from, to) = (key.remote(), key.local());
+    for end in [from, to] {
+        if let std::net::IpAddr::V4(ip) = end.ip() {
+            f.extend(ip.octets());
+        }
+    }
+    f.extend(from.port().to_be_bytes());
+    f.extend(to.port().to_be_bytes());
     f.extend([0, 0, 0, 1, 0, 0, 0, 1]);
     f.extend([(tcp as u8 / 4) << 4, 16, 1, 0, 0, 0, 0, 0]);
     f.extend(options);

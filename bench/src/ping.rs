@@ -16,7 +16,9 @@ const RESPONSE: usize = 1024;
 /// A session that asks when told to.
 pub struct Ping {
     client: TcpStream,
-    server: Option<JoinHandle<()>>,
+    /// A relay may tell it nothing of the client's end.
+    server: TcpStream,
+    answering: Option<JoinHandle<()>>,
 }
 
 /// What a stretch of requests was like.
@@ -31,13 +33,15 @@ impl Ping {
     /// Takes a session over; it is silent at first.
     pub fn new(pair: Pair) -> Result<Ping> {
         let Pair { client, server } = pair;
-        let server = std::thread::Builder::new()
+        let answers = server.try_clone().context("failed to share a socket")?;
+        let answering = std::thread::Builder::new()
             .name("answer".into())
-            .spawn(move || answer(server))
+            .spawn(move || answer(answers))
             .context("failed to start a thread")?;
         Ok(Ping {
             client,
-            server: Some(server),
+            server,
+            answering: Some(answering),
         })
     }
 
@@ -90,8 +94,9 @@ fn answer(mut from: TcpStream) {
 impl Drop for Ping {
     fn drop(&mut self) {
         let _ = self.client.shutdown(Shutdown::Both);
-        if let Some(server) = self.server.take() {
-            let _ = server.join();
+        let _ = self.server.shutdown(Shutdown::Both);
+        if let Some(answering) = self.answering.take() {
+            let _ = answering.join();
         }
     }
 }

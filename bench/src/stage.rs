@@ -21,7 +21,7 @@ pub fn server() -> SocketAddr {
 
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
-/// A lab with `dyscod` on its three hosts. The fields end in this order.
+/// A lab with `dyscod` on its hosts. The fields end in this order.
 pub struct Stage {
     /// HAProxy, under the shim.
     pub haproxy: Process,
@@ -30,30 +30,45 @@ pub struct Stage {
     pub fleet: Fleet,
     /// The hosts.
     pub lab: Lab,
+    /// The way in which HAProxy leaves.
+    mode: &'static str,
 }
 
 impl Stage {
     /// Builds it, with `extra` in each daemon's configuration.
     pub fn build(name: &str, extra: &str) -> Result<Stage> {
+        Stage::on(name, extra, &Role::ALL, "bypass")
+    }
+
+    /// Builds one where only the proxy's host has `dyscod`: HAProxy leaves, and
+    /// that host relays.
+    pub fn alone(name: &str, extra: &str) -> Result<Stage> {
+        Stage::on(name, extra, &[Role::Proxy], "local")
+    }
+
+    fn on(name: &str, extra: &str, roles: &[Role], mode: &'static str) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         let fleet = Fleet::new(&lab)?;
         let config = format!("{LISTENER}{extra}");
-        let start = |role| fleet.start(&lab, role, &config);
-        let daemons = Role::ALL.into_iter().map(start).collect::<Result<_>>()?;
+        let start = |role: &Role| fleet.start(&lab, *role, &config);
+        let daemons = roles.iter().map(start).collect::<Result<_>>()?;
         let haproxy = Config::tcp(proxied(), server())
             .global("maxpipes 4096")
+            .global("maxconn 12000")
             .start(&lab.proxy, |haproxy| fleet.under_shim(haproxy))?;
         Ok(Stage {
             haproxy,
             daemons,
             fleet,
             lab,
+            mode,
         })
     }
 
     /// Takes HAProxy out of all its sessions; an error unless it left `count`.
     pub fn remove_all(&self, count: usize) -> Result<Value> {
-        let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+        let (all, how) = (["remove-middlebox", "self", "--all"], ["--mode", self.mode]);
+        let words = [&all[..], &how, &["--wait", "-o", "json"]].concat();
         let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words)?;
         let done: Value = serde_json::from_str(&ran.stdout)
             .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;

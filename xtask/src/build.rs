@@ -24,7 +24,14 @@ impl Build {
 /// Builds the workspace, whose eBPF programs `dysco-agent` builds along.
 pub fn everything(release: bool) -> Result<()> {
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--workspace", "--exclude", "dysco-ebpf"]);
+    cargo.args([
+        "build",
+        "--workspace",
+        "--exclude",
+        "dysco-ebpf",
+        "--exclude",
+        "dysco-rivals",
+    ]);
     cargo.args(release.then_some("--release"));
     shell::run(&mut cargo)
 }

@@ -21,7 +21,15 @@ impl Test {
         // The programs themselves, which tests run beside being built with them.
         build::everything(false)?;
         let mut nextest = shell::cargo();
-        nextest.args(["nextest", "run", "--workspace", "--exclude", "dysco-ebpf"]);
+        nextest.args([
+            "nextest",
+            "run",
+            "--workspace",
+            "--exclude",
+            "dysco-ebpf",
+            "--exclude",
+            "dysco-rivals",
+        ]);
         shell::run(nextest.args(&self.arguments))
     }
 }

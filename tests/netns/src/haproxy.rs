@@ -12,6 +12,7 @@ use crate::{Host, Process, Program};
 pub struct Config {
     name: String,
     listen: Vec<SocketAddr>,
+    listen_more: Vec<SocketAddr>,
     server: SocketAddr,
     server_words: String,
     mode: &'static str,
@@ -19,8 +20,11 @@ pub struct Config {
     threads: u32,
     lines: String,
     global: String,
+    more: String,
     replaces: Option<String>,
 }
+
+const SPLICE: &str = "  option splice-request\n  option splice-response\n";
 
 impl Config {
     /// Relays TCP from `listen` to `server`, spliced.
@@ -28,6 +32,7 @@ impl Config {
         Config {
             name: "haproxy".into(),
             listen: vec![listen],
+            listen_more: vec![],
             server,
             server_words: String::new(),
             mode: "tcp",
@@ -35,6 +40,7 @@ impl Config {
             threads: 2,
             lines: String::new(),
             global: String::new(),
+            more: String::new(),
             replaces: None,
         }
     }
@@ -99,6 +105,16 @@ impl Config {
         self
     }
 
+    /// Relays from another address too, in a mode of its own.
+    pub fn also(mut self, mode: &str, listen: SocketAddr, server: SocketAddr) -> Config {
+        let port = listen.port();
+        self.more += &format!(
+            "listen relay{port}\n  mode {mode}\n  bind {listen}\n{SPLICE}  server one {server}\n"
+        );
+        self.listen_more.push(listen);
+        self
+    }
+
     /// The runtime socket, on the host that runs it, unless named.
     pub const SOCKET: &str = "/run/haproxy.sock";
 
@@ -111,6 +127,7 @@ impl Config {
             server_words,
             lines,
             global,
+            more,
             ..
         } = self;
         let binds: String = self
@@ -118,14 +135,13 @@ impl Config {
             .iter()
             .map(|l| format!("  bind {l}\n"))
             .collect();
-        let splice = "  option splice-request\n  option splice-response\n";
-        let splice = if self.splice { splice } else { "" };
+        let splice = if self.splice { SPLICE } else { "" };
         format!(
             "global\n  nbthread {threads}\n  maxconn 4000\n  maxpipes 2000\n  \
              stats socket {socket} mode 600 level admin expose-fd listeners\n{global}\
              defaults\n  mode {mode}\n  timeout connect 10s\n  timeout client 10m\n  \
              timeout server 10m\n  timeout tunnel 1h\n\
-             listen relay\n{binds}{splice}{lines}  server one {server}{server_words}\n",
+             listen relay\n{binds}{splice}{lines}  server one {server}{server_words}\n{more}",
             socket = format_args!("/run/{name}.sock"),
         )
     }
@@ -143,7 +159,8 @@ impl Config {
     /// Starts it, by `wrap`ping its command, and waits until it listens.
     pub fn start(&self, host: &Host, wrap: impl FnOnce(Program) -> Program) -> Result<Process> {
         let mut haproxy = host.spawn(wrap(self.command(host)?).named(&self.name))?;
-        let ports: Vec<_> = self.listen.iter().map(SocketAddr::port).collect();
+        let all = self.listen.iter().chain(&self.listen_more);
+        let ports: Vec<_> = all.map(SocketAddr::port).collect();
         haproxy.wait_ready("HAProxy to listen", || {
             ports.iter().all(|p| host.listens(*p))
         })?;

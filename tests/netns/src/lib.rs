@@ -14,6 +14,8 @@
 pub mod capture;
 mod clean;
 pub mod counters;
+pub mod dialogue;
+pub mod echo;
 pub mod fleet;
 pub mod haproxy;
 mod host;
@@ -25,6 +27,7 @@ pub mod nginx;
 pub mod pattern;
 mod process;
 pub mod relays;
+pub mod services;
 pub mod stream;
 pub mod wait;
 

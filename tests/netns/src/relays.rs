@@ -43,7 +43,7 @@ stream {{ server {{ listen {listen}; proxy_pass {server}; proxy_timeout 1h; prox
 
 /// Starts a relay written in Go, static: raw splice.
 pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
-    let program = Program::new(built_by_go()?);
+    let program = Program::new(built_by_go("relay")?);
     start(
         host,
         program.args([listen.to_string(), server.to_string()]),
@@ -51,13 +51,22 @@ pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process
     )
 }
 
-fn built_by_go() -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/relay.go");
+/// Starts what looks like a relay and is none: a `pool`, a `mirror` or a `cache`
+/// before a server that says what it hears, for messages of 1000 bytes.
+pub fn odd(host: &Host, kind: &str, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    let program = Program::new(built_by_go("odd")?);
+    let words = [kind.to_owned(), listen.to_string(), server.to_string()];
+    start(host, program.args(words), listen)
+}
+
+fn built_by_go(name: &str) -> Result<PathBuf> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let source = sources.join(format!("{name}.go"));
     // Beside the tests: what was built before, and Go's own cache, serve again.
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let dir = own.parent().unwrap_or(Path::new(".")).join("go");
     fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
-    let out = dir.join(format!("relay-{}", std::process::id()));
+    let out = dir.join(format!("{name}-{}", std::process::id()));
     let built = Command::new("go")
         .args(["build", "-o"])
         .args([&out, &source])
@@ -72,9 +81,9 @@ fn built_by_go() -> Result<PathBuf> {
         String::from_utf8_lossy(&built.stderr)
     );
     // One for all tests; moving is atomic.
-    let relay = dir.join("relay");
-    fs::rename(&out, &relay).context("failed to keep the relay")?;
-    Ok(relay)
+    let kept = dir.join(name);
+    fs::rename(&out, &kept).with_context(|| format!("failed to keep {name}"))?;
+    Ok(kept)
 }
 
 fn start(host: &Host, program: Program, listen: SocketAddr) -> Result<Process> {

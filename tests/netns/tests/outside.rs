@@ -3,13 +3,15 @@
 
 mod world;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
-use dysco_netns::{Family, Host, Lab, Process, Role, relays, wait};
+use dysco_netns::{Family, Host, Lab, Process, Role, echo, relays, wait};
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use world::{SERVER_PORT, World};
+use world::{DECLARED, SERVER_PORT, World};
 
 const PORT: u16 = 8090;
 
@@ -207,5 +209,106 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?)?;
     drop((relay, shell));
+    w.finish()
+}
+
+/// Its sessions look like pairs and are none: they are never joined, whatever
+/// the operator says of the listener, and go on.
+fn is_never_joined(kind: &str) -> Result<()> {
+    let mut w = World::with(
+        Lab::builder(kind),
+        Family::V4,
+        &[Role::Proxy],
+        DECLARED,
+        |c| c,
+    )?;
+    w.mode = "local";
+    let (listen, to) = (
+        Role::Proxy.at(Family::V4, PORT),
+        Role::Server.at(Family::V4, 9001),
+    );
+    echo::serve(&w.lab.server, to)?;
+    let odd = relays::odd(&w.lab.proxy, kind, listen, to)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Result<Vec<_>> = (0..2)
+        .map(|client| {
+            let mut stream = echo::connect(&w.lab.client, 0, listen)?;
+            let stop = stop.clone();
+            Ok(std::thread::spawn(move || {
+                let mut said = client;
+                while !stop.load(Ordering::Relaxed) {
+                    echo::talk(&mut stream, said, 10)?;
+                    said = said.wrapping_add(17);
+                }
+                echo::talk(&mut stream, said, 10)
+            }))
+        })
+        .collect();
+    let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "20s"])?;
+    println!("{:#?}", reasons(&done));
+    ensure!(done["summary"]["removed"] == 0, "{done:#}\n{}", w.state());
+    ensure!(done["summary"]["refused"] == 2, "{done:#}");
+    ensure!(reasons(&done).iter().all(|why| !why.is_empty()), "{done:#}");
+    stop.store(true, Ordering::Relaxed);
+    for client in clients? {
+        let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
+        ended.with_context(|| format!("after {:?}", reasons(&done)))?;
+    }
+    drop(odd);
+    w.finish()
+}
+
+#[test]
+fn a_pool_is_never_joined() -> Result<()> {
+    is_never_joined("pool")
+}
+
+#[test]
+fn a_mirror_is_never_joined() -> Result<()> {
+    is_never_joined("mirror")
+}
+
+#[test]
+fn a_cache_is_never_joined() -> Result<()> {
+    is_never_joined("cache")
+}
+
+/// The process ends while it is watched: nothing is removed, and it is said.
+#[test]
+fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
+    let (w, mut relay) = world("outgone", relays::go)?;
+    let group = w.open_at(PORT, 1, &plan())?;
+    let pid = relay.id().to_string();
+    let program = dysco_netns::fleet::built("dyscoctl")?;
+    let words = [
+        "remove-middlebox",
+        "self",
+        "--pid",
+        &pid,
+        "--all",
+        "--wait",
+        "-o",
+        "json",
+    ];
+    // Silent sessions are watched for as long as may be.
+    let asked = w.lab.proxy.spawn(
+        dysco_netns::Program::new(program)
+            .args(words)
+            .named("asked"),
+    )?;
+    relay.kill()?;
+    let mut asked = asked;
+    wait::until("the answer", Duration::from_secs(60), || {
+        (!asked.runs()).then_some(())
+    })?;
+    let said = asked.log();
+    ensure!(!said.contains("\"removed\": 1"), "{said}");
+    let words = ["remove-middlebox", "self", "--pid", &pid, "--all"];
+    let gone = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
+    ensure!(
+        gone.code == Some(5) && gone.stderr.contains("no process"),
+        "{gone:?}"
+    );
+    drop((group, relay, asked));
     w.finish()
 }

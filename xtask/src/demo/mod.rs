@@ -2,6 +2,7 @@
 
 mod mix;
 mod plot;
+mod reload;
 mod removal;
 mod report;
 mod stage;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::{build, setup, shell};
 use mix::{Mix, Stored};
@@ -22,7 +23,10 @@ use watch::{Phase, Watch};
 
 /// Take a real HAProxy out of live connections, and show it.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Demo {
+    #[command(subcommand)]
+    scene: Option<Scene>,
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
@@ -40,12 +44,22 @@ pub struct Demo {
     plain: bool,
 }
 
+/// Another thing to show.
+#[derive(Subcommand)]
+enum Scene {
+    /// Reload and stop a real HAProxy under live sessions, and lose none
+    Reload(reload::Reload),
+}
+
 /// Time for traffic to settle after a change, which is not measured.
 const SETTLE: Duration = Duration::from_millis(500);
 
 impl Demo {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
+        if let Some(Scene::Reload(reload)) = self.scene.take() {
+            return reload.run();
+        }
         dysco_netns::require_root()?;
         setup::ensure()?;
         let programs = shell::target()?.join("release");

@@ -159,6 +159,26 @@ impl Group {
         .with_context(|| format!("{} of {} do not get on", behind(), goals.len()))
     }
 
+    /// What each session will have delivered to one side when it has delivered
+    /// so much more.
+    pub fn goals(&self, side: Side, more: u64) -> Vec<u64> {
+        let at = |s: &Session| s.shared.received(side) + more;
+        self.sessions.iter().map(at).collect()
+    }
+
+    /// Waits until each session has delivered that to one side.
+    pub fn wait_goals(&self, side: Side, goals: &[u64]) -> Result<()> {
+        let behind = || {
+            let of = self.sessions.iter().zip(goals);
+            of.filter(|(s, goal)| s.shared.received(side) < **goal)
+                .count()
+        };
+        wait::until("every session's progress", PATIENCE, || {
+            (behind() == 0).then_some(())
+        })
+        .with_context(|| format!("{} of {} do not get on", behind(), goals.len()))
+    }
+
     /// Stops all, if that was not done, and waits for the ends.
     pub fn finish(mut self) -> Result<Vec<Outcome>> {
         self.stop();

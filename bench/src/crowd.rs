@@ -1,0 +1,136 @@
+//! A hundred thousand relayed sessions at once. They are entered into the maps
+//! of the programs as a removal leaves them, since as many sockets of both ends
+//! do not fit on one machine; the programs are those that ship.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use anyhow::{Context, Result, ensure};
+use aya::maps::{Array, HashMap, Map, MapData};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
+
+use crate::Effort;
+use crate::figure::{Figure, median};
+use crate::packet::{Plain, REDIRECT, TIMESTAMPS, TRANSLATION, frame_of};
+
+const SESSIONS: u32 = 100_000;
+/// Packets that are looked at, each of another session.
+const PACKETS: u32 = 20_000;
+/// Walks over all sessions in an order that no cache expects.
+const STEP: u32 = 48_271;
+
+/// Measures.
+pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+    let packets = effort.pick(PACKETS, 2_000);
+    let (alone, _) = measure(1, packets)?;
+    let (many, bytes) = measure(SESSIONS, packets)?;
+    let find = Figure::median("crowd_packet_ns", "ns", many)
+        .aside("the same session each time, ns", median(&alone))
+        .aside("sessions", f64::from(SESSIONS));
+    let memory = Figure::new(
+        "crowd_bytes_per_session",
+        "bytes",
+        bytes as f64 / f64::from(SESSIONS),
+    );
+    let memory = memory.aside("maps, MB", bytes as f64 / 1e6);
+    Ok(vec![find, memory.aside("entries of a session", 2.0)])
+}
+
+/// The time of each packet's run, and the bytes that the maps take.
+fn measure(sessions: u32, packets: u32) -> Result<(Vec<f64>, u64)> {
+    let entries = 2 * sessions + 1;
+    let hints = (4 * sessions).next_power_of_two();
+    let mask = hints - 1;
+    let mut ebpf = EbpfLoader::new()
+        .map_max_entries("FLOWS", entries)
+        .map_max_entries("SESSIONS", entries)
+        .map_max_entries("HINTS", hints)
+        .map_max_entries("FREE", 1)
+        .override_global("HINT_MASK", &mask, true)
+        .load(dysco_agent::object())?;
+    fill(&mut ebpf, sessions)?;
+    let mut bytes = 0;
+    for name in ["FLOWS", "SESSIONS", "HINTS"] {
+        bytes += memory(ebpf.map(name).context("no map")?)?;
+    }
+    let program: &mut SchedClassifier = ebpf
+        .program_mut("dysco_ingress")
+        .context("no program")?
+        .try_into()?;
+    program.load()?;
+    let mut times = Vec::with_capacity(packets as usize);
+    for packet in 0..packets {
+        let (a, _) = keys(packet.wrapping_mul(STEP) % sessions);
+        let frame = frame_of(&a, TIMESTAMPS, 6, 0);
+        let run = program.test_run(TestRunOptions {
+            data_in: Some(&frame),
+            ..TestRunOptions::default()
+        })?;
+        ensure!(run.return_value == REDIRECT, "a packet was not relayed");
+        times.push(run.duration.as_nanos() as f64);
+    }
+    Ok((times, bytes))
+}
+
+/// The five-tuples of a session, towards the client and towards the server.
+fn keys(session: u32) -> (FlowKey, FlowKey) {
+    let client = Ipv4Addr::from(0x0a01_0000 + session / 50_000);
+    let port = 10_000 + (session % 50_000) as u16;
+    let (proxy, server) = (Ipv4Addr::new(10, 0, 2, 1), Ipv4Addr::new(10, 0, 3, 1));
+    let server_of = Ipv4Addr::from(u32::from(server) + session / 50_000);
+    (
+        FlowKey::new((proxy, 8080).into(), (client, port).into()),
+        FlowKey::new((proxy, port).into(), (server_of, 9000).into()),
+    )
+}
+
+/// Enters them as they are once their proxy has left.
+fn fill(ebpf: &mut Ebpf, sessions: u32) -> Result<()> {
+    let map = ebpf.map_mut("FLOWS").context("no flow map")?;
+    let mut flows: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into()?;
+    for session in 0..sessions {
+        let (a, b) = keys(session);
+        for (key, slot) in [(a, 2 * session), (b, 2 * session + 1)] {
+            let flow = FlowRef::new(&key, slot, Path::Old);
+            flows.insert(Plain(key.short()), Plain(flow), 0)?;
+        }
+    }
+    let map = ebpf.map_mut("SESSIONS").context("no session map")?;
+    let mut entries: Array<_, Plain<Session>> = map.try_into()?;
+    for session in 0..sessions {
+        let (a, b) = keys(session);
+        let slots = [2 * session, 2 * session + 1];
+        let entry = |key: FlowKey, path: FlowKey, translation: Translation, other: u32| Session {
+            state: State::Relay as u32,
+            key,
+            path,
+            short: key.short(),
+            short_path: path.short(),
+            ifindex: 1,
+            translation,
+            joined: other + 1,
+            ..Session::default()
+        };
+        entries.set(slots[0], Plain(entry(a, b, TRANSLATION, slots[1])), 0)?;
+        let back = entry(b, a, TRANSLATION.mirrored(), slots[0]);
+        entries.set(slots[1], Plain(back), 0)?;
+    }
+    Ok(())
+}
+
+/// What the kernel charges for a map.
+fn memory(map: &Map) -> Result<u64> {
+    let data: &MapData = match map {
+        Map::Array(data) | Map::HashMap(data) => data,
+        _ => anyhow::bail!("a map of another kind than expected"),
+    };
+    let fd = data.fd().as_fd().as_raw_fd();
+    let path = format!("/proc/self/fdinfo/{fd}");
+    let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+    line.and_then(|bytes| bytes.trim().parse().ok())
+        .with_context(|| format!("{path} does not say the memory"))
+}

@@ -1,0 +1,108 @@
+// What looks like a relay and is none: messages of 1000 bytes are answered by a
+// server that says what it hears, but its sessions do not belong to the clients'
+// one by one. odd pool|mirror|cache LISTEN SERVER
+package main
+
+import (
+	"io"
+	"log"
+	"net"
+	"os"
+	"sync"
+)
+
+const size = 1000
+
+type server struct {
+	sync.Mutex
+	net.Conn
+}
+
+func dial(to string) *server {
+	conn, err := net.Dial("tcp", to)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return &server{Conn: conn}
+}
+
+// ask gives the server's answer to a message.
+func (s *server) ask(message []byte) []byte {
+	s.Lock()
+	defer s.Unlock()
+	answer := make([]byte, len(message))
+	if _, err := s.Write(message); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := io.ReadFull(s, answer); err != nil {
+		log.Fatal(err)
+	}
+	return answer
+}
+
+// pool has one session to the server for all clients.
+func pool(to string) func() func([]byte) []byte {
+	one := dial(to)
+	return func() func([]byte) []byte { return one.ask }
+}
+
+// mirror has two for each, and tells the client what the first says.
+func mirror(to string) func() func([]byte) []byte {
+	return func() func([]byte) []byte {
+		first, second := dial(to), dial(to)
+		return func(message []byte) []byte {
+			second.ask(message)
+			return first.ask(message)
+		}
+	}
+}
+
+// cache has one for each, and asks it only what was not asked before.
+func cache(to string) func() func([]byte) []byte {
+	var lock sync.Mutex
+	known := map[string][]byte{}
+	return func() func([]byte) []byte {
+		own := dial(to)
+		return func(message []byte) []byte {
+			lock.Lock()
+			answer := known[string(message)]
+			lock.Unlock()
+			if answer == nil {
+				answer = own.ask(message)
+				lock.Lock()
+				known[string(message)] = answer
+				lock.Unlock()
+			}
+			return answer
+		}
+	}
+}
+
+func main() {
+	kinds := map[string]func(string) func() func([]byte) []byte{
+		"pool": pool, "mirror": mirror, "cache": cache,
+	}
+	session := kinds[os.Args[1]](os.Args[3])
+	listener, err := net.Listen("tcp", os.Args[2])
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			log.Fatal(err)
+		}
+		go func() {
+			defer client.Close()
+			answer, message := session(), make([]byte, size)
+			for {
+				if _, err := io.ReadFull(client, message); err != nil {
+					return
+				}
+				if _, err := client.Write(answer(message)); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}

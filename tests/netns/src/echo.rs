@@ -1,0 +1,72 @@
+//! A server that says what it hears, and clients that hold it to that.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use socket2::{Domain, Socket, Type};
+
+use crate::Host;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Serves on a host, as long as that lives.
+pub fn serve(host: &Host, at: SocketAddr) -> Result<()> {
+    let listener = host.run(move || TcpListener::bind(at));
+    let listener = listener.with_context(|| format!("failed to listen on {at}"))?;
+    let serving = host.thread("echo", move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || echo(stream));
+        }
+    });
+    serving.map(drop)
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = stream.read(&mut bytes) {
+        if stream.write_all(&bytes[..n]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Opens a session from a port of a host; 0 for any.
+pub fn connect(host: &Host, port: u16, to: SocketAddr) -> Result<TcpStream> {
+    let connected = host.run(move || {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        if port != 0 {
+            let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
+            let ip: std::net::IpAddr = any.parse().map_err(std::io::Error::other)?;
+            socket.bind(&SocketAddr::new(ip, port).into())?;
+        }
+        socket.connect_timeout(&to.into(), PATIENCE)?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok::<_, std::io::Error>(stream)
+    });
+    connected.with_context(|| format!("failed to connect to {to}"))
+}
+
+/// Says so many messages of 1000 bytes that begin with `first`, one after the
+/// other; each must come back as it was said.
+pub fn talk(stream: &mut TcpStream, first: u8, messages: usize) -> Result<()> {
+    for message in 0..messages {
+        let said = vec![first.wrapping_add(message as u8); 1000];
+        stream.write_all(&said).context("failed to say something")?;
+        let mut heard = vec![0; said.len()];
+        stream
+            .read_exact(&mut heard)
+            .context("failed to hear it again")?;
+        ensure!(said == heard, "what came back is not what was said");
+    }
+    Ok(())
+}
+
+/// Ends a session by a reset.
+pub fn reset(stream: TcpStream) -> Result<()> {
+    let lingers = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    lingers.context("failed to set up a reset")
+}
