@@ -133,8 +133,8 @@ impl Entry {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            // The last two are of mode local, which is not explored.
-            State::Tombstone | State::FarTwoPaths | State::Relay => {}
+            // The last three are of modes local and return, which are not explored.
+            State::Tombstone | State::FarTwoPaths | State::Relay | State::Return => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -260,7 +260,11 @@ impl Entry {
                 }
                 self.deliver_old(packet)
             }
-            State::NewPath | State::Tombstone | State::FarTwoPaths | State::Relay => None,
+            State::NewPath
+            | State::Tombstone
+            | State::FarTwoPaths
+            | State::Relay
+            | State::Return => None,
             State::Free | State::Closed => Some(packet),
         }
     }

@@ -34,6 +34,10 @@ pub enum State {
     /// The same with the new path alone: what the remote end sends is relayed,
     /// and the stack has no part in it.
     Relay = 8,
+    /// Replies go straight to the client, as the relaying host would have sent
+    /// them; what is heard comes by that host. FINs and resets go by it, too: it
+    /// is to see the end.
+    Return = 9,
 }
 
 impl State {
@@ -49,6 +53,7 @@ impl State {
             6 => State::Closed,
             7 => State::FarTwoPaths,
             8 => State::Relay,
+            9 => State::Return,
             _ => return None,
         })
     }
@@ -282,8 +287,10 @@ pub struct Life {
     pub told: u8,
     /// The session's five-tuple is IPv6.
     pub v6: u8,
+    /// By user space, of a relayed session: replies pass this host by.
+    pub returns: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
 }
 
 /// What holds in the two-path phase. Bytes, as [`Life`].

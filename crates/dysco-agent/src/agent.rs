@@ -203,6 +203,20 @@ impl Agent {
 
     /// Makes the session hear the new path, without using it yet.
     pub fn prepare(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
+        self.aim_at(slot, new)?;
+        self.memory.set_state(slot, State::TwoPaths);
+        Ok(())
+    }
+
+    /// Sends replies on the new path, on which nothing is heard. What undoes
+    /// [`Agent::prepare`] undoes this as well, at any time.
+    pub fn answer_straight(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
+        self.aim_at(slot, new)?;
+        self.memory.set_state(slot, State::Return);
+        Ok(())
+    }
+
+    fn aim_at(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
         let key = Key(new.key.short());
         let value = Ref(FlowRef::new(&new.key, slot, FlowPath::New));
         let mut flows = lock(&self.flows);
@@ -222,7 +236,6 @@ impl Agent {
             s.two = Default::default();
             (s.hop, s.new_out, s.new_in) = (0, 0, 0);
         });
-        self.memory.set_state(slot, State::TwoPaths);
         Ok(())
     }
 

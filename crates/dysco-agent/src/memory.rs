@@ -137,6 +137,13 @@ impl Memory {
         self.word(field).store(bytes, Ordering::Release);
     }
 
+    /// Notes whether replies pass this host by.
+    pub fn set_returns(&self, slot: u32, returns: bool) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).life.returns };
+        self.flag(field).store(u8::from(returns), Ordering::Release);
+    }
+
     fn two(&self, slot: u32) -> *mut Two {
         // SAFETY: as in `state`.
         unsafe { &raw mut (*self.at(slot)).two }

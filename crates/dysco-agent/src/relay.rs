@@ -71,6 +71,12 @@ impl Agent {
         (out, left && right)
     }
 
+    /// Notes that what a relayed session's other end replies passes this host by,
+    /// or that it does not.
+    pub fn set_returns(&self, slot: u32, returns: bool) {
+        self.memory().set_returns(slot, returns);
+    }
+
     /// Relays all that the remote end sends; what the stack still says is
     /// dropped.
     pub fn relay(&self, slot: u32) {

@@ -64,6 +64,10 @@ pub fn run(ctx: TcContext) -> Verdict {
             cold_path();
             with_options(&ctx, s, key, &found, slot)
         }
+        Some(State::Return) => {
+            cold_path();
+            straight(&ctx, s, key, &found, slot)
+        }
         Some(State::TwoPaths) => {
             cold_path();
             on_two_paths(ctx, s, key, &found, slot)
@@ -108,6 +112,16 @@ fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     track(ctx, s, found, slot);
     new_path(s, &found.seg, c);
     write(ctx, Run::Egress, Path::New, s)
+}
+
+/// Sends a reply straight to the client, unless it ends something.
+#[inline(always)]
+fn straight(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
+    if found.seg.flags & (FIN | RST) != 0 {
+        track(ctx, s, found, slot);
+        return Verdict::Pass;
+    }
+    with_options(ctx, s, key, found, slot)
 }
 
 /// Takes a packet into the scratch memory of a run.

@@ -48,6 +48,11 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
+        Some(State::Return) if !new => {
+            cold_path();
+            track(&ctx, s, &found, slot);
+            Verdict::Pass
+        }
         Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
             syn(&ctx, key, &found)
@@ -140,7 +145,7 @@ fn decide(
         };
     }
     match state {
-        Some(State::Tracked | State::Opening) => {
+        Some(State::Tracked | State::Opening | State::Return) => {
             track(ctx, s, found, slot);
             from_old_path(s, p, c)
         }

@@ -20,7 +20,7 @@ const DEFAULT_MSS_V6: u16 = 1220;
 pub fn would_usurp(s: &Session) -> bool {
     let changed = matches!(
         State::from_word(s.state),
-        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay)
+        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
     );
     changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
 }

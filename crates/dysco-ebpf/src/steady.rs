@@ -61,7 +61,8 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         sent(s, &p);
         return Some(Verdict::Pass);
     }
-    if s.state != State::NewPath as u32 {
+    // Replies that go straight are as those of a new path.
+    if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
     sent(s, &p);
@@ -81,6 +82,10 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return None;
     }
     if !new && s.state == State::Tracked as u32 && s.clamp == 0 {
+        arrived(s, &p);
+        return Some(Verdict::Pass);
+    }
+    if !new && s.state == State::Return as u32 {
         arrived(s, &p);
         return Some(Verdict::Pass);
     }

@@ -79,15 +79,14 @@ fn daemons_on_both_sides_make_it_a_bypass() -> Result<()> {
     w.finish()
 }
 
-/// What speaks against the bypass only does not speak against the proxy's own
-/// host.
+/// What speaks against the bypass only does not speak against the other ways.
 #[test]
-fn a_bypass_that_is_refused_falls_to_local() -> Result<()> {
+fn a_bypass_that_is_refused_falls_to_return() -> Result<()> {
     let w = world("autofall", &Role::ALL)?;
     let (group, ends) = open(&w, 1)?;
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
-    done(&remove(&w, &ends[0], &[])?, "local", "no answer to a SYN")?;
+    done(&remove(&w, &ends[0], &[])?, "return", "no answer to a SYN")?;
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()

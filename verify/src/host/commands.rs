@@ -80,7 +80,12 @@ impl Host {
                 let result = self.lock(change, &subsession, wrong);
                 self.tell(HostEvent::Locked { change, result });
             }
-            Command::LockPair { .. } | Command::Join { .. } => *wrong = Some(Wrong::Unmodelled),
+            Command::LockPair { .. }
+            | Command::Join { .. }
+            | Command::Watch { .. }
+            | Command::Prove { .. }
+            | Command::Return { .. }
+            | Command::Returned { .. } => *wrong = Some(Wrong::Unmodelled),
             Command::Unlock { .. } => {
                 self.unclamp(change);
                 self.held.remove(&change);

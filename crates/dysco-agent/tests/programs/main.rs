@@ -9,6 +9,7 @@ mod far;
 mod frame;
 mod learn;
 mod pass;
+mod straight;
 mod translate;
 mod two_paths;
 

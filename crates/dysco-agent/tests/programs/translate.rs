@@ -8,7 +8,7 @@ use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// Numbers that wrap around.
-const T: Translation = Translation {
+pub const T: Translation = Translation {
     seq_out: 0xf000_0001,
     seq_in: 0x7fff_fff3,
     ts_out: 0xffff_ff05,
@@ -21,7 +21,7 @@ const T: Translation = Translation {
 };
 
 /// A segment of the local end and what it is on the new path.
-fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
+pub fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
     let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
     let sent = Frame {
         seq: 0x1fff_fff0,

@@ -254,6 +254,9 @@ pub struct SessionCounts {
     /// Of those, the ones that its host's kernel relays.
     #[serde(default)]
     pub local: u64,
+    /// Of those, the ones of which replies go straight to the client.
+    #[serde(default, rename = "return")]
+    pub returned: u64,
     /// Being changed.
     pub changing: u64,
 }
@@ -427,6 +430,8 @@ pub enum Way {
     Bypass,
     /// Through the kernel of its host.
     Local,
+    /// The same, but for replies, which go straight to the client.
+    Return,
 }
 
 impl std::fmt::Display for Way {
@@ -435,6 +440,7 @@ impl std::fmt::Display for Way {
             Way::Middlebox => "middlebox",
             Way::Bypass => "bypass",
             Way::Local => "local",
+            Way::Return => "return",
         })
     }
 }

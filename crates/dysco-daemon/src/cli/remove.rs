@@ -41,9 +41,10 @@ pub struct Args {
     #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// By which way: both neighbours' hosts (bypass), this host's kernel
-    /// (local), or the first that can (auto); the daemon's configuration by
-    /// default
+    /// By which way: both neighbours' hosts (bypass), this host's kernel for
+    /// requests and the server's host for replies (return), this host's kernel
+    /// for both (local), or the first that can (auto); the daemon's
+    /// configuration by default
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
 

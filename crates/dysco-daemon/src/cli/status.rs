@@ -29,11 +29,12 @@ fn text(status: &StatusReport) -> String {
         (
             "sessions",
             format!(
-                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} local)",
+                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} return, {} local)",
                 number(sessions.tracked),
                 number(sessions.changing),
                 number(sessions.removed),
                 number(sessions.bypass),
+                number(sessions.returned),
                 number(sessions.local)
             ),
         ),

@@ -174,11 +174,15 @@ pub struct Removal {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Bypass where the hosts on both sides run dyscod, local otherwise.
+    /// Bypass where the hosts on both sides run dyscod, return where the server's
+    /// does, local otherwise.
     #[default]
     Auto,
     /// The hosts on both sides take its place: packets pass it by.
     Bypass,
+    /// Its own host's kernel takes its place for requests, and the server's host
+    /// sends replies straight to the client.
+    Return,
     /// Its own host's kernel takes its place.
     Local,
 }
@@ -188,6 +192,7 @@ impl std::fmt::Display for Mode {
         f.write_str(match self {
             Mode::Auto => "auto",
             Mode::Bypass => "bypass",
+            Mode::Return => "return",
             Mode::Local => "local",
         })
     }

@@ -69,7 +69,7 @@ impl Engine {
         let s = self.agent.session(slot);
         // After the cut the acknowledgements of the FINs tell that all is
         // drained; before it, and after a reset, there is nothing to wait for.
-        if reset || s.state == State::Tracked as u32 {
+        if reset || s.state == State::Tracked as u32 || s.state == State::Return as u32 {
             let opened = s.life.opened_here != 0;
             let of = if opened {
                 measure::opened
@@ -101,6 +101,7 @@ impl Engine {
         let now = Instant::now();
         let boot = boot_time();
         for (slot, s) in self.agent.sessions_of(part, parts) {
+            self.sweep_return(slot, &s, now);
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
             let ending = match (known, linger(&s, boot)) {
@@ -134,7 +135,13 @@ impl Engine {
     fn still_needed(&self, slot: u32, s: &Session, ending: &Ending) -> bool {
         let changed = matches!(
             State::from_word(s.state),
-            Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay)
+            Some(
+                State::TwoPaths
+                    | State::NewPath
+                    | State::FarTwoPaths
+                    | State::Relay
+                    | State::Return
+            )
         );
         let moves = self.activity(slot, s) != ending.activity;
         changed && (moves || self.sockets.listed(slot, s.created_ns))
@@ -190,6 +197,7 @@ impl Engine {
     fn forget(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);
         self.collector.quiet.remove(&slot);
+        self.returns.forget(slot);
         self.history.forget(self.session_id(slot, s));
         self.agent.collect(slot);
         let of = |h: &commands::Held| h.slots().any(|held| held == (slot, s.created_ns));
@@ -205,7 +213,7 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
         State::Tracked | State::Closed => ended.then_some(UNCHANGED),
-        State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay => {
+        State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return => {
             ended.then_some(TWO_MSL)
         }
         State::Tombstone => Some(TWO_MSL),

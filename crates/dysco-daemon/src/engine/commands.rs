@@ -9,6 +9,8 @@ use dysco_common::{FlowKey, State, Translation};
 
 use super::measure::facts;
 use super::probe::Probe;
+use super::proof::Lookout;
+use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use crate::proxy::Pair;
@@ -36,6 +38,8 @@ pub(super) struct Held {
     pub opened: bool,
     /// It was sent one, and has not.
     pub probe: Option<Probe>,
+    /// Waits for what the client answers.
+    pub lookout: Option<Lookout>,
     /// What waits for a route.
     pub(super) waiting: Option<Waiting>,
 }
@@ -133,6 +137,27 @@ impl Engine {
                 }
                 self.close(change, &subsession_a, &subsession_b);
             }
+            Command::Watch { change, subsession } => self.watch_client(change, &subsession),
+            Command::Prove {
+                change,
+                subsession,
+                path,
+                probe,
+                translation,
+            } => {
+                let errand = Errand::Prove { probe, translation };
+                self.send_straight(change, subsession, path, errand);
+            }
+            Command::Return {
+                change,
+                subsession,
+                path,
+                translation,
+            } => {
+                let errand = Errand::Return { translation };
+                self.send_straight(change, subsession, path, errand);
+            }
+            Command::Returned { subsession, .. } => self.returned(&subsession),
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
                     let error = error.to_string();
@@ -187,6 +212,10 @@ impl Engine {
 
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
         let slot = self.find(sub).ok_or(Reason::NotTracked(*sub))?;
+        // Back to the way that the change is about, which is open all the while.
+        if self.agent.session(slot).state == State::Return as u32 {
+            self.agent.unprepare(slot);
+        }
         let s = self.agent.session(slot);
         let facts = facts(&s, sub)?;
         let held = self.held.entry(change).or_default();

@@ -166,7 +166,12 @@ impl Engine {
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
         let joined = self.linked(slot, s);
-        let mode = mode_of(state);
+        let returns = s.life.returns != 0
+            || joined.is_some_and(|other| self.agent.session(other).life.returns != 0);
+        let mode = match mode_of(state) {
+            Some(Mode::Local) if returns => Some(Mode::Return),
+            mode => mode,
+        };
         let changed = mode.is_some() && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
         let relayed = joined.filter(|_| state == Some(State::Relay));
@@ -214,13 +219,18 @@ impl Engine {
             match State::from_word(s.state) {
                 Some(State::Opening | State::Tracked) => sessions.tracked += 1,
                 Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
-                Some(State::NewPath | State::Tombstone | State::Relay) => sessions.removed += 1,
+                Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
+                    sessions.removed += 1;
+                }
                 Some(State::Free | State::Closed) | None => {}
             }
             match State::from_word(s.state) {
                 Some(State::NewPath) => sessions.bypass += 1,
+                Some(State::Return) => sessions.returned += 1,
                 // Two entries are one session to whoever counts them.
-                Some(State::Relay) if s.life.opened_here == 0 => sessions.local += 1,
+                Some(State::Relay) if s.life.opened_here != 0 => {}
+                Some(State::Relay) if s.life.returns != 0 => sessions.returned += 1,
+                Some(State::Relay) => sessions.local += 1,
                 _ => {}
             }
         }
@@ -314,6 +324,7 @@ fn mode_of(state: Option<State>) -> Option<Mode> {
     match state? {
         State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
         State::FarTwoPaths | State::Relay => Some(Mode::Local),
+        State::Return => Some(Mode::Return),
         State::Free | State::Opening | State::Tracked | State::Closed => None,
     }
 }
@@ -324,6 +335,7 @@ fn state_word(state: Option<State>) -> &'static str {
         Some(State::Tracked) => "tracked",
         Some(State::TwoPaths | State::FarTwoPaths) => "two-paths",
         Some(State::Relay) => "relayed",
+        Some(State::Return) => "return",
         Some(State::NewPath) => "new-path",
         Some(State::Tombstone) => "tombstone",
         Some(State::Closed) => "closed",

@@ -114,7 +114,9 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
         Some(State::Tracked) => {}
         Some(State::Opening) => return Err(Reason::NotSeen),
-        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay) => {
+        Some(
+            State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return,
+        ) => {
             return Err(Reason::Failed(
                 "the session has been changed before, which this release does once only".into(),
             ));

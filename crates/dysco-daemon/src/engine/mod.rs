@@ -14,10 +14,12 @@ mod neighbours;
 mod outside;
 mod probe;
 mod prompt;
+mod proof;
 mod relay;
 mod removal;
 mod sockets;
 mod state;
+mod straight;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -65,6 +67,7 @@ struct Engine {
     history: History,
     collector: collect::Collector,
     neighbours: neighbours::Neighbours,
+    returns: straight::Returns,
     sockets: sockets::Sockets,
     state: state::StateDir,
     faults: fault::Faults,
@@ -81,6 +84,8 @@ enum Answer {
     Route(ChangeId, commands::Routed),
     /// The ways to both ends of a pair were found for a change.
     Ways(ChangeId, relay::Ways),
+    /// The way to a client was looked up.
+    Straight(Box<straight::Straight>),
     /// A new path did not open.
     Unopened(ChangeId),
     /// This host's connections.
@@ -149,6 +154,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         history: History::default(),
         collector: collect::Collector::default(),
         neighbours: neighbours::Neighbours::default(),
+        returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),
         faults: fault::Faults::from_env(),
         monitors: Vec::new(),
@@ -271,6 +277,7 @@ impl Engine {
             Answer::Event(event) => self.tell_machine(event),
             Answer::Route(change, routed) => self.routed(change, routed),
             Answer::Ways(change, ways) => self.ways_found(change, ways),
+            Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Seen(seen) => self.seen(*seen),

@@ -29,6 +29,8 @@ pub(super) enum Known {
 #[derive(Default)]
 pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
+    /// Clients that replies did not reach, and why.
+    unreached: HashMap<IpAddr, (String, Instant)>,
 }
 
 impl Neighbours {
@@ -74,6 +76,22 @@ impl Neighbours {
     /// It was asked long enough ago.
     pub fn did_not_answer(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Nobody("no answer in time".into()));
+    }
+
+    /// Replies of a server's host do not reach this client.
+    pub fn not_reached(&mut self, client: IpAddr, why: String) {
+        if self.unreached.len() >= MOST {
+            self.unreached.retain(|_, (_, at)| at.elapsed() < REMEMBER);
+        }
+        if self.unreached.len() < MOST {
+            self.unreached.insert(client, (why, Instant::now()));
+        }
+    }
+
+    /// Why replies would not reach this client, if that was found a while ago.
+    pub fn unreached(&self, client: IpAddr) -> Option<String> {
+        let (why, at) = self.unreached.get(&client)?;
+        (at.elapsed() < REMEMBER).then(|| why.clone())
     }
 
     fn keep(&mut self, peer: IpAddr, known: Known) {

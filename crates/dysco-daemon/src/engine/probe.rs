@@ -24,7 +24,7 @@ const REPEAT: [Duration; 5] = [
 ];
 /// IPPROTO_RAW: the header is ours, and nothing is received.
 const RAW: i32 = 255;
-const HOP_LIMIT: u8 = 64;
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// A `SetUpAck` that waits for the path to open.
 pub(super) struct Probe {
@@ -160,7 +160,7 @@ fn syn(s: &Session, key: &FlowKey) -> Vec<u8> {
     }
 }
 
-fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
+pub(super) fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(builder.size(payload));
     // Writing into a vector does not fail; an empty packet is not sent.
     if builder.write(&mut bytes, &vec![0; payload]).is_err() {
@@ -170,12 +170,20 @@ fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
 }
 
 fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    send_by(packet, to, None)
+}
+
+/// The same, by one interface and no other.
+pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) -> io::Result<()> {
     let domain = if to.is_ipv4() {
         Domain::IPV4
     } else {
         Domain::IPV6
     };
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
     // In a raw IPv6 address a port would name a protocol.
     socket
         .send_to(packet, &SocketAddr::new(to.ip(), 0).into())

@@ -9,6 +9,7 @@ use dysco_common::{Session, State, Translation};
 use super::commands::{CLAMP, Waiting};
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
+use crate::api::Mode;
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 
 /// The interfaces towards the left and the right end.
@@ -162,12 +163,14 @@ impl Engine {
         })
     }
 
-    /// Of each session that this host relays the slot of A.
-    pub(super) fn relayed_slots(&self) -> Vec<u32> {
+    /// Of each session that this host relays, and that is not in this mode, the
+    /// slot of A.
+    pub(super) fn relayed_slots(&self, mode: Mode) -> Vec<u32> {
         let all = self.agent.sessions().into_iter();
         let relayed = all.filter(|(slot, s)| {
             s.state == State::Relay as u32
                 && s.life.opened_here == 0
+                && (mode != Mode::Return || s.life.returns == 0)
                 && self.linked(*slot, s).is_some()
         });
         relayed.map(|(slot, _)| slot).collect()

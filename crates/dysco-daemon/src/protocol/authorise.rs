@@ -7,7 +7,9 @@ use super::local::Local;
 use super::machine::Part;
 use super::message::{HostId, Message, Subsession};
 use super::middle::Middle;
+use super::proof::Proof;
 use super::right::Right;
+use super::straight::Straight;
 
 /// Which of its neighbours in the change a peer spoke as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +22,8 @@ pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<A
         Part::Middle(middle) => of_middle(middle, from, message),
         Part::Right(right) => of_right(right, from, message),
         Part::Local(local) => of_local(local, from, message),
+        Part::Proof(proof) => of_proof(proof, from, message),
+        Part::Straight(straight) => of_straight(straight, from, message),
     }
 }
 
@@ -88,6 +92,48 @@ fn of_local(local: &Local, from: &[HostId], message: &Message) -> Result<AsRight
     expect(asks && asker, false)
 }
 
+fn of_proof(proof: &Proof, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let right = proof.right().is_some_and(|r| from.contains(&r));
+    let answers = matches!(
+        message,
+        Message::ProveAck { .. } | Message::ReturnAck { .. }
+    );
+    expect(answers && right, true)
+}
+
+fn of_straight(
+    straight: &Straight,
+    from: &[HostId],
+    message: &Message,
+) -> Result<AsRight, Violation> {
+    match message {
+        Message::Prove {
+            subsession, path, ..
+        }
+        | Message::Return {
+            subsession, path, ..
+        } => {
+            let its = from.contains(&straight.middle()) && *subsession == straight.subsession();
+            expect(its, false)?;
+            lent(from, subsession, path)
+        }
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+/// Nobody lends an address but its own, nor one of another family.
+fn lent(from: &[HostId], own: &Subsession, path: &Subsession) -> Result<AsRight, Violation> {
+    let family = own.right.is_ipv4();
+    let same = [path.left, path.right]
+        .iter()
+        .all(|end| end.is_ipv4() == family);
+    if same && from.contains(&path.right.ip()) {
+        Ok(AsRight(false))
+    } else {
+        Err(Violation::ForeignPath)
+    }
+}
+
 fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     let middle = from.contains(&right.middle());
     let left = from.contains(&right.left());
@@ -142,6 +188,15 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
         Message::SetUp {
             subsession, new, ..
         } => ends(core, from, new.left.ip(), subsession.right.ip()),
+        Message::Prove {
+            subsession, path, ..
+        }
+        | Message::Return {
+            subsession, path, ..
+        } => {
+            ends(core, from, subsession.left.ip(), subsession.right.ip())?;
+            lent(from, subsession, path).map(|_| ())
+        }
         _ => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use dysco_common::Translation;
 use serde::{Deserialize, Serialize};
 
-use super::message::{ChangeId, Facts, HostId, Measurement, Subsession};
+use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
 use super::reason::Reason;
 
 /// Which anchor a host is.
@@ -31,6 +31,10 @@ pub enum Role {
     Asker,
     /// The middlebox's host, which is both anchors as well.
     Local,
+    /// The middlebox's host, which has the server's host answer the client.
+    Proof,
+    /// The server's host, which answers the client.
+    Straight,
 }
 
 impl fmt::Display for Role {
@@ -41,6 +45,8 @@ impl fmt::Display for Role {
             Role::Right => "right anchor",
             Role::Asker => "asker",
             Role::Local => "middlebox and both anchors",
+            Role::Proof => "relaying host",
+            Role::Straight => "replying host",
         })
     }
 }
@@ -161,6 +167,47 @@ pub enum Command {
         /// No tombstones: the data plane relays between the two.
         relayed: bool,
     },
+    /// Look out for what the client of this session answers to a segment that it
+    /// has got before; answer [`HostEvent::Watching`]. [`HostEvent::Proved`]
+    /// follows when it has.
+    Watch {
+        /// The change.
+        change: ChangeId,
+        /// Session A, or B.
+        subsession: Subsession,
+    },
+    /// Send the client that segment, under the relaying host's address; answer
+    /// [`HostEvent::Prepared`].
+    Prove {
+        /// The change.
+        change: ChangeId,
+        /// This host's session.
+        subsession: Subsession,
+        /// The session that the client knows.
+        path: Subsession,
+        /// The segment.
+        probe: Probe,
+        /// How headers differ, where the relaying host relays already.
+        translation: Option<Translation>,
+    },
+    /// Send replies straight to the client; answer [`HostEvent::Prepared`].
+    Return {
+        /// The change.
+        change: ChangeId,
+        /// This host's session.
+        subsession: Subsession,
+        /// The session that the client knows.
+        path: Subsession,
+        /// How headers differ, from this end.
+        translation: Translation,
+    },
+    /// Replies of this session, which this host relays, pass it by now.
+    Returned {
+        /// The change.
+        change: ChangeId,
+        /// Session A.
+        subsession: Subsession,
+    },
     /// Write this record before any later command is carried out and before
     /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.
     Persist {
@@ -193,6 +240,10 @@ impl Command {
             Command::SetCutIn { .. } => "SetCutIn",
             Command::Complete { .. } => "Complete",
             Command::Close { .. } => "Close",
+            Command::Watch { .. } => "Watch",
+            Command::Prove { .. } => "Prove",
+            Command::Return { .. } => "Return",
+            Command::Returned { .. } => "Returned",
             Command::Persist { .. } => "Persist",
             Command::Erase { .. } => "Erase",
         }
@@ -214,6 +265,10 @@ impl Command {
             | Command::SetCutIn { change, .. }
             | Command::Complete { change }
             | Command::Close { change, .. }
+            | Command::Watch { change, .. }
+            | Command::Prove { change, .. }
+            | Command::Return { change, .. }
+            | Command::Returned { change, .. }
             | Command::Persist { change, .. }
             | Command::Erase { change } => *change,
         }
@@ -251,7 +306,8 @@ pub enum HostEvent {
         /// The new subsession: a port of this host, and the server's end.
         result: Result<Subsession, Reason>,
     },
-    /// Answers [`Command::Prepare`] and [`Command::Join`].
+    /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`] and
+    /// [`Command::Return`].
     Prepared {
         /// The change.
         change: ChangeId,
@@ -278,6 +334,18 @@ pub enum HostEvent {
         /// Closed (or gone before) or not.
         result: Result<(), Reason>,
     },
+    /// Answers [`Command::Watch`].
+    Watching {
+        /// The change.
+        change: ChangeId,
+        /// What the client shall be sent, or why it cannot show that it gets it.
+        result: Result<Watched, Reason>,
+    },
+    /// The client has got what it was sent.
+    Proved {
+        /// The change.
+        change: ChangeId,
+    },
     /// [`Command::Persist`] failed.
     PersistFailed {
         /// The change.
@@ -291,6 +359,19 @@ pub enum HostEvent {
         /// As the local socket knows it.
         subsession: Subsession,
     },
+}
+
+/// A client that is looked out for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Watched {
+    /// Its session.
+    pub subsession_a: Subsession,
+    /// The one with the server.
+    pub subsession_b: Subsession,
+    /// What it has got before.
+    pub probe: Probe,
+    /// This host's data plane relays: how headers differ, from the server's end.
+    pub relay: Option<Translation>,
 }
 
 /// How far a change has come on this host.

@@ -11,9 +11,11 @@ use super::left::Left;
 use super::local::Local;
 use super::message::{ChangeId, HostId, Message, Subsession};
 use super::middle::Middle;
+use super::proof::Proof;
 use super::reason::{Phase, Reason};
 use super::record::{Record, RecordError, RoleRecord};
 use super::right::Right;
+use super::straight::Straight;
 use super::strangers::{self, Outcome, Outcomes};
 
 mod routing;
@@ -31,6 +33,8 @@ pub(super) enum Part {
     Middle(Middle),
     Right(Right),
     Local(Local),
+    Proof(Proof),
+    Straight(Straight),
 }
 
 impl Part {
@@ -40,6 +44,8 @@ impl Part {
             Part::Middle(_) => Role::Middle,
             Part::Right(_) => Role::Right,
             Part::Local(_) => Role::Local,
+            Part::Proof(_) => Role::Proof,
+            Part::Straight(_) => Role::Straight,
         }
     }
 
@@ -49,6 +55,8 @@ impl Part {
             Part::Middle(p) => (p.subsession(), p.phase()),
             Part::Right(p) => (p.subsession(), p.phase()),
             Part::Local(p) => (p.subsession(), p.phase()),
+            Part::Proof(p) => (p.subsession(), p.phase()),
+            Part::Straight(p) => (p.subsession(), p.phase()),
         }
     }
 
@@ -59,7 +67,7 @@ impl Part {
         match self {
             Part::Middle(p) => p.right().is_none() && p.asker().is_some(),
             Part::Local(p) => p.asker().is_some(),
-            Part::Left(_) | Part::Right(_) => false,
+            Part::Left(_) | Part::Right(_) | Part::Proof(_) | Part::Straight(_) => false,
         }
     }
 
@@ -70,6 +78,8 @@ impl Part {
             Part::Middle(p) => (p.left(), [p.right(), p.asker()]),
             Part::Right(p) => (p.middle(), [Some(p.left()), None]),
             Part::Local(p) => return p.asker().into_iter().collect(),
+            Part::Proof(p) => return p.right().into_iter().collect(),
+            Part::Straight(p) => (p.middle(), [None; 2]),
         };
         let others = others.into_iter().flatten();
         std::iter::once(first).chain(others).collect()
@@ -82,6 +92,9 @@ impl Part {
             // For the right anchor the far one of its two peers is the left.
             Part::Right(p) => p.on_message(ctx, far, message),
             Part::Local(p) => p.on_message(ctx, &message),
+            Part::Proof(p) => p.on_message(ctx, message),
+            // It is at it.
+            Part::Straight(_) => ctx.stale(),
         }
     }
 
@@ -91,6 +104,8 @@ impl Part {
             Part::Middle(p) => p.on_event(ctx, event),
             Part::Right(p) => p.on_event(ctx, event),
             Part::Local(p) => p.on_event(ctx, event),
+            Part::Proof(p) => p.on_event(ctx, event),
+            Part::Straight(p) => p.on_event(ctx, event),
         }
     }
 
@@ -100,6 +115,8 @@ impl Part {
             Part::Middle(p) => p.on_deadline(ctx),
             Part::Right(p) => p.on_deadline(ctx),
             Part::Local(p) => p.on_deadline(ctx),
+            Part::Proof(p) => p.on_deadline(ctx),
+            Part::Straight(p) => p.on_deadline(ctx),
         }
     }
 
@@ -107,8 +124,9 @@ impl Part {
         match self {
             Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
-            Part::Right(_) => ctx.stale(),
+            Part::Right(_) | Part::Straight(_) => ctx.stale(),
             Part::Local(p) => p.cancel(ctx, Reason::Cancelled),
+            Part::Proof(p) => p.cancel(ctx, Reason::Cancelled),
         }
     }
 }
@@ -234,6 +252,19 @@ impl Machine {
         Ok(change)
     }
 
+    /// The server's host shall prove that its replies reach the client under this
+    /// host's address, and send them so if this host relays the session already.
+    pub fn request_return(
+        &mut self,
+        now: Time,
+        subsession: Subsession,
+    ) -> Result<ChangeId, Reason> {
+        let change = ChangeId((self.new_id)());
+        self.room(None)?;
+        self.begin_proof(now, change, subsession)?;
+        Ok(change)
+    }
+
     /// Whether neighbours that ask get the middlebox out by this host alone.
     pub fn answer_asks_locally(&mut self, local: bool) {
         self.asked_locally = local;
@@ -304,6 +335,8 @@ impl Machine {
             | HostEvent::CutDone { change, .. }
             | HostEvent::Drained { change }
             | HostEvent::Closed { change, .. }
+            | HostEvent::Watching { change, .. }
+            | HostEvent::Proved { change }
             | HostEvent::PersistFailed { change, .. } => *change,
             HostEvent::SessionGone { subsession } => match self.core.locks.get(subsession) {
                 Some(change) => *change,
@@ -370,7 +403,8 @@ impl Machine {
             let (other, asker) = match &entry.part {
                 Part::Local(p) => (p.other(), p.asker()),
                 Part::Middle(p) => (None, p.asker()),
-                Part::Left(_) | Part::Right(_) => (None, None),
+                Part::Proof(p) => (p.other(), None),
+                Part::Left(_) | Part::Right(_) | Part::Straight(_) => (None, None),
             };
             UnderWay {
                 change: *change,

@@ -110,6 +110,19 @@ pub struct Plan {
     pub translation: Translation,
 }
 
+/// A segment that a client has acknowledged before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Probe {
+    /// The number after its last byte.
+    pub end: u32,
+    /// What it acknowledges.
+    pub ack: u32,
+    /// Its timestamps, where the session has any.
+    pub clock: Option<(u32, u32)>,
+    /// Bytes of data, of no meaning: they are discarded.
+    pub len: u16,
+}
+
 /// A message between two daemons. In brackets who says it to whom.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Message {
@@ -232,6 +245,44 @@ pub enum Message {
         /// Where it is.
         phase: Phase,
     },
+    /// [P to R] Send my client this under my address.
+    Prove {
+        /// The change.
+        change: ChangeId,
+        /// The subsession between the two.
+        subsession: Subsession,
+        /// The session that the client knows.
+        path: Subsession,
+        /// What to send.
+        probe: Probe,
+        /// How headers differ, from R's end, where P relays already.
+        translation: Option<Translation>,
+    },
+    /// [R to P] It is sent, or cannot be.
+    ProveAck {
+        /// The change.
+        change: ChangeId,
+        /// Sent or not.
+        result: Result<(), Reason>,
+    },
+    /// [P to R] Send it your replies yourself, as I would.
+    Return {
+        /// The change.
+        change: ChangeId,
+        /// The subsession between the two.
+        subsession: Subsession,
+        /// The session that the client knows.
+        path: Subsession,
+        /// How headers differ, from R's end.
+        translation: Translation,
+    },
+    /// [R to P] They are sent so, or are not.
+    ReturnAck {
+        /// The change.
+        change: ChangeId,
+        /// Done or not.
+        result: Result<(), Reason>,
+    },
 }
 
 /// A message that cannot be sent.
@@ -287,7 +338,11 @@ impl Message {
             | Message::Cancel { change, .. }
             | Message::CancelAck { change }
             | Message::Query { change }
-            | Message::Status { change, .. } => *change,
+            | Message::Status { change, .. }
+            | Message::Prove { change, .. }
+            | Message::ProveAck { change, .. }
+            | Message::Return { change, .. }
+            | Message::ReturnAck { change, .. } => *change,
         }
     }
 
@@ -311,6 +366,10 @@ impl Message {
             Message::CancelAck { .. } => "CancelAck",
             Message::Query { .. } => "Query",
             Message::Status { .. } => "Status",
+            Message::Prove { .. } => "Prove",
+            Message::ProveAck { .. } => "ProveAck",
+            Message::Return { .. } => "Return",
+            Message::ReturnAck { .. } => "ReturnAck",
         }
     }
 

@@ -30,6 +30,18 @@
 //! have acknowledged all that was on the old path. A host that relays so can be
 //! left out later by the steps above: it is a middle without a middlebox, and
 //! its translation is the plan's.
+//!
+//! Where the server's host runs an agent as well (`return`), replies need not pass
+//! P. Either way of a reply is right at any time, so that this is no change with a
+//! point of no return, and keeps no record:
+//!
+//! ```text
+//! middle (P)              right (R)
+//!    ----- Prove -------->                a segment under P's address to the client,
+//!    <---- ProveAck ------                whose answer comes to P; said once before
+//!    ----- Return ------->                P leaves, and again before this
+//!    <---- ReturnAck -----                R answers the client itself
+//! ```
 
 mod asker;
 mod authorise;
@@ -41,17 +53,19 @@ mod machine;
 mod message;
 mod middle;
 pub mod plan;
+mod proof;
 mod reason;
 mod record;
 mod right;
+mod straight;
 mod strangers;
 
-pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation};
+pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation, Watched};
 pub use context::{Limits, Stats, Time};
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Plan,
-    Subsession, VERSION,
+    Probe, Subsession, VERSION,
 };
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;

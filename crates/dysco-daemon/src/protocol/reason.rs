@@ -176,6 +176,12 @@ pub enum Reason {
         "the message {0} does not fit the change it names: run the same release of dyscod on all hosts of the session"
     )]
     Inconsistent(MessageName),
+    /// Nothing shows that replies would reach the client.
+    #[error(
+        "it is not proven that replies from the server's host reach the client under the proxy's address: {}; allow them on the way, or use mode local",
+        .0.escape_debug()
+    )]
+    NotProven(String),
     /// This host relays the session already.
     #[error(
         "the middlebox has left this session: its host relays the packets; ask for mode bypass to take that host out too"
@@ -198,6 +204,7 @@ impl Reason {
             | Reason::PortsExhausted
             | Reason::NoRoute(_)
             | Reason::NewPathUnusable(_)
+            | Reason::NotProven(_)
             | Reason::SameHost(_)
             | Reason::TimedOut(_)
             | Reason::NoRecord(_)

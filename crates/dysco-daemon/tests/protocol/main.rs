@@ -15,4 +15,5 @@ mod later;
 mod local;
 mod odd;
 mod plan;
+mod returns;
 mod timers;

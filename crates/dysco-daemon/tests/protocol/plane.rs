@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dysco_common::session::offer;
 use dysco_common::{Offer, Translation};
 use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, Measurement, Reason, Side, Subsession,
+    ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +17,7 @@ pub enum State {
     Tombstone,
     FarTwoPaths,
     Relay,
+    Return,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub enum Effect {
     CutBoth(ChangeId, u32, [Subsession; 2]),
     /// The proxy is about to be cut off.
     Closing,
+    /// The client's answer is looked out for.
+    Watching(ChangeId, Result<Watched, Reason>),
     Nothing,
 }
 
@@ -57,6 +60,10 @@ pub struct Plane {
     /// Session B of the changes that hold two.
     pub others: BTreeMap<ChangeId, Subsession>,
     pub locked: BTreeMap<Subsession, ChangeId>,
+    /// Sessions A of which replies pass this host by, as far as it was told.
+    pub returned: BTreeSet<Subsession>,
+    /// How many segments were sent to clients, and of which session.
+    pub proofs: Vec<Subsession>,
     /// Ever rolled back, ever cut.
     pub history: BTreeMap<ChangeId, (bool, bool)>,
 }
@@ -68,6 +75,9 @@ pub enum Refuse {
     SecondMeasure,
     LockPair,
     Join,
+    Watch,
+    Prove,
+    Return,
     Lock,
     Reserve,
     Prepare,
@@ -138,6 +148,11 @@ impl Plane {
                 let other = self.locked.insert(subsession, change);
                 assert!(other.is_none_or(|o| o == change), "locked twice");
                 self.known.insert(change, subsession);
+                if let Some(s) = self.sessions.get_mut(&subsession)
+                    && s.state == State::Return
+                {
+                    s.state = State::Tracked;
+                }
                 let result = match self.sessions.get(&subsession) {
                     _ if self.refuse == Some(Refuse::Lock) => Err(failed()),
                     Some(s) if s.gone => {
@@ -261,6 +276,31 @@ impl Plane {
                     }
                 }
                 Effect::Closing
+            }
+            Command::Watch { change, subsession } => {
+                Effect::Watching(change, self.watch(subsession))
+            }
+            Command::Prove {
+                change,
+                subsession,
+                path,
+                ..
+            } => Effect::Answer(HostEvent::Prepared {
+                change,
+                result: self.prove(subsession, path),
+            }),
+            Command::Return {
+                change,
+                subsession,
+                translation,
+                ..
+            } => Effect::Answer(HostEvent::Prepared {
+                change,
+                result: self.answer_straight(subsession, translation),
+            }),
+            Command::Returned { subsession, .. } => {
+                self.returned.insert(subsession);
+                Effect::Nothing
             }
             Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
                 let error = "no space left".into();
@@ -409,6 +449,46 @@ impl Plane {
         }
         let result = Ok(());
         Effect::Answer(HostEvent::Prepared { change, result })
+    }
+
+    fn watch(&mut self, which: Subsession) -> Result<Watched, Reason> {
+        if self.refuses(Refuse::Watch) {
+            return Err(Reason::NotProven("pretended".into()));
+        }
+        let m = self.measure(which)?;
+        Ok(Watched {
+            subsession_a: m.subsession_a,
+            subsession_b: m.subsession_b,
+            probe: Probe {
+                end: 500,
+                ack: 600,
+                clock: None,
+                len: 100,
+            },
+            relay: m.relay.map(|t| t.mirrored()),
+        })
+    }
+
+    fn prove(&mut self, own: Subsession, path: Subsession) -> Result<(), Reason> {
+        if self.refuses(Refuse::Prove) {
+            return Err(Reason::NotTracked(own));
+        }
+        self.proofs.push(path);
+        Ok(())
+    }
+
+    fn answer_straight(&mut self, own: Subsession, t: Translation) -> Result<(), Reason> {
+        if self.refuses(Refuse::Return) {
+            return Err(Reason::Closing);
+        }
+        let Some(s) = self.sessions.get_mut(&own) else {
+            return Err(Reason::NotTracked(own));
+        };
+        if !matches!(s.state, State::Tracked | State::Return) || s.gone {
+            return Err(Reason::Closing);
+        }
+        (s.state, s.translation) = (State::Return, t);
+        Ok(())
     }
 
     fn measure(&mut self, which: Subsession) -> Result<Measurement, Reason> {

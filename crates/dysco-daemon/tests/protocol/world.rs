@@ -24,6 +24,8 @@ pub struct Faults {
     pub until: Duration,
     /// The message with this number is lost, whatever the above says.
     pub lose: Option<u64>,
+    /// So many segments to a client are lost, or their answers.
+    pub unheard: usize,
     /// Every message of these names is lost.
     pub lose_all: Vec<&'static str>,
     /// Longest time that old data takes to drain; 0 for three seconds.
@@ -144,7 +146,12 @@ impl World {
                 if self.dies(host) {
                     return;
                 }
-                match self.hosts[host].plane.run(command.clone()) {
+                let proofs = self.hosts[host].plane.proofs.len();
+                let effect = self.hosts[host].plane.run(command.clone());
+                if self.hosts[host].plane.proofs.len() > proofs {
+                    self.client_answers(host, command.change());
+                }
+                match effect {
                     Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
                         let now = self.now;
                         if let Some(m) = self.hosts[host].machine.as_mut() {
@@ -167,6 +174,9 @@ impl World {
                         let result = Ok(());
                         self.answer(host, HostEvent::Closed { change, result });
                     }
+                    Effect::Watching(change, result) => {
+                        self.answer(host, HostEvent::Watching { change, result });
+                    }
                     Effect::Nothing => {}
                 }
             } else if let Some((to, message)) = machine.poll_transmit() {
@@ -178,6 +188,19 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// A segment was sent to the client, whose answer comes to the host that it
+    /// knows, to the process that watches for it.
+    fn client_answers(&mut self, from: usize, change: ChangeId) {
+        let sent = self.hosts[from].plane.proofs.len();
+        if sent <= self.faults.unheard {
+            return;
+        }
+        let life = self.hosts[from - 1].life;
+        let delay = Duration::from_micros(200 + self.roll(500));
+        let event = HostEvent::Proved { change };
+        self.after(delay, Item::Event(from - 1, life, event));
     }
 
     fn drains(&mut self, host: usize, change: ChangeId, subsession: Subsession) {
@@ -329,6 +352,12 @@ impl World {
     pub fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_local(now, a))
+    }
+
+    /// The server's host shall answer the client itself.
+    pub fn go_straight(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_return(now, a))
     }
 
     pub fn session(&self, host: usize, link: usize) -> &Session {

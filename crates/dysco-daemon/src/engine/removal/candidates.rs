@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Candidates, Said, Task};
-use crate::api::{Failure, FailureCode, HostName, Mode, RemovalReport, Remove, SessionName};
+use super::{Candidates, Said, Stage, Task};
+use crate::api::{Failure, FailureCode, HostName, Mode, RemovalReport, Remove, SessionName, Way};
 use crate::engine::{Engine, measure};
 use crate::protocol::Reason;
 
@@ -53,7 +53,7 @@ impl Engine {
     ) {
         let found = match (task.relayed, task.mode) {
             // Nothing is left to be proven.
-            (true, Mode::Auto | Mode::Bypass) => Ok(()),
+            (true, Mode::Auto | Mode::Bypass | Mode::Return) => Ok(()),
             (true, Mode::Local) => Err(Reason::AlreadyOut),
             (false, _) => self
                 .measurable(&task.subsession, task.said.word)
@@ -93,8 +93,8 @@ impl Engine {
                 let held = pairs.iter().filter_map(|p| self.agent.find(&p.a.key));
                 let mut slots: Vec<u32> = held.collect();
                 // This host is in the path of those that it relays.
-                if mode == Mode::Bypass {
-                    slots.extend(self.relayed_slots());
+                if matches!(mode, Mode::Bypass | Mode::Return) {
+                    slots.extend(self.relayed_slots(mode));
                     slots.sort_unstable();
                     slots.dedup();
                 }
@@ -146,6 +146,12 @@ impl Engine {
             None => self.relay_of(&subsession),
             Some(_) => None,
         };
+        let returns = |[a, _]: [u32; 2]| self.agent.session(a).life.returns != 0;
+        let from = match relay {
+            None => Way::Middlebox,
+            Some(slots) if returns(slots) => Way::Return,
+            Some(_) => Way::Local,
+        };
         let neighbours = match (host, relay) {
             (None, Some(slots)) => Some(slots.map(|o| self.agent.session(o).key.remote().ip())),
             (None, None) => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
@@ -166,6 +172,13 @@ impl Engine {
             dry: false,
             said: said.clone(),
             relayed: relay.is_some(),
+            from,
+            stage: match relay {
+                Some(_) => Stage::Return,
+                None => Stage::Prove,
+            },
+            since: None,
+            switched: None,
         }
     }
 }

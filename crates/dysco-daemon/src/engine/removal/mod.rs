@@ -5,20 +5,20 @@ mod candidates;
 mod limits;
 mod mode;
 mod report;
+mod task;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{
-    Caller, Failure, Mode, Outcome, RemovalReport, Remove, Reply, SessionId, Summary,
-};
+use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use crate::proxy::PairEvent;
 use mode::Undecided;
+use task::Stage;
+pub(super) use task::{Said, Task};
 
 /// How long after a removal was given up its end is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -42,62 +42,6 @@ pub(super) struct Removals {
 
 /// The sessions of a request that can be changed, and the rest with reasons.
 pub(super) type Candidates = (Vec<Task>, Vec<RemovalReport>);
-
-/// Who asks for a removal, and what of it is taken on their word.
-#[derive(Clone)]
-pub(super) struct Said {
-    /// That the proxy only passes bytes on.
-    pub word: bool,
-    /// In the words of a session's history.
-    pub by: String,
-}
-
-impl Said {
-    pub fn of(request: &Remove, caller: &Caller) -> Said {
-        let who = match caller.is_root() {
-            true => "root".to_owned(),
-            false => format!("user {}", caller.uid),
-        };
-        Said {
-            word: request.transparent && caller.is_root(),
-            by: format!("{who} on this host (process {})", caller.pid),
-        }
-    }
-
-    /// The configuration wants it.
-    fn automatic() -> Said {
-        Said {
-            word: false,
-            by: "dyscod, by its configuration".to_owned(),
-        }
-    }
-}
-
-/// One session's removal, to be begun.
-#[derive(Clone)]
-pub(super) struct Task {
-    batch: u64,
-    session: SessionId,
-    /// This host's side of the session.
-    local: std::net::SocketAddr,
-    remote: std::net::SocketAddr,
-    subsession: Subsession,
-    /// The host to ask, unless it is this one.
-    ask: Option<IpAddr>,
-    timeout: Duration,
-    /// As asked for.
-    mode: Mode,
-    /// As decided, and why.
-    way: Option<Mode>,
-    why: Option<String>,
-    /// The hosts on both sides, where the proxy is on this one.
-    neighbours: Option<[IpAddr; 2]>,
-    /// Only say what would be done.
-    pub(super) dry: bool,
-    said: Said,
-    /// This host's data plane relays it already.
-    relayed: bool,
-}
 
 struct Running {
     task: Task,
@@ -213,19 +157,25 @@ impl Engine {
                 break;
             };
             let now = self.now();
-            let begun = match task.ask {
-                None if task.way == Some(Mode::Local) => {
-                    self.machine.request_local(now, task.subsession)
+            let sub = task.subsession;
+            let begun = match (task.ask, task.way, task.stage) {
+                (Some(host), ..) => self.machine.request_ask(now, host, sub),
+                (None, Some(Mode::Local), _) | (None, Some(Mode::Return), Stage::Leave) => {
+                    self.machine.request_local(now, sub)
                 }
-                None => self.machine.request_leave(now, task.subsession),
-                Some(host) => self.machine.request_ask(now, host, task.subsession),
+                (None, Some(Mode::Return), Stage::Prove | Stage::Return) => {
+                    self.machine.request_return(now, sub)
+                }
+                (None, Some(Mode::Auto | Mode::Bypass) | None, _) => {
+                    self.machine.request_leave(now, sub)
+                }
             };
             match begun {
                 Ok(change) => {
                     let running = Running {
+                        begun: task.since.unwrap_or_else(Instant::now),
+                        switched: task.switched,
                         task,
-                        begun: Instant::now(),
-                        switched: None,
                         cancelled: None,
                         reason: None,
                     };
@@ -356,11 +306,11 @@ impl Engine {
             return;
         };
         self.held.remove(&change);
-        if self.falls_to_local(&running, &progress) {
-            return self.start_waiting();
-        }
         if progress == Progress::Removed {
             self.keep_history(&running.task);
+        }
+        if self.goes_on(&running, &progress) {
+            return self.start_waiting();
         }
         let report = running.end(progress);
         self.finish(running.task.batch, report);

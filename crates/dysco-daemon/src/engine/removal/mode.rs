@@ -1,11 +1,11 @@
-//! By which way a proxy leaves: bypass where the hosts on both sides are
-//! agents, local otherwise.
+//! By which way a proxy leaves: bypass where the hosts on both sides are agents,
+//! return where the server's is and its replies reach the client, local otherwise.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::{Removals, Running, Task};
-use crate::api::{Mode, Outcome};
+use super::{Removals, Running, Stage, Task};
+use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
 use crate::protocol::{Progress, Reason};
@@ -57,14 +57,13 @@ impl Engine {
             match self.choose(&u.task) {
                 Some((way, why)) => self.ready(u.task, way, why),
                 None if u.until <= now => {
-                    let silent = u.task.neighbours.into_iter().flatten();
-                    let silent = silent.filter(|ip| self.neighbours.know(*ip) == Known::Nothing);
-                    let silent: Vec<IpAddr> = silent.collect();
-                    for ip in &silent {
-                        self.neighbours.did_not_answer(*ip);
+                    for ip in u.task.neighbours.into_iter().flatten() {
+                        if self.neighbours.know(ip) == Known::Nothing {
+                            self.neighbours.did_not_answer(ip);
+                        }
                     }
-                    let why = silent.first().map(|ip| nobody(*ip, "no answer in time"));
-                    self.ready(u.task, Mode::Local, why);
+                    let (way, why) = self.choose(&u.task).unwrap_or((Mode::Local, None));
+                    self.ready(u.task, way, why);
                 }
                 None => self.removals.undecided.push(u),
             }
@@ -75,27 +74,38 @@ impl Engine {
     /// The way, and why this host chose it; `None` while a neighbour may still
     /// answer.
     fn choose(&self, task: &Task) -> Option<(Mode, Option<String>)> {
-        let neighbours = match (task.mode, task.neighbours) {
+        let [left, right] = match (task.mode, task.neighbours) {
             (Mode::Auto, Some(neighbours)) => neighbours,
             // The host that is asked decides by itself.
             (Mode::Auto | Mode::Bypass, _) => return Some((Mode::Bypass, None)),
-            (Mode::Local, _) => return Some((Mode::Local, None)),
+            (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
         };
-        let known = neighbours.map(|ip| (ip, self.neighbours.know(ip)));
-        for (ip, known) in &known {
-            if let Known::Nobody(why) = known {
-                return Some((Mode::Local, Some(nobody(*ip, why))));
+        match (self.neighbours.know(left), self.neighbours.know(right)) {
+            (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
+            (Known::Agent, Known::Agent) => {
+                let why = "a dyscod answers on both sides".to_owned();
+                Some((Mode::Bypass, Some(why)))
             }
+            (Known::Nobody(why), Known::Agent) => {
+                let why = nobody(left, &why);
+                Some(self.without_client(left, why))
+            }
+            (_, Known::Nothing) | (Known::Nothing, _) => None,
         }
-        let both = known.iter().all(|(_, known)| *known == Known::Agent);
-        both.then(|| {
-            let why = "a dyscod answers on both sides".to_owned();
-            (Mode::Bypass, Some(why))
-        })
+    }
+
+    /// The way where the server's host runs an agent and the client's is of no
+    /// use.
+    fn without_client(&self, client: IpAddr, why: String) -> (Mode, Option<String>) {
+        match self.neighbours.unreached(client) {
+            None => (Mode::Return, Some(why)),
+            Some(unreached) => (Mode::Local, Some(format!("{why}; {unreached}"))),
+        }
     }
 
     fn ready(&mut self, mut task: Task, way: Mode, why: Option<String>) {
-        if task.relayed && way == Mode::Local {
+        let there = task.from == Way::Return && way == Mode::Return;
+        if task.relayed && (way == Mode::Local || there) {
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             let report = task.refused(format!("{}{why}", Reason::AlreadyOut));
             return self.finish(task.batch, report);
@@ -110,33 +120,90 @@ impl Engine {
         }
     }
 
-    /// Where a bypass was refused for the neighbours' part in it, the proxy's
-    /// host does it by itself. True if it will.
-    pub(super) fn falls_to_local(&mut self, running: &Running, progress: &Progress) -> bool {
-        let (Progress::Refused(reason) | Progress::RolledBack(reason)) = progress else {
-            return false;
+    /// What follows a change that has ended, if that was not all of a removal.
+    /// True if something does.
+    pub(super) fn goes_on(&mut self, running: &Running, progress: &Progress) -> bool {
+        let next = match (running.task.way, progress) {
+            (Some(Mode::Return), Progress::Removed) => next_stage(running),
+            (Some(Mode::Return), Progress::Refused(reason)) => self.not_straight(running, reason),
+            (Some(Mode::Bypass), Progress::Refused(reason) | Progress::RolledBack(reason)) => {
+                self.no_bypass(running, reason)
+            }
+            _ => None,
         };
+        let Some(task) = next else { return false };
+        self.removals.waiting.push_front(task);
+        true
+    }
+
+    /// Where a bypass was refused for the neighbours' part in it, the proxy's
+    /// host does without the client's, or by itself.
+    fn no_bypass(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
         let reason = match &running.reason {
             Some(better) if *reason == Reason::Cancelled => better,
             _ => reason,
         };
         let task = &running.task;
-        let may = !task.relayed
-            && task.mode == Mode::Auto
-            && task.way == Some(Mode::Bypass)
-            && task.ask.is_none();
+        let may = !task.relayed && task.mode == Mode::Auto && task.ask.is_none();
         if !may || !reason.local_would_do() {
-            return false;
+            return None;
         }
         let why = format!("bypass was not possible: {reason}");
-        let text = format!("{} > {} goes local: {why}", task.local, task.remote);
-        self.report("goes_local", Some(task.session), text);
-        let mut task = task.clone();
-        task.way = Some(Mode::Local);
-        task.why = Some(why);
-        self.removals.waiting.push_front(task);
-        true
+        let (way, why) = match task.neighbours {
+            Some([left, right])
+                if self.neighbours.know(right) == Known::Agent
+                    && *reason != Reason::NoAgent(right) =>
+            {
+                self.without_client(left, why)
+            }
+            _ => (Mode::Local, Some(why)),
+        };
+        Some(self.goes_by(task, way, why))
     }
+
+    /// Replies cannot go straight: the proxy leaves without, unless the operator
+    /// wanted just that.
+    fn not_straight(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
+        let task = &running.task;
+        if let (Reason::NotProven(_), Some([client, _])) = (reason, task.neighbours) {
+            self.neighbours.not_reached(client, reason.to_string());
+        }
+        let may = task.mode == Mode::Auto && task.stage == Stage::Prove;
+        if !may || !reason.local_would_do() {
+            return None;
+        }
+        let why = format!("return was not possible: {reason}");
+        let why = match &task.why {
+            Some(before) => format!("{before}; {why}"),
+            None => why,
+        };
+        Some(self.goes_by(task, Mode::Local, Some(why)))
+    }
+
+    fn goes_by(&mut self, task: &Task, way: Mode, why: Option<String>) -> Task {
+        let text = why.clone().unwrap_or_default();
+        let text = format!("{} > {} goes {way}: {text}", task.local, task.remote);
+        self.report(&format!("goes_{way}"), Some(task.session), text);
+        Task {
+            way: Some(way),
+            why,
+            ..task.clone()
+        }
+    }
+}
+
+fn next_stage(running: &Running) -> Option<Task> {
+    let stage = match running.task.stage {
+        Stage::Prove => Stage::Leave,
+        Stage::Leave => Stage::Return,
+        Stage::Return => return None,
+    };
+    Some(Task {
+        stage,
+        since: Some(running.begun),
+        switched: running.switched,
+        ..running.task.clone()
+    })
 }
 
 fn nobody(ip: IpAddr, why: &str) -> String {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Running, Task};
+use super::{Running, Stage, Task};
 use crate::api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
 use crate::engine::Engine;
 use crate::protocol::{ChangeId, Progress, Reason, Role, Subsession};
@@ -35,6 +35,12 @@ impl Task {
 }
 
 impl Running {
+    /// Has this removal made the proxy leave, whatever is still to come?
+    fn has_left(&self) -> bool {
+        let task = &self.task;
+        task.way == Some(Mode::Return) && task.stage == Stage::Return && !task.relayed
+    }
+
     pub(super) fn end(&self, progress: Progress) -> RemovalReport {
         let because = |reason: Reason| match (&self.reason, &self.cancelled) {
             (Some(better), _) => better.to_string(),
@@ -48,6 +54,17 @@ impl Running {
             Progress::RolledBack(reason) => {
                 self.task
                     .report(Outcome::RolledBack, Some(because(reason)), None, None)
+            }
+            // All but the last of it is done.
+            Progress::Refused(reason) if self.has_left() => {
+                let why = format!("replies still pass this host: {}", because(reason));
+                let task = Task {
+                    way: Some(Mode::Local),
+                    why: Some(why),
+                    ..self.task.clone()
+                };
+                let closed = Some(self.begun.elapsed());
+                task.report(Outcome::Removed, None, self.switched, closed)
             }
             Progress::Refused(reason) => {
                 self.task
@@ -66,13 +83,12 @@ impl Running {
 impl Engine {
     /// A session has taken the way of its task.
     pub(super) fn keep_history(&mut self, task: &Task) {
-        let from = match task.relayed {
-            true => Way::Local,
-            false => Way::Middlebox,
-        };
-        let to = match task.way {
-            Some(Mode::Local) => Way::Local,
-            Some(Mode::Bypass) | Some(Mode::Auto) | None => Way::Bypass,
+        let (from, to) = match (task.way, task.stage) {
+            // Nothing has changed yet.
+            (Some(Mode::Return), Stage::Prove) => return,
+            (Some(Mode::Return), Stage::Return) => (Way::Local, Way::Return),
+            (Some(Mode::Local), _) | (Some(Mode::Return), Stage::Leave) => (task.from, Way::Local),
+            (Some(Mode::Bypass | Mode::Auto) | None, _) => (task.from, Way::Bypass),
         };
         let by = task.said.by.clone();
         if task.ask.is_none() {
@@ -97,8 +113,8 @@ impl Engine {
         let by = match role {
             Role::Asker => return,
             Role::Left => Some(subsession.right.ip()),
-            Role::Right => Some(subsession.left.ip()),
-            Role::Middle | Role::Local => {
+            Role::Right | Role::Straight => Some(subsession.left.ip()),
+            Role::Middle | Role::Local | Role::Proof => {
                 let mut changes = self.machine.changes();
                 changes.find(|c| c.change == change).and_then(|c| c.asker)
             }
@@ -116,12 +132,13 @@ impl Engine {
         let (Some(session), Progress::Removed) = (session, progress) else {
             return;
         };
-        let to = match role {
-            Role::Local => Way::Local,
-            Role::Left | Role::Middle | Role::Right | Role::Asker => Way::Bypass,
+        let (from, to) = match role {
+            Role::Local => (Way::Middlebox, Way::Local),
+            Role::Straight | Role::Proof => (Way::Local, Way::Return),
+            Role::Left | Role::Middle | Role::Right | Role::Asker => (Way::Middlebox, Way::Bypass),
         };
         let change = WayChange {
-            from: Way::Middlebox,
+            from,
             to,
             by: by.unwrap_or_else(|| "a former process of dyscod".into()),
         };

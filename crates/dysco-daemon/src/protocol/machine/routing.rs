@@ -149,6 +149,10 @@ impl Machine {
             // An asker has no outcome of its own, and a right neighbour may ask.
             let answer = match (&message, outcome.role) {
                 (Message::Ask { .. }, Role::Left | Role::Right | Role::Asker) => None,
+                // Done once more each time it is asked for.
+                (Message::Prove { .. } | Message::Return { .. }, Role::Straight) => {
+                    return self.begin_straight(now, &message);
+                }
                 _ => strangers::ended(change, outcome, &message),
             };
             self.core.stats.stale += 1;
@@ -158,6 +162,7 @@ impl Machine {
         match message {
             Message::Leave { subsession, .. } => self.begin_left(now, change, subsession),
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
+            Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
             // A lock that comes from the left anchor itself is meant for a
             // middle, and there is none.
             Message::RequestLock {
@@ -210,6 +215,48 @@ impl Machine {
         let part = Part::Local(Local::start(&mut ctx, subsession, asker));
         self.keep(change, part, timing, asker);
         Ok(())
+    }
+
+    pub(super) fn begin_proof(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        subsession: Subsession,
+    ) -> Result<(), Reason> {
+        let mut timing = Timing::default();
+        let mut ctx = self.context(now, change, &mut timing);
+        ctx.lock(subsession)?;
+        let part = Part::Proof(Proof::start(&mut ctx, subsession));
+        self.keep(change, part, timing, None);
+        Ok(())
+    }
+
+    fn begin_straight(&mut self, now: Time, message: &Message) {
+        let change = message.change();
+        let (b, returns) = match message {
+            Message::Prove { subsession, .. } => (*subsession, false),
+            Message::Return { subsession, .. } => (*subsession, true),
+            _ => return,
+        };
+        let peer = b.left.ip();
+        let mut timing = Timing::default();
+        let room = self.room(Some(peer));
+        let mut ctx = self.context(now, change, &mut timing);
+        let begun = room
+            .and_then(|()| ctx.lock(b))
+            .map(|()| Straight::start(&mut ctx, message));
+        match begun {
+            Ok(Some(part)) => self.keep(change, Part::Straight(part), timing, Some(peer)),
+            Ok(None) => {}
+            Err(reason) => {
+                let result = Err(reason);
+                let answer = match returns {
+                    true => Message::ReturnAck { change, result },
+                    false => Message::ProveAck { change, result },
+                };
+                self.core.transmits.push_back((peer, answer));
+            }
+        }
     }
 
     fn begin_asked(&mut self, now: Time, from: &[HostId], change: ChangeId, which: Subsession) {

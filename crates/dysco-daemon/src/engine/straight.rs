@@ -1,0 +1,242 @@
+//! Replies that leave the server's host straight for the client (mode `return`),
+//! at that host; and what both hosts see of whether they still do.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use dysco_agent::{AgentError, NewPath};
+use dysco_common::seq::after;
+use dysco_common::{FlowKey, Session, State, Translation};
+use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+
+use super::probe::{HOP_LIMIT, packet, send_by};
+use super::{Answer, Engine};
+use crate::api::{Way, WayChange};
+use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession};
+
+/// Replies that nobody acknowledges for so long take the old way again.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So many packets on the way that they should not take are no last words.
+const LAST_WORDS: u32 = 8;
+
+/// What is to be done once the way to the client is known.
+#[derive(Clone, Copy)]
+pub(super) enum Errand {
+    /// Send it a segment under the relaying host's address.
+    Prove {
+        probe: Probe,
+        translation: Option<Translation>,
+    },
+    /// Send it all replies so.
+    Return { translation: Translation },
+}
+
+/// The way to a client was looked up.
+pub(super) struct Straight {
+    change: ChangeId,
+    /// This host's session.
+    own: Subsession,
+    /// The one that the client knows.
+    path: Subsession,
+    errand: Errand,
+    found: Result<u32, AgentError>,
+}
+
+/// What is remembered of sessions in this mode.
+#[derive(Default)]
+pub(super) struct Returns {
+    /// Where replies leave: since when nothing was acknowledged, and up to where.
+    stuck: HashMap<u32, (u64, u32, Instant)>,
+    /// Where they should pass by: how many have come nevertheless.
+    strays: HashMap<u32, (u64, u32)>,
+}
+
+impl Returns {
+    /// No reply should come in by this entry any more.
+    pub fn passed_by(&mut self, slot: u32, s: &Session) {
+        self.strays.insert(slot, (s.created_ns, s.new_in));
+    }
+
+    pub fn forget(&mut self, slot: u32) {
+        self.stuck.remove(&slot);
+        self.strays.remove(&slot);
+    }
+
+    /// Has nothing been acknowledged for too long?
+    fn is_stuck(&mut self, slot: u32, s: &Session, now: Instant) -> bool {
+        if !after(s.snd_max, s.rcv_ack) {
+            self.stuck.remove(&slot);
+            return false;
+        }
+        let fresh = (s.created_ns, s.rcv_ack, now);
+        let known = self.stuck.entry(slot).or_insert(fresh);
+        if (known.0, known.1) != (s.created_ns, s.rcv_ack) {
+            *known = fresh;
+        }
+        now.duration_since(known.2) >= PATIENCE
+    }
+
+    /// Do replies come in here though they should not?
+    fn are_back(&mut self, slot: u32, s: &Session) -> bool {
+        let known = self.strays.entry(slot).or_insert((s.created_ns, s.new_in));
+        if known.0 != s.created_ns {
+            *known = (s.created_ns, s.new_in);
+        }
+        s.new_in.wrapping_sub(known.1) > LAST_WORDS
+    }
+}
+
+impl Engine {
+    /// Looks up the way to the client, and does the errand then.
+    pub(super) fn send_straight(
+        &mut self,
+        change: ChangeId,
+        own: Subsession,
+        path: Subsession,
+        errand: Errand,
+    ) {
+        let (from, to) = (own.right.ip(), path.left.ip());
+        let straight = move |found| Straight {
+            change,
+            own,
+            path,
+            errand,
+            found,
+        };
+        if let Some(ifindex) = self.state.route(from, to) {
+            return self.sent_straight(straight(Ok(ifindex)));
+        }
+        let (routes, answers) = (self.routes.clone(), self.answers.clone());
+        tokio::spawn(async move {
+            let found = routes.get(from, to).await.map(|r| r.ifindex);
+            let _ = answers.send(Answer::Straight(Box::new(straight(found))));
+        });
+    }
+
+    /// The way is known, or there is none.
+    pub(super) fn sent_straight(&mut self, s: Straight) {
+        let change = s.change;
+        let result = self.run_errand(s);
+        self.tell_machine(HostEvent::Prepared { change, result });
+    }
+
+    fn run_errand(&mut self, straight: Straight) -> Result<(), Reason> {
+        let Straight {
+            own, path, errand, ..
+        } = straight;
+        let client = path.left;
+        let found = straight.found.map_err(|_| Reason::NoRoute(client.ip()))?;
+        let ifindex = self.usable_way(own.right.ip(), client.ip(), found)?;
+        let slot = self.find(&own).ok_or(Reason::NotTracked(own))?;
+        let s = self.agent.session(slot);
+        let key = FlowKey::new(path.right, client);
+        let state = State::from_word(s.state);
+        if !matches!(state, Some(State::Tracked | State::Return)) || s.life.reset != 0 {
+            return Err(Reason::Closing);
+        }
+        match errand {
+            Errand::Prove { probe, translation } => {
+                let bytes = segment(&s, &path, &probe, translation);
+                let interface = self.interface(ifindex);
+                send_by(&bytes, client, interface).map_err(|e| Reason::Failed(e.to_string()))
+            }
+            Errand::Return { .. } if state == Some(State::Return) && s.path == key => Ok(()),
+            Errand::Return { translation } => {
+                let path = NewPath {
+                    key,
+                    ifindex,
+                    translation,
+                };
+                self.returns.forget(slot);
+                self.agent
+                    .answer_straight(slot, &path)
+                    .map_err(|e| Reason::NewPathUnusable(e.to_string()))
+            }
+        }
+    }
+
+    fn interface(&self, ifindex: u32) -> Option<&str> {
+        let ours = self.config.host.interfaces.iter();
+        ours.clone()
+            .find(|i| i.index == ifindex)
+            .map(|i| i.name.as_str())
+    }
+
+    /// Once a second for each session: replies that do not arrive take the old
+    /// way again, which is always open.
+    pub(super) fn sweep_return(&mut self, slot: u32, s: &Session, now: Instant) {
+        match State::from_word(s.state) {
+            Some(State::Return) if self.returns.is_stuck(slot, s, now) => {
+                self.agent.unprepare(slot);
+                let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
+                self.no_return(slot, s, &why);
+            }
+            Some(State::Relay) => {
+                let Some(a) = self.linked(slot, s).filter(|_| s.life.opened_here != 0) else {
+                    return;
+                };
+                let other = self.agent.session(a);
+                if other.life.returns != 0 && self.returns.are_back(slot, s) {
+                    self.agent.set_returns(a, false);
+                    self.no_return(a, &other, "replies pass this host again");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn no_return(&mut self, slot: u32, s: &Session, why: &str) {
+        self.returns.forget(slot);
+        let id = self.session_id(slot, s);
+        self.report("no_return", Some(id), format!("{:?}: {why}", s.key));
+        let change = WayChange {
+            from: Way::Return,
+            to: Way::Local,
+            by: "dyscod, since replies did not arrive".into(),
+        };
+        self.history.changed(id, change);
+    }
+}
+
+/// The segment that the client has got before, and answers.
+fn segment(
+    s: &Session,
+    path: &Subsession,
+    probe: &Probe,
+    translation: Option<Translation>,
+) -> Vec<u8> {
+    let from = probe.end.wrapping_sub(u32::from(probe.len));
+    let mut tcp = TcpHeader::new(path.right.port(), path.left.port(), from, 1024);
+    tcp.ack = true;
+    tcp.acknowledgment_number = probe.ack;
+    // Where this host's own clock is the one that the client knows, it is better
+    // than what the relaying host has heard of it last.
+    let own = translation.map(|t| {
+        (
+            s.tsval_out.wrapping_add(t.ts_out),
+            s.tsval_in.wrapping_sub(t.ts_in),
+        )
+    });
+    if let Some(clock) = probe.clock {
+        let (tsval, tsecr) = own.unwrap_or(clock);
+        // Twelve bytes of forty.
+        let _ = tcp.set_options(&[
+            TcpOptionElement::Noop,
+            TcpOptionElement::Noop,
+            TcpOptionElement::Timestamp(tsval, tsecr),
+        ]);
+    }
+    let payload = usize::from(probe.len);
+    let octets = |ip: IpAddr| dysco_common::Addr::from(ip).octets();
+    match (path.right, path.left) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => packet(
+            PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), HOP_LIMIT).tcp_header(tcp),
+            payload,
+        ),
+        (from, to) => packet(
+            PacketBuilder::ipv6(octets(from.ip()), octets(to.ip()), HOP_LIMIT).tcp_header(tcp),
+            payload,
+        ),
+    }
+}

@@ -1,0 +1,194 @@
+//! The relaying host, in mode `return`: has the server's host prove that what
+//! it sends reaches the client under this host's address, and then, if this host
+//! relays already, answer the client itself from now on.
+//!
+//! Nothing of it has to be taken back or carried on. A relay holds no byte, and
+//! what the server's host sends is what this one would have sent: which of the
+//! two ways a packet takes makes no difference to the client but for its order.
+
+use std::time::Duration;
+
+use dysco_common::Translation;
+
+use super::command::{Command, HostEvent, Progress, Role, Watched};
+use super::context::{Context, Flow};
+use super::message::{HostId, Message, Subsession};
+use super::reason::{Phase, Reason};
+
+const WATCH: Duration = Duration::from_secs(5);
+/// The segment is sent some five times in it.
+const PROVE: Duration = Duration::from_secs(3);
+const RETURN: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Proof {
+    /// Session A; the one named in the request until it is watched.
+    a: Subsession,
+    b: Option<Subsession>,
+    phase: Phase,
+    relay: Option<Translation>,
+    /// The server's host has sent what the client shall answer.
+    sent: bool,
+}
+
+impl Proof {
+    pub fn start(ctx: &mut Context, subsession: Subsession) -> Self {
+        ctx.report(Role::Proof, subsession, Progress::Requested);
+        let change = ctx.change;
+        ctx.command(Command::Watch { change, subsession });
+        ctx.deadline(WATCH);
+        Proof {
+            a: subsession,
+            b: None,
+            phase: Phase::Measuring,
+            relay: None,
+            sent: false,
+        }
+    }
+
+    pub fn subsession(&self) -> Subsession {
+        self.a
+    }
+
+    /// Session B, once it is known.
+    pub fn other(&self) -> Option<Subsession> {
+        self.b
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The server's host, once it is known.
+    pub fn right(&self) -> Option<HostId> {
+        self.b.map(|b| b.right.ip())
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+        match message {
+            Message::ProveAck { result, .. } if self.phase == Phase::SettingUp => match result {
+                // Said again until the client has answered: each time it is sent
+                // once more.
+                Ok(()) => {
+                    self.sent = true;
+                    Flow::On
+                }
+                Err(reason) => self.fail(ctx, reason),
+            },
+            Message::ReturnAck { result, .. } if self.phase == Phase::Switching => match result {
+                Ok(()) => self.returned(ctx),
+                Err(reason) => self.fail(ctx, reason),
+            },
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Watching { result, .. } if self.phase == Phase::Measuring => {
+                match result.and_then(|w| self.take(ctx, w)) {
+                    Ok(()) => Flow::On,
+                    Err(reason) => self.fail(ctx, reason),
+                }
+            }
+            HostEvent::Proved { .. } if self.phase == Phase::SettingUp => self.proved(ctx),
+            HostEvent::SessionGone { .. } => self.fail(ctx, Reason::Closing),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        let reason = match (self.phase, self.right()) {
+            (Phase::SettingUp, Some(right)) if !self.sent => Reason::NoAgent(right),
+            (Phase::SettingUp, Some(right)) => Reason::NotProven(format!(
+                "{} did not answer what {right} sent it so: a reverse-path filter or an anti-spoofing rule drops it, or its TCP knows no D-SACK",
+                self.a.left.ip()
+            )),
+            // It may have begun to; both ways are right.
+            _ => Reason::TimedOut(self.phase),
+        };
+        self.fail(ctx, reason)
+    }
+
+    /// The client's answers are looked out for.
+    fn take(&mut self, ctx: &mut Context, watched: Watched) -> Result<(), Reason> {
+        let (a, b) = (watched.subsession_a, watched.subsession_b);
+        ctx.lock(a)?;
+        self.a = a;
+        ctx.lock(b)?;
+        self.b = Some(b);
+        self.relay = watched.relay;
+        for end in [a.left.ip(), b.right.ip()] {
+            if ctx.core.is_me(end) {
+                return Err(Reason::SameHost(end));
+            }
+        }
+        if a.left.ip() == b.right.ip() {
+            return Err(Reason::SameHost(b.right.ip()));
+        }
+        if a.left.is_ipv4() != b.right.is_ipv4() {
+            let why = "one end speaks IPv4 and the other IPv6, which is not translated";
+            return Err(Reason::NewPathUnusable(why.into()));
+        }
+        self.phase = Phase::SettingUp;
+        ctx.report(Role::Proof, self.a, Progress::Locked);
+        let message = Message::Prove {
+            change: ctx.change,
+            subsession: b,
+            path: a,
+            probe: watched.probe,
+            translation: self.relay,
+        };
+        ctx.insist(b.right.ip(), message);
+        ctx.deadline(PROVE);
+        Ok(())
+    }
+
+    fn proved(&mut self, ctx: &mut Context) -> Flow {
+        ctx.hush();
+        ctx.report(Role::Proof, self.a, Progress::SetUp);
+        let (Some(translation), Some(b)) = (self.relay, self.b) else {
+            return self.end(ctx, Ok(()), Progress::Removed);
+        };
+        self.phase = Phase::Switching;
+        let message = Message::Return {
+            change: ctx.change,
+            subsession: b,
+            path: self.a,
+            translation,
+        };
+        ctx.insist(b.right.ip(), message);
+        ctx.deadline(RETURN);
+        Flow::On
+    }
+
+    fn returned(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        let subsession = self.a;
+        ctx.command(Command::Returned { change, subsession });
+        ctx.report(Role::Proof, self.a, Progress::Switched);
+        self.end(ctx, Ok(()), Progress::Removed)
+    }
+
+    /// The operator's wish, where it can still be granted.
+    pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        match self.phase {
+            Phase::Switching => ctx.stale(),
+            _ => self.fail(ctx, reason),
+        }
+    }
+
+    fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let progress = Progress::Refused(reason.clone());
+        self.end(ctx, Err(reason), progress)
+    }
+
+    fn end(&mut self, ctx: &mut Context, result: Result<(), Reason>, progress: Progress) -> Flow {
+        ctx.unlock(self.a);
+        if let Some(b) = self.b {
+            ctx.unlock(b);
+        }
+        ctx.report(Role::Proof, self.a, progress);
+        Flow::End(result)
+    }
+}

@@ -1,0 +1,111 @@
+//! The server's host, in mode `return`: it does what the relaying host asks for,
+//! once each time it is asked.
+
+use std::time::Duration;
+
+use super::command::{Command, HostEvent, Progress, Role};
+use super::context::{Context, Flow};
+use super::message::{HostId, Message, Subsession};
+use super::reason::{Phase, Reason};
+
+const PREPARE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Straight {
+    b: Subsession,
+    /// The relaying host.
+    middle: HostId,
+    /// Replies are to take the short way, and not only be shown to.
+    returns: bool,
+}
+
+impl Straight {
+    /// `None` where the message asks for nothing of the kind.
+    pub fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
+        let change = ctx.change;
+        let (b, command) = match *message {
+            Message::Prove {
+                subsession,
+                path,
+                probe,
+                translation,
+                ..
+            } => {
+                let command = Command::Prove {
+                    change,
+                    subsession,
+                    path,
+                    probe,
+                    translation,
+                };
+                (subsession, command)
+            }
+            Message::Return {
+                subsession,
+                path,
+                translation,
+                ..
+            } => {
+                let command = Command::Return {
+                    change,
+                    subsession,
+                    path,
+                    translation,
+                };
+                (subsession, command)
+            }
+            _ => return None,
+        };
+        let returns = matches!(command, Command::Return { .. });
+        ctx.command(command);
+        ctx.deadline(PREPARE);
+        Some(Straight {
+            b,
+            middle: b.left.ip(),
+            returns,
+        })
+    }
+
+    pub fn subsession(&self) -> Subsession {
+        self.b
+    }
+
+    pub fn middle(&self) -> HostId {
+        self.middle
+    }
+
+    pub fn phase(&self) -> Phase {
+        Phase::Preparing
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Prepared { result, .. } => self.end(ctx, result),
+            HostEvent::SessionGone { .. } => self.end(ctx, Err(Reason::Closing)),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        self.end(ctx, Err(Reason::TimedOut(Phase::Preparing)))
+    }
+
+    fn end(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        ctx.unlock(self.b);
+        if self.returns && result.is_ok() {
+            ctx.report(Role::Straight, self.b, Progress::Removed);
+        }
+        let answer = answer(ctx, self.returns, result.clone());
+        ctx.say(self.middle, answer);
+        Flow::End(result)
+    }
+}
+
+/// What the relaying host is told.
+fn answer(ctx: &Context, returns: bool, result: Result<(), Reason>) -> Message {
+    let change = ctx.change;
+    match returns {
+        true => Message::ReturnAck { change, result },
+        false => Message::ProveAck { change, result },
+    }
+}
