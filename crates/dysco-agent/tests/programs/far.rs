@@ -207,31 +207,33 @@ fn a_reset_that_cannot_be_believed_ends_nothing() {
 #[test]
 fn a_reset_is_believed_though_replies_pass_by() {
     for net in nets() {
-        // What the server has sent is far ahead of what was seen of it here.
-        for (seq, believed) in [
-            (GIVEN - BACK + 0x100_0000, true),
-            (GIVEN - BACK + 0x100_8000, true),
-            (GIVEN - BACK + 0x200_0000, false),
-            (GIVEN - BACK, false),
-        ] {
-            let mut p = joined(&net, State::Relay);
-            p.change(|s| {
-                s.life.returns = 1;
-                s.rcv_ack = GIVEN + 0x100_0000;
-            });
-            let mut reset = from_server(&net, seq, SENT + OUT, 0);
-            reset.flags = RST;
+        let mut p = joined(&net, State::Relay);
+        let mut judged = |seen: u32, reset: Frame, believed: bool| {
+            p.change(|s| (s.life.returns, s.life.reset, s.rcv_ack) = (1, 0, seen));
+            let mut other = p.session(OTHER);
+            other.life.reset = 0;
+            p.put(OTHER, &other);
+            let reset = Frame {
+                flags: RST,
+                ..reset
+            };
             assert_eq!(p.run(Way::In, &reset.bytes()).0, REDIRECT);
-            assert_eq!(p.session(SLOT).life.reset != 0, believed, "{seq:#x}");
+            assert_eq!(p.session(SLOT).life.reset != 0, believed, "{reset:?}");
+        };
+        // What the server has sent is far ahead of what was seen of it here.
+        for (ahead, believed) in [
+            (0x100_0000, true),
+            (0x100_8000, true),
+            (0x200_0000, false),
+            (0, false),
+        ] {
+            let reset = from_server(&net, GIVEN - BACK + ahead, SENT + OUT, 0);
+            judged(GIVEN + 0x100_0000, reset, believed);
         }
         // And what the server has acknowledged is not seen at all.
         for (seq, believed) in [(SENT, true), (SENT - 70_000, false), (SENT + 9, false)] {
-            let mut p = joined(&net, State::Relay);
-            p.change(|s| s.life.returns = 1);
-            let mut reset = from_client(&net, seq, GIVEN, 0, Options::Timestamps);
-            reset.flags = RST;
-            assert_eq!(p.run(Way::In, &reset.bytes()).0, REDIRECT);
-            assert_eq!(p.session(SLOT).life.reset != 0, believed, "{seq:#x}");
+            let reset = from_client(&net, seq, GIVEN, 0, Options::Timestamps);
+            judged(GIVEN, reset, believed);
         }
     }
 }
