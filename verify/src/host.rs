@@ -170,7 +170,7 @@ impl Host {
         self.spoilt = Default::default();
     }
 
-    /// The daemon starts, as the engine's `adopt` has it.
+    /// The daemon starts, as the engine's `take_up` has it.
     pub fn start(&mut self, twist: Twist) -> Outcome {
         self.life += 1;
         let mut out = Outcome::default();
@@ -352,7 +352,7 @@ impl Host {
         let life = &entry.s.life;
         let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
         match entry.state() {
-            State::Tracked | State::Closed => over,
+            State::Tracked | State::Adopted | State::Closed => over,
             State::TwoPaths | State::NewPath => over && finished,
             // They go two MSL later, which nobody sees.
             State::Tombstone | State::Opening | State::Free => false,

@@ -124,7 +124,7 @@ impl Entry {
         send: &mut impl FnMut(Path, Packet),
     ) {
         match self.state() {
-            State::Tracked | State::Opening => {
+            State::Tracked | State::Adopted | State::Opening => {
                 self.track_out(&packet.seg, tell);
                 send(Path::Old, packet);
             }
@@ -246,7 +246,7 @@ impl Entry {
     /// A packet arrives on the session's own five-tuple: what the local end gets.
     pub fn ingress_old(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         match self.state() {
-            State::Tracked | State::Opening => {
+            State::Tracked | State::Adopted | State::Opening => {
                 self.track_in(&packet.seg, tell);
                 if self.s.clamp > 0 {
                     self.deliver_old(packet)

@@ -17,6 +17,8 @@ pub enum EventKind {
     NoRoom = 5,
     /// The far end of a new path has answered a SYN.
     PathOpen = 6,
+    /// An adopted session has been heard both ways.
+    Heard = 7,
 }
 
 impl EventKind {
@@ -29,6 +31,7 @@ impl EventKind {
             4 => EventKind::Reset,
             5 => EventKind::NoRoom,
             6 => EventKind::PathOpen,
+            7 => EventKind::Heard,
             _ => return None,
         })
     }

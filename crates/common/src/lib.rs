@@ -7,6 +7,7 @@
 #![no_std]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
+pub mod adopt;
 pub mod counter;
 pub mod event;
 pub mod flow;

@@ -1,6 +1,6 @@
 //! What is tracked: rules that a SYN's destination is held against.
 
-use crate::flow::Addr;
+use crate::flow::{Addr, FlowKey};
 
 /// How many rules there may be.
 pub const MAX_RULES: usize = 16;
@@ -35,4 +35,16 @@ impl Rule {
     pub fn matches(&self, dst: &Addr, port: u16) -> bool {
         dst.masked(&self.mask) == self.prefix && port >= self.first_port && port <= self.last_port
     }
+}
+
+/// Do the rules want this session? They are held against the end that was
+/// opened to; with none, every session is wanted.
+pub fn wanted(rules: &[Rule], key: &FlowKey, opened_here: bool) -> bool {
+    let (addr, port) = if opened_here {
+        (&key.remote, key.remote_port)
+    } else {
+        (&key.local, key.local_port)
+    };
+    let port = u16::from_be(port);
+    rules.is_empty() || rules.iter().any(|r| r.matches(addr, port))
 }

@@ -38,6 +38,10 @@ pub enum State {
     /// them; what is heard comes by that host. FINs and resets go by it, too: it
     /// is to see the end.
     Return = 9,
+    /// Entered from what the kernel knew of its socket, and not yet heard both
+    /// ways: nothing says so far that its packets pass here under this
+    /// five-tuple.
+    Adopted = 10,
 }
 
 impl State {
@@ -54,6 +58,7 @@ impl State {
             7 => State::FarTwoPaths,
             8 => State::Relay,
             9 => State::Return,
+            10 => State::Adopted,
             _ => return None,
         })
     }
@@ -268,6 +273,11 @@ impl Session {
     pub const fn joined_to(&self) -> Option<u32> {
         self.joined.checked_sub(1)
     }
+
+    /// Was it there before the data plane, which saw no SYN of it?
+    pub const fn is_adopted(&self) -> bool {
+        self.state == State::Adopted as u32 || self.life.heard_out | self.life.heard_in != 0
+    }
 }
 
 /// What has happened to a session. A byte each, only ever set: programs on two
@@ -289,8 +299,12 @@ pub struct Life {
     pub v6: u8,
     /// By user space, of a relayed session: replies pass this host by.
     pub returns: u8,
+    /// A packet of the local end was seen since the session was adopted.
+    pub heard_out: u8,
+    /// One of the remote end was.
+    pub heard_in: u8,
     /// Zero.
-    pub reserved: u8,
+    pub reserved: [u8; 3],
 }
 
 /// What holds in the two-path phase. Bytes, as [`Life`].

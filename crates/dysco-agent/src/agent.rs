@@ -52,7 +52,7 @@ macro_rules! pod {
     ($wrapper:ident, $inner:ty) => {
         #[repr(transparent)]
         #[derive(Clone, Copy)]
-        struct $wrapper($inner);
+        pub(crate) struct $wrapper(pub(crate) $inner);
         // SAFETY: plain integers in `repr(C)`, any bit pattern is valid.
         unsafe impl Pod for $wrapper {}
     };
@@ -64,16 +64,19 @@ pod!(RulesPod, Rules);
 /// The data plane. Its programs and maps stay when this is dropped.
 pub struct Agent {
     memory: Memory,
-    flows: Mutex<HashMap<MapData, Key, Ref>>,
-    free: Mutex<Queue<MapData, u32>>,
+    pub(crate) flows: Mutex<HashMap<MapData, Key, Ref>>,
+    pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     attached: Vec<Attached>,
+    /// Indices of the interfaces that the programs are on.
+    interfaces: Vec<u32>,
+    rules: Vec<Rule>,
     /// Slots whose keys are gone, until no program can hold them any more.
     quarantine: Mutex<Vec<u32>>,
     _ebpf: Mutex<Ebpf>,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // What the lock guards is valid after any panic: single map operations.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,7 +85,10 @@ fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentError> {
     ebpf.take_map(name).ok_or(AgentError::Missing(name))
 }
 
-fn map_error(operation: &'static str, map: &'static str) -> impl Fn(MapError) -> AgentError {
+pub(crate) fn map_error(
+    operation: &'static str,
+    map: &'static str,
+) -> impl Fn(MapError) -> AgentError {
     move |source| AgentError::Map {
         operation,
         map,
@@ -137,6 +143,8 @@ impl Agent {
             flows: Mutex::new(flows),
             free: Mutex::new(free),
             counters,
+            interfaces: indices(&config.interfaces)?,
+            rules: config.rules.clone(),
             attached,
             quarantine: Mutex::default(),
             _ebpf: Mutex::new(ebpf),
@@ -169,6 +177,16 @@ impl Agent {
     /// Is the five-tuple anybody's?
     pub fn in_use(&self, key: &FlowKey) -> bool {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()
+    }
+
+    /// Indices of the interfaces that the programs are on.
+    pub(crate) fn interfaces(&self) -> &[u32] {
+        &self.interfaces
+    }
+
+    /// What is tracked.
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -352,6 +370,16 @@ fn load(dir: &Path, max_sessions: u32) -> Result<Ebpf, AgentError> {
         })?;
     }
     Ok(ebpf)
+}
+
+fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
+    let index = |name: &String| {
+        nix::net::if_::if_nametoindex(name.as_str()).map_err(|e| AgentError::Attach {
+            interface: name.clone(),
+            source: Box::new(e),
+        })
+    };
+    names.iter().map(index).collect()
 }
 
 fn set_rules(map: Map, rules: &[Rule]) -> Result<(), AgentError> {

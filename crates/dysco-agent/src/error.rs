@@ -72,6 +72,11 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// The kernel does not show its sockets.
+    #[error(
+        "cannot see the sockets of sessions that were there first, by the kernel's description of its types (/sys/kernel/btf/vmlinux): {0}; the kernel needs CONFIG_DEBUG_INFO_BTF and Linux 5.10 or later, or set adopt = false under [data_plane]"
+    )]
+    NoSockets(String),
     /// The five-tuple of a new path is in use.
     #[error("the five-tuple {0:?} is in use")]
     PathInUse(dysco_common::FlowKey),

@@ -1,6 +1,7 @@
 //! The data plane from user space: load, attach, pin, adopt, the session
 //! table, events. Knows nothing of peers or of the protocol.
 
+mod adopt;
 mod agent;
 mod attach;
 mod error;
@@ -8,7 +9,9 @@ mod events;
 mod memory;
 mod relay;
 mod route;
+mod sockets;
 
+pub use adopt::Adoption;
 pub use agent::{Agent, AgentConfig, NewPath};
 pub use attach::{Attach, Attached};
 pub use dysco_common as common;

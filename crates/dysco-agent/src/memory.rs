@@ -111,6 +111,61 @@ impl Memory {
         }
     }
 
+    /// Fills a slot that no program can find. Hints may still lead to it: its
+    /// key is shown last.
+    pub fn seed(&self, slot: u32, session: &Session) {
+        let hidden = Session {
+            short: ShortKey::default(),
+            state: State::Free as u32,
+            ..*session
+        };
+        // SAFETY: as in `read`; the slot is the caller's alone.
+        unsafe { ptr::write_volatile(self.at(slot), hidden) };
+        if let Some(state) = State::from_word(session.state) {
+            self.set_state(slot, state);
+        }
+    }
+
+    /// Lets hints lead to the slot.
+    pub fn show(&self, slot: u32) {
+        let short = self.read(slot).key.short();
+        // SAFETY: as in `state`. Half of it is nobody's key.
+        unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
+    }
+
+    /// Raises the numbers of an entry to those of a later look at its socket.
+    /// Programs may write them meanwhile: the higher of two stays, or a packet
+    /// raises it again.
+    pub fn raise(&self, slot: u32, to: &Session) {
+        let p = self.at(slot);
+        // SAFETY: addresses of fields of a valid entry.
+        let numbers = unsafe {
+            [
+                (&raw mut (*p).snd_max, to.snd_max),
+                (&raw mut (*p).snd_ack, to.snd_ack),
+                (&raw mut (*p).rcv_max, to.rcv_max),
+                (&raw mut (*p).rcv_ack, to.rcv_ack),
+            ]
+        };
+        for (field, to) in numbers {
+            let higher = |now| dysco_common::seq::after(to, now).then_some(to);
+            // An error says that it is as high already.
+            let _ = (self.word(field)).fetch_update(Ordering::AcqRel, Ordering::Acquire, higher);
+        }
+        // SAFETY: as above.
+        let fins = unsafe {
+            [
+                (&raw mut (*p).life.fin_out, to.life.fin_out),
+                (&raw mut (*p).life.fin_in, to.life.fin_in),
+            ]
+        };
+        for (field, seen) in fins {
+            if seen != 0 {
+                self.flag(field).store(1, Ordering::Release);
+            }
+        }
+    }
+
     /// Makes a slot nobody's, and no earlier session's.
     pub fn clear(&self, slot: u32) {
         // SAFETY: as in `state`; no program reads it of a free slot.

@@ -87,6 +87,12 @@ pub fn run(ctx: TcContext) -> Verdict {
             count(Counter::DroppedLateOld);
             Verdict::Drop
         }
+        Some(State::Adopted) => {
+            cold_path();
+            track(&ctx, s, &found, slot);
+            learn::heard(s, Direction::Out, slot);
+            Verdict::Pass
+        }
         Some(State::Free | State::Closed) | None => Verdict::Pass,
     }
 }

@@ -171,6 +171,11 @@ fn decide(
             },
             _ => Decision::Leave(Verdict::Drop),
         },
+        Some(State::Adopted) => {
+            track(ctx, s, found, slot);
+            learn::heard(s, Direction::In, slot);
+            Decision::Leave(Verdict::Pass)
+        }
         Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
     }
 }

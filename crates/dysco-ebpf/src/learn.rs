@@ -25,6 +25,22 @@ pub fn would_usurp(s: &Session) -> bool {
     changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
 }
 
+/// Notes a packet of an adopted session. Two CPUs may both find the other's
+/// note missing: user space also looks by itself.
+#[inline(always)]
+pub fn heard(s: &mut Session, dir: Direction, slot: u32) {
+    let (this, other) = match dir {
+        Direction::Out => (&mut s.life.heard_out, s.life.heard_in),
+        Direction::In => (&mut s.life.heard_in, s.life.heard_out),
+    };
+    if *this == 0 {
+        *this = 1;
+        if other != 0 {
+            maps::tell(EventKind::Heard, slot);
+        }
+    }
+}
+
 /// Does the configuration ask for this session? Rules are held against the end
 /// that is being opened to.
 #[inline(always)]

@@ -17,6 +17,7 @@ mod learn;
 mod maps;
 mod packet;
 mod paths;
+mod sockets;
 mod steady;
 mod write;
 

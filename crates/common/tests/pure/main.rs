@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
+mod adopt;
 mod header;
 mod reference;
 mod translate;

@@ -3,9 +3,9 @@
 use dysco_common::rule::Rule;
 use dysco_common::session::{Offer, offer};
 use dysco_common::tcp::{ACK, CWR, ECE, SYN};
-use dysco_common::{Addr, Counter, EventKind, Session, State};
+use dysco_common::{Addr, Counter, EventKind, Session, State, Translation};
 
-use crate::bench::{Programs, Way};
+use crate::bench::{Programs, SLOT, Way};
 use crate::frame::{Frame, Net, nets};
 
 /// MSS 1460, SACK permitted, timestamps, NOP, window scale 7: as Linux has it.
@@ -113,6 +113,53 @@ fn defaults_hold_where_options_are_absent() {
                 flags: offer::SEEN
             }
         );
+    }
+}
+
+/// Its packets pass, raise its numbers, and are told of once both ends spoke:
+/// who may change it is for user space to say.
+#[test]
+fn an_adopted_session_is_heard() {
+    for net in nets() {
+        for first in [Way::Out, Way::In] {
+            let mut p = Programs::with(&net, State::Adopted, Translation::default());
+            let (sent, received) = (
+                Frame {
+                    payload: vec![1; 10],
+                    ..net.sent()
+                },
+                Frame {
+                    payload: vec![2; 20],
+                    ..net.received()
+                },
+            );
+            p.change(|s| {
+                (s.snd_max, s.snd_seen) = (sent.seq, sent.seq);
+                (s.rcv_max, s.snd_ack) = (received.seq, received.seq.wrapping_sub(1));
+                s.rcv_ack = received.ack.wrapping_sub(1);
+            });
+            let (second, frames) = match first {
+                Way::Out => (Way::In, [&sent, &received]),
+                Way::In => (Way::Out, [&received, &sent]),
+            };
+            p.passes(first, frames[0]);
+            p.passes(first, frames[0]);
+            let heard = |s: &Session| (s.life.heard_out, s.life.heard_in);
+            let once = match first {
+                Way::Out => (1, 0),
+                Way::In => (0, 1),
+            };
+            assert_eq!(heard(&p.session(SLOT)), once);
+            assert_eq!(p.events(), []);
+            p.passes(second, frames[1]);
+            let s = p.session(SLOT);
+            assert_eq!((heard(&s), s.state), ((1, 1), State::Adopted as u32));
+            assert_eq!(s.snd_max, sent.seq.wrapping_add(10));
+            assert_eq!(s.rcv_max, received.seq.wrapping_add(20));
+            assert_eq!(p.events(), [(EventKind::Heard, SLOT)]);
+            p.passes(second, frames[1]);
+            assert_eq!(p.events(), []);
+        }
     }
 }
 

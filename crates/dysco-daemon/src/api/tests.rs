@@ -264,6 +264,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
         remote: end("10.0.0.2:40000"),
         state: "NewPath".into(),
         role: Role::LeftAnchor,
+        adopted: false,
         since_s: 0.0,
         bytes_in: 0,
         bytes_out: 0,

@@ -53,6 +53,9 @@ pub enum Request {
     Monitor,
     /// One [`Reply::Counters`].
     Counters,
+    /// Enter the sessions of this host's sockets that are not known. One
+    /// [`Reply::Adopted`].
+    Adopt,
 }
 
 /// Which middlebox to take out of which sessions.
@@ -94,6 +97,7 @@ impl Request {
             Request::InstallState(install) => !install.dry_run,
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
+            Request::Adopt => true,
             Request::Status
             | Request::Sessions { .. }
             | Request::Session { .. }
@@ -124,6 +128,8 @@ pub enum Reply {
         /// How many things.
         removed: usize,
     },
+    /// Final: what was adopted.
+    Adopted(AdoptReport),
     /// Progress: a session.
     Session(Box<SessionReport>),
     /// Progress: a removal was taken on for so many sessions.
@@ -155,6 +161,7 @@ impl Reply {
             | Reply::State(_)
             | Reply::StateInstalled(_)
             | Reply::StateRemoved { .. }
+            | Reply::Adopted(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,
             Reply::Session(_) | Reply::Accepted { .. } | Reply::Removal(_) | Reply::Event(_) => {
@@ -259,6 +266,29 @@ pub struct SessionCounts {
     pub returned: u64,
     /// Being changed.
     pub changing: u64,
+    /// Of all these, those that were there before dyscod saw a SYN of theirs.
+    #[serde(default)]
+    pub adopted: u64,
+}
+
+/// What came of adopting the sessions that were there first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptReport {
+    /// Sessions that were entered now.
+    pub adopted: u64,
+    /// Sessions that were known.
+    pub known: u64,
+    /// Sessions that the rules want and that were left.
+    pub left: Vec<LeftReport>,
+}
+
+/// Sessions that were left, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftReport {
+    /// How many.
+    pub sessions: u64,
+    /// Why.
+    pub reason: String,
 }
 
 /// A host that was talked to.
@@ -298,7 +328,10 @@ pub struct SessionReport {
     pub state: String,
     /// What this host is to it.
     pub role: Role,
-    /// How long ago it was opened, in seconds.
+    /// It was there before dyscod saw a SYN of it.
+    #[serde(default)]
+    pub adopted: bool,
+    /// How long ago it was opened, or adopted, in seconds.
     pub since_s: f64,
     /// Bytes received by the local end.
     pub bytes_in: u64,

@@ -1,5 +1,6 @@
 //! The command lines of `dyscoctl` and `dyscod`. One file a subcommand.
 
+mod adopt;
 mod completions;
 mod context;
 mod daemon;
@@ -59,6 +60,12 @@ enum Command {
     Drain(drain::Args),
     /// What this host's firewall knows of a session, and moving it to another
     State(state::Args),
+    /// Enter the sessions that were there before dyscod, and that it does not
+    /// know yet
+    ///
+    /// dyscod does so by itself when it starts. Sessions that had no room then,
+    /// or whose socket was handed over meanwhile, may be entered later.
+    Adopt,
     /// What happens, as it happens, with reasons
     Monitor,
     /// Run a proxy under the shim, which tells dyscod what it relays
@@ -82,6 +89,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
+        Command::Adopt => adopt::run(&context),
         Command::Monitor => monitor::run(&context),
         Command::Run(args) => run::run(args),
         Command::Pki(args) => pki::run(&context, args),

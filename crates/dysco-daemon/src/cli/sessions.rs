@@ -118,6 +118,7 @@ fn details(session: &SessionReport) -> String {
             or_dash(session.pair.map(|id: SessionId| id.to_string())),
         ),
         ("age", seconds(session.since_s)),
+        ("adopted", yes(session.adopted).into()),
         ("received", bytes(session.bytes_in)),
         ("sent", bytes(session.bytes_out)),
         ("removable", removable(&session.removable)),
@@ -128,6 +129,10 @@ fn details(session: &SessionReport) -> String {
         history.add_row([seconds(entry.ago_s), entry.what.clone(), or_dash(by)]);
     }
     format!("{}\n{}", rows.trim_fmt(), section("History", &history))
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
 }
 
 fn path(path: PathReport) -> String {

@@ -29,13 +29,14 @@ fn text(status: &StatusReport) -> String {
         (
             "sessions",
             format!(
-                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} return, {} local)",
+                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} return, {} local); {} adopted",
                 number(sessions.tracked),
                 number(sessions.changing),
                 number(sessions.removed),
                 number(sessions.bypass),
                 number(sessions.returned),
-                number(sessions.local)
+                number(sessions.local),
+                number(sessions.adopted)
             ),
         ),
         (

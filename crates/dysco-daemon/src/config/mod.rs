@@ -120,6 +120,8 @@ pub struct DataPlane {
     pub max_sessions: u32,
     /// How programs are attached.
     pub attach: Attach,
+    /// Are sessions entered that were there before the start?
+    pub adopt: bool,
 }
 
 /// How programs are attached to an interface.

@@ -73,6 +73,7 @@ pub struct DataPlane {
     pub pin_dir: Option<Spanned<PathBuf>>,
     pub max_sessions: Option<Spanned<u32>>,
     pub attach: Option<Attach>,
+    pub adopt: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,80 +1,144 @@
-//! What a former process left: records of changes, and sessions in the data
-//! plane that none of them names.
+//! Sessions that were there before the daemon: entered at the start, or when
+//! asked for, and changed only after a packet of theirs passed each way.
 
-use anyhow::Context as _;
-use dysco_common::State;
+use std::time::{Duration, Instant};
 
-use super::Engine;
+use dysco_agent::{Adoption, AgentError};
+use dysco_common::Session;
+use tokio::sync::mpsc;
+
+use super::{Answer, Engine};
+use crate::api::{AdoptReport, Failure, FailureCode, Reply};
+use crate::protocol::{ChangeId, Subsession};
+
+/// How long the packets are waited for that a silent session is asked for: a
+/// round trip, on any path that a removal is worth its while on.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between looks whether they have come.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// An adoption under way.
+#[derive(Default)]
+pub(super) struct Adopting {
+    begun: Option<Instant>,
+    /// Who wants to hear of it.
+    replies: Vec<mpsc::Sender<Reply>>,
+}
 
 impl Engine {
-    /// Takes up the changes of a former process, before anything else.
-    pub(super) fn adopt(&mut self) -> anyhow::Result<()> {
-        let now = self.now();
-        let (path, records) = self.state.records();
-        for record in records {
-            // Without its record this host would tell the others that it knows
-            // of no change, and they would roll back what may have been cut.
-            let change = self.machine.restore(now, &record).with_context(|| {
-                format!(
-                    "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
-                    path.display()
-                )
-            })?;
-            tracing::info!(%change, "goes on with a change of a former process");
+    /// Begins to enter the sessions of this host's sockets that are not known:
+    /// at the start if the configuration says so, or for somebody who asks.
+    pub(super) fn adopt_sessions(&mut self, asker: Option<mpsc::Sender<Reply>>) {
+        if asker.is_none() && !self.config.data_plane.adopt {
+            return;
         }
-        let under_way: Vec<_> = self
-            .machine
-            .changes()
-            .map(|c| (c.change, c.subsession, c.other))
-            .collect();
-        for (change, own, other) in under_way {
-            let found = |sub| {
-                self.find(&sub)
-                    .map(|slot| (slot, self.agent.session(slot).created_ns))
-            };
-            let (slot, second) = (found(own), other.and_then(found));
-            let held = self.held.entry(change).or_default();
-            held.slot = slot;
-            held.own = Some(own);
-            held.other = second;
-            if slot.is_none() || second.is_none() && other.is_some() {
-                self.tell_gone(change);
-            }
+        self.adopting.replies.extend(asker);
+        if self.adopting.begun.is_some() {
+            return;
         }
-        self.undo_unrecorded();
-        self.pump();
-        Ok(())
+        self.adopting.begun = Some(Instant::now());
+        let (agent, answers) = (self.agent.clone(), self.answers.clone());
+        // The kernel's types are read, and thousands of sockets may be.
+        tokio::task::spawn_blocking(move || {
+            let _ = answers.send(Answer::Adopted(agent.adopt()));
+        });
     }
 
-    /// A lock that was never recorded ends with its process, and so does a
-    /// second path that nobody used.
-    fn undo_unrecorded(&self) {
-        let recorded = |slot: u32| {
-            self.held
-                .values()
-                .any(|h| h.slots().any(|(s, _)| s == slot))
+    pub(super) fn sessions_adopted(&mut self, done: Result<Adoption, AgentError>) {
+        let took = self.adopting.begun.take().map(|at| at.elapsed());
+        let replies = std::mem::take(&mut self.adopting.replies);
+        let reply = match done {
+            Ok(done) => {
+                let report = report(&done);
+                let text = format!(
+                    "{} sessions that were there first are adopted, {} were known",
+                    report.adopted, report.known
+                );
+                tracing::info!(took_ms = took.map(|t| t.as_millis() as u64), "{text}");
+                for left in &report.left {
+                    tracing::info!(sessions = left.sessions, "not adopted: {}", left.reason);
+                }
+                for slot in &done.adopted {
+                    let s = self.agent.session(*slot);
+                    let id = self.session_id(*slot, &s);
+                    self.history.add(id, "adopted: it was there before dyscod");
+                }
+                Reply::Adopted(report)
+            }
+            Err(error) => {
+                tracing::warn!("no session that was there first is adopted: {error}");
+                Reply::Error(Failure {
+                    code: FailureCode::Internal,
+                    what: "adopt the sessions that were there first".into(),
+                    why: error.to_string(),
+                    mend: "see 'dyscoctl doctor' and the log of dyscod".into(),
+                })
+            }
         };
-        for (slot, s) in self.agent.sessions() {
-            if recorded(slot) {
-                continue;
-            }
-            let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
-            match State::from_word(s.state) {
-                Some(State::Tracked) => {
-                    if s.clamp != 0 {
-                        self.agent.clamp(slot, 0);
-                    }
-                    if s.clamp_far != 0 {
-                        self.agent.clamp_far(slot, 0);
-                    }
-                }
-                Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
-                Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
-                Some(State::TwoPaths | State::FarTwoPaths) => {
-                    tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
-                }
-                _ => {}
-            }
+        for asker in replies {
+            let _ = asker.try_send(reply.clone());
         }
+    }
+
+    /// The entry of a slot: tracked, if it was adopted and has been heard.
+    pub(super) fn confirmed(&self, slot: u32) -> Session {
+        self.agent.confirm(slot);
+        self.agent.session(slot)
+    }
+
+    /// Asks for packets of both sessions of the proxy, and measures anew. False
+    /// if that was of no use.
+    pub(super) fn listen(&mut self, change: ChangeId, sub: Subsession) -> bool {
+        let held = self.held.entry(change).or_default();
+        let first = held.asked.is_none();
+        let asked = *held.asked.get_or_insert_with(Instant::now);
+        if asked.elapsed() > PATIENCE {
+            return false;
+        }
+        if first {
+            self.ask_for_packets(&sub);
+        }
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(PAUSE).await;
+            let _ = answers.send(Answer::Asked(change, sub));
+        });
+        true
+    }
+}
+
+impl Engine {
+    /// Has the kernel send a packet on both sessions of a proxy, which their
+    /// ends answer.
+    pub(super) fn ask_for_packets(&self, sub: &Subsession) {
+        let Some(pair) = self.pair_of_session(sub) else {
+            return;
+        };
+        let proxy = self.proxy.clone();
+        tokio::spawn(async move {
+            if let Err(error) = proxy.ask_for_packets(&pair).await {
+                tracing::debug!(pair = %pair.id, %error, "cannot ask for packets");
+            }
+        });
+    }
+}
+
+fn report(done: &Adoption) -> AdoptReport {
+    let mut left: Vec<_> = (done.left.iter())
+        .map(|(why, n)| crate::api::LeftReport {
+            sessions: *n as u64,
+            reason: why.to_string(),
+        })
+        .collect();
+    if done.no_room > 0 {
+        left.push(crate::api::LeftReport {
+            sessions: done.no_room as u64,
+            reason: "the session table is full: raise max_sessions".into(),
+        });
+    }
+    AdoptReport {
+        adopted: done.adopted.len() as u64,
+        known: done.known as u64,
+        left,
     }
 }

@@ -69,7 +69,8 @@ impl Engine {
         let s = self.agent.session(slot);
         // After the cut the acknowledgements of the FINs tell that all is
         // drained; before it, and after a reset, there is nothing to wait for.
-        if reset || s.state == State::Tracked as u32 || s.state == State::Return as u32 {
+        let unchanged = [State::Tracked as u32, State::Adopted as u32, State::Return as u32];
+        if reset || unchanged.contains(&s.state) {
             let opened = s.life.opened_here != 0;
             let of = if opened {
                 measure::opened
@@ -102,6 +103,8 @@ impl Engine {
         let boot = boot_time();
         for (slot, s) in self.agent.sessions_of(part, parts) {
             self.sweep_return(slot, &s, now);
+            // If it was heard, and the ring was full.
+            self.agent.confirm(slot);
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
             let ending = match (known, linger(&s, boot)) {
@@ -212,7 +215,7 @@ impl Engine {
 fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
-        State::Tracked | State::Closed => ended.then_some(UNCHANGED),
+        State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
         State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return => {
             ended.then_some(TWO_MSL)
         }

@@ -32,6 +32,8 @@ pub(super) struct Held {
     pub new: Option<FlowKey>,
     /// The pair of the proxy, at the middle.
     pub pair: Option<Pair>,
+    /// When packets of its adopted sessions were asked for first.
+    pub asked: Option<Instant>,
     /// A cutoff is set and `Drained` not yet told.
     pub draining: bool,
     /// The new path has answered a SYN.
@@ -216,7 +218,7 @@ impl Engine {
         if self.agent.session(slot).state == State::Return as u32 {
             self.agent.unprepare(slot);
         }
-        let s = self.agent.session(slot);
+        let s = self.confirmed(slot);
         let facts = facts(&s, sub)?;
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, s.created_ns));

@@ -80,6 +80,7 @@ impl Engine {
             Request::Counters => Reply::Counters(Counters {
                 counters: self.counters(),
             }),
+            Request::Adopt => return self.adopt_sessions(Some(replies)),
             Request::Monitor => return self.monitors.push(replies),
             Request::Remove(remove) if remove.process.is_some() => {
                 return self.watch(remove, &caller, replies);
@@ -182,6 +183,7 @@ impl Engine {
             remote: s.key.remote(),
             state: state_word(state).to_owned(),
             role,
+            adopted: s.is_adopted(),
             since_s: boot
                 .saturating_sub(Duration::from_nanos(s.created_ns))
                 .as_secs_f64(),
@@ -216,8 +218,9 @@ impl Engine {
     fn status(&self) -> StatusReport {
         let mut sessions = SessionCounts::default();
         for (_, s) in self.agent.sessions() {
+            sessions.adopted += u64::from(s.is_adopted());
             match State::from_word(s.state) {
-                Some(State::Opening | State::Tracked) => sessions.tracked += 1,
+                Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
                 Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
                 Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
                     sessions.removed += 1;
@@ -325,7 +328,7 @@ fn mode_of(state: Option<State>) -> Option<Mode> {
         State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
         State::FarTwoPaths | State::Relay => Some(Mode::Local),
         State::Return => Some(Mode::Return),
-        State::Free | State::Opening | State::Tracked | State::Closed => None,
+        State::Free | State::Opening | State::Tracked | State::Adopted | State::Closed => None,
     }
 }
 
@@ -333,6 +336,7 @@ fn state_word(state: Option<State>) -> &'static str {
     match state {
         Some(State::Opening) => "opening",
         Some(State::Tracked) => "tracked",
+        Some(State::Adopted) => "adopted",
         Some(State::TwoPaths | State::FarTwoPaths) => "two-paths",
         Some(State::Relay) => "relayed",
         Some(State::Return) => "return",

@@ -40,6 +40,7 @@ impl Engine {
                     let _ = answers.send(Answer::Event(HostEvent::Measured { change, result }));
                 });
             }
+            Err(Reason::NotHeard(_)) if self.listen(change, sub) => {}
             Err(reason) => self.tell_machine(HostEvent::Measured {
                 change,
                 result: Err(reason),
@@ -89,7 +90,7 @@ impl Engine {
 
     fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {
         let slot = self.agent.find(key).ok_or(Reason::NotTracked(*sub))?;
-        facts(&self.agent.session(slot), sub)
+        facts(&self.confirmed(slot), sub)
     }
 }
 
@@ -113,6 +114,7 @@ pub(super) fn opened(key: &FlowKey) -> Subsession {
 pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
         Some(State::Tracked) => {}
+        Some(State::Adopted) => return Err(Reason::NotHeard(*sub)),
         Some(State::Opening) => return Err(Reason::NotSeen),
         Some(
             State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return,

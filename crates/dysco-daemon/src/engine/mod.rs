@@ -20,13 +20,15 @@ mod removal;
 mod sockets;
 mod state;
 mod straight;
+mod take_up;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use dysco_agent::{Agent, AgentConfig, Events, Routes};
+use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Routes};
 use dysco_common::{EventKind, FlowKey};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -34,7 +36,7 @@ use tokio::sync::{broadcast, mpsc};
 use crate::api::{self, Call, SessionId};
 use crate::config::{self, Config};
 use crate::control::{self, Control};
-use crate::protocol::{ChangeId, HostEvent, Machine, Message};
+use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
 use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
 use crate::state::transfer;
 
@@ -53,7 +55,7 @@ const DRAIN_SWEEP: Duration = Duration::from_millis(20);
 /// All that the engine owns.
 struct Engine {
     config: Config,
-    agent: Agent,
+    agent: Arc<Agent>,
     routes: Routes,
     proxy: ProxySide,
     control: Control,
@@ -69,6 +71,7 @@ struct Engine {
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
     sockets: sockets::Sockets,
+    adopting: adopt::Adopting,
     state: state::StateDir,
     faults: fault::Faults,
     monitors: Vec<mpsc::Sender<api::Reply>>,
@@ -90,6 +93,10 @@ enum Answer {
     Unopened(ChangeId),
     /// This host's connections.
     Sockets(std::io::Result<HashSet<FlowKey>>),
+    /// Sessions that were there first were entered, or could not be.
+    Adopted(Result<Adoption, AgentError>),
+    /// Packets of a change's adopted sessions were asked for.
+    Asked(ChangeId, Subsession),
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
@@ -102,7 +109,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config)?;
-    engine.adopt()?;
+    engine.take_up()?;
+    engine.adopt_sessions(None);
     config::notify_ready();
     tracing::info!(host = %engine.config.host.name, "ready");
     tokio::select! {
@@ -143,7 +151,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         state: state::StateDir::open(&config.removal.state_dir)?,
         removals: Removals::new(config.removal.concurrency),
         config,
-        agent,
+        agent: Arc::new(agent),
         routes,
         proxy,
         control,
@@ -156,6 +164,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),
+        adopting: adopt::Adopting::default(),
         faults: fault::Faults::from_env(),
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
@@ -279,6 +288,8 @@ impl Engine {
             Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
+            Answer::Adopted(done) => self.sessions_adopted(done),
+            Answer::Asked(change, sub) => self.measure(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
@@ -330,6 +341,9 @@ impl Engine {
             EventKind::PathOpen => self.path_open(slot),
             EventKind::Closed => self.session_ended(slot, false),
             EventKind::Reset => self.session_ended(slot, true),
+            EventKind::Heard => {
+                self.confirmed(slot);
+            }
             EventKind::Opened => {
                 if !self.monitors.is_empty() {
                     let s = self.agent.session(slot);

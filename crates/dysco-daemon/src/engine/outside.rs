@@ -93,12 +93,13 @@ impl Engine {
     /// The sessions that could be changed, as far as the data plane knows.
     fn tracked(&self) -> HashMap<FlowKey, Tracked> {
         let all = self.agent.sessions().into_iter();
-        let could = all.filter(|(_, s)| s.state == State::Tracked as u32);
+        let could = all.filter(|(_, s)| could_change(s));
         could
             .map(|(_, s)| {
                 let known = Tracked {
                     opened_here: s.life.opened_here != 0,
-                    born: s.created_ns,
+                    // Of an adopted one it is not known.
+                    born: (!s.is_adopted()).then_some(s.created_ns),
                 };
                 (s.key, known)
             })
@@ -191,7 +192,7 @@ impl Engine {
                 removable: match &known {
                     Some(s) => self.removable(s, pair),
                     None => Removable::No {
-                        reason: "dyscod does not track it: it was opened before dyscod was started, or is not in [[track]]".into(),
+                        reason: "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
                     },
                 },
                 label: self.proxy.label(socket.holder.pid, &socket.key),
@@ -202,6 +203,11 @@ impl Engine {
             sessions: scene.sockets.iter().filter_map(held).collect(),
         }
     }
+}
+
+/// Could it be changed, as far as its state says?
+fn could_change(s: &dysco_common::Session) -> bool {
+    [State::Tracked as u32, State::Adopted as u32].contains(&s.state)
 }
 
 /// Root may look at everybody's processes, others at their own.

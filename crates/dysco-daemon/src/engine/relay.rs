@@ -34,7 +34,7 @@ impl Engine {
     ) -> Result<[Facts; 2], Reason> {
         let find = |sub| self.find(sub).ok_or(Reason::NotTracked(*sub));
         let slots = [find(a)?, find(b)?];
-        let sessions = slots.map(|slot| self.agent.session(slot));
+        let sessions = slots.map(|slot| self.confirmed(slot));
         let ends = [
             at_the_end(&sessions[0], facts(&sessions[0], a)?),
             at_the_end(&sessions[1], facts(&sessions[1], b)?),

@@ -64,7 +64,7 @@ impl Engine {
             let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
             let ours = matches!(
                 State::from_word(s.state),
-                Some(State::Tracked | State::NewPath | State::Return)
+                Some(State::Tracked | State::Adopted | State::NewPath | State::Return)
             );
             if !ours || age < YOUNG || !local(&s) {
                 continue;

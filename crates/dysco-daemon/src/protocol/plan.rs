@@ -114,11 +114,15 @@ fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(),
     if (anchor.local.flags | anchor.remote.flags) & offer::FOREIGN != 0 {
         return Err(Reason::Foreign);
     }
-    let options = offer::SACK | offer::TIMESTAMPS | offer::WSCALE;
-    let same = |a: &Offer, b: &Offer| {
-        a.isn == b.isn && a.wscale == b.wscale && (a.flags ^ b.flags) & options == 0
-    };
-    if same(&middle.local, &anchor.remote) && same(&middle.remote, &anchor.local) {
+    // What was agreed on: of an adopted session nobody knows what was offered.
+    let options = [offer::SACK, offer::TIMESTAMPS, offer::WSCALE];
+    let agreed = |flag| negotiated(middle, flag) == negotiated(anchor, flag);
+    let scaled = negotiated(middle, offer::WSCALE);
+    let same = |a: &Offer, b: &Offer| a.isn == b.isn && (!scaled || a.wscale == b.wscale);
+    if options.into_iter().all(agreed)
+        && same(&middle.local, &anchor.remote)
+        && same(&middle.remote, &anchor.local)
+    {
         Ok(())
     } else {
         Err(Reason::Rewritten(which))

@@ -66,12 +66,12 @@ pub enum Reason {
     NoAgent(HostId),
     /// The data plane has not seen its SYN.
     #[error(
-        "a host does not track {0}: it was opened before dyscod ran there, no rule covers it, or the table was full; widen the tracking rules or max_sessions and wait for a new connection"
+        "a host does not track {0}: no rule covers it, the table was full, or it was opened before dyscod ran there and could not be adopted; widen the tracking rules or max_sessions and restart dyscod there"
     )]
     NotTracked(Subsession),
     /// Some host did not see both SYNs.
     #[error(
-        "the opening of the session was not seen whole: it began before dyscod ran, or passes a host by; wait for a new connection"
+        "the opening of the session was not seen whole: it was opened when dyscod was started, or passes a host by; wait for a new connection"
     )]
     NotSeen,
     /// Another change has it.
@@ -190,6 +190,11 @@ pub enum Reason {
     /// A host's own failure, in its own words.
     #[error("a host failed at it: {}; see the log of its dyscod", .0.escape_debug())]
     Failed(String),
+    /// It was adopted, and may pass that host by.
+    #[error(
+        "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses are translated there"
+    )]
+    NotHeard(Subsession),
 }
 
 impl Reason {
@@ -200,6 +205,7 @@ impl Reason {
             Reason::NoAgent(_)
             | Reason::NotTracked(_)
             | Reason::NotSeen
+            | Reason::NotHeard(_)
             | Reason::Rewritten(_)
             | Reason::PortsExhausted
             | Reason::NoRoute(_)

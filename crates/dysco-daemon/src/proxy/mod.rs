@@ -2,6 +2,7 @@
 //! (by its shim's word, or by the kernel's counts from outside), whether the kernel's numbers confirm it, and closing
 //! both without a packet. No protocol inside.
 
+mod ask;
 mod close;
 pub mod error;
 mod held;
@@ -299,6 +300,13 @@ impl ProxySide {
                 return result;
             }
         }
+    }
+
+    /// Has the kernel send a packet on both of the pair's sessions, which their
+    /// ends answer: what is silent may be heard then.
+    pub async fn ask_for_packets(&self, pair: &Pair) -> std::io::Result<()> {
+        let this = *pair;
+        blocking(move || ask::for_packets(&this)).await
     }
 
     /// Closes both sockets without a packet. To be called behind tombstones;

@@ -60,7 +60,8 @@ impl Engine {
                 .map(|_| ()),
         };
         match found {
-            Ok(()) => tasks.push(task),
+            // One that is not heard is asked for a packet.
+            Ok(()) | Err(Reason::NotHeard(_)) => tasks.push(task),
             Err(reason) => refused.push(task.refused(reason.to_string())),
         }
     }
@@ -102,7 +103,8 @@ impl Engine {
             }
             Some(ip) => {
                 let through = |s: &dysco_common::Session| {
-                    s.key.remote.ip() == ip && s.state == dysco_common::State::Tracked as u32
+                    use dysco_common::State::{Adopted, Tracked};
+                    s.key.remote.ip() == ip && [Tracked as u32, Adopted as u32].contains(&s.state)
                 };
                 let all = self.agent.sessions().into_iter();
                 all.filter(|(_, s)| through(s))

@@ -302,6 +302,10 @@ impl Engine {
         if !progress.is_end() {
             return;
         }
+        if let Progress::Refused(Reason::NotHeard(_)) = &progress {
+            // By a neighbour: who asks again finds it heard there.
+            self.ask_for_packets(subsession);
+        }
         let Some(running) = self.removals.running.remove(&change) else {
             return;
         };

@@ -55,8 +55,8 @@ impl Default for WatchRules {
 pub struct Tracked {
     /// This host sent the SYN.
     pub opened_here: bool,
-    /// When, on a clock common to all.
-    pub born: u64,
+    /// When, on a clock common to all, if that is known.
+    pub born: Option<u64>,
 }
 
 /// Sockets of one process that can be told apart in reasonable time.
@@ -242,7 +242,7 @@ fn watched(s: &Socket, ask: &Ask, processes: &HashMap<i32, Process>) -> Option<W
     (end.key == s.key && of_our_network(&fd).ok()?).then_some(Watched {
         holder: s.holder,
         end,
-        born: known.map(|t| t.born),
+        born: known.and_then(|t| t.born),
     })
 }
 

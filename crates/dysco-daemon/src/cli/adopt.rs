@@ -1,0 +1,29 @@
+//! `dyscoctl adopt`.
+
+use super::context::Context;
+use super::exit::{CliError, Exit};
+use super::output::{list, number};
+use crate::api::{AdoptReport, Reply, Request};
+
+/// Enters the sessions that were there before dyscod, or that it does not know
+/// for another reason.
+pub fn run(context: &Context) -> Result<Exit, CliError> {
+    let mut client = context.ask(&Request::Adopt)?;
+    let Reply::Adopted(report) = client.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    context.print(&report, text)?;
+    Ok(Exit::Done)
+}
+
+fn text(report: &AdoptReport) -> String {
+    let known = [
+        ("adopted", number(report.adopted)),
+        ("known before", number(report.known)),
+    ];
+    let left = report
+        .left
+        .iter()
+        .map(|left| (left.reason.as_str(), number(left.sessions)));
+    list(known.into_iter().chain(left)).trim_fmt()
+}

@@ -1,0 +1,80 @@
+//! What a former process left: records of changes, and sessions in the data
+//! plane that none of them names.
+
+use anyhow::Context as _;
+use dysco_common::State;
+
+use super::Engine;
+
+impl Engine {
+    /// Takes up the changes of a former process, before anything else.
+    pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
+        let now = self.now();
+        let (path, records) = self.state.records();
+        for record in records {
+            // Without its record this host would tell the others that it knows
+            // of no change, and they would roll back what may have been cut.
+            let change = self.machine.restore(now, &record).with_context(|| {
+                format!(
+                    "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
+                    path.display()
+                )
+            })?;
+            tracing::info!(%change, "goes on with a change of a former process");
+        }
+        let under_way: Vec<_> = self
+            .machine
+            .changes()
+            .map(|c| (c.change, c.subsession, c.other))
+            .collect();
+        for (change, own, other) in under_way {
+            let found = |sub| {
+                self.find(&sub)
+                    .map(|slot| (slot, self.agent.session(slot).created_ns))
+            };
+            let (slot, second) = (found(own), other.and_then(found));
+            let held = self.held.entry(change).or_default();
+            held.slot = slot;
+            held.own = Some(own);
+            held.other = second;
+            if slot.is_none() || second.is_none() && other.is_some() {
+                self.tell_gone(change);
+            }
+        }
+        self.undo_unrecorded();
+        self.pump();
+        Ok(())
+    }
+
+    /// A lock that was never recorded ends with its process, and so does a
+    /// second path that nobody used.
+    fn undo_unrecorded(&self) {
+        let recorded = |slot: u32| {
+            self.held
+                .values()
+                .any(|h| h.slots().any(|(s, _)| s == slot))
+        };
+        for (slot, s) in self.agent.sessions() {
+            if recorded(slot) {
+                continue;
+            }
+            let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
+            match State::from_word(s.state) {
+                Some(State::Tracked) => {
+                    if s.clamp != 0 {
+                        self.agent.clamp(slot, 0);
+                    }
+                    if s.clamp_far != 0 {
+                        self.agent.clamp_far(slot, 0);
+                    }
+                }
+                Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
+                Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
+                Some(State::TwoPaths | State::FarTwoPaths) => {
+                    tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
+                }
+                _ => {}
+            }
+        }
+    }
+}
