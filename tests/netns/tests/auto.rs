@@ -92,12 +92,13 @@ fn a_bypass_that_is_refused_falls_to_return() -> Result<()> {
     w.finish()
 }
 
-/// One that was opened before the server's host had a daemon is not known to it.
+/// One that was opened before the server's host had a daemon is not known to it,
+/// unless it adopts it.
 #[test]
 fn a_session_that_a_neighbour_does_not_know_falls_to_local() -> Result<()> {
     let mut w = world("autolate", &[Role::Client, Role::Proxy])?;
     let (group, ends) = open(&w, 1)?;
-    let server = w.fleet.start(&w.lab, Role::Server, "")?;
+    let server = (w.fleet).start(&w.lab, Role::Server, "[data_plane]\nadopt = false\n")?;
     w.daemons.push((Role::Server, server));
     wait::until("both neighbours", Duration::from_secs(60), || {
         let dry = remove(&w, &ends[0], &["--dry-run"]).ok()?;

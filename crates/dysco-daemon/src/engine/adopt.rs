@@ -105,9 +105,14 @@ impl Engine {
         });
         true
     }
-}
 
-impl Engine {
+    /// Measures anew, if the change has not ended meanwhile.
+    pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
+        if self.machine.changes().any(|c| c.change == change) {
+            self.measure(change, sub);
+        }
+    }
+
     /// Has the kernel send a packet on both sessions of a proxy, which their
     /// ends answer.
     pub(super) fn ask_for_packets(&self, sub: &Subsession) {

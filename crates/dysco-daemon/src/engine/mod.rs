@@ -289,7 +289,7 @@ impl Engine {
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Adopted(done) => self.sessions_adopted(done),
-            Answer::Asked(change, sub) => self.measure(change, sub),
+            Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
