@@ -297,14 +297,10 @@ pub struct Life {
     pub told: u8,
     /// The session's five-tuple is IPv6.
     pub v6: u8,
-    /// By user space, of a relayed session: replies pass this host by.
-    pub returns: u8,
     /// A packet of the local end was seen since the session was adopted.
     pub heard_out: u8,
     /// One of the remote end was.
     pub heard_in: u8,
-    /// Zero.
-    pub reserved: [u8; 3],
 }
 
 /// What holds in the two-path phase. Bytes, as [`Life`].
@@ -330,6 +326,8 @@ pub struct Two {
     pub new_ack_set: u8,
     /// `new_low` is valid.
     pub new_data: u8,
+    /// By user space, of a relayed session: replies pass this host by.
+    pub returns: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
 }

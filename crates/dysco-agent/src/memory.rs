@@ -195,7 +195,7 @@ impl Memory {
     /// Notes whether replies pass this host by.
     pub fn set_returns(&self, slot: u32, returns: bool) {
         // SAFETY: as in `state`.
-        let field = unsafe { &raw mut (*self.at(slot)).life.returns };
+        let field = unsafe { &raw mut (*self.at(slot)).two.returns };
         self.flag(field).store(u8::from(returns), Ordering::Release);
     }
 

@@ -215,9 +215,9 @@ fn ends(s: &mut Session, seg: &Segment) {
         let acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
         // Of the direction that passes this host by only the client's part is
         // known.
-        let (low, high) = if o.life.returns != 0 {
+        let (low, high) = if o.two.returns != 0 {
             (acked, acked.wrapping_add(NEAR))
-        } else if s.life.returns != 0 {
+        } else if s.two.returns != 0 {
             (s.rcv_max.wrapping_sub(NEAR), s.rcv_max)
         } else {
             (acked, s.rcv_max)

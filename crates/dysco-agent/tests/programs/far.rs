@@ -209,7 +209,7 @@ fn a_reset_is_believed_though_replies_pass_by() {
     for net in nets() {
         let mut p = joined(&net, State::Relay);
         let mut judged = |seen: u32, reset: Frame, believed: bool| {
-            p.change(|s| (s.life.returns, s.life.reset, s.rcv_ack) = (1, 0, seen));
+            p.change(|s| (s.two.returns, s.life.reset, s.rcv_ack) = (1, 0, seen));
             let mut other = p.session(OTHER);
             other.life.reset = 0;
             p.put(OTHER, &other);

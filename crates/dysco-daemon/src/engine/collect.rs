@@ -103,8 +103,10 @@ impl Engine {
         let boot = boot_time();
         for (slot, s) in self.agent.sessions_of(part, parts) {
             self.sweep_return(slot, &s, now);
-            // If it was heard, and the ring was full.
-            self.agent.confirm(slot);
+            if s.state == State::Adopted as u32 {
+                // If it was heard, and the ring was full.
+                self.agent.confirm(slot);
+            }
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
             let ending = match (known, linger(&s, boot)) {

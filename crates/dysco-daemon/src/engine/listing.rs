@@ -167,8 +167,8 @@ impl Engine {
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
         let joined = self.linked(slot, s);
-        let returns = s.life.returns != 0
-            || joined.is_some_and(|other| self.agent.session(other).life.returns != 0);
+        let returns = s.two.returns != 0
+            || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
         let mode = match mode_of(state) {
             Some(Mode::Local) if returns => Some(Mode::Return),
             mode => mode,
@@ -232,7 +232,7 @@ impl Engine {
                 Some(State::Return) => sessions.returned += 1,
                 // Two entries are one session to whoever counts them.
                 Some(State::Relay) if s.life.opened_here != 0 => {}
-                Some(State::Relay) if s.life.returns != 0 => sessions.returned += 1,
+                Some(State::Relay) if s.two.returns != 0 => sessions.returned += 1,
                 Some(State::Relay) => sessions.local += 1,
                 _ => {}
             }

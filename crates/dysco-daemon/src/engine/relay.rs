@@ -170,7 +170,7 @@ impl Engine {
         let relayed = all.filter(|(slot, s)| {
             s.state == State::Relay as u32
                 && s.life.opened_here == 0
-                && (mode != Mode::Return || s.life.returns == 0)
+                && (mode != Mode::Return || s.two.returns == 0)
                 && self.linked(*slot, s).is_some()
         });
         relayed.map(|(slot, _)| slot).collect()

@@ -148,7 +148,7 @@ impl Engine {
             None => self.relay_of(&subsession),
             Some(_) => None,
         };
-        let returns = |[a, _]: [u32; 2]| self.agent.session(a).life.returns != 0;
+        let returns = |[a, _]: [u32; 2]| self.agent.session(a).two.returns != 0;
         let from = match relay {
             None => Way::Middlebox,
             Some(slots) if returns(slots) => Way::Return,
