@@ -69,7 +69,11 @@ impl Engine {
         let s = self.agent.session(slot);
         // After the cut the acknowledgements of the FINs tell that all is
         // drained; before it, and after a reset, there is nothing to wait for.
-        let unchanged = [State::Tracked as u32, State::Adopted as u32, State::Return as u32];
+        let unchanged = [
+            State::Tracked as u32,
+            State::Adopted as u32,
+            State::Return as u32,
+        ];
         if reset || unchanged.contains(&s.state) {
             let opened = s.life.opened_here != 0;
             let of = if opened {

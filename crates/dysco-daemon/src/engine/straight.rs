@@ -177,7 +177,7 @@ impl Engine {
                     return;
                 };
                 let other = self.agent.session(a);
-                if other.life.returns != 0 && self.returns.are_back(slot, s) {
+                if other.two.returns != 0 && self.returns.are_back(slot, s) {
                     self.agent.set_returns(a, false);
                     self.no_return(a, &other, "replies pass this host again");
                 }
