@@ -19,6 +19,9 @@ pub enum EventKind {
     PathOpen = 6,
     /// An adopted session has been heard both ways.
     Heard = 7,
+    /// A chain's SYN has come to a slot, and the next host, or the server's, is
+    /// not known to have an agent.
+    Stranger = 8,
 }
 
 impl EventKind {
@@ -32,6 +35,7 @@ impl EventKind {
             5 => EventKind::NoRoom,
             6 => EventKind::PathOpen,
             7 => EventKind::Heard,
+            8 => EventKind::Stranger,
             _ => return None,
         })
     }

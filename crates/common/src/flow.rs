@@ -129,6 +129,22 @@ impl FlowKey {
         self.local.is_v6()
     }
 
+    /// Is it the same, from the other end's side?
+    #[inline(always)]
+    pub fn mirrors(&self, other: &FlowKey) -> bool {
+        self.local == other.remote
+            && self.remote == other.local
+            && self.local_port == other.remote_port
+            && self.remote_port == other.local_port
+    }
+
+    /// Writes what it is from the other end's side.
+    #[inline(always)]
+    pub fn mirror_to(&self, to: &mut FlowKey) {
+        (to.local, to.remote) = (self.remote, self.local);
+        (to.local_port, to.remote_port) = (self.remote_port, self.local_port);
+    }
+
     /// The key under which the flow map has it.
     #[inline(always)]
     pub const fn short(&self) -> ShortKey {

@@ -8,14 +8,17 @@
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 pub mod adopt;
+pub mod chain;
 pub mod counter;
 pub mod event;
 pub mod flow;
+pub mod policy;
 pub mod rule;
 pub mod seq;
 pub mod session;
 pub mod shim;
 pub mod short;
+pub mod siphash;
 pub mod tcp;
 pub mod translate;
 pub mod two_paths;

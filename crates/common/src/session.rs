@@ -204,6 +204,10 @@ pub struct Session {
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
 
+    /// The rule by which a chain was chosen here (`policy::rule_name`); 0 for
+    /// none.
+    pub rule: u32,
+
     // Used at ingress.
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
     pub created_ns: u64,
@@ -268,6 +272,12 @@ impl Session {
         }
     }
 
+    /// Has it ended, by all that was seen?
+    #[inline(always)]
+    pub const fn has_ended(&self) -> bool {
+        self.life.reset != 0 || self.life.fin_in & self.life.fin_out != 0
+    }
+
     /// The slot of the session that this one is joined to.
     #[inline(always)]
     pub const fn joined_to(&self) -> Option<u32> {
@@ -303,7 +313,7 @@ pub struct Life {
     pub heard_in: u8,
 }
 
-/// What holds in the two-path phase. Bytes, as [`Life`].
+/// What holds in the two-path phase, and of the paths after it. Bytes, as [`Life`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Two {
@@ -328,6 +338,9 @@ pub struct Two {
     pub new_data: u8,
     /// By user space, of a relayed session: replies pass this host by.
     pub returns: u8,
+    /// It has been steered through a chain since its SYN, its own five-tuple was
+    /// never on the wire: 1, and 2 once the SYN has been answered.
+    pub chained: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
 }

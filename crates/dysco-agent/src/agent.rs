@@ -15,12 +15,19 @@ use dysco_common::{
 use dysco_common::two_paths::Anchor;
 
 use crate::attach::{self, Attach, Attached};
+use crate::chain::Chains;
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::memory::Memory;
 
 /// Layout of the pinned maps. Another layout takes another directory.
 const LAYOUT: &str = "v1";
+
+/// The maps that outlive this process.
+const PINNED: [&str; 11] = [
+    "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
+    "KEYS", "PENDING",
+];
 
 /// What the data plane is started with.
 #[derive(Clone, Debug)]
@@ -35,6 +42,9 @@ pub struct AgentConfig {
     pub attach: Attach,
     /// What is tracked; none for all. At most 16.
     pub rules: Vec<Rule>,
+    /// Source ports of the subsessions that a chain's SYN opens: the first, and
+    /// how many.
+    pub ports: (u16, u16),
 }
 
 /// A new path for a session.
@@ -57,6 +67,7 @@ macro_rules! pod {
         unsafe impl Pod for $wrapper {}
     };
 }
+pub(crate) use pod;
 pod!(Key, ShortKey);
 pod!(Ref, FlowRef);
 pod!(RulesPod, Rules);
@@ -67,6 +78,7 @@ pub struct Agent {
     pub(crate) flows: Mutex<HashMap<MapData, Key, Ref>>,
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
+    pub(crate) chains: Mutex<Chains>,
     attached: Vec<Attached>,
     /// Indices of the interfaces that the programs are on.
     interfaces: Vec<u32>,
@@ -81,7 +93,7 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentError> {
+pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentError> {
     ebpf.take_map(name).ok_or(AgentError::Missing(name))
 }
 
@@ -107,7 +119,7 @@ impl Agent {
         })?;
         // Programs of an earlier run may be taking slots this moment.
         let running = dir.join("SESSIONS").exists();
-        let mut ebpf = load(&dir, config.max_sessions)?;
+        let mut ebpf = load(&dir, config)?;
         set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
 
         let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
@@ -124,6 +136,7 @@ impl Agent {
         if !running || never_filled(&memory, &mut free) {
             refill(&memory, &mut free)?;
         }
+        let chains = Chains::open(&mut ebpf)?;
         let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
             .map_err(map_error("open", "COUNTERS"))?;
         let ring =
@@ -145,6 +158,7 @@ impl Agent {
             counters,
             interfaces: indices(&config.interfaces)?,
             rules: config.rules.clone(),
+            chains: Mutex::new(chains),
             attached,
             quarantine: Mutex::default(),
             _ebpf: Mutex::new(ebpf),
@@ -336,7 +350,9 @@ impl Agent {
     }
 }
 
-fn load(dir: &Path, max_sessions: u32) -> Result<Ebpf, AgentError> {
+fn load(dir: &Path, config: &AgentConfig) -> Result<Ebpf, AgentError> {
+    let max_sessions = config.max_sessions;
+    let ports = [config.ports.0, config.ports.1];
     // As many hints as keys, and a power of two.
     let hints = max_sessions
         .saturating_mul(2)
@@ -350,8 +366,9 @@ fn load(dir: &Path, max_sessions: u32) -> Result<Ebpf, AgentError> {
         .map_max_entries("SESSIONS", max_sessions)
         .map_max_entries("FREE", max_sessions)
         .map_max_entries("HINTS", hints)
-        .override_global("HINT_MASK", &hint_mask, true);
-    for map in ["FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS"] {
+        .override_global("HINT_MASK", &hint_mask, true)
+        .override_global("PORTS", &ports, true);
+    for map in PINNED {
         loader.map_pin_path(map, dir.join(map));
     }
     let mut ebpf = loader.load(crate::object())?;

@@ -4,6 +4,7 @@
 mod adopt;
 mod agent;
 mod attach;
+mod chain;
 mod error;
 mod events;
 mod memory;

@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod engine;
 pub mod pki;
+pub mod policy;
 pub mod protocol;
 pub mod proxy;
 pub mod state;

@@ -10,6 +10,7 @@ use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path};
 
 use crate::Verdict;
+use crate::chain;
 use crate::far;
 use crate::hop;
 use crate::learn;
@@ -158,14 +159,23 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, flow: Option<Flow>) -> Verdict
         // An answer on the new path.
         return Verdict::Pass;
     }
-    if flow.is_some_and(|flow| learn::would_usurp(flow.s)) {
+    if flow.is_some_and(|flow| learn::would_usurp(flow.s) && flow.s.two.chained == 0) {
         count(Counter::DroppedSyn);
         return Verdict::Drop;
     }
-    if take(ctx, Run::Egress, key, found).is_some() {
-        learn::syn(ctx, Run::Egress, Direction::Out);
+    if take(ctx, Run::Egress, key, found).is_none() || !learn::read(ctx, Run::Egress) {
+        return Verdict::Pass;
     }
-    Verdict::Pass
+    match chain::leaves(ctx) {
+        chain::PASS => {
+            learn::syn(Run::Egress, Direction::Out);
+            Verdict::Pass
+        }
+        chain::DROP => Verdict::Drop,
+        ifindex => Verdict::Redirect {
+            ifindex: ifindex as u32,
+        },
+    }
 }
 
 /// Takes in what the segment teaches.

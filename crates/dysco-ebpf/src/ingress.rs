@@ -9,6 +9,7 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{Counter, EventKind};
 
+use crate::chain;
 use crate::far;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -34,14 +35,19 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Pass
         };
     };
-    // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
-    if opens && !new && s.state != State::Relay as u32 {
+    if opens {
         cold_path();
-        return if learn::would_usurp(s) {
-            dropped(Counter::DroppedSyn)
-        } else {
-            syn(&ctx, key, &found)
-        };
+        if new && s.two.chained != 0 {
+            return syn(&ctx, key, &found);
+        }
+        // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
+        if !new && s.state != State::Relay as u32 {
+            return if learn::would_usurp(s) {
+                dropped(Counter::DroppedSyn)
+            } else {
+                syn(&ctx, key, &found)
+            };
+        }
     }
     match State::from_word(s.state) {
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
@@ -76,10 +82,17 @@ pub fn run(ctx: TcContext) -> Verdict {
 fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     let loaded = maps::scratch(Run::Ingress as u32)
         .and_then(|scratch| load(ctx, key, found, &mut scratch.packet));
-    if loaded.is_some() {
-        learn::syn(ctx, Run::Ingress, Direction::In);
+    if loaded.is_none() || !learn::read(ctx, Run::Ingress) {
+        return Verdict::Pass;
     }
-    Verdict::Pass
+    match chain::arrives(ctx) {
+        chain::PASS => {
+            learn::syn(Run::Ingress, Direction::In);
+            Verdict::Pass
+        }
+        chain::DROP => Verdict::Drop,
+        _ => Verdict::Changed,
+    }
 }
 
 /// Judges a packet that has to be looked at as a whole.

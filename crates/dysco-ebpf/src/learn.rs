@@ -3,11 +3,11 @@
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
-use dysco_common::tcp::ACK;
+use dysco_common::tcp::{ACK, Segment};
 use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
 
 use crate::maps::{self, Flow, RULES, Run, Scratch};
-use crate::packet::{Direction, Packet, load_options};
+use crate::packet::{Direction, Key, Packet, load_options};
 
 /// MSS where the option is absent (RFC 9293, 3.7.1).
 const DEFAULT_MSS: u16 = 536;
@@ -22,7 +22,7 @@ pub fn would_usurp(s: &Session) -> bool {
         State::from_word(s.state),
         Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
     );
-    changed && s.life.reset == 0 && s.life.fin_in & s.life.fin_out == 0
+    changed && !s.has_ended()
 }
 
 /// Notes a packet of an adopted session. Two CPUs may both find the other's
@@ -67,28 +67,46 @@ fn wanted(key: &FlowKey, dir: Direction) -> bool {
     false
 }
 
-/// Takes in a segment with SYN. It always passes. A function of its own in the
-/// kernel, where each must return a number.
-#[inline(never)]
-pub fn syn(ctx: &TcContext, run: Run, dir: Direction) -> bool {
+/// Reads what a segment with SYN offers, into the scratch memory that it lies
+/// in.
+#[inline(always)]
+pub fn read(ctx: &TcContext, run: Run) -> bool {
     let run = run as u32;
     let readable = maps::scratch(run).is_some_and(|s| load_options(ctx, &mut s.packet).is_ok());
     if !readable || dysco_offer(run) == 0 {
         maps::count(Counter::Unreadable);
         return false;
     }
+    true
+}
+
+/// Takes in a segment with SYN that was read. It always passes.
+#[inline(always)]
+pub fn syn(run: Run, dir: Direction) {
+    dysco_syn(run as u32, (dir == Direction::In) as u32);
+}
+
+/// Exported: see [`dysco_offer`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
     let Some(Scratch {
         packet: p, offer, ..
     }) = maps::scratch(run)
     else {
-        return false;
+        return 0;
+    };
+    let dir = if arrives != 0 {
+        Direction::In
+    } else {
+        Direction::Out
     };
     if p.seg.has(ACK) {
         answer(p, offer, dir);
     } else {
         open(p, offer, dir);
     }
-    true
+    1
 }
 
 /// Reads the offer. Exported, which makes it a global function in the kernel:
@@ -121,7 +139,7 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
         && s.state == State::Opening as u32
     {
         // A retransmission, or the port used again before anything answered.
-        begin(s, p, offer, dir);
+        begin(s, &p.key, &p.seg, offer, dir);
         return;
     }
     if !wanted(&p.key.whole, dir) {
@@ -130,20 +148,24 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
     // A new SYN on a known five-tuple: the session before it has ended. Its
     // entry keeps its slot until user space collects it.
     match maps::claim(&p.key, known.map(|flow| flow.s)) {
-        Some(s) => {
-            begin(s, p, offer, dir);
+        Some((_, s)) => {
+            begin(s, &p.key, &p.seg, offer, dir);
             maps::count(Counter::Tracked);
         }
-        None => {
-            maps::count(Counter::NoRoom);
-            maps::tell(EventKind::NoRoom, u32::MAX);
-        }
+        None => no_room(),
     }
+}
+
+/// A session found no room.
+#[inline(always)]
+pub fn no_room() {
+    maps::count(Counter::NoRoom);
+    maps::tell(EventKind::NoRoom, u32::MAX);
 }
 
 /// Starts an entry.
 #[inline(always)]
-fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
+pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Direction) {
     // SAFETY: no arguments, no effects.
     s.created_ns = unsafe { bpf_ktime_get_boot_ns() };
     s.bytes_out = 0;
@@ -153,30 +175,30 @@ fn begin(s: &mut Session, p: &Packet, offer: &Offer, dir: Direction) {
     (s.new_out, s.new_in, s.hop) = (0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;
-    s.key = p.key.whole;
+    s.key = key.whole;
     s.path = FlowKey::default();
-    s.short = p.key.short;
+    s.short = key.short;
     s.short_path = ShortKey::default();
     s.translation = Translation::default();
-    s.ifindex = 0;
+    (s.ifindex, s.rule) = (0, 0);
     s.local = Offer::default();
     s.remote = Offer::default();
     s.life = Life {
-        v6: p.key.is_v6() as u8,
+        v6: key.is_v6() as u8,
         ..Life::default()
     };
     (s.snd_max, s.rcv_max, s.snd_ack, s.rcv_ack) = (0, 0, 0, 0);
-    let end = p.seg.end();
+    let end = seg.end();
     match dir {
         Direction::Out => {
             s.life.opened_here = 1;
             (s.snd_max, s.snd_seen) = (end, end);
-            s.rcv_ack = p.seg.seq;
+            s.rcv_ack = seg.seq;
             s.local = *offer;
         }
         Direction::In => {
             s.rcv_max = end;
-            s.snd_ack = p.seg.seq;
+            s.snd_ack = seg.seq;
             s.remote = *offer;
         }
     }
@@ -191,18 +213,26 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
     if s.state != State::Opening as u32 {
         return;
     }
-    let end = p.seg.end();
+    answered(s, &p.seg, offer, dir);
+    s.state = State::Tracked as u32;
+    maps::tell(EventKind::Opened, slot);
+}
+
+/// Takes in what the answer to a SYN teaches.
+#[inline(always)]
+pub fn answered(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
+    let end = seg.end();
     match dir {
         Direction::Out => {
             (s.snd_max, s.snd_seen) = (end, end);
-            s.snd_ack = p.seg.ack;
-            s.rcv_ack = p.seg.seq;
+            s.snd_ack = seg.ack;
+            s.rcv_ack = seg.seq;
             s.local = *offer;
         }
         Direction::In => {
             s.rcv_max = end;
-            s.rcv_ack = p.seg.ack;
-            s.snd_ack = p.seg.seq;
+            s.rcv_ack = seg.ack;
+            s.snd_ack = seg.seq;
             s.remote = *offer;
         }
     }
@@ -210,6 +240,4 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
         s.local.flags = 0;
         s.remote.flags = 0;
     }
-    s.state = State::Tracked as u32;
-    maps::tell(EventKind::Opened, slot);
 }

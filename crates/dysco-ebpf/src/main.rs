@@ -9,6 +9,7 @@
 )]
 #![feature(asm_experimental_arch)]
 
+mod chain;
 mod egress;
 mod far;
 mod hop;

@@ -5,10 +5,12 @@ use crate::packet::{Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
 use aya_ebpf::programs::TcContext;
+use dysco_common::chain::{Hop, Payload, Pending};
+use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
-use dysco_common::{Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
+use dysco_common::{Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
 
 /// Five-tuple on the wire, to session. User space sets the size.
 #[map]
@@ -40,6 +42,37 @@ pub static FREE: Queue<u32> = Queue::with_max_entries(1, 0);
 #[map]
 pub static RULES: Array<Rules> = Array::with_max_entries(1, 0);
 
+/// The policy's rules: those in force, and room for those to come.
+#[map]
+pub static POLICY: Array<PolicyRule> = Array::with_max_entries(2 * MAX_RULES as u32, 0);
+
+/// A word of `policy::InForce`.
+#[map]
+pub static IN_FORCE: Array<u64> = Array::with_max_entries(1, 0);
+
+/// The hosts that a chain's SYN may be sent to.
+#[map]
+pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
+
+/// The keys that a chain's SYN may come with.
+#[map]
+pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
+
+/// SYNs on their way through this host, by initial sequence number.
+#[map]
+pub static PENDING: LruHashMap<u32, Pending> = LruHashMap::with_max_entries(16384, 0);
+
+/// Source ports of new subsessions: the first, and how many. Set by user space.
+#[unsafe(no_mangle)]
+static PORTS: [u16; 2] = [61000, 4000];
+
+/// First port and number of ports of new subsessions.
+#[inline(always)]
+pub fn ports() -> [u16; 2] {
+    // SAFETY: a constant of the program; volatile, since user space sets it.
+    unsafe { core::ptr::read_volatile(&raw const PORTS) }
+}
+
 /// What happened to packets.
 #[map]
 pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
@@ -58,6 +91,14 @@ pub struct Scratch {
     pub change: Change,
     /// What it offers, if it is a SYN.
     pub offer: Offer,
+    /// What it is looked up by once it is translated.
+    pub session: Key,
+    /// What a chain's SYN carries.
+    pub payload: Payload,
+    /// What is remembered of it.
+    pub pending: Pending,
+    /// Where it goes next.
+    pub hop: Hop,
 }
 
 /// Per CPU, one for each program that may run while another has not ended: a
@@ -201,7 +242,7 @@ fn is_of(s: &Session, new: bool, key: &Key) -> bool {
 
 /// Takes a free slot and gives it the key, which `ended` may still hold.
 #[inline(always)]
-pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<&'static mut Session> {
+pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mut Session)> {
     let slot = FREE.pop().ok()??;
     let flags = if ended.is_some() {
         0
@@ -216,5 +257,32 @@ pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<&'static mut Sess
     if let Some(ended) = ended {
         ended.short = ShortKey::default();
     }
-    session(slot)
+    Some((slot, session(slot)?))
 }
+
+/// Gives a claimed slot a subsession, which `ended` may still hold. If it is
+/// another's, the slot is given back.
+#[inline(always)]
+pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Session>) -> bool {
+    let flags = if ended.is_some() {
+        0
+    } else {
+        BPF_NOEXIST as u64
+    };
+    // In map memory, of which LLVM may store double words anywhere.
+    s.short_path = s.path.short();
+    let value = Aligned(FlowRef::new(&s.path, slot, Path::New));
+    if FLOWS.insert(&s.short_path, &value.0, flags).is_err() {
+        let _ = FLOWS.remove(&key.short);
+        let _ = FREE.push(slot, 0);
+        return false;
+    }
+    if let Some(ended) = ended {
+        ended.short_path = ShortKey::default();
+    }
+    true
+}
+
+/// Of what is stored as a double word.
+#[repr(C, align(8))]
+struct Aligned(FlowRef);

@@ -43,6 +43,13 @@ pub struct Key {
 }
 
 impl Key {
+    /// Makes the rest of it fit `whole`.
+    #[inline(always)]
+    pub fn complete(&mut self) {
+        self.family = self.whole.is_v6() as u32;
+        self.short = self.whole.short();
+    }
+
     /// Is it IPv6?
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
@@ -102,8 +109,9 @@ impl Packet {
     }
 }
 
+/// Offset of the TCP header in bytes.
 #[inline(always)]
-fn l4(v6: bool) -> usize {
+pub fn l4(v6: bool) -> usize {
     ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
 }
 

@@ -7,14 +7,15 @@
 //! the packet directly, the kernel would first make it writable for every
 //! packet that comes, the many that nobody changes included.
 
-use aya_ebpf::bindings::BPF_F_PSEUDO_HDR;
+use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
 use aya_ebpf::programs::TcContext;
 use dysco_common::Addr;
+use dysco_common::chain::PAYLOAD;
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
 use crate::maps::{self, Scratch};
-use crate::packet::{AsPtr, Found, Packet, at, bound_header, load_options};
+use crate::packet::{AsPtr, Found, Packet, at, bound_header, l4, load_options};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
@@ -65,6 +66,10 @@ pub struct Change {
     pub clear_ect: u32,
     /// A difference of the pseudo-header that came before (see [`trim`]).
     pub pseudo: u64,
+    /// A difference of the payload, for [`fix_payload`].
+    pub payload: u64,
+    /// Room for headers, which the stack has not.
+    headers: Headers,
 }
 
 /// The end of an IP header as it lies in a frame: source and destination; of
@@ -96,33 +101,56 @@ pub fn short(
     clear_ect: u32,
     pseudo: u64,
 ) -> Result<(), Failed> {
-    let timestamps = found.data_offset > MIN_HEADER;
-    let l4 = found.l4();
     let mut headers = Headers {
         addresses: Addresses([0; 8]),
-        tcp: if timestamps {
-            at::<ShortHeader>(ctx, l4).ok_or(Failed)?
-        } else {
-            let [a, b, c, d, e] = at::<[u32; 5]>(ctx, l4).ok_or(Failed)?;
-            ShortHeader([a, b, c, d, e, 0, 0, 0])
-        },
+        tcp: ShortHeader::default(),
+    };
+    short_in(ctx, found, e, (src, dst), clear_ect, pseudo, &mut headers)
+}
+
+/// The same, with room for the headers.
+#[inline(always)]
+fn short_in(
+    ctx: &TcContext,
+    found: &Found,
+    e: &Edit,
+    (src, dst): (&Addr, &Addr),
+    clear_ect: u32,
+    pseudo: u64,
+    headers: &mut Headers,
+) -> Result<(), Failed> {
+    let timestamps = found.data_offset > MIN_HEADER;
+    let l4 = found.l4();
+    headers.tcp = if timestamps {
+        at::<ShortHeader>(ctx, l4).ok_or(Failed)?
+    } else {
+        let [a, b, c, d, e] = at::<[u32; 5]>(ctx, l4).ok_or(Failed)?;
+        ShortHeader([a, b, c, d, e, 0, 0, 0])
     };
     let header_diff = headers.tcp.rewrite(timestamps, e);
     let address_diff = addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
     let absent = absent(found.v6);
     let len = 32 - absent + if timestamps { 32 } else { MIN_HEADER };
     // SAFETY: within the addresses, of which 32 - `absent` bytes are left.
-    let from = unsafe { (&raw const headers).cast::<u8>().add(absent) };
+    let from = unsafe { (&raw const *headers).cast::<u8>().add(absent) };
     store(ctx, l4 + absent - 32, from, len)?;
     fix_checksum(ctx, l4, fold32(address_diff) + pseudo, fold32(header_diff))
 }
 
 /// Changes the packet's addresses and TCP header as the scratch memory of the
-/// run says. A function of its own in the kernel too: it has its own stack
-/// frame.
-#[inline(never)]
+/// run says.
+#[inline(always)]
 pub fn apply(ctx: &TcContext, run: u32) -> bool {
-    try_apply(ctx, run).is_ok()
+    // SAFETY: the program's own context.
+    unsafe { dysco_apply(ctx.skb.skb, run) != 0 }
+}
+
+/// Exported, so that the verifier goes through it once (see
+/// `learn::dysco_offer`), and with a stack frame of its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_apply(skb: *mut __sk_buff, run: u32) -> u32 {
+    try_apply(&TcContext::new(skb), run).is_ok() as u32
 }
 
 #[inline(always)]
@@ -139,13 +167,16 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
             data_offset,
             seg: p.seg,
         };
-        return short(
+        let addresses = (&c.src, &c.dst);
+        let (clear_ect, pseudo) = (c.clear_ect, c.pseudo);
+        return short_in(
             ctx,
             &found,
             &c.edit,
-            (&c.src, &c.dst),
-            c.clear_ect,
-            c.pseudo,
+            addresses,
+            clear_ect,
+            pseudo,
+            &mut c.headers,
         );
     }
     let header_diff = write_options(ctx, run)?;
@@ -154,11 +185,11 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
-    let mut words = Addresses([0; 8]);
-    let diff = addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, &mut words)?;
+    let words = &mut c.headers.addresses;
+    let diff = addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, words)?;
     let absent = absent(p.key.is_v6());
     // SAFETY: as in `short`.
-    let from = unsafe { (&raw const words).cast::<u8>().add(absent) };
+    let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
     store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
     fix_checksum(ctx, p.l4(), fold32(diff) + c.pseudo, header_diff)
 }
@@ -329,31 +360,44 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
         return Some(0);
     }
     let end = p.l4() as u32 + header;
-    // SAFETY: the context is valid; the length is that of the headers.
-    let r = unsafe {
-        aya_ebpf::helpers::generated::bpf_skb_change_tail(
-            ctx.as_ptr_const().cast_mut().cast(),
-            end,
-            0,
-        )
-    };
-    if r != 0 {
-        return None;
-    }
-    if p.key.is_v6() {
-        let length = (header as u16).to_be_bytes();
-        ctx.store(Packet::L3 + 4, &length, 0).ok()?;
-    } else {
-        let old = at::<u16>(ctx, Packet::L3 + 2)?;
-        let check = at::<u16>(ctx, Packet::L3 + 10)?;
-        let new = (end as u16 - Packet::L3 as u16).to_be();
-        let check = ip_checksum(check, differ(new as u32, old as u32));
-        ctx.store(Packet::L3 + 2, &new, 0).ok()?;
-        ctx.store(Packet::L3 + 10, &check, 0).ok()?;
-    }
+    resize(ctx, p.key.is_v6(), end)?;
     let old_len = header + p.seg.len;
     p.seg.len = 0;
     forget_payload(ctx, p, old_len, header)
+}
+
+/// Cuts or lengthens the frame to end there, and sets the IP length to it.
+#[inline(always)]
+fn resize(ctx: &TcContext, v6: bool, end: u32) -> Option<()> {
+    // SAFETY: the program's own context.
+    let done = unsafe { dysco_resize(ctx.skb.skb, v6 as u32, end) };
+    (done != 0).then_some(())
+}
+
+/// Exported: see [`dysco_apply`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_resize(skb: *mut __sk_buff, v6: u32, end: u32) -> u32 {
+    // SAFETY: the context is valid; the kernel checks the length.
+    let r = unsafe { aya_ebpf::helpers::generated::bpf_skb_change_tail(skb.cast(), end, 0) };
+    if r != 0 {
+        return 0;
+    }
+    let ctx = &TcContext::new(skb);
+    if v6 != 0 {
+        let length = (end as u16 - l4(true) as u16).to_be_bytes();
+        return ctx.store(Packet::L3 + 4, &length, 0).is_ok() as u32;
+    }
+    let (Some(old), Some(check)) = (
+        at::<u16>(ctx, Packet::L3 + 2),
+        at::<u16>(ctx, Packet::L3 + 10),
+    ) else {
+        return 0;
+    };
+    let new = (end as u16 - Packet::L3 as u16).to_be();
+    let check = ip_checksum(check, differ(new as u32, old as u32));
+    let stored = ctx.store(Packet::L3 + 2, &new, 0).is_ok();
+    (stored && ctx.store(Packet::L3 + 10, &check, 0).is_ok()) as u32
 }
 
 /// The sum of the pseudo-header of a packet with `len` bytes of TCP. Its length
@@ -389,4 +433,95 @@ fn forget_payload(ctx: &TcContext, p: &mut Packet, old_len: u32, len: u32) -> Op
     [p.header.0[CHECK], p.header.0[CHECK + 1]] = whole.to_ne_bytes();
     ctx.store(p.l4() + CHECK, &whole, 0).ok()?;
     Some(0)
+}
+
+/// The sum of the payload in the scratch memory, where it begins at this offset
+/// in the segment. Exported: see [`dysco_apply`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
+    let Some(Scratch { payload, .. }) = maps::scratch(run) else {
+        return 0;
+    };
+    let words: *const u32 = (&raw const *payload).cast();
+    let mut sum = 0;
+    let mut i = 0;
+    while i < PAYLOAD / 4 {
+        // SAFETY: so many words, aligned.
+        sum += unsafe { *words.add(i) } as u64;
+        i += 1;
+    }
+    let sum = fold16(sum);
+    let odd = offset & 1 != 0;
+    (if odd { sum.swap_bytes() } else { sum }) as u32
+}
+
+/// Appends the payload in the scratch memory to the SYN there. Data of the SYN's
+/// own for which there is no room then is left out, and this is true: the
+/// sender's socket will hear that it did not arrive. The differences go into
+/// the change.
+#[inline(always)]
+pub fn append(ctx: &TcContext, run: u32) -> Option<bool> {
+    let Scratch {
+        packet: p,
+        change: c,
+        payload,
+        ..
+    } = maps::scratch(run)?;
+    let header = bound_header(p.header.data_offset() as u64) as u32;
+    let mut left_out = false;
+    let mut old = header + p.seg.len;
+    c.pseudo = 0;
+    if resize(ctx, p.key.is_v6(), p.l4() as u32 + old + PAYLOAD as u32).is_none() {
+        c.pseudo = trim(ctx, p)?;
+        left_out = true;
+        old = header;
+        resize(ctx, p.key.is_v6(), p.l4() as u32 + old + PAYLOAD as u32)?;
+    }
+    let from = (&raw const *payload).cast();
+    store(ctx, p.l4() + old as usize, from, PAYLOAD).ok()?;
+    let new = old + PAYLOAD as u32;
+    c.pseudo += differ(new.to_be(), old.to_be());
+    c.payload = dysco_payload_sum(run, old) as u64;
+    Some(left_out)
+}
+
+/// Takes the payload in the scratch memory off the end of the SYN there. The
+/// differences go into the change.
+#[inline(always)]
+pub fn strip(ctx: &TcContext, run: u32) -> Option<()> {
+    let Scratch {
+        packet: p,
+        change: c,
+        ..
+    } = maps::scratch(run)?;
+    let header = bound_header(p.header.data_offset() as u64) as u32;
+    let old = header + p.seg.len;
+    let new = old.checked_sub(PAYLOAD as u32)?;
+    resize(ctx, p.key.is_v6(), p.l4() as u32 + new)?;
+    p.seg.len -= PAYLOAD as u32;
+    c.pseudo = differ(new.to_be(), old.to_be());
+    c.payload = !dysco_payload_sum(run, new) as u64;
+    Some(())
+}
+
+/// Adds what [`append`] and [`strip`] have left to the checksum of a changed
+/// packet. Exported: see [`dysco_rewrite`]. Returns 0 if that fails.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dysco_fix_payload(skb: *mut __sk_buff, run: u32) -> u32 {
+    let ctx = TcContext::new(skb);
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = maps::scratch(run)
+    else {
+        return 0;
+    };
+    let diff = core::mem::take(&mut c.payload);
+    if diff != 0 && ctx.l4_csum_replace(p.l4() + CHECK, 0, diff, 0).is_err() {
+        return 0;
+    }
+    1
 }

@@ -3,9 +3,12 @@
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
+use dysco_common::chain::Hop;
+use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
+use dysco_common::siphash::Key;
 use dysco_common::{
-    Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
+    Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
 };
 
 use crate::frame::{Frame, Net};
@@ -41,6 +44,12 @@ unsafe impl Pod for Plain<FlowRef> {}
 unsafe impl Pod for Plain<Session> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Rules> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Addr> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Hop> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<PolicyRule> {}
 
 /// The programs and their maps, for one test alone.
 pub struct Programs {
@@ -88,6 +97,13 @@ impl Programs {
         self.run_marked(way, frame, &[0; 17])
     }
 
+    /// Runs a program on a packet with a mark.
+    pub fn run_with_mark(&mut self, way: Way, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
+        let mut context = [0; 17];
+        context[2] = mark;
+        self.run_marked(way, frame, &context)
+    }
+
     /// Runs the second way of a header-only copy.
     pub fn run_copy(
         &mut self,
@@ -106,7 +122,7 @@ impl Programs {
     /// `context` is the start of `struct __sk_buff`.
     fn run_marked(&mut self, way: Way, frame: &[u8], context: &[u32; 17]) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        let mut out = vec![0; frame.len() + 256];
+        let mut out = vec![0; frame.len() + 512];
         let result = self
             .program(way)
             .test_run(TestRunOptions {
@@ -207,6 +223,35 @@ impl Programs {
         let map = self.ebpf.map_mut("RULES").unwrap();
         let mut map: Array<_, Plain<Rules>> = map.try_into().unwrap();
         map.set(0, Plain(all), 0).unwrap();
+    }
+
+    /// Puts these rules in force, from this index on.
+    pub fn policy(&mut self, first: u32, rules: &[PolicyRule]) {
+        let generation = 7;
+        let map = self.ebpf.map_mut("POLICY").unwrap();
+        let mut map: Array<_, Plain<PolicyRule>> = map.try_into().unwrap();
+        for (at, rule) in (first..).zip(rules) {
+            let rule = PolicyRule {
+                generation,
+                ..*rule
+            };
+            map.set(at, Plain(rule), 0).unwrap();
+        }
+        let map = self.ebpf.map_mut("IN_FORCE").unwrap();
+        let mut map: Array<_, u64> = map.try_into().unwrap();
+        map.set(0, InForce { generation, first }.word(), 0).unwrap();
+    }
+
+    pub fn hop(&mut self, host: Addr, hop: &Hop) {
+        let map = self.ebpf.map_mut("HOPS").unwrap();
+        let mut map: HashMap<_, Plain<Addr>, Plain<Hop>> = map.try_into().unwrap();
+        map.insert(Plain(host), Plain(*hop), 0).unwrap();
+    }
+
+    pub fn key(&mut self, id: u64, key: Key) {
+        let map = self.ebpf.map_mut("KEYS").unwrap();
+        let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
+        map.insert(id, key, 0).unwrap();
     }
 
     pub fn count(&self, c: Counter) -> u64 {

@@ -272,6 +272,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
             local: end("10.0.0.1:61000"),
             remote: end("10.0.0.3:80"),
         }),
+        chain: None,
         mode: None,
         pair: None,
         removable: Removable::Yes,

@@ -49,6 +49,22 @@ pub enum Request {
     /// Forget what this host's firewall knows of a session, and no other
     /// session shares: one [`Reply::StateRemoved`].
     RemoveState(AboutState),
+    /// The policy in force. One [`Reply::Policy`].
+    Policy,
+    /// Put a policy in force. One [`Reply::Policy`].
+    PolicyApply {
+        /// Its text, which takes the place of the file; without, the file is read
+        /// again.
+        #[serde(default)]
+        text: Option<String>,
+    },
+    /// What would become of a session. One [`Reply::Explained`].
+    PolicyExplain {
+        /// Who would open it; any port will do.
+        source: SocketAddr,
+        /// To whom.
+        destination: SocketAddr,
+    },
     /// What happens, as it happens: [`Reply::Event`]s until the client leaves.
     Monitor,
     /// One [`Reply::Counters`].
@@ -98,7 +114,10 @@ impl Request {
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
             Request::Adopt => true,
+            Request::PolicyApply { .. } => true,
             Request::Status
+            | Request::Policy
+            | Request::PolicyExplain { .. }
             | Request::Sessions { .. }
             | Request::Session { .. }
             | Request::Proxy { .. }
@@ -117,6 +136,10 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// Final: a proxy and its sessions.
     Proxy(Box<ProxyReport>),
+    /// Final: the policy in force.
+    Policy(PolicyReport),
+    /// Final: what would become of a session.
+    Explained(Explained),
     /// Final: counters.
     Counters(Counters),
     /// Final: what a firewall knows of a session.
@@ -157,6 +180,8 @@ impl Reply {
         match self {
             Reply::Status(_)
             | Reply::Proxy(_)
+            | Reply::Policy(_)
+            | Reply::Explained(_)
             | Reply::Counters(_)
             | Reply::State(_)
             | Reply::StateInstalled(_)
@@ -237,6 +262,49 @@ pub struct Counters {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// The policy in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// The file it comes from.
+    pub file: std::path::PathBuf,
+    /// Why that file, as it is now, is not in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Its rules, in order.
+    pub rules: Vec<RuleReport>,
+}
+
+/// A rule of the policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// What it is called.
+    pub name: String,
+    /// Source prefix, or `any`.
+    pub source: String,
+    /// Destination prefix, or `any`.
+    pub destination: String,
+    /// Ports, or `any`.
+    pub ports: String,
+    /// The hosts of its chain.
+    pub chain: Vec<IpAddr>,
+    /// Those of them that are not there.
+    pub missing: Vec<IpAddr>,
+    /// What becomes of sessions then.
+    pub otherwise: dysco_common::policy::Otherwise,
+}
+
+/// What would become of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// The rule that matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<RuleReport>,
+    /// `direct`, `chain` or `refused`.
+    pub verdict: String,
+    /// In words, with the reason.
+    pub text: String,
+}
+
 /// An interface with programs on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceReport {
@@ -264,6 +332,9 @@ pub struct SessionCounts {
     /// Of those, the ones of which replies go straight to the client.
     #[serde(default, rename = "return")]
     pub returned: u64,
+    /// Steered through a chain since they were opened.
+    #[serde(default)]
+    pub chained: u64,
     /// Being changed.
     pub changing: u64,
     /// Of all these, those that were there before dyscod saw a SYN of theirs.
@@ -340,6 +411,10 @@ pub struct SessionReport {
     /// The subsession on the wire, where it is not `local` to `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathReport>,
+    /// The hosts it is steered through, as far as this host knows: all where it
+    /// was opened, its neighbours elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Vec<IpAddr>>,
     /// The way by which its proxy has left, or is leaving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,

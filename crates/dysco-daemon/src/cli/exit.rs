@@ -11,6 +11,7 @@ use super::run::RunError;
 use crate::api::{ClientError, FailureCode};
 use crate::config::ConfigError;
 use crate::pki::PkiError;
+use crate::policy::PolicyError;
 
 /// The exit codes, for `--help`.
 pub const HELP: &str = "\
@@ -63,6 +64,9 @@ pub enum CliError {
     /// About the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// About a policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// About a program to run.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -113,6 +117,7 @@ impl CliError {
             CliError::Pki(PkiError::Generate { .. }) => Exit::Internal,
             CliError::Pki(_)
             | CliError::Config(_)
+            | CliError::Policy(_)
             | CliError::Run(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,

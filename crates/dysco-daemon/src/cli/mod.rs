@@ -10,6 +10,7 @@ mod exit;
 mod monitor;
 mod output;
 mod pki;
+mod policy;
 mod remove;
 mod run;
 mod sessions;
@@ -66,6 +67,8 @@ enum Command {
     /// dyscod does so by itself when it starts. Sessions that had no room then,
     /// or whose socket was handed over meanwhile, may be entered later.
     Adopt,
+    /// Which sessions are steered through which hosts
+    Policy(policy::Args),
     /// What happens, as it happens, with reasons
     Monitor,
     /// Run a proxy under the shim, which tells dyscod what it relays
@@ -90,6 +93,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
         Command::Adopt => adopt::run(&context),
+        Command::Policy(args) => policy::run(&context, args),
         Command::Monitor => monitor::run(&context),
         Command::Run(args) => run::run(args),
         Command::Pki(args) => pki::run(&context, args),

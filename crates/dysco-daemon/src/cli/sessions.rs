@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{bytes, list, or_dash, seconds, section, table};
+use super::output::{addresses, bytes, list, or_dash, seconds, section, table};
 use crate::api::{
     Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName, SessionReport,
 };
@@ -77,6 +77,7 @@ fn listing(sessions: &[SessionReport]) -> String {
         "STATE",
         "MODE",
         "PATH",
+        "CHAIN",
         "AGE",
         "IN",
         "OUT",
@@ -91,6 +92,7 @@ fn listing(sessions: &[SessionReport]) -> String {
             session.state.clone(),
             or_dash(session.mode.map(|m| m.to_string())),
             or_dash(session.path.map(path)),
+            or_dash(session.chain.as_deref().map(addresses)),
             seconds(session.since_s),
             bytes(session.bytes_in),
             bytes(session.bytes_out),
@@ -109,6 +111,7 @@ fn details(session: &SessionReport) -> String {
         ("state", session.state.clone()),
         ("mode", or_dash(session.mode.map(|m| m.to_string()))),
         ("path", or_dash(session.path.map(path))),
+        ("chain", or_dash(session.chain.as_deref().map(addresses))),
         (
             "proxy says",
             or_dash(session.label.as_ref().map(super::drain_report::words)),

@@ -29,8 +29,9 @@ fn text(status: &StatusReport) -> String {
         (
             "sessions",
             format!(
-                "{} tracked, {} changing, {} with a middlebox removed ({} bypass, {} return, {} local); {} adopted",
+                "{} tracked, {} in a chain, {} changing, {} with a middlebox removed ({} bypass, {} return, {} local); {} adopted",
                 number(sessions.tracked),
+                number(sessions.chained),
                 number(sessions.changing),
                 number(sessions.removed),
                 number(sessions.bypass),

@@ -14,9 +14,9 @@ use tracing_subscriber::EnvFilter;
 use super::error::{ConfigError, Place};
 use super::values::{PortRange, Prefix};
 use super::{
-    Api, CONTROL_PORT, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR,
-    DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
-    NEW_PATH_PORTS, PkiPaths, Removal, Shim, Track, Watch, schema,
+    Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR,
+    DEFAULT_PKI_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host,
+    Interface, Listener, Log, NEW_PATH_PORTS, PkiPaths, Removal, Shim, Track, Watch, schema,
 };
 
 /// The file being checked, for places in errors.
@@ -43,6 +43,9 @@ pub fn check(
         data_plane: checker.data_plane(file.data_plane)?,
         track: checker.track(file.track)?,
         removal: checker.removal(file.removal)?,
+        chain: Chain {
+            policy: checker.absolute(file.chain.policy, DEFAULT_POLICY)?,
+        },
         listeners: checker.listeners(file.listener)?,
         watch: checker.watch(file.watch)?,
         log: checker.log(file.log)?,

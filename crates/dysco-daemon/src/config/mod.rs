@@ -21,10 +21,11 @@ use crate::pki::{Credentials, PkiError};
 
 pub use crate::pki::PkiPaths;
 pub use error::ConfigError;
+pub use error::Place;
 pub use interface::Interface;
 pub use log::init_logging;
 pub use notify::{notify_ready, notify_stopping};
-pub use values::{ListenAddress, PortRange, Prefix};
+pub use values::{ListenAddress, PortList, PortRange, Prefix};
 
 /// Where the configuration is looked for.
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
@@ -36,6 +37,8 @@ pub const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
 pub const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
 /// Where maps and programs are pinned.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/dysco";
+/// Where the policy is.
+pub const DEFAULT_POLICY: &str = "/etc/dysco/policy.toml";
 /// Where the daemon keeps what must outlive it.
 pub const DEFAULT_STATE_DIR: &str = "/run/dysco/state";
 /// UDP port of the control channel.
@@ -60,6 +63,8 @@ pub struct Config {
     pub track: Vec<Track>,
     /// How proxies leave.
     pub removal: Removal,
+    /// How sessions are steered.
+    pub chain: Chain,
     /// Listeners of which the operator says more than the shim can see.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
@@ -168,6 +173,13 @@ pub struct Removal {
     pub reserve_ports: bool,
     /// Where the daemon keeps what must outlive it.
     pub state_dir: PathBuf,
+}
+
+/// How sessions are steered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chain {
+    /// The policy's file; none is an empty policy.
+    pub policy: PathBuf,
 }
 
 /// The way by which a proxy leaves.

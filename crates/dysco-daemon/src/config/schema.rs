@@ -28,6 +28,8 @@ pub struct File {
     #[serde(default)]
     pub removal: Removal,
     #[serde(default)]
+    pub chain: Chain,
+    #[serde(default)]
     pub listener: Vec<Spanned<Listener>>,
     #[serde(default)]
     pub watch: Watch,
@@ -94,6 +96,12 @@ pub struct Removal {
     pub ports: Option<Spanned<PortRange>>,
     pub reserve_ports: Option<bool>,
     pub state_dir: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chain {
+    pub policy: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Deserialize)]

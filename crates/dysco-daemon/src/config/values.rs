@@ -49,6 +49,12 @@ impl Prefix {
         len: 0,
     };
 
+    /// The address, where the prefix is only one.
+    pub fn host(&self) -> Option<IpAddr> {
+        let bits = if self.address.is_ipv4() { 32 } else { 128 };
+        (self.len == bits).then_some(self.address)
+    }
+
     /// The data plane's rule for this prefix and these ports.
     pub fn rule(&self, first_port: u16, last_port: u16) -> Rule {
         let mapped = if self.address.is_ipv4() { 96 } else { 0 };

@@ -8,9 +8,9 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::BufReader;
 use tokio::sync::Mutex;
 
-use super::Identity;
 use super::error::DownReason;
 use super::frame::{self, FrameError};
+use super::{Identity, Secret};
 use crate::pki;
 
 /// Codes of the connections that this side closes.
@@ -63,6 +63,19 @@ impl Link {
             Err(FrameError::Broken) => Err(link.why_closed().await),
             _ => Err(link.refuse_framing("no greeting")),
         }
+    }
+
+    /// A key that only the two ends of this connection can make, and its name.
+    pub fn key(&self) -> Option<(u64, Secret)> {
+        let mut bytes = [0; 24];
+        self.connection
+            .export_keying_material(&mut bytes, b"EXPORTER-dysco-chain", &[])
+            .ok()?;
+        let word = |at: usize| {
+            let bytes = bytes[at..at + 8].iter().rev();
+            bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        Some((word(0), Secret([word(8), word(16)])))
     }
 
     /// Writes frames. They are in order with those written before.

@@ -65,6 +65,16 @@ pub struct Incoming {
     pub message: Vec<u8>,
 }
 
+/// A key; never shown.
+#[derive(Clone, Copy)]
+pub struct Secret(pub [u64; 2]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// What the channel tells.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -72,6 +82,19 @@ pub enum Event {
     Message(Incoming),
     /// There is a connection to this address now.
     PeerUp(IpAddr),
+    /// A connection's two ends have a key of their own, of which nobody else knows.
+    Key {
+        /// Who is at the other end.
+        peer: Arc<Identity>,
+        /// Where its packets come from.
+        via: IpAddr,
+        /// Names the key at both ends.
+        id: u64,
+        /// The key.
+        key: Secret,
+    },
+    /// The connection of a key has ended.
+    KeyGone(u64),
     /// There is none any more, or there could not be one; what was waiting for
     /// it has been dropped.
     PeerDown(IpAddr, DownReason),

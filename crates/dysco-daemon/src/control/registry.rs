@@ -124,6 +124,10 @@ impl Registry {
             tracing::debug!(%address, "peer is there");
             self.tell(Event::PeerUp(address)).await;
         }
+        if let Some((id, key)) = link.key() {
+            let (peer, via) = (Arc::clone(&link.identity), link.via());
+            self.tell(Event::Key { peer, via, id, key }).await;
+        }
         let task = Arc::clone(self).read(Arc::clone(&link), frames);
         self.runtime.spawn(task);
         link
@@ -177,6 +181,9 @@ impl Registry {
                 Err(FrameError::Broken) => break link.why_closed().await,
             }
         };
+        if let Some((id, _)) = link.key() {
+            self.tell(Event::KeyGone(id)).await;
+        }
         for address in self.remove(&link) {
             tracing::info!(%address, %reason, "peer is gone");
             self.tell(Event::PeerDown(address, reason.clone())).await;

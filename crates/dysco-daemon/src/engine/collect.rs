@@ -102,6 +102,7 @@ impl Engine {
             self.agent.release_quarantine();
             self.sweep_sockets();
             self.removals_due();
+            self.sweep_chains();
         }
         let now = Instant::now();
         let boot = boot_time();
@@ -159,7 +160,8 @@ impl Engine {
     /// No socket of this host ends a relayed session, and ends that vanish say
     /// nothing: one that is silent for long is taken for dead.
     fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant) {
-        if s.state != State::Relay as u32 {
+        let between = s.two.chained != 0 && s.joined_to().is_some();
+        if s.state != State::Relay as u32 && !between {
             self.collector.quiet.remove(&slot);
             return;
         }
@@ -223,7 +225,13 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
         State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return => {
-            ended.then_some(TWO_MSL)
+            let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
+            let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
+            match (ended, unanswered) {
+                (true, _) => Some(TWO_MSL),
+                (false, true) => Some(Duration::ZERO),
+                (false, false) => None,
+            }
         }
         State::Tombstone => Some(TWO_MSL),
         State::Opening => {

@@ -81,6 +81,12 @@ impl Engine {
                 counters: self.counters(),
             }),
             Request::Adopt => return self.adopt_sessions(Some(replies)),
+            Request::Policy => self.policy_report(),
+            Request::PolicyApply { text } => self.policy_apply(text.as_deref()),
+            Request::PolicyExplain {
+                source,
+                destination,
+            } => self.policy_explain(source, destination),
             Request::Monitor => return self.monitors.push(replies),
             Request::Remove(remove) if remove.process.is_some() => {
                 return self.watch(remove, &caller, replies);
@@ -161,6 +167,7 @@ impl Engine {
             (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {
                 Role::Middlebox
             }
+            _ if s.two.chained != 0 && s.joined_to().is_some() => Role::Middlebox,
             _ if s.life.opened_here != 0 => Role::LeftAnchor,
             _ => Role::RightAnchor,
         };
@@ -173,7 +180,9 @@ impl Engine {
             Some(Mode::Local) if returns => Some(Mode::Return),
             mode => mode,
         };
-        let changed = mode.is_some() && state != Some(State::Tombstone);
+        let chained = s.two.chained != 0 && state == Some(State::NewPath);
+        let mode = mode.filter(|_| !chained);
+        let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
         let relayed = joined.filter(|_| state == Some(State::Relay));
         let bytes_out = relayed.map_or(s.bytes_out, |other| self.agent.session(other).bytes_in);
@@ -181,7 +190,12 @@ impl Engine {
             id,
             local: s.key.local(),
             remote: s.key.remote(),
-            state: state_word(state).to_owned(),
+            state: match s.two.chained {
+                1 if chained => "opening",
+                _ if chained => "chained",
+                _ => state_word(state),
+            }
+            .to_owned(),
             role,
             adopted: s.is_adopted(),
             since_s: boot
@@ -192,6 +206,10 @@ impl Engine {
             path: changed.then(|| PathReport {
                 local: s.path.local(),
                 remote: s.path.remote(),
+            }),
+            chain: chained.then(|| {
+                let whole = self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
+                whole.unwrap_or_else(|| vec![s.path.remote.ip()])
             }),
             mode,
             pair: joined
@@ -220,6 +238,7 @@ impl Engine {
         for (_, s) in self.agent.sessions() {
             sessions.adopted += u64::from(s.is_adopted());
             match State::from_word(s.state) {
+                Some(State::NewPath) if s.two.chained != 0 => sessions.chained += 1,
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
                 Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
                 Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
@@ -264,6 +283,7 @@ impl Engine {
         let stats = self.machine.stats();
         let shim = self.proxy.stats();
         let ours = [
+            ("chain_neighbours", self.agent.hops().len() as u64),
             ("changes_under_way", stats.changes as u64),
             ("messages_not_allowed", stats.violations),
             ("messages_stale", stats.stale),

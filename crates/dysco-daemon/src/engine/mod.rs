@@ -3,6 +3,7 @@
 //! Everything else hands it inputs over channels.
 
 mod adopt;
+mod chains;
 mod collect;
 mod commands;
 mod fault;
@@ -74,6 +75,7 @@ struct Engine {
     adopting: adopt::Adopting,
     state: state::StateDir,
     faults: fault::Faults,
+    chains: chains::Chains,
     monitors: Vec<mpsc::Sender<api::Reply>>,
     /// State of sessions that goes from host to host.
     moves: firewall::Moves,
@@ -97,6 +99,10 @@ enum Answer {
     Adopted(Result<Adoption, AgentError>),
     /// Packets of a change's adopted sessions were asked for.
     Asked(ChangeId, Subsession),
+    /// The way to a neighbour, by one of this host's own addresses.
+    Way(chains::Way),
+    /// The policy's file may have changed.
+    PolicyTouched,
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
@@ -111,6 +117,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (mut engine, mut inputs) = start(config)?;
     engine.take_up()?;
     engine.adopt_sessions(None);
+    engine.start_chains();
     config::notify_ready();
     tracing::info!(host = %engine.config.host.name, "ready");
     tokio::select! {
@@ -166,6 +173,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         sockets: sockets::Sockets::default(),
         adopting: adopt::Adopting::default(),
         faults: fault::Faults::from_env(),
+        chains: chains::Chains::default(),
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
     };
@@ -197,6 +205,10 @@ fn agent_config(config: &Config) -> AgentConfig {
             .collect(),
         attach,
         rules: config.rules(),
+        ports: {
+            let ports = config.removal.ports;
+            (ports.first, ports.count().min(usize::from(u16::MAX)) as u16)
+        },
     }
 }
 
@@ -291,6 +303,8 @@ impl Engine {
             Answer::Adopted(done) => self.sessions_adopted(done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
+            Answer::Way(way) => self.way_found(&way),
+            Answer::PolicyTouched => self.policy_touched(),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
         }
@@ -306,6 +320,11 @@ impl Engine {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
                 self.take_state_message(&incoming);
             }
+            control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
+                self.take_chain_message(&incoming);
+            }
+            control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
+            control::Event::KeyGone(id) => self.key_gone(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(Message::SetUpAck { change }) => self.probe(change, &incoming.from.addresses),
                 Ok(message) => {
@@ -344,6 +363,7 @@ impl Engine {
             EventKind::Heard => {
                 self.confirmed(slot);
             }
+            EventKind::Stranger => self.stranger(slot),
             EventKind::Opened => {
                 if !self.monitors.is_empty() {
                     let s = self.agent.session(slot);

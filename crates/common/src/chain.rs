@@ -1,0 +1,283 @@
+//! What the SYN of a chain's session carries from one host to the next: the
+//! session, the subsession it travels on, the rest of the chain, and a proof.
+//!
+//! It lies behind whatever data the SYN has of its own (TCP Fast Open), always
+//! as many bytes, so that a program finds and checks it with fixed offsets.
+
+use core::mem::{offset_of, size_of};
+
+use crate::flow::{Addr, FlowKey};
+use crate::siphash::{Key, SipHash};
+
+/// The most hosts of a chain, the two ends not counted.
+pub const MAX_CHAIN: usize = 8;
+
+/// What an element of a chain is.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum ElementKind {
+    /// A host that the session passes.
+    Host = 1,
+}
+
+/// One element of a chain, as the wire has it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Element {
+    /// An [`ElementKind`]; 0 behind the chain's end.
+    pub kind: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+    /// The host.
+    pub host: Addr,
+}
+
+impl Element {
+    /// A host.
+    pub const fn host(host: Addr) -> Self {
+        Element {
+            kind: ElementKind::Host as u8,
+            reserved: [0; 3],
+            host,
+        }
+    }
+}
+
+/// The hosts that are still to come, the nearest first.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Chain {
+    /// How many of `elements` count.
+    pub len: u32,
+    /// They, and then zeros.
+    pub elements: [Element; MAX_CHAIN],
+}
+
+impl Chain {
+    /// A chain of hosts; `None` for too many.
+    pub fn of(hosts: &[Addr]) -> Option<Chain> {
+        let mut chain = Chain {
+            len: hosts.len() as u32,
+            ..Chain::default()
+        };
+        if hosts.len() > MAX_CHAIN {
+            return None;
+        }
+        for (element, host) in chain.elements.iter_mut().zip(hosts) {
+            *element = Element::host(*host);
+        }
+        Some(chain)
+    }
+
+    /// The elements that count.
+    pub fn elements(&self) -> &[Element] {
+        &self.elements[..(self.len as usize).min(MAX_CHAIN)]
+    }
+}
+
+/// Version of the layout below.
+pub const VERSION: u8 = 1;
+/// What a payload begins with.
+pub const MAGIC: u32 = u32::from_ne_bytes(*b"\xd7sco");
+/// Bytes of a payload.
+pub const PAYLOAD: usize = size_of::<Payload>();
+/// Words of it that the proof covers: all but itself.
+pub const PROVEN: usize = offset_of!(Payload, mac) / 8;
+
+/// What a SYN carries. Addresses and ports are as packets have them, and
+/// `local` is the side that opened the session.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Payload {
+    /// [`MAGIC`].
+    pub magic: u32,
+    /// [`VERSION`].
+    pub version: u8,
+    /// How many elements of `rest` count.
+    pub hosts: u8,
+    /// Bytes of the whole, network order.
+    pub length: u16,
+    /// Which key the proof was made with.
+    pub key_id: u64,
+    /// The session, as the host before the sender's subsession knows it.
+    pub session: FlowKey,
+    /// The subsession as its sender sees it: another one on arrival is the work
+    /// of a NAT.
+    pub subsession: FlowKey,
+    /// The hosts after the one that gets this.
+    pub rest: [Element; MAX_CHAIN],
+    /// SipHash-2-4 of all before.
+    pub mac: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Payload>() == 256);
+    // No gaps: each byte of it is proven.
+    assert!(offset_of!(Payload, session) == 16 && offset_of!(Payload, rest) == 88);
+    assert!(offset_of!(Payload, mac) == PAYLOAD - 8);
+};
+
+/// Why a payload is not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// Another version, or a length that is not that version's.
+    Layout,
+    /// It says what no sender of this version says.
+    Content,
+    /// Its proof is wrong.
+    Proof,
+}
+
+impl Payload {
+    /// A payload without its proof.
+    #[inline(always)]
+    pub fn fill(&mut self, key_id: u64, session: &FlowKey, subsession: &FlowKey) {
+        self.magic = MAGIC;
+        self.version = VERSION;
+        self.length = (PAYLOAD as u16).to_be();
+        self.key_id = key_id;
+        self.session = *session;
+        self.subsession = *subsession;
+    }
+
+    /// Makes the rest of the chain what comes after its first element.
+    #[inline(always)]
+    pub fn set_rest(&mut self, chain: &Chain) {
+        self.hosts = chain.len.saturating_sub(1) as u8;
+        let mut i = 0;
+        while i + 1 < MAX_CHAIN {
+            self.rest[i] = chain.elements[i + 1];
+            i += 1;
+        }
+        self.rest[MAX_CHAIN - 1] = Element::default();
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[u64; PAYLOAD / 8] {
+        // SAFETY: 256 bytes without gaps, aligned to eight, of which any bit
+        // pattern is a number.
+        unsafe { &*(&raw const *self).cast() }
+    }
+
+    /// The proof that belongs to the content.
+    #[inline(always)]
+    pub fn proof(&self, key: Key) -> u64 {
+        let words = self.words();
+        let mut hash = SipHash::new(key);
+        let mut i = 0;
+        while i < PROVEN {
+            hash = hash.word(u64::from_le(words[i]));
+            i += 1;
+        }
+        hash.finish(PROVEN as u64).to_le()
+    }
+
+    /// Is this the layout that this version knows? To be asked before a key is
+    /// looked for.
+    #[inline(always)]
+    pub fn check_layout(&self) -> Result<(), Unfit> {
+        if self.magic != MAGIC
+            || self.version != VERSION
+            || self.length != (PAYLOAD as u16).to_be()
+            || self.hosts as usize > MAX_CHAIN
+        {
+            return Err(Unfit::Layout);
+        }
+        Ok(())
+    }
+
+    /// Is it the key holder's, and does it make sense?
+    #[inline(always)]
+    pub fn check(&self, key: Key) -> Result<(), Unfit> {
+        if self.proof(key) != self.mac {
+            return Err(Unfit::Proof);
+        }
+        let family = self.session.local.is_v6();
+        let mut i = 0;
+        while i < MAX_CHAIN {
+            let element = &self.rest[i];
+            let counts = i < self.hosts as usize;
+            if counts && (element.kind != ElementKind::Host as u8 || element.host.is_v6() != family)
+            {
+                return Err(Unfit::Content);
+            }
+            i += 1;
+        }
+        if family == self.session.remote.is_v6() {
+            Ok(())
+        } else {
+            Err(Unfit::Content)
+        }
+    }
+
+    /// The hosts that are still to come.
+    #[inline(always)]
+    pub fn chain(&self, to: &mut Chain) {
+        to.len = self.hosts as u32;
+        to.elements = self.rest;
+    }
+
+    /// The bytes as they go on the wire.
+    pub fn to_bytes(&self) -> [u8; PAYLOAD] {
+        let mut bytes = [0; PAYLOAD];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The payload of these bytes, unchecked.
+    pub fn from_bytes(bytes: &[u8; PAYLOAD]) -> Payload {
+        // SAFETY: as many bytes, and any bit pattern is a payload.
+        unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) }
+    }
+}
+
+/// A neighbour that SYNs with a payload may be sent to.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hop {
+    /// Names `key` at both ends.
+    pub key_id: u64,
+    /// What proves the sender.
+    pub key: Key,
+    /// This host's address towards it.
+    pub local: Addr,
+    /// The interface towards it.
+    pub ifindex: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What is remembered of a SYN on its way through this host, by its initial
+/// sequence number: what passes it on finds here where to.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pending {
+    /// The session, `local` being the side that opened it.
+    pub session: FlowKey,
+    /// The slot of the subsession that the SYN came by, and 1; 0 at the host
+    /// that opened the session.
+    pub left: u32,
+    /// The hosts to come, the next one first.
+    pub chain: Chain,
+}
+
+/// Where the subsession of a slot has its ports, so that no two slots of a host
+/// have the same: the source port counts the slots, within the ports that the
+/// kernel keeps free. The destination port is the session's own, so that
+/// firewalls that go by ports agree; only where there are more slots than ports
+/// it is one of the reserved as well.
+#[inline(always)]
+pub const fn ports(slot: u32, first: u16, count: u16, remote: u16) -> (u16, u16) {
+    let count = if count == 0 { 1 } else { count };
+    let (round, place) = (slot / count as u32, slot % count as u32);
+    let source = first + place as u16;
+    let destination = if round == 0 {
+        remote
+    } else {
+        first + ((round - 1) % count as u32) as u16
+    };
+    (source, destination)
+}

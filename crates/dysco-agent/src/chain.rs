@@ -1,0 +1,136 @@
+//! Chains as the data plane has them: the policy, the neighbours that a chain's
+//! SYN may go to, and the keys that one may come with.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, HashMap, MapData};
+use aya::{Ebpf, Pod};
+use dysco_common::Addr;
+use dysco_common::chain::Hop;
+use dysco_common::policy::{InForce, MAX_RULES, PolicyRule};
+use dysco_common::siphash::Key;
+
+use crate::Agent;
+use crate::agent::{lock, map_error, pod, take};
+use crate::error::AgentError;
+
+pod!(RulePod, PolicyRule);
+pod!(AddrPod, Addr);
+pod!(HopPod, Hop);
+
+/// No program looks at a packet for so long: rules that were in force before are
+/// not read any more.
+const SETTLED: Duration = Duration::from_millis(10);
+
+/// The maps.
+pub(crate) struct Chains {
+    policy: Array<MapData, RulePod>,
+    in_force: Array<MapData, u64>,
+    hops: HashMap<MapData, AddrPod, HopPod>,
+    keys: HashMap<MapData, u64, Key>,
+    switched: Option<Instant>,
+}
+
+impl Chains {
+    pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Chains, AgentError> {
+        let open = |name| map_error("open", name);
+        Ok(Chains {
+            policy: Array::try_from(take(ebpf, "POLICY")?).map_err(open("POLICY"))?,
+            in_force: Array::try_from(take(ebpf, "IN_FORCE")?).map_err(open("IN_FORCE"))?,
+            hops: HashMap::try_from(take(ebpf, "HOPS")?).map_err(open("HOPS"))?,
+            keys: HashMap::try_from(take(ebpf, "KEYS")?).map_err(open("KEYS"))?,
+            switched: None,
+        })
+    }
+
+    /// Writes the rules where those in force are not, and switches by one word.
+    fn apply(&mut self, rules: &[PolicyRule]) -> Result<u32, AgentError> {
+        let before = self
+            .in_force
+            .get(&0, 0)
+            .map(InForce::of)
+            .unwrap_or_default();
+        if let Some(at) = self.switched {
+            std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
+        }
+        // Names of rules have 24 bits for it.
+        let generation = (before.generation & 0xff_ffff) % 0xff_ffff + 1;
+        let first = if before.first == 0 {
+            MAX_RULES as u32
+        } else {
+            0
+        };
+        let all = rules.iter().take(MAX_RULES);
+        let end = (all.len() < MAX_RULES).then(PolicyRule::default);
+        let rules = all.map(|rule| PolicyRule {
+            generation,
+            ..*rule
+        });
+        for (index, rule) in (first..).zip(rules.chain(end)) {
+            self.policy
+                .set(index, RulePod(rule), 0)
+                .map_err(map_error("write", "POLICY"))?;
+        }
+        let now = InForce { generation, first };
+        self.in_force
+            .set(0, now.word(), 0)
+            .map_err(map_error("write", "IN_FORCE"))?;
+        self.switched = Some(Instant::now());
+        Ok(generation)
+    }
+}
+
+impl Agent {
+    /// Puts a policy in force: for each SYN either the one before or this one
+    /// holds, as a whole. Returns its number. More than 256 rules are cut off.
+    pub fn apply_policy(&self, rules: &[PolicyRule]) -> Result<u32, AgentError> {
+        lock(&self.chains).apply(rules)
+    }
+
+    /// Lets a chain's SYNs go to a host.
+    pub fn set_hop(&self, host: IpAddr, hop: &Hop) -> Result<(), AgentError> {
+        let mut chains = lock(&self.chains);
+        let key = AddrPod(host.into());
+        chains
+            .hops
+            .insert(key, HopPod(*hop), 0)
+            .map_err(map_error("write", "HOPS"))
+    }
+
+    /// Lets none go there any more.
+    pub fn remove_hop(&self, host: IpAddr) {
+        // It may not be there.
+        let _ = lock(&self.chains).hops.remove(&AddrPod(host.into()));
+    }
+
+    /// Where a chain's SYNs may go.
+    pub fn hops(&self) -> Vec<(IpAddr, Hop)> {
+        let chains = lock(&self.chains);
+        let hops = chains.hops.iter().filter_map(Result::ok);
+        hops.map(|(addr, hop)| (addr.0.ip(), hop.0)).collect()
+    }
+
+    /// Believes SYNs that come with this key.
+    pub fn add_key(&self, id: u64, key: Key) -> Result<(), AgentError> {
+        lock(&self.chains)
+            .keys
+            .insert(id, key, 0)
+            .map_err(map_error("write", "KEYS"))
+    }
+
+    /// Believes none any more that come with this key.
+    pub fn remove_key(&self, id: u64) {
+        // It may not be there.
+        let _ = lock(&self.chains).keys.remove(&id);
+    }
+
+    /// The names of the keys that are believed.
+    pub fn key_ids(&self) -> Vec<u64> {
+        lock(&self.chains)
+            .keys
+            .keys()
+            .filter_map(Result::ok)
+            .collect()
+    }
+}

@@ -1,0 +1,416 @@
+//! Sessions that are steered through a chain from their SYN on.
+
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Chain, Hop, PAYLOAD, Payload};
+use dysco_common::policy::{Families, Otherwise, PolicyRule};
+use dysco_common::siphash::Key;
+use dysco_common::tcp::{ACK, RST, SYN};
+use dysco_common::{Addr, Counter, EventKind, FlowKey, State};
+
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};
+use crate::frame::{Frame, Net, nets};
+
+const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+const KEY_ID: u64 = 0xfeed;
+const LINUX: [u8; 20] = [
+    2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
+];
+const ISN: u32 = 0xffff_ff00;
+/// The slot that the first session gets.
+const FIRST: u32 = 5;
+const SECOND: u32 = 6;
+
+/// The hosts of a chain: opener, middlebox, server. The session is from
+/// `net.local` to `net.remote`, and the middlebox has `net.new_remote`.
+struct Hosts {
+    net: Net,
+    middlebox: Addr,
+}
+
+fn all() -> [Hosts; 2] {
+    nets().map(|net| Hosts {
+        net,
+        middlebox: net.new_remote.ip().into(),
+    })
+}
+
+impl Hosts {
+    fn hop(&self, local: SocketAddr) -> Hop {
+        Hop {
+            key_id: KEY_ID,
+            key: KEY,
+            local: local.ip().into(),
+            ifindex: 1,
+            reserved: 0,
+        }
+    }
+
+    fn rule(&self, hosts: &[Addr], otherwise: Otherwise) -> PolicyRule {
+        let key = self.net.key();
+        PolicyRule {
+            destination: key.remote,
+            destination_mask: Addr::new([0xff; 16]),
+            first_port: 8000,
+            last_port: 8100,
+            families: Families::Both as u8,
+            otherwise: otherwise as u8,
+            chain: Chain::of(hosts).unwrap(),
+            ..PolicyRule::default()
+        }
+    }
+
+    /// The opening host.
+    fn opener(&self, chain: &[Addr]) -> Programs {
+        let mut p = Programs::load();
+        p.free(FIRST..FIRST + 4);
+        p.policy(256, &[self.rule(chain, Otherwise::Refuse)]);
+        for host in chain {
+            p.hop(*host, &self.hop(self.net.new_local));
+        }
+        p
+    }
+
+    /// The middlebox's.
+    fn middlebox(&self) -> Programs {
+        let mut p = Programs::load();
+        p.free(FIRST..FIRST + 4);
+        p.key(KEY_ID, KEY);
+        p
+    }
+
+    fn syn(&self, data: &[u8]) -> Frame {
+        Frame {
+            seq: ISN,
+            flags: SYN,
+            options: LINUX.to_vec(),
+            payload: data.to_vec(),
+            ..self.net.sent()
+        }
+    }
+
+    fn syn_ack(&self) -> Frame {
+        Frame {
+            src: self.net.remote,
+            dst: self.net.local,
+            seq: 5000,
+            ack: ISN.wrapping_add(1),
+            flags: SYN | ACK,
+            ..self.syn(&[])
+        }
+    }
+
+    /// The subsession of a slot of the opener, from its side.
+    fn subsession(&self, slot: u16) -> FlowKey {
+        let port = |a: SocketAddr, port| SocketAddr::new(a.ip(), port);
+        FlowKey::new(
+            port(self.net.new_local, 61_000 + slot),
+            port(self.net.new_remote, self.net.remote.port()),
+        )
+    }
+
+    fn payload(&self, subsession: FlowKey, rest: &[Addr]) -> Payload {
+        let mut payload = Payload::default();
+        payload.fill(KEY_ID, &self.net.key(), &subsession);
+        let mut whole = vec![self.middlebox];
+        whole.extend(rest);
+        payload.set_rest(&Chain::of(&whole).unwrap());
+        payload.mac = payload.proof(KEY);
+        payload
+    }
+
+    /// The SYN on its subsession.
+    fn steered(&self, data: &[u8], rest: &[Addr]) -> Frame {
+        let subsession = self.subsession(FIRST as u16);
+        let payload = self.payload(subsession, rest);
+        Frame {
+            src: subsession.local(),
+            dst: subsession.remote(),
+            payload: [data, &payload.to_bytes()].concat(),
+            ..self.syn(data)
+        }
+    }
+}
+
+fn on(path: FlowKey, frame: &Frame) -> Frame {
+    Frame {
+        src: path.local(),
+        dst: path.remote(),
+        ..frame.clone()
+    }
+}
+
+#[test]
+fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
+    for h in all() {
+        let other = Addr::from(h.net.new_local.ip());
+        for data in [&b""[..], b"a", b"fast open"] {
+            for chain in [vec![h.middlebox], vec![h.middlebox, other]] {
+                let mut p = h.opener(&chain);
+                let steered = h.steered(data, &chain[1..]);
+                p.becomes(Way::Out, &h.syn(data), REDIRECT, &steered);
+                // Its second way, to the neighbour.
+                p.passes(Way::Out, &steered);
+                let s = p.session(FIRST);
+                assert_eq!(s.state, State::NewPath as u32);
+                assert_eq!(s.two.chained, 1);
+                assert_eq!((s.path, s.rule), (h.subsession(FIRST as u16), 7 << 8));
+                assert_eq!(p.count(Counter::ChainSent), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_arrives_is_the_sessions_own_syn() {
+    for h in all() {
+        for data in [&b""[..], b"a", b"fast open"] {
+            let mut p = h.middlebox();
+            let (got, want) = (h.steered(data, &[]), h.syn(data));
+            p.becomes(Way::In, &got, OK, &want);
+            let s = p.session(FIRST);
+            assert_eq!(s.state, State::NewPath as u32);
+            let key = FlowKey::new(h.net.remote, h.net.local);
+            let path = FlowKey::new(got.dst, got.src);
+            assert_eq!((s.key, s.path), (key, path));
+            assert_eq!(s.rcv_max, want.seq.wrapping_add(1 + data.len() as u32));
+            assert_eq!(p.count(Counter::ChainReceived), 1);
+            assert_eq!(p.count(Counter::ChainNat), 0);
+        }
+    }
+}
+
+/// SYN, answer and data, both ways through a middlebox's host.
+#[test]
+fn a_middlebox_sees_the_session_itself_and_the_wire_subsessions() {
+    for h in all() {
+        let next = Addr::from(h.net.remote.ip());
+        let mut p = h.middlebox();
+        p.hop(next, &h.hop(h.net.new_remote));
+        p.becomes(Way::In, &h.steered(b"x", &[]), OK, &h.syn(b"x"));
+        let port = |a: SocketAddr, port| SocketAddr::new(a.ip(), port);
+        let right = FlowKey::new(port(h.net.new_remote, 61_000 + SECOND as u16), h.net.remote);
+        let payload = h.payload(right, &[]);
+        let sent = Frame {
+            payload: [b"x", &payload.to_bytes()[..]].concat(),
+            ..on(right, &h.syn(b"x"))
+        };
+        p.becomes(Way::Out, &h.syn(b"x"), REDIRECT, &sent);
+        let (left, joined) = (p.session(FIRST), p.session(SECOND));
+        assert_eq!((left.joined, joined.joined), (SECOND + 1, FIRST + 1));
+
+        let mirrored = FlowKey::new(right.remote(), right.local());
+        p.becomes(Way::In, &on(mirrored, &h.syn_ack()), OK, &h.syn_ack());
+        let back = FlowKey::new(left.path.local(), left.path.remote());
+        p.becomes(Way::Out, &h.syn_ack(), REDIRECT, &on(back, &h.syn_ack()));
+        let opened = [(EventKind::Opened, SECOND), (EventKind::Opened, FIRST)];
+        assert_eq!(p.events(), opened);
+        assert_eq!(p.session(FIRST).local.isn, 5000);
+        assert_eq!(p.session(SECOND).remote.isn, 5000);
+
+        let data = Frame {
+            seq: ISN.wrapping_add(1),
+            ack: 5001,
+            payload: b"hello".to_vec(),
+            ..h.net.sent()
+        };
+        let forth = FlowKey::new(left.path.remote(), left.path.local());
+        p.becomes(Way::In, &on(forth, &data), OK, &data);
+        p.becomes(Way::Out, &data, REDIRECT, &on(right, &data));
+    }
+}
+
+#[test]
+fn sent_or_received_again_a_syn_makes_no_second_session() {
+    for h in all() {
+        let mut opener = h.opener(&[h.middlebox]);
+        let mut there = h.middlebox();
+        let steered = h.steered(b"", &[]);
+        for _ in 0..3 {
+            opener.becomes(Way::Out, &h.syn(b""), REDIRECT, &steered);
+            there.becomes(Way::In, &steered, OK, &h.syn(b""));
+        }
+        assert_eq!(opener.count(Counter::Tracked), 1);
+        assert_eq!(there.count(Counter::Tracked), 1);
+        // A replay finds the session established, or another in its place.
+        there.run(Way::Out, &h.syn_ack().bytes());
+        there.drops(Way::In, &steered, Counter::DroppedSyn);
+        let other = Frame {
+            seq: 1,
+            ..steered.clone()
+        };
+        there.drops(Way::In, &other, Counter::ChainTaken);
+        assert_eq!(there.session(FIRST).remote.isn, ISN);
+    }
+}
+
+#[test]
+fn the_port_of_an_ended_session_may_be_used_again() {
+    for h in all() {
+        let mut p = h.opener(&[h.middlebox]);
+        p.run(Way::Out, &h.syn(b"").bytes());
+        let reset = Frame {
+            flags: RST | ACK,
+            ..h.net.sent()
+        };
+        let path = h.subsession(FIRST as u16);
+        let back = FlowKey::new(path.remote(), path.local());
+        p.becomes(
+            Way::In,
+            &on(
+                back,
+                &Frame {
+                    src: h.net.remote,
+                    dst: h.net.local,
+                    ..reset.clone()
+                },
+            ),
+            OK,
+            &Frame {
+                src: h.net.remote,
+                dst: h.net.local,
+                ..reset
+            },
+        );
+        p.run(Way::Out, &h.syn(b"").bytes());
+        assert_eq!(p.session(SECOND).path, h.subsession(SECOND as u16));
+        assert_eq!(p.find(&h.net.key()).unwrap().slot, SECOND);
+    }
+}
+
+/// Every altered byte of a payload is found, and nothing comes of it.
+#[test]
+fn altered_payloads_are_dropped_and_counted() {
+    let refused = [Counter::ChainLayout, Counter::ChainKey, Counter::ChainProof];
+    for h in all() {
+        let mut p = h.middlebox();
+        let good = h.steered(b"", &[]);
+        for at in (0..PAYLOAD).step_by(3) {
+            let mut bad = good.clone();
+            bad.payload[at] ^= 0x40;
+            // Without what it begins with, it is any SYN with data.
+            let want = if at < 4 { PASS } else { DROP };
+            assert_eq!(p.run(Way::In, &bad.bytes()).0, want, "byte {at}");
+        }
+        let all: u64 = refused.iter().map(|c| p.count(*c)).sum();
+        assert_eq!(all as usize, (4..PAYLOAD).filter(|at| at % 3 == 0).count());
+        assert_eq!(p.count(Counter::ChainReceived), 0);
+        let path = FlowKey::new(good.dst, good.src);
+        for len in [4, 20, 100, 255] {
+            let mut cut = good.clone();
+            cut.payload.truncate(len);
+            p.drops(Way::In, &cut, Counter::ChainLayout);
+            let mut long = good.clone();
+            long.payload.push(0);
+            p.drops(Way::In, &long, Counter::ChainLayout);
+        }
+        assert!(!p.find(&path).is_some_and(|f| f.is_new()));
+    }
+}
+
+#[test]
+fn a_host_that_is_not_there_is_refused_or_done_without() {
+    for h in all() {
+        for (otherwise, why) in [
+            (Otherwise::Refuse, Counter::ChainRefused),
+            (Otherwise::Direct, Counter::ChainDirect),
+        ] {
+            let mut p = h.opener(&[h.middlebox]);
+            let unknown = Addr::from(h.net.local.ip());
+            p.policy(0, &[h.rule(&[h.middlebox, unknown], otherwise)]);
+            let verdict = if otherwise == Otherwise::Direct {
+                PASS
+            } else {
+                DROP
+            };
+            let syn = h.syn(b"").bytes();
+            assert_eq!(p.run(Way::Out, &syn), (verdict, syn));
+            assert_eq!(p.count(why), 1);
+        }
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    for h in all() {
+        let chain = h.rule(&[h.middlebox], Otherwise::Refuse);
+        let elsewhere = PolicyRule {
+            first_port: 1,
+            last_port: 7999,
+            ..chain
+        };
+        let without = h.rule(&[], Otherwise::Refuse);
+        let family = PolicyRule {
+            families: if h.net.key().is_v6() {
+                Families::V4
+            } else {
+                Families::V6
+            } as u8,
+            ..chain
+        };
+        let mut long = vec![elsewhere; 255];
+        long.push(chain);
+        for (rules, verdict) in [
+            (vec![chain, without], REDIRECT),
+            (vec![without, chain], PASS),
+            (vec![elsewhere, chain], REDIRECT),
+            (vec![elsewhere], PASS),
+            (vec![family], PASS),
+            (long, REDIRECT),
+        ] {
+            let mut p = h.opener(&[h.middlebox]);
+            p.policy(256, &rules);
+            assert_eq!(p.run(Way::Out, &h.syn(b"").bytes()).0, verdict);
+        }
+    }
+}
+
+/// The server's host has no agent: the last of the chain lets the SYN go as it
+/// is, and says whom it would have liked to know.
+#[test]
+fn the_last_host_restores_the_session_for_a_server_without_an_agent() {
+    for h in all() {
+        let mut p = h.middlebox();
+        p.becomes(Way::In, &h.steered(b"", &[]), OK, &h.syn(b""));
+        p.passes(Way::Out, &h.syn(b""));
+        assert_eq!(p.count(Counter::ChainRestored), 1);
+        assert_eq!(p.events(), [(EventKind::Stranger, FIRST)]);
+        assert_eq!(p.session(SECOND).state, State::Opening as u32);
+        // Known meanwhile, it gets the SYN that is sent again on a subsession.
+        p.hop(h.net.remote.ip().into(), &h.hop(h.net.new_remote));
+        assert_eq!(p.run(Way::Out, &h.syn(b"").bytes()).0, REDIRECT);
+        assert_eq!(p.session(SECOND).state, State::NewPath as u32);
+    }
+}
+
+/// A NAT on the middlebox's host changes an end; one that keeps no number is
+/// told by the mark.
+#[test]
+fn a_syn_that_a_nat_has_changed_finds_its_chain() {
+    for h in all() {
+        let next = Addr::from(h.net.remote.ip());
+        let translated = SocketAddr::new(h.net.new_remote.ip(), 33_333);
+        for (seq, marked) in [(ISN, false), (77, true), (77, false)] {
+            let mut p = h.middlebox();
+            p.hop(next, &h.hop(h.net.new_remote));
+            p.run(Way::In, &h.steered(b"", &[]).bytes());
+            let syn = Frame {
+                src: translated,
+                seq,
+                ..h.syn(b"")
+            };
+            let mark = if marked { 0xd8 << 24 | FIRST } else { 0 };
+            let (verdict, out) = p.run_with_mark(Way::Out, &syn.bytes(), mark);
+            let found = seq == ISN || marked;
+            assert_eq!(verdict, if found { REDIRECT } else { PASS });
+            if found {
+                assert_eq!(out.len(), syn.bytes().len() + PAYLOAD);
+                assert_eq!(
+                    p.session(SECOND).key,
+                    FlowKey::new(translated, h.net.remote)
+                );
+                assert_eq!(p.session(SECOND).joined, FIRST + 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Chains: the policy in force, the keys of neighbours, and who is there to be
+//! steered through.
+//!
+//! A SYN is steered only to a host with a live connection and a key that both
+//! ends have told each other to have. A host of a chain has to know the one
+//! after it as well: whoever opens sessions introduces them.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dysco_common::chain::Hop;
+use notify::Watcher as _;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Engine};
+use crate::api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
+use crate::control::{Identity, Incoming, Secret};
+use crate::policy::Policy;
+
+/// What these messages begin with; those of the protocol begin with its version.
+const TAG: u8 = 0xc1;
+/// A key is still believed for so long after its connection has ended: a
+/// neighbour without a daemon goes on to use it.
+const KEPT: Duration = Duration::from_secs(3600);
+/// Neighbours that are wanted are asked for this often while they are not there.
+const ASK: Duration = Duration::from_secs(2);
+/// Hosts are introduced, and ways looked up again, this often.
+const REFRESH: Duration = Duration::from_secs(20);
+/// An introduction holds for this long.
+const HOLDS: Duration = Duration::from_secs(90);
+/// The most hosts in one introduction, and in all.
+const FEW: usize = 16;
+const MANY: usize = 1024;
+/// Policies whose rules sessions may still name.
+const REMEMBERED: usize = 16;
+
+/// What daemons say to each other about chains.
+#[derive(Debug, Serialize, Deserialize)]
+enum Message {
+    /// The key of this name is believed here.
+    Believed(u64),
+    /// You will be asked to pass sessions on to these: know them.
+    Meet(Vec<IpAddr>),
+}
+
+/// Is it one of these messages?
+pub(super) fn is_ours(message: &[u8]) -> bool {
+    message.first() == Some(&TAG)
+}
+
+/// A key shared with a neighbour.
+struct Shared {
+    peer: Arc<Identity>,
+    key: Secret,
+    /// The neighbour believes it too.
+    confirmed: bool,
+    /// Its connection has ended.
+    gone: Option<Instant>,
+}
+
+/// The way to a neighbour.
+pub(super) struct Way {
+    to: IpAddr,
+    from: IpAddr,
+    ifindex: Option<u32>,
+}
+
+/// All that is known about chains.
+#[derive(Default)]
+pub(super) struct Chains {
+    policy: Policy,
+    error: Option<String>,
+    /// The last policies by their number: which rule each part belongs to.
+    known: VecDeque<(u32, Policy, Vec<usize>)>,
+    keys: HashMap<u64, Shared>,
+    /// Keys that a neighbour believes, of which nothing was heard here yet.
+    early: HashSet<u64>,
+    /// Hosts that another's chains need here.
+    met: HashMap<IpAddr, Instant>,
+    asked: Option<Instant>,
+    refreshed: Option<Instant>,
+    watcher: Option<notify::RecommendedWatcher>,
+}
+
+impl Engine {
+    /// Takes up what a former process left, and puts the policy in force.
+    pub(super) fn start_chains(&mut self) {
+        let now = Instant::now();
+        for id in self.agent.key_ids() {
+            let nobody = Shared {
+                peer: Arc::new(Identity { addresses: vec![] }),
+                key: Secret([0; 2]),
+                confirmed: false,
+                gone: Some(now),
+            };
+            self.chains.keys.insert(id, nobody);
+        }
+        self.policy_touched();
+        self.watch_policy();
+    }
+
+    fn watch_policy(&mut self) {
+        let file = self.config.chain.policy.clone();
+        let Some(dir) = file.parent().filter(|dir| dir.is_dir()) else {
+            return;
+        };
+        let (answers, name) = (self.answers.clone(), file.clone());
+        let touched = move |event: notify::Result<notify::Event>| {
+            let about = event.is_ok_and(|e| !e.kind.is_access() && e.paths.contains(&name));
+            if about {
+                // The engine has ended.
+                let _ = answers.send(Answer::PolicyTouched);
+            }
+        };
+        let watcher = notify::recommended_watcher(touched).and_then(|mut watcher| {
+            watcher.watch(dir, notify::RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        match watcher {
+            Ok(watcher) => self.chains.watcher = Some(watcher),
+            Err(error) => tracing::warn!(
+                path = %file.display(), %error,
+                "cannot watch the policy: 'dyscoctl policy apply' reads it again"
+            ),
+        }
+    }
+
+    /// Reads the policy's file, and puts it in force if it is another one. The
+    /// one before stays where it cannot be used.
+    pub(super) fn policy_touched(&mut self) {
+        let read = Policy::load(&self.config.chain.policy).map_err(|e| e.to_string());
+        match read.and_then(|policy| self.put_in_force(policy)) {
+            Ok(()) => self.chains.error = None,
+            Err(why) => {
+                let text = format!("{why}; the policy before stays in force");
+                self.report("policy_refused", None, text);
+                self.chains.error = Some(why);
+            }
+        }
+    }
+
+    fn put_in_force(&mut self, policy: Policy) -> Result<(), String> {
+        policy.check_host(&self.config.host.addresses)?;
+        if !self.chains.known.is_empty() && policy == self.chains.policy {
+            return Ok(());
+        }
+        let (rules, parts) = policy.compile();
+        let number = self.agent.apply_policy(&rules).map_err(|e| e.to_string())?;
+        let text = format!("{} rules are in force", policy.rules.len());
+        self.chains.known.push_back((number, policy.clone(), parts));
+        if self.chains.known.len() > REMEMBERED {
+            self.chains.known.pop_front();
+        }
+        self.chains.policy = policy;
+        (self.chains.asked, self.chains.refreshed) = (None, None);
+        self.report("policy_applied", None, text);
+        self.sweep_chains();
+        Ok(())
+    }
+
+    /// The chain of the rule that a session was opened by.
+    pub(super) fn chain_of_rule(&self, name: u32) -> Option<Vec<IpAddr>> {
+        let (number, part) = (name >> 8, (name & 0xff) as usize);
+        let (_, policy, parts) = self.chains.known.iter().rev().find(|k| k.0 == number)?;
+        let rule = policy.rules.get(*parts.get(part)?)?;
+        Some(rule.chain.clone())
+    }
+
+    /// Both ends of a new connection have a key.
+    pub(super) fn take_key(&mut self, peer: &Arc<Identity>, via: IpAddr, id: u64, key: Secret) {
+        if let Err(error) = self.agent.add_key(id, key.0) {
+            return tracing::error!(%via, %error, "a neighbour's SYNs will not be believed");
+        }
+        let shared = Shared {
+            peer: Arc::clone(peer),
+            key,
+            confirmed: self.chains.early.remove(&id),
+            gone: None,
+        };
+        let confirmed = shared.confirmed;
+        self.chains.keys.insert(id, shared);
+        self.send_about_chains(via, &Message::Believed(id));
+        if confirmed {
+            self.find_ways(&peer.addresses);
+        }
+    }
+
+    /// The connection of a key has ended.
+    pub(super) fn key_gone(&mut self, id: u64) {
+        let Some(shared) = self.chains.keys.get_mut(&id) else {
+            return;
+        };
+        shared.gone = Some(Instant::now());
+        let addresses = shared.peer.addresses.clone();
+        for &address in &addresses {
+            if self.key_for(address).is_none() {
+                self.agent.remove_hop(address);
+            }
+        }
+        self.find_ways(&addresses);
+    }
+
+    fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
+        let keys = self.chains.keys.iter();
+        let mut live = keys.filter(|(_, s)| s.confirmed && s.gone.is_none() && s.peer.holds(peer));
+        live.next().map(|(id, shared)| (*id, shared.key.0))
+    }
+
+    /// Looks up the ways to addresses of a neighbour with a key.
+    fn find_ways(&self, addresses: &[IpAddr]) {
+        for &to in addresses {
+            let own = self.config.host.addresses.iter().copied();
+            let Some(from) = { own }.find(|own| own.is_ipv4() == to.is_ipv4()) else {
+                continue;
+            };
+            if self.key_for(to).is_none() || self.config.host.addresses.contains(&to) {
+                continue;
+            }
+            let (routes, answers) = (self.routes.clone(), self.answers.clone());
+            tokio::spawn(async move {
+                let route = routes.get(from, to).await;
+                let ifindex = route.ok().map(|route| route.ifindex);
+                // The engine has ended.
+                let _ = answers.send(Answer::Way(Way { to, from, ifindex }));
+            });
+        }
+    }
+
+    /// Goes on with a way that was looked up.
+    pub(super) fn way_found(&mut self, way: &Way) {
+        let (Some((key_id, key)), Some(ifindex)) = (self.key_for(way.to), way.ifindex) else {
+            return self.agent.remove_hop(way.to);
+        };
+        let hop = Hop {
+            key_id,
+            key,
+            local: way.from.into(),
+            ifindex,
+            reserved: 0,
+        };
+        if let Err(error) = self.agent.set_hop(way.to, &hop) {
+            tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
+        }
+    }
+
+    fn send_about_chains(&self, to: IpAddr, message: &Message) {
+        match postcard::to_extend(message, vec![TAG]) {
+            Ok(bytes) => self.control.send(to, bytes),
+            Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
+        }
+    }
+
+    /// A neighbour said something about chains.
+    pub(super) fn take_chain_message(&mut self, incoming: &Incoming) {
+        let body = incoming.message.get(1..).unwrap_or_default();
+        match postcard::from_bytes(body) {
+            Ok(Message::Believed(id)) => self.believed(id, &incoming.from),
+            Ok(Message::Meet(hosts)) => {
+                let now = Instant::now();
+                for host in hosts.into_iter().take(FEW).map(|host| host.to_canonical()) {
+                    let known = self.chains.met.contains_key(&host);
+                    if known || self.chains.met.len() < MANY {
+                        self.chains.met.insert(host, now);
+                    }
+                    if !known {
+                        self.control.reach(host);
+                    }
+                }
+            }
+            Err(error) => {
+                self.state.malformed += 1;
+                tracing::warn!(from = %incoming.via, %error, "a message was discarded");
+            }
+        }
+    }
+
+    fn believed(&mut self, id: u64, from: &Arc<Identity>) {
+        match self.chains.keys.get_mut(&id) {
+            Some(shared) if shared.peer == *from => {
+                shared.confirmed = true;
+                self.find_ways(&from.addresses);
+            }
+            Some(_) => tracing::warn!(?from, "spoke of a key of others"),
+            None if self.chains.early.len() < MANY => {
+                self.chains.early.insert(id);
+            }
+            None => {}
+        }
+    }
+
+    /// A session came to this host that should go on to one that is not known.
+    pub(super) fn stranger(&mut self, slot: u32) {
+        let server = self.agent.session(slot).key.local.ip();
+        if self.neighbours.worth_asking(server) {
+            self.control.reach(server);
+        }
+    }
+
+    /// Now and then: ask for who is not there, introduce those who are, and
+    /// forget old keys.
+    pub(super) fn sweep_chains(&mut self) {
+        let now = Instant::now();
+        let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
+        if due(self.chains.asked, ASK) {
+            self.chains.asked = Some(now);
+            self.ask_for_hosts();
+        }
+        if due(self.chains.refreshed, REFRESH) {
+            self.chains.refreshed = Some(now);
+            self.introduce();
+            self.forget_old(now);
+            let live = self.chains.keys.values().filter(|s| s.gone.is_none());
+            let all: HashSet<_> = live.flat_map(|s| s.peer.addresses.clone()).collect();
+            self.find_ways(&all.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    fn ask_for_hosts(&self) {
+        let chains = self.chains.policy.rules.iter().flat_map(|rule| &rule.chain);
+        let wanted: HashSet<_> = chains.chain(self.chains.met.keys()).collect();
+        for &host in wanted {
+            if self.key_for(host).is_none() && !self.config.host.addresses.contains(&host) {
+                self.control.reach(host);
+            }
+        }
+    }
+
+    fn introduce(&self) {
+        let mut all: HashMap<IpAddr, Vec<IpAddr>> = HashMap::new();
+        for (host, after) in self.chains.policy.acquaintances() {
+            all.entry(host).or_default().push(after);
+        }
+        for (host, after) in all {
+            for few in after.chunks(FEW) {
+                self.send_about_chains(host, &Message::Meet(few.to_vec()));
+            }
+        }
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.chains.met.retain(|_, at| now - *at < HOLDS);
+        let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
+        let ids: Vec<u64> = self
+            .chains
+            .keys
+            .iter()
+            .filter(|(_, shared)| old(shared))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.chains.keys.remove(&id);
+            self.agent.remove_key(id);
+        }
+        for (host, _) in self.agent.hops() {
+            if self.key_for(host).is_none() {
+                self.agent.remove_hop(host);
+            }
+        }
+    }
+
+    /// Answers `policy list`.
+    pub(super) fn policy_report(&self) -> Reply {
+        let there: HashSet<IpAddr> = self
+            .agent
+            .hops()
+            .into_iter()
+            .map(|(host, _)| host)
+            .collect();
+        let rules = 0..self.chains.policy.rules.len();
+        Reply::Policy(PolicyReport {
+            file: self.config.chain.policy.clone(),
+            error: self.chains.error.clone(),
+            rules: rules.map(|at| self.rule_report(at, &there)).collect(),
+        })
+    }
+
+    fn rule_report(&self, at: usize, there: &HashSet<IpAddr>) -> RuleReport {
+        let rule = &self.chains.policy.rules[at];
+        let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
+        let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
+        let missing = rule.chain.iter().filter(|host| !there.contains(host));
+        RuleReport {
+            name: self.chains.policy.names().nth(at).unwrap_or_default(),
+            source: any(rule.source.map(|p| p.to_string())),
+            destination: any(rule.destination.map(|p| p.to_string())),
+            ports: any((!ports.is_empty()).then(|| ports.join(", "))),
+            chain: rule.chain.clone(),
+            missing: missing.copied().collect(),
+            otherwise: rule.otherwise,
+        }
+    }
+
+    /// Carries out `policy apply`.
+    pub(super) fn policy_apply(&mut self, text: Option<&str>) -> Reply {
+        let file = self.config.chain.policy.clone();
+        let policy = match text {
+            Some(text) => Policy::parse(&file, text),
+            None => Policy::load(&file),
+        };
+        let applied = policy.map_err(|e| e.to_string()).and_then(|policy| {
+            policy.check_host(&self.config.host.addresses)?;
+            if let Some(text) = text {
+                write_whole(&file, text)
+                    .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+            }
+            self.put_in_force(policy)
+        });
+        match applied {
+            Ok(()) => {
+                self.chains.error = None;
+                self.policy_report()
+            }
+            Err(why) => Reply::Error(Failure {
+                code: FailureCode::Refused,
+                what: "put the policy in force".into(),
+                why,
+                mend: "the policy before stays in force; try the file with 'dyscoctl policy check'"
+                    .into(),
+            }),
+        }
+    }
+
+    /// Answers `policy explain`.
+    pub(super) fn policy_explain(
+        &self,
+        source: std::net::SocketAddr,
+        destination: std::net::SocketAddr,
+    ) -> Reply {
+        let there: HashSet<IpAddr> = self
+            .agent
+            .hops()
+            .into_iter()
+            .map(|(host, _)| host)
+            .collect();
+        let found = self.chains.policy.find(source, destination);
+        let rule = found.map(|at| self.rule_report(at, &there));
+        let (verdict, text) = match &rule {
+            None => ("direct", "no rule matches: it goes direct".to_owned()),
+            Some(rule) if rule.chain.is_empty() => {
+                let text = format!("rule {} has an empty chain: it goes direct", rule.name);
+                ("direct", text)
+            }
+            Some(rule) if rule.missing.is_empty() => {
+                let text = format!("rule {}: it passes {}", rule.name, words(&rule.chain));
+                ("chain", text)
+            }
+            Some(rule) => {
+                let (verdict, what) = match rule.otherwise {
+                    dysco_common::policy::Otherwise::Direct => ("direct", "it goes direct"),
+                    dysco_common::policy::Otherwise::Refuse => ("refused", "it is refused"),
+                };
+                let missing = words(&rule.missing);
+                let text = format!(
+                    "rule {}: {what}, since no agent with a key is connected at {missing}; start dyscod there, or see its log",
+                    rule.name
+                );
+                (verdict, text)
+            }
+        };
+        Reply::Explained(Explained {
+            rule,
+            verdict: verdict.into(),
+            text,
+        })
+    }
+}
+
+fn words(hosts: &[IpAddr]) -> String {
+    let words: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+    words.join(", ")
+}
+
+/// Writes a file so that it is there whole or as before.
+fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let new = path.with_extension("toml.new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}

@@ -1,0 +1,308 @@
+//! SYNs that come by a subsession, and answers to them.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::programs::TcContext;
+use dysco_common::Counter;
+use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
+use dysco_common::session::{Session, State};
+use dysco_common::tcp::ACK;
+
+use super::{CHANGED, DROP, IN, MARK, PASS, SLOT_MASK, answered, drop};
+use crate::learn;
+use crate::maps::{self, Flow, KEYS, PENDING, Scratch, count};
+use crate::packet::{AsPtr, Direction, Packet};
+use crate::write::{self, Change};
+
+/// Exported: see `leaving`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
+    let Some(Scratch {
+        packet: p, payload, ..
+    }) = maps::scratch(IN)
+    else {
+        return PASS;
+    };
+    let opens = !p.seg.has(ACK);
+    let mut carried = NOTHING;
+    if opens && p.seg.len > 0 {
+        carried = unsafe { dysco_chain_carried(skb) };
+        if carried > BELIEVED {
+            return DROP;
+        }
+    }
+    let Some(Flow { slot, new, s }) = maps::find(&p.key) else {
+        if carried == NOTHING {
+            return PASS;
+        }
+        return accept(skb);
+    };
+    if !new {
+        if carried == NOTHING {
+            return PASS;
+        }
+        return drop(Counter::ChainTaken);
+    }
+    let live = s.two.chained != 0 && learn::would_usurp(s);
+    if !opens {
+        if live {
+            answered(s, slot, IN);
+            return dysco_chain_deliver(slot);
+        }
+        // No socket knows this five-tuple: its answer would be a reset.
+        return drop(Counter::DroppedStray);
+    }
+    if carried == NOTHING {
+        // Both ends open it at once.
+        if live && s.life.opened_here != 0 && s.two.chained < 2 {
+            return dysco_chain_deliver(slot);
+        }
+        return drop(Counter::DroppedSyn);
+    }
+    if !live {
+        return accept(skb);
+    }
+    if !s.key.mirrors(&payload.session) || s.remote.isn != p.seg.seq {
+        return drop(Counter::ChainTaken);
+    }
+    if s.two.chained > 1 {
+        return drop(Counter::DroppedSyn);
+    }
+    unsafe { dysco_chain_receive(skb, slot) }
+}
+
+/// Takes on a session that a neighbour has opened a subsession for.
+#[inline(always)]
+fn accept(skb: *mut __sk_buff) -> u64 {
+    // SAFETY: the program's own context.
+    let slot = unsafe { dysco_chain_accept(skb) };
+    if slot == 0 || dysco_chain_accepted(slot - 1) == 0 {
+        return DROP;
+    }
+    // SAFETY: as above.
+    unsafe { dysco_chain_receive(skb, slot - 1) }
+}
+
+/// Makes the entry of a subsession that a neighbour has opened; another that had
+/// its five-tuple has ended. Returns its slot and 1, or 0 if it must not be.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
+    let Some(Scratch {
+        packet: p,
+        offer,
+        session: key,
+        payload,
+        ..
+    }) = maps::scratch(IN)
+    else {
+        return 0;
+    };
+    payload.session.mirror_to(&mut key.whole);
+    key.complete();
+    let mut claimed = None;
+    let mut ended = None;
+    if let Some(Flow { slot, new, s }) = maps::find(key) {
+        if new {
+            return taken();
+        }
+        if s.state == State::Opening as u32 {
+            // Opened here too, or without a chain, and not answered.
+            claimed = Some((slot, s));
+        } else {
+            if !s.has_ended() && s.state != State::Closed as u32 {
+                return taken();
+            }
+            ended = Some(s);
+        }
+    }
+    if claimed.is_none() {
+        claimed = maps::claim(key, ended);
+    }
+    let Some((slot, s)) = claimed else {
+        learn::no_room();
+        return 0;
+    };
+    learn::begin(s, key, &p.seg, offer, Direction::In);
+    s.path = p.key.whole;
+    // SAFETY: a readable field of the context.
+    s.ifindex = unsafe { (*skb).ifindex };
+    slot + 1
+}
+
+#[inline(always)]
+fn taken() -> u32 {
+    count(Counter::ChainTaken);
+    0
+}
+
+/// Has the wire's five-tuple lead to the entry that was made.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p,
+            session: key,
+            ..
+        }),
+        Some(s),
+    ) = (maps::scratch(IN), maps::session(slot))
+    else {
+        return 0;
+    };
+    let ended = maps::find(&p.key).map(|flow| flow.s);
+    if !maps::claim_path(key, slot, s, ended) {
+        s.state = State::Free as u32;
+        learn::no_room();
+        return 0;
+    }
+    s.two.chained = 1;
+    s.state = State::NewPath as u32;
+    count(Counter::Tracked);
+    1
+}
+
+/// Hands a neighbour's SYN to the stack, and remembers where it goes from here.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 {
+    let ctx = TcContext::new(skb);
+    let (
+        Some(Scratch {
+            packet: p,
+            change: c,
+            payload,
+            pending,
+            ..
+        }),
+        Some(s),
+    ) = (maps::scratch(IN), maps::session(slot))
+    else {
+        return DROP;
+    };
+    if !payload.subsession.mirrors(&p.key.whole) {
+        count(Counter::ChainNat);
+    }
+    pending.session = payload.session;
+    pending.left = slot + 1;
+    payload.chain(&mut pending.chain);
+    let _ = PENDING.insert(&p.seg.seq, &*pending, 0);
+    incoming(s, p, c);
+    if write::strip(&ctx, IN).is_none() {
+        return drop(Counter::DroppedError);
+    }
+    s.rcv_max = p.seg.end();
+    if slot & !SLOT_MASK == 0 {
+        // SAFETY: a field of the context that the verifier lets a classifier write.
+        unsafe { (*skb).mark = MARK | slot };
+    }
+    count(Counter::ChainReceived);
+    CHANGED
+}
+
+/// Makes the change that gives a segment the session's own five-tuple.
+#[inline(always)]
+fn incoming(s: &Session, p: &Packet, c: &mut Change) {
+    c.edit = s.translation.incoming(&p.seg, &s.key);
+    c.src = s.key.remote;
+    c.dst = s.key.local;
+    (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
+}
+
+/// Hands a segment of a subsession to the stack as the session's.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_deliver(slot: u32) -> u64 {
+    let (
+        Some(Scratch {
+            packet: p,
+            change: c,
+            ..
+        }),
+        Some(s),
+    ) = (maps::scratch(IN), maps::session(slot))
+    else {
+        return DROP;
+    };
+    incoming(s, p, c);
+    CHANGED
+}
+
+/// The data of a SYN is its own, or there is none.
+const NOTHING: u32 = 0;
+/// It ends with a payload that is believed.
+const BELIEVED: u32 = 1;
+/// It ends with one that is not, which is counted.
+const UNFIT: u32 = 2;
+
+/// Looks for a payload at the end of a SYN's data, and checks it.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
+    let ctx = TcContext::new(skb);
+    let Some(Scratch {
+        packet: p,
+        payload,
+        hop,
+        ..
+    }) = maps::scratch(IN)
+    else {
+        return NOTHING;
+    };
+    let begin = p.l4() as u32 + p.header.data_offset() as u32;
+    payload.magic = 0;
+    if p.seg.len >= PAYLOAD as u32 {
+        let from = begin + p.seg.len - PAYLOAD as u32;
+        load_bytes(&ctx, from, (&raw mut *payload).cast(), PAYLOAD as u32);
+    }
+    if payload.magic != MAGIC {
+        // One that was cut begins where the data does.
+        let first = (&raw mut payload.magic).cast();
+        if load_bytes(&ctx, begin, first, 4) && payload.magic == MAGIC {
+            count(Counter::ChainLayout);
+            return UNFIT;
+        }
+        return NOTHING;
+    }
+    if payload.check_layout().is_err() {
+        count(Counter::ChainLayout);
+        return UNFIT;
+    }
+    // SAFETY: copied at once (see `maps::look_up`).
+    let Some(key) = (unsafe { KEYS.get(&payload.key_id) }) else {
+        count(Counter::ChainKey);
+        return UNFIT;
+    };
+    hop.key = *key;
+    dysco_chain_check(IN)
+}
+
+/// Checks the payload in the scratch memory by the key there.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_check(run: u32) -> u32 {
+    let Some(Scratch { payload, hop, .. }) = maps::scratch(run) else {
+        return UNFIT;
+    };
+    match payload.check(hop.key) {
+        Ok(()) => BELIEVED,
+        Err(Unfit::Proof) => {
+            count(Counter::ChainProof);
+            UNFIT
+        }
+        Err(Unfit::Layout | Unfit::Content) => {
+            count(Counter::ChainLayout);
+            UNFIT
+        }
+    }
+}
+
+#[inline(always)]
+fn load_bytes(ctx: &TcContext, from: u32, to: *mut core::ffi::c_void, len: u32) -> bool {
+    // SAFETY: `to` has room for `len` bytes, by the callers.
+    let r = unsafe {
+        aya_ebpf::helpers::generated::bpf_skb_load_bytes(ctx.as_ptr_const(), from, to, len)
+    };
+    r == 0
+}

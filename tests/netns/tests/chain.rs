@@ -1,0 +1,279 @@
+//! Sessions are steered through a middlebox's host from their SYN on. The router
+//! lets nothing pass between client and server directly: what arrives has taken
+//! the chain, both ways.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
+use serde_json::Value;
+
+const PORT: u16 = 9000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Client, middlebox and server, each with `dyscod` but for whom a test leaves
+/// out; the middlebox only forwards.
+struct Chained {
+    lab: Lab,
+    fleet: Fleet,
+    daemons: Vec<Daemon>,
+    server: Server,
+    family: Family,
+}
+
+impl Chained {
+    fn new(builder: Builder, family: Family) -> Result<Chained> {
+        let chain = Role::Proxy.address(family);
+        let server = Role::Server.address(family);
+        let rule = format!("[[rule]]\ndestination = \"{server}\"\nchain = [\"{chain}\"]\n");
+        let c = Chained::with(builder, family, &rule, &Role::ALL)?;
+        c.lab
+            .add_rule("iifname client oifname server meta l4proto tcp drop")?;
+        c.lab
+            .add_rule("iifname server oifname client meta l4proto tcp drop")?;
+        c.wait_neighbours(Role::Client, 2)?;
+        c.wait_neighbours(Role::Proxy, 4)?;
+        Ok(c)
+    }
+
+    fn with(builder: Builder, family: Family, policy: &str, roles: &[Role]) -> Result<Chained> {
+        let lab = builder
+            .host(Role::Proxy, |h| {
+                h.sysctl("net.ipv4.ip_forward", "1")
+                    .sysctl("net.ipv6.conf.all.forwarding", "1")
+            })
+            .build()?;
+        let fleet = Fleet::new(&lab)?;
+        let file = lab.client.dir().join("policy.toml");
+        fs::write(&file, policy).context("failed to write the policy")?;
+        let mut daemons = Vec::new();
+        for role in roles {
+            let extra = match role {
+                Role::Client => format!("[chain]\npolicy = \"{}\"\n", file.display()),
+                _ => String::new(),
+            };
+            daemons.push(fleet.start(&lab, *role, &extra)?);
+        }
+        let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
+        Ok(Chained {
+            lab,
+            fleet,
+            daemons,
+            server,
+            family,
+        })
+    }
+
+    fn counter(&self, role: Role, name: &str) -> Result<u64> {
+        let status = self.fleet.json(self.lab.host(role), &["status"])?;
+        status["counters"][name]
+            .as_u64()
+            .with_context(|| format!("no counter {name}: {status:#}"))
+    }
+
+    /// Waits until a host may steer to so many addresses of others.
+    fn wait_neighbours(&self, role: Role, count: u64) -> Result<()> {
+        wait::until("neighbours to have keys", PATIENCE, || {
+            let now = self.counter(role, "chain_neighbours").ok()?;
+            (now >= count).then_some(())
+        })
+    }
+
+    fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+        let to = Role::Server.at(self.family, PORT);
+        Group::open(&self.lab.client, &self.server, to, count, plan)
+    }
+
+    fn sessions(&self, role: Role) -> Result<Vec<Value>> {
+        let all = self.fleet.json(self.lab.host(role), &["sessions"])?;
+        Ok(all.as_array().cloned().unwrap_or_default())
+    }
+
+    /// Sessions that carry data both ways come through whole.
+    fn carries(self, count: usize) -> Result<()> {
+        let group = self.open(count, &Plan::default())?;
+        group.run();
+        group.wait_progress(1 << 20)?;
+        let here = self.sessions(Role::Client)?;
+        assert_eq!(here.len(), count, "{here:#?}");
+        for session in &here {
+            assert_eq!(session["state"], "chained", "{session:#}");
+            let chain = Role::Proxy.address(self.family).to_string();
+            assert_eq!(session["chain"], serde_json::json!([chain]));
+        }
+        let there = self.sessions(Role::Proxy)?;
+        assert_eq!(there.len(), 2 * count, "{there:#?}");
+        assert!(there.iter().all(|s| s["role"] == "middlebox"), "{there:#?}");
+        all_intact(&group.finish()?)?;
+        self.finish()
+    }
+
+    fn finish(self) -> Result<()> {
+        self.lab.finish((self.daemons, self.server))
+    }
+}
+
+#[test]
+fn one_middlebox_ipv4() -> Result<()> {
+    Chained::new(Lab::builder("chain4"), Family::V4)?.carries(10)
+}
+
+#[test]
+fn one_middlebox_ipv6() -> Result<()> {
+    Chained::new(Lab::builder("chain6"), Family::V6)?.carries(10)
+}
+
+#[test]
+fn without_offloads() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let lab = Lab::builder("chainoff").hosts(|h| h.offload(false));
+        Chained::new(lab, family)?.carries(3)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn with_five_percent_loss() -> Result<()> {
+    let c = Chained::new(Lab::builder("chainloss"), Family::V4)?;
+    c.lab.set_loss(5.0)?;
+    let group = c.open(20, &Plan::default())?;
+    group.run();
+    group.wait_progress(50_000)?;
+    assert_eq!(c.sessions(Role::Client)?.len(), 20);
+    assert_eq!(c.sessions(Role::Proxy)?.len(), 40);
+    all_intact(&group.finish()?)?;
+    c.finish()
+}
+
+const FIREWALL: &str = "
+table inet fw {
+  chain forward {
+    type filter hook forward priority 0; policy drop;
+    ct state invalid counter drop
+    ct state new tcp dport 9000 counter accept
+    ct state established accept
+  }
+}
+";
+
+/// The strictest of firewalls sees an ordinary session.
+#[test]
+fn through_a_strict_firewall() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let c = Chained::new(Lab::builder("chainfw"), family)?;
+        c.lab.proxy.input("nft", &["-f", "-"], FIREWALL)?;
+        c.lab
+            .proxy
+            .sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
+        c.lab
+            .proxy
+            .sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")?;
+        c.carries(5)?;
+    }
+    Ok(())
+}
+
+/// A NAT in the middle gives sessions its own address.
+#[test]
+fn through_a_nat() -> Result<()> {
+    let c = Chained::new(Lab::builder("chainnat"), Family::V4)?;
+    let nat = "table ip nat {\n chain post {\n type nat hook postrouting priority 100\n masquerade\n }\n}\n";
+    c.lab.proxy.input("nft", &["-f", "-"], nat)?;
+    let group = c.open(5, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let middlebox = Role::Proxy.address(Family::V4).to_string();
+    for session in c.sessions(Role::Server)? {
+        let from = session["remote"].as_str().unwrap_or_default();
+        assert!(from.starts_with(&middlebox), "{session:#}");
+        assert_eq!(session["state"], "chained");
+    }
+    all_intact(&group.finish()?)?;
+    c.finish()
+}
+
+/// Sessions go on when every daemon has been killed, to their ends.
+#[test]
+fn sessions_outlive_their_daemons() -> Result<()> {
+    let mut c = Chained::new(Lab::builder("chainkill"), Family::V4)?;
+    let group = c.open(5, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    c.daemons.clear();
+    group.wait_progress(2 << 20)?;
+    all_intact(&group.finish()?)?;
+    c.finish()
+}
+
+/// A chain of which a host is not there: refused, or direct, as the rule says;
+/// and the reason is told.
+#[test]
+fn a_host_that_is_not_there() -> Result<()> {
+    let server = Role::Server.address(Family::V4);
+    for (otherwise, counter) in [
+        ("refuse", "chain_refused_host_missing"),
+        ("direct", "chain_direct_host_missing"),
+    ] {
+        let rule = format!(
+            "[[rule]]\nname = \"web\"\ndestination = \"{server}\"\nchain = [\"10.0.2.77\"]\notherwise = \"{otherwise}\"\n"
+        );
+        let roles = [Role::Client, Role::Server];
+        let c = Chained::with(Lab::builder("chainmiss"), Family::V4, &rule, &roles)?;
+        let explained = c.fleet.json(
+            &c.lab.client,
+            &["policy", "explain", "10.0.1.1", "10.0.3.1:9000"],
+        )?;
+        let text = explained["text"].as_str().unwrap_or_default();
+        assert!(text.contains("web") && text.contains("10.0.2.77"), "{text}");
+        if otherwise == "direct" {
+            assert_eq!(explained["verdict"], "direct");
+            let group = c.open(1, &Plan::default())?;
+            group.run();
+            group.wait_progress(1 << 20)?;
+            all_intact(&group.finish()?)?;
+        } else {
+            assert_eq!(explained["verdict"], "refused");
+            let to = Role::Server.at(Family::V4, PORT);
+            let connected = c
+                .lab
+                .client
+                .run(move || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(300)));
+            assert!(connected.is_err());
+        }
+        assert!(c.counter(Role::Client, counter)? >= 1);
+        c.finish()?;
+    }
+    Ok(())
+}
+
+/// Another policy holds from the next session on; one with an error changes
+/// nothing, and says where the error is.
+#[test]
+fn a_policy_is_watched_and_applied() -> Result<()> {
+    let c = Chained::new(Lab::builder("chainpol"), Family::V4)?;
+    let file = c.lab.client.dir().join("policy.toml");
+    let rules = |c: &Chained| -> Result<Value> { c.fleet.json(&c.lab.client, &["policy", "list"]) };
+    fs::write(&file, "[[rule]]\nchain = [\"10.0.2.1\", \"10.0.2.1\"]\n")?;
+    wait::until("the error to be told", PATIENCE, || {
+        let error = rules(&c).ok()?["error"].as_str()?.to_owned();
+        error.contains("twice").then_some(())
+    })?;
+    assert_eq!(rules(&c)?["rules"].as_array().map(Vec::len), Some(1));
+    fs::write(&file, "")?;
+    wait::until("the empty policy", PATIENCE, || {
+        let rules = rules(&c).ok()?;
+        rules["rules"].as_array()?.is_empty().then_some(())
+    })?;
+    let other = c.lab.client.dir().join("other.toml");
+    fs::write(&other, "[[rule]]\nchain = []\n[[rule]]\nchain = []\n")?;
+    let path = other.to_string_lossy().into_owned();
+    c.fleet
+        .dyscoctl(&c.lab.client, &["policy", "check", &path])?;
+    let applied = c.fleet.json(&c.lab.client, &["policy", "apply", &path])?;
+    assert_eq!(applied["rules"].as_array().map(Vec::len), Some(2));
+    assert_eq!(fs::read_to_string(&file)?, fs::read_to_string(&other)?);
+    c.finish()
+}
