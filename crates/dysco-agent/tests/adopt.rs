@@ -31,6 +31,7 @@ impl Plane {
             interfaces: vec!["lo".into()],
             attach: Attach::Auto,
             rules: Vec::new(),
+            ports: (61000, 1000),
         };
         change(&mut config);
         let (agent, events) = Agent::start(&config).expect("the data plane starts as root");

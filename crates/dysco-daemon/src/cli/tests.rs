@@ -109,6 +109,8 @@ Commands:
   remove-middlebox  Take a middlebox out of live sessions
   drain             Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
   state             What this host's firewall knows of a session, and moving it to another
+  adopt             Enter the sessions that were there before dyscod, and that it does not know yet
+  policy            Which sessions are steered through which hosts
   monitor           What happens, as it happens, with reasons
   run               Run a proxy under the shim, which tells dyscod what it relays
   pki               Make the fleet's authority, and certificates of its hosts
