@@ -77,7 +77,26 @@ impl Daemon {
         Daemon { control, events }
     }
 
+    /// The next event that is not of a key.
     pub async fn event(&mut self) -> Event {
+        loop {
+            match self.any_event().await {
+                Event::Key { .. } | Event::KeyGone(_) => {}
+                event => return event,
+            }
+        }
+    }
+
+    /// The next key of a connection; other events before it do not matter.
+    pub async fn key(&mut self) -> (u64, [u64; 2]) {
+        loop {
+            if let Event::Key { id, key, .. } = self.any_event().await {
+                return (id, key.0);
+            }
+        }
+    }
+
+    async fn any_event(&mut self) -> Event {
         let event = timeout(PATIENCE, self.events.recv()).await;
         event.expect("no event in time").expect("channel closed")
     }

@@ -77,6 +77,18 @@ async fn the_longest_message_passes_and_no_longer_one() {
 }
 
 #[tokio::test]
+async fn both_ends_of_a_connection_have_its_key() {
+    let fleet = Fleet::new();
+    let [a, b] = addresses();
+    let (mut left, mut right) = (fleet.daemon(a), fleet.daemon(b));
+
+    left.control.send(b, b"hello".to_vec());
+    let (here, there) = (left.key().await, right.key().await);
+    assert_eq!(here, there);
+    assert_ne!(here.1, [0, 0]);
+}
+
+#[tokio::test]
 async fn peers_are_reported_up_and_down() {
     let fleet = Fleet::new();
     let [a, b] = addresses();
