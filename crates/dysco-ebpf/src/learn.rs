@@ -132,6 +132,17 @@ extern "C" fn dysco_offer(run: u32) -> u32 {
     1
 }
 
+/// Is it the SYN that opened this session, again? The answer was lost on its
+/// way, and nothing has come after the SYN. The stack answers as it did.
+#[inline(always)]
+fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
+    let (max, bytes) = match dir {
+        Direction::Out => (s.snd_max, s.bytes_out),
+        Direction::In => (s.rcv_max, s.bytes_in),
+    };
+    s.state == State::Tracked as u32 && bytes == 0 && max == syn.end()
+}
+
 #[inline(always)]
 fn open(p: &Packet, offer: &Offer, dir: Direction) {
     let mut known = maps::find(&p.key);
@@ -140,6 +151,9 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
     {
         // A retransmission, or the port used again before anything answered.
         begin(s, &p.key, &p.seg, offer, dir);
+        return;
+    }
+    if known.as_ref().is_some_and(|flow| repeats(flow.s, &p.seg, dir)) {
         return;
     }
     if !wanted(&p.key.whole, dir) {

@@ -225,6 +225,38 @@ fn a_retransmitted_syn_takes_no_second_slot() {
     }
 }
 
+/// The answer was lost after this host had seen it, and the SYN comes again.
+#[test]
+fn a_syn_whose_answer_was_lost_keeps_its_session() {
+    for net in nets() {
+        let here = (Way::Out, syn(&net, &LINUX), Way::In, syn_ack(&net, &LINUX));
+        let there = (
+            Way::In,
+            Frame {
+                flags: SYN,
+                ..syn_ack(&net, &LINUX)
+            },
+            Way::Out,
+            Frame {
+                flags: SYN | ACK,
+                ack: 5001,
+                ..syn(&net, &LINUX)
+            },
+        );
+        for (to, opens, back, answers) in [here, there] {
+            let mut p = room(2);
+            for _ in 0..2 {
+                p.passes(to, &opens);
+                p.passes(back, &answers);
+            }
+            assert_eq!(p.count(Counter::Tracked), 1);
+            assert_eq!(p.find(&net.key()).unwrap().slot, 5);
+            assert_eq!(p.session(5).state, State::Tracked as u32);
+            assert_eq!(p.events(), [(EventKind::Opened, 5)]);
+        }
+    }
+}
+
 /// The port is used again after the session before it has ended.
 #[test]
 fn a_new_syn_on_a_known_key_takes_a_new_slot() {
