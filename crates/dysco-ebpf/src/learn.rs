@@ -153,7 +153,10 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
         begin(s, &p.key, &p.seg, offer, dir);
         return;
     }
-    if known.as_ref().is_some_and(|flow| repeats(flow.s, &p.seg, dir)) {
+    if known
+        .as_ref()
+        .is_some_and(|flow| repeats(flow.s, &p.seg, dir))
+    {
         return;
     }
     if !wanted(&p.key.whole, dir) {
