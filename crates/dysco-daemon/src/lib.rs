@@ -11,4 +11,5 @@ pub mod pki;
 pub mod policy;
 pub mod protocol;
 pub mod proxy;
+pub mod scheduling;
 pub mod state;

@@ -10,6 +10,7 @@ use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
 use crate::config::{Config, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+use crate::scheduling;
 
 /// Steers this host's TCP sessions, and lets proxies leave them.
 #[derive(Debug, Parser)]
@@ -49,8 +50,12 @@ where
     init_logging(&config.log)?;
     // One thread: a removal is a dozen short steps, and waking another thread
     // for the next costs more than the step. What blocks has threads of its own.
+    let realtime = config.scheduling.realtime;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build().map_err(CliError::Runtime)?;
+    runtime.enable_all().on_thread_start(move || {
+        scheduling::take(realtime);
+    });
+    let runtime = runtime.build().map_err(CliError::Runtime)?;
     runtime.block_on(engine(config)).map_err(CliError::Engine)?;
     Ok(Exit::Done)
 }

@@ -16,7 +16,8 @@ use super::values::{PortRange, Prefix};
 use super::{
     Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR,
     DEFAULT_PKI_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host,
-    Interface, Listener, Log, NEW_PATH_PORTS, PkiPaths, Removal, Shim, Track, Watch, schema,
+    Interface, Listener, Log, NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch,
+    schema,
 };
 
 /// The file being checked, for places in errors.
@@ -48,6 +49,9 @@ pub fn check(
         },
         listeners: checker.listeners(file.listener)?,
         watch: checker.watch(file.watch)?,
+        scheduling: Scheduling {
+            realtime: file.scheduling.realtime.unwrap_or(true),
+        },
         log: checker.log(file.log)?,
     };
     crate::pki::load(&config.control.pki, &config.host.addresses)?;

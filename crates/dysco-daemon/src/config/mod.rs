@@ -70,6 +70,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// How proxies without the shim are watched.
     pub watch: Watch,
+    /// When the daemon runs.
+    pub scheduling: Scheduling,
     /// Logging.
     pub log: Log,
 }
@@ -239,6 +241,14 @@ pub struct Watch {
     /// Longer is not watched.
     #[serde(serialize_with = "values::as_millis", rename = "limit_ms")]
     pub limit: Duration,
+}
+
+/// When the daemon runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Scheduling {
+    /// Before others, while it takes few turns: a change is then as fast on a
+    /// busy host.
+    pub realtime: bool,
 }
 
 /// Logging.

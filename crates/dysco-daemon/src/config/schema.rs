@@ -34,6 +34,8 @@ pub struct File {
     #[serde(default)]
     pub watch: Watch,
     #[serde(default)]
+    pub scheduling: Scheduling,
+    #[serde(default)]
     pub log: Log,
 }
 
@@ -119,6 +121,12 @@ pub struct Watch {
     pub bytes: Option<Spanned<i64>>,
     pub window_ms: Option<Spanned<u64>>,
     pub limit_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduling {
+    pub realtime: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

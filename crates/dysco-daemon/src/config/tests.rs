@@ -82,6 +82,7 @@ fn a_short_file_gets_the_documented_defaults() {
     let times = (config.watch.window, config.watch.limit);
     assert_eq!(times.0.as_millis(), 500);
     assert_eq!(times.1.as_millis(), 5000);
+    assert!(config.scheduling.realtime);
     assert_eq!(config.log.format, LogFormat::Plain);
     assert!(config.rules().is_empty() && config.listeners.is_empty());
 }

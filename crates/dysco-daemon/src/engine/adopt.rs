@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::{Answer, Engine};
 use crate::api::{AdoptReport, Failure, FailureCode, Reply};
 use crate::protocol::{ChangeId, Subsession};
+use crate::scheduling::spawn_long;
 
 /// How long the packets are waited for that a silent session is asked for: a
 /// round trip, on any path that a removal is worth its while on.
@@ -39,7 +40,7 @@ impl Engine {
         self.adopting.begun = Some(Instant::now());
         let (agent, answers) = (self.agent.clone(), self.answers.clone());
         // The kernel's types are read, and thousands of sockets may be.
-        tokio::task::spawn_blocking(move || {
+        spawn_long(move || {
             let _ = answers.send(Answer::Adopted(agent.adopt()));
         });
     }

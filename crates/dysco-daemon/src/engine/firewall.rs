@@ -13,6 +13,7 @@ use crate::api::{
     StateReport,
 };
 use crate::control;
+use crate::scheduling::spawn_long;
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, FiveTuple, StateError};
@@ -157,7 +158,7 @@ impl Engine {
                     kinds,
                 } => {
                     let answers = self.answers.clone();
-                    tokio::task::spawn_blocking(move || {
+                    spawn_long(move || {
                         let documents = state::export(&session, &kinds)
                             .map_err(|error| error.to_string())
                             .and_then(|all| {
@@ -175,7 +176,7 @@ impl Engine {
                 } => {
                     let answers = self.answers.clone();
                     let runtime = tokio::runtime::Handle::current();
-                    tokio::task::spawn_blocking(move || {
+                    spawn_long(move || {
                         let result = serde_json::from_slice(&documents)
                             .map_err(|error| error.to_string())
                             .and_then(|documents| {
@@ -230,7 +231,7 @@ impl Engine {
             let _ = replies.try_send(Reply::Error(super::listing::no_such_session(name)));
             return;
         };
-        tokio::task::spawn_blocking(move || {
+        spawn_long(move || {
             let reply = work(session).unwrap_or_else(|error| Reply::Error(failure(&error)));
             // The client's channel is fresh and has room, or the client has left.
             let _ = replies.try_send(reply);
@@ -283,7 +284,7 @@ fn install(
 async fn settle(mut settling: Settling) {
     for _ in 0..LOOKS {
         tokio::time::sleep(LOOK).await;
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = spawn_long(move || {
             let settled = settling.settle();
             (settling, settled)
         });

@@ -14,7 +14,6 @@ mod measure;
 mod neighbours;
 mod outside;
 mod probe;
-mod prompt;
 mod proof;
 mod relay;
 mod removal;
@@ -39,6 +38,7 @@ use crate::config::{self, Config};
 use crate::control::{self, Control};
 use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
 use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
+use crate::scheduling::Turns;
 use crate::state::transfer;
 
 use commands::Held;
@@ -72,6 +72,7 @@ struct Engine {
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
     sockets: sockets::Sockets,
+    turns: Turns,
     adopting: adopt::Adopting,
     state: state::StateDir,
     faults: fault::Faults,
@@ -111,7 +112,6 @@ enum Answer {
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
 pub async fn run(config: Config) -> anyhow::Result<()> {
-    prompt::take_short_turns();
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config)?;
@@ -146,6 +146,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     state::reserve_ports(&config.removal)?;
     let (agent, events) = Agent::start(&agent_config(&config))?;
     let routes = Routes::open()?;
+    let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
     let (control, control_events) = Control::start(config.control_config()?)?;
     let (calls, calls_in) = mpsc::channel(64);
@@ -171,6 +172,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),
+        turns: Turns::take(realtime),
         adopting: adopt::Adopting::default(),
         faults: fault::Faults::from_env(),
         chains: chains::Chains::default(),
@@ -287,6 +289,7 @@ impl Engine {
                 _ = sweep.tick() => {
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
+                    self.turns.look();
                 }
             }
             self.pump();

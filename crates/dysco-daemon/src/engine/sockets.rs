@@ -9,6 +9,7 @@ use dysco_common::{FlowKey, State};
 
 use super::{Answer, Engine, collect};
 use crate::proxy::table;
+use crate::scheduling::spawn_long;
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -43,7 +44,7 @@ impl Engine {
         self.sockets.last = Some(Instant::now());
         let answers = self.answers.clone();
         // Milliseconds on a host with a large table: not in the engine's time.
-        tokio::task::spawn_blocking(move || {
+        spawn_long(move || {
             let open = table::rows().map(|rows| rows.iter().map(|r| r.key).collect());
             let _ = answers.send(Answer::Sockets(open));
         });

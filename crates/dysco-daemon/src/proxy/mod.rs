@@ -28,6 +28,8 @@ use dysco_common::FlowKey;
 use tokio::sync::broadcast;
 use tracing::warn;
 
+use crate::scheduling::spawn_long;
+
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
 pub use pair::{Care, Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
@@ -180,7 +182,7 @@ impl ProxySide {
     /// and remembers for a while the pairs that the counts have shown.
     pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Sessions, ProcessError> {
         let side = self.clone();
-        let found = blocking(move || {
+        let found = long(move || {
             // By its shim, or by counts a moment ago.
             let known = |key: &FlowKey| side.find(key).is_some();
             let has_shim = |pid| side.registry().has_shim(pid);
@@ -204,12 +206,12 @@ impl ProxySide {
         for socket in &self.0.haproxy {
             label_sessions(socket, &self.0.labels).await;
         }
-        blocking(move || outside::Scene::look(&name, uid)).await
+        long(move || outside::Scene::look(&name, uid)).await
     }
 
     /// The pair of these two sockets, if one process of this host has both.
     pub async fn holder_of(&self, a: FlowKey, b: FlowKey) -> Option<Pair> {
-        blocking(move || outside::holder_of(a, b)).await
+        long(move || outside::holder_of(a, b)).await
     }
 
     /// What the proxy itself says of a session that it accepted.
@@ -331,9 +333,18 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs what blocks off the runtime's own threads.
+/// Runs what blocks off the runtime's own threads, in turns that come soon.
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(f).await {
+    ended(tokio::task::spawn_blocking(f)).await
+}
+
+/// Runs what takes long off the runtime's own threads, in turns like everybody's.
+async fn long<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    ended(spawn_long(f)).await
+}
+
+async fn ended<T>(task: tokio::task::JoinHandle<T>) -> T {
+    match task.await {
         Ok(v) => v,
         Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
         // The runtime is stopping: nobody waits for the answer.
