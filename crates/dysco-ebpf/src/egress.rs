@@ -3,7 +3,6 @@
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor};
@@ -17,6 +16,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
+use crate::steady;
 use crate::write::{self, Change};
 
 /// Mark of a header-only copy on its second way through this program.
@@ -72,7 +72,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::TwoPaths) => {
             cold_path();
-            on_two_paths(ctx, s, key, &found, slot)
+            on_two_paths(&ctx, s, key, &found, slot)
         }
         Some(State::Tombstone) => {
             cold_path();
@@ -185,14 +185,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
 #[inline(always)]
 pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
-    let end = seg.end();
-    if after(end, s.snd_max) {
-        s.bytes_out += end.wrapping_sub(s.snd_max) as u64;
-        s.snd_max = end;
-    }
-    if seg.has(ACK) && after(seg.ack, s.snd_ack) {
-        s.snd_ack = seg.ack;
-    }
+    steady::sent(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_out = tsval;
     }
@@ -249,24 +242,24 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
 /// The two-path phase.
 #[inline(always)]
 fn on_two_paths(
-    mut ctx: TcContext,
+    ctx: &TcContext,
     s: &mut Session,
     key: &Key,
     found: &Found,
     slot: u32,
 ) -> Verdict {
-    let Some(Scratch { change: c, .. }) = take(&ctx, Run::Egress, key, found) else {
+    let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
     paths::cut_if_due(s, Anchor::Near);
-    track(&ctx, s, found, slot);
+    track(ctx, s, found, slot);
     if two_paths::drains(s, &found.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
     let out = two_paths::outgoing(Anchor::Near, s, &found.seg);
     if let Some(copy) = out.copy {
-        send_copy(&ctx, s, &copy, COPY_MARK, 0);
+        send_copy(ctx, s, &copy, COPY_MARK, 0);
     }
     if found.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);
@@ -286,7 +279,7 @@ fn on_two_paths(
             old_path(key, &seg, c);
         }
     }
-    write(&ctx, Run::Egress, out.path, s)
+    write(ctx, Run::Egress, out.path, s)
 }
 
 /// The second way of a copy: trim it to a header, and send that.

@@ -15,6 +15,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::paths;
+use crate::steady;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -203,10 +204,7 @@ pub fn dropped(why: Counter) -> Verdict {
 #[inline(always)]
 fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
-    received(s, seg.end());
-    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
-        s.rcv_ack = seg.ack;
-    }
+    steady::arrived(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_in = tsval;
     }

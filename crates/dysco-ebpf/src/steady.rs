@@ -58,14 +58,14 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return Some(Verdict::Pass);
     }
     if s.state == State::Tracked as u32 && s.clamp_far == 0 {
-        sent(s, &p);
+        usually_sent(s, &p);
         return Some(Verdict::Pass);
     }
     // Replies that go straight are as those of a new path.
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
-    sent(s, &p);
+    usually_sent(s, &p);
     Some(onto_new_path(ctx, s, &p.found))
 }
 
@@ -82,11 +82,11 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return None;
     }
     if !new && s.state == State::Tracked as u32 && s.clamp == 0 {
-        arrived(s, &p);
+        usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
     if !new && s.state == State::Return as u32 {
-        arrived(s, &p);
+        usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
     if !new || s.state != State::NewPath as u32 {
@@ -102,8 +102,7 @@ fn opens_or_ends(seg: &Segment) -> bool {
 
 /// Takes in what a segment of the local end teaches.
 #[inline(always)]
-fn sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
-    let seg = &found.seg;
+pub fn sent(s: &mut Session, seg: &Segment) {
     let end = seg.end();
     if after(end, s.snd_max) {
         s.bytes_out += end.wrapping_sub(s.snd_max) as u64;
@@ -112,19 +111,30 @@ fn sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
     if seg.has(ACK) && after(seg.ack, s.snd_ack) {
         s.snd_ack = seg.ack;
     }
+}
+
+/// Takes in what a segment on the session's own five-tuple teaches.
+#[inline(always)]
+pub fn arrived(s: &mut Session, seg: &Segment) {
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
+        s.rcv_ack = seg.ack;
+    }
+}
+
+/// A segment of the local end with the usual header.
+#[inline(always)]
+fn usually_sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
+    sent(s, &found.seg);
     if found.data_offset > MIN_HEADER {
         s.tsval_out = *tsval;
     }
 }
 
-/// Takes in what a segment on the session's own five-tuple teaches.
+/// A segment for the local end with the usual header.
 #[inline(always)]
-fn arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
-    let seg = &found.seg;
-    received(s, seg.end());
-    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
-        s.rcv_ack = seg.ack;
-    }
+fn usually_arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
+    arrived(s, &found.seg);
     if found.data_offset > MIN_HEADER {
         s.tsval_in = *tsval;
     }

@@ -26,6 +26,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     let opens = !p.seg.has(ACK);
     let mut carried = NOTHING;
     if opens && p.seg.len > 0 {
+        // SAFETY: the program's own context.
         carried = unsafe { dysco_chain_carried(skb) };
         if carried > BELIEVED {
             return DROP;
@@ -68,6 +69,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     if s.two.chained > 1 {
         return drop(Counter::DroppedSyn);
     }
+    // SAFETY: the program's own context.
     unsafe { dysco_chain_receive(skb, slot) }
 }
 

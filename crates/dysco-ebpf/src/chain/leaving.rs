@@ -42,18 +42,21 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         if s.local.isn != p.seg.seq {
             return drop(Counter::DroppedSyn);
         }
+        // SAFETY: the program's own context.
         if unsafe { dysco_chain_pending(skb, 1) } == 0 {
             return drop(Counter::ChainForgotten);
         }
         if dysco_chain_hop(OUT) == 0 {
             return without_hop();
         }
+        // SAFETY: the program's own context.
         return unsafe { dysco_chain_send(skb, slot) };
     }
     if !opens {
         return PASS;
     }
     let mut rule = NO_RULE;
+    // SAFETY: the program's own context.
     if unsafe { dysco_chain_pending(skb, 0) } == 0 {
         rule = dysco_chain_rule(OUT);
         if rule != NO_RULE {
@@ -71,6 +74,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     }
     match dysco_chain_open(rule) {
         0 => DROP,
+        // SAFETY: the program's own context.
         next => unsafe { dysco_chain_send(skb, next - 1) },
     }
 }
