@@ -22,7 +22,7 @@ mod sockets;
 mod steady;
 mod write;
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_PIPE, TC_ACT_SHOT};
+use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC};
 use aya_ebpf::helpers::bpf_redirect_neigh;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
@@ -48,7 +48,8 @@ pub enum Verdict {
 
 fn act(v: Verdict) -> i32 {
     match v {
-        Verdict::Pass => TC_ACT_PIPE,
+        // The one that both TCX and clsact take for `next`.
+        Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Changed => TC_ACT_OK,
         // SAFETY: no pointer is passed; the kernel does the look-up itself.
         Verdict::Redirect { ifindex } => unsafe {

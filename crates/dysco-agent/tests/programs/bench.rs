@@ -23,7 +23,9 @@ const COPY_MARK: u32 = 0xd75c_0c09;
 /// Verdicts of the traffic control.
 pub const OK: u32 = 0;
 pub const DROP: u32 = 2;
-pub const PASS: u32 = 3;
+/// Of the TC actions the one that programs after this one come after, attached
+/// by TCX or by clsact.
+pub const PASS: u32 = -1_i32 as u32;
 pub const REDIRECT: u32 = 7;
 
 /// Which program.
