@@ -1,12 +1,13 @@
 //! `dyscod` on the hosts of a lab, with keys of one authority.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::link::{Family, Role};
-use crate::{Host, Lab, Process, Program, Ran};
+use crate::{Host, Lab, Line, Process, Program, Ran};
 
 /// Finds one of this workspace's own programs or libraries: in the folder
 /// that `DYSCO_BIN_DIR` names, or where this program itself was built.
@@ -55,17 +56,25 @@ impl Fleet {
         Fleet::with_authority(lab, dyscod.parent().unwrap_or(Path::new(".")), "other")
     }
 
+    /// Makes an authority for a line.
+    pub fn of_line(line: &Line) -> Result<Fleet> {
+        let dyscod = built("dyscod")?;
+        let programs = dyscod.parent().unwrap_or(Path::new("."));
+        Fleet::in_folder(line.dir().join("pki"), line.client(), programs)
+    }
+
     fn with_authority(lab: &Lab, programs: &Path, name: &str) -> Result<Fleet> {
+        Fleet::in_folder(lab.dir().join(name), &lab.router, programs)
+    }
+
+    fn in_folder(dir: PathBuf, host: &Host, programs: &Path) -> Result<Fleet> {
         let fleet = Fleet {
-            dir: lab.dir().join(name),
+            dir,
             dyscod: programs.join("dyscod"),
             dyscoctl: programs.join("dyscoctl"),
             faults: false,
         };
-        fleet.pki(
-            &lab.router,
-            &["init", "--dir", &fleet.dir.to_string_lossy()],
-        )?;
+        fleet.pki(host, &["init", "--dir", &fleet.dir.to_string_lossy()])?;
         Ok(fleet)
     }
 
@@ -79,19 +88,29 @@ impl Fleet {
     /// Gives a host keys for its addresses and writes its configuration, with
     /// `extra` added to it; the configuration's path.
     pub fn prepare(&self, lab: &Lab, role: Role, extra: &str) -> Result<PathBuf> {
-        let (host, name) = (lab.host(role), role.name());
+        let addresses = [Family::V4, Family::V6].map(|family| role.address(family));
+        self.prepare_host(lab.host(role), &addresses, &["eth0"], extra)
+    }
+
+    fn prepare_host(
+        &self,
+        host: &Host,
+        addresses: &[IpAddr],
+        links: &[&str],
+        extra: &str,
+    ) -> Result<PathBuf> {
         let keys = host.dir().join("pki");
-        let (v4, v6) = (role.address(Family::V4), role.address(Family::V6));
         let (authority, out) = (self.dir.to_string_lossy(), keys.to_string_lossy());
-        let (first, second) = (v4.to_string(), v6.to_string());
+        let addresses: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+        let name = host.name();
         let mut words = vec!["issue", "--dir", &authority, "--name", name, "--out", &out];
-        words.extend(["--address", &first, "--address", &second]);
+        words.extend(addresses.iter().flat_map(|a| ["--address", a]));
         if !keys.exists() {
             self.pki(host, &words)?;
         }
         let file = host.dir().join("dyscod.toml");
         let text = format!(
-            "[host]\naddresses = [\"{v4}\", \"{v6}\"]\ninterfaces = [\"eth0\"]\n\n\
+            "[host]\naddresses = {addresses:?}\ninterfaces = {links:?}\n\n\
              [control]\npki_dir = \"{out}\"\n\n{extra}\n"
         );
         fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
@@ -122,7 +141,17 @@ impl Fleet {
 
     /// Starts `dyscod` on a host that has keys and a configuration.
     pub fn restart(&self, lab: &Lab, role: Role, file: &Path) -> Result<Daemon> {
-        let host = lab.host(role);
+        self.start_by(lab.host(role), file)
+    }
+
+    /// Starts `dyscod` on a host of a line and waits until it answers.
+    pub fn start_on(&self, line: &Line, at: usize, extra: &str) -> Result<Daemon> {
+        let host = &line.hosts()[at];
+        let file = self.prepare_host(host, &[line.address(at)], line.links(at), extra)?;
+        self.start_by(host, &file)
+    }
+
+    fn start_by(&self, host: &Host, file: &Path) -> Result<Daemon> {
         let mut program = Program::new(&self.dyscod).arg("--config").arg(file);
         if self.faults {
             let file = faults(host).to_string_lossy().into_owned();

@@ -1,11 +1,12 @@
 //! The lab: a client, a proxy and a server around one router.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
+use crate::folder::Folder;
 use crate::link::{HostOptions, Role, join};
-use crate::{Host, clean, require_root};
+use crate::{Host, require_root};
 
 /// How a [`Lab`] is to be.
 pub struct Builder {
@@ -39,16 +40,7 @@ impl Builder {
     /// Makes the hosts and joins them.
     pub fn build(self) -> Result<Lab> {
         require_root()?;
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("dysco-{}-", self.name))
-            .tempdir();
-        let dir = dir.context("failed to make the lab's folder")?.keep();
-        clean::remember(&dir)?;
-        // From here on the folder is removed by the lab's end.
-        let folder = Folder {
-            path: dir,
-            keep: true,
-        };
+        let folder = Folder::make(&self.name)?;
         let make = |name: &str| Host::new(name, &folder.path.join(name));
         let router = make("router")?;
         router.sysctl("net.ipv4.ip_forward", "1")?;
@@ -96,11 +88,6 @@ pub struct Lab {
     /// Joins the other three.
     pub router: Host,
     folder: Folder,
-}
-
-struct Folder {
-    path: PathBuf,
-    keep: bool,
 }
 
 impl Lab {
@@ -165,11 +152,12 @@ impl Lab {
         drop(parts);
         let left = self.strays();
         self.folder.keep = !left.is_empty();
-        if left.is_empty() {
-            Ok(())
-        } else {
-            bail!("left running on a host: {}", left.join(", "))
-        }
+        ensure!(
+            left.is_empty(),
+            "left running on a host: {}",
+            left.join(", ")
+        );
+        Ok(())
     }
 
     /// Ends the lab and removes its folder whatever happened.
@@ -183,16 +171,5 @@ impl Lab {
             .iter()
             .flat_map(|host| crate::counters::processes(host))
             .collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.keep {
-            eprintln!("logs and captures are kept in {}", self.path.display());
-        } else {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-        clean::forget(&self.path);
     }
 }

@@ -10,18 +10,24 @@
 //! proxy  10.0.2.1 ──┤ router .254
 //! server 10.0.3.1 ──┘
 //! ```
+//!
+//! A [`Line`] is a client, any number of middleboxes' hosts, and a server, one
+//! behind the other.
 
 pub mod capture;
 mod clean;
 pub mod counters;
+pub mod delay;
 pub mod dialogue;
 pub mod echo;
 pub mod fleet;
+mod folder;
 pub mod haproxy;
 mod host;
 pub mod http;
 mod isolate;
 mod lab;
+mod line;
 pub mod link;
 pub mod nginx;
 pub mod pattern;
@@ -34,5 +40,6 @@ pub mod wait;
 pub use host::Host;
 pub use isolate::require_root;
 pub use lab::{Builder, Lab};
+pub use line::Line;
 pub use link::{Family, HostOptions, Role};
 pub use process::{Process, Program, Ran};

@@ -1,0 +1,36 @@
+//! The folder of a lab's logs and captures.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::clean;
+
+/// It is removed by the lab's end, unless it is to be kept.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    pub(crate) keep: bool,
+}
+
+impl Folder {
+    /// Makes one; it is kept until something else is said.
+    pub(crate) fn make(name: &str) -> Result<Folder> {
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("dysco-{name}-"))
+            .tempdir();
+        let path = dir.context("failed to make the lab's folder")?.keep();
+        clean::remember(&path)?;
+        Ok(Folder { path, keep: true })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("logs and captures are kept in {}", self.path.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+        clean::forget(&self.path);
+    }
+}
