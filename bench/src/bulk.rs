@@ -1,7 +1,7 @@
-//! One stream of bytes, as fast as it goes. The bytes are not checked: tests do
+//! Streams of bytes, as fast as they go. The bytes are not checked: tests do
 //! that, and here it would be most of the work.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dysco_netns::wait;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use crate::apart::{self, Between, Work};
 use crate::pair::{Pair, stay};
 use crate::turns::{Stretch, stretch};
 
@@ -24,19 +27,24 @@ pub enum Way {
 }
 
 const BUFFER: usize = 256 << 10;
+/// What one of many sessions sends before the next has its turn.
+const PIECE: usize = 64 << 10;
+/// Milliseconds after which who waits looks whether he still should.
+const LOOK_UP: u8 = 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A session that carries a stream when told to.
+/// Sessions that carry streams when told to.
 pub struct Bulk {
     shared: Arc<Shared>,
-    /// A relay may tell it nothing of the sender's end.
-    receiver: TcpStream,
+    /// Of a single session: a relay may tell it nothing of the sender's end.
+    receiver: Option<TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
 struct Shared {
     on: AtomicBool,
+    ended: AtomicBool,
     gate: Mutex<Gate>,
     turned: Condvar,
     sent: AtomicU64,
@@ -87,19 +95,43 @@ impl Bulk {
             Way::Up => (pair.client, pair.server),
             Way::Down => (pair.server, pair.client),
         };
-        let receiving = to.try_clone().context("failed to share a socket")?;
-        let (for_sender, for_receiver) = (shared.clone(), shared.clone());
-        let start = |name: &str, f: Box<dyn FnOnce() + Send>| {
-            let thread = std::thread::Builder::new().name(name.into()).spawn(f);
-            thread.context("failed to start a thread")
+        let receiver = to.try_clone().context("failed to share a socket")?;
+        let start = |name: &str, work: Work, end: TcpStream| {
+            let thread = std::thread::Builder::new().name(name.into());
+            let started = thread.spawn(move || work(vec![end]));
+            started.context("failed to start a thread")
         };
-        let sender = start("sender", Box::new(move || send(from, &for_sender)))?;
-        let receiver = start("receiver", Box::new(move || receive(to, &for_receiver)))?;
+        let threads = vec![
+            start("sender", sender(&shared), from)?,
+            start("receiver", receiver_of(&shared), to)?,
+        ];
         Ok(Bulk {
             shared,
-            receiver: receiving,
-            threads: vec![sender, receiver],
+            receiver: Some(receiver),
+            threads,
         })
+    }
+
+    /// Opens so many sessions; they are silent at first. The server sends.
+    pub fn open(between: Between<'_>, count: usize, buffer: usize) -> Result<Bulk> {
+        let shared = Arc::<Shared>::default();
+        let works = [receiver_of(&shared), sender(&shared)];
+        let threads = apart::open(between, count, buffer, works)?;
+        Ok(Bulk {
+            shared,
+            receiver: None,
+            threads: threads.into(),
+        })
+    }
+
+    /// Lets it flow.
+    pub fn start(&self) {
+        self.shared.turn(Gate::Open);
+    }
+
+    /// Bytes that have arrived so far.
+    pub fn received(&self) -> u64 {
+        self.shared.received.load(Ordering::SeqCst)
     }
 
     /// What arrives in `time`, once the stream has run in.
@@ -121,42 +153,117 @@ impl Bulk {
         };
         wait::until("the end of a stream", PATIENCE, empty)
     }
+}
 
-    fn received(&self) -> u64 {
-        self.shared.received.load(Ordering::SeqCst)
+fn sender(shared: &Arc<Shared>) -> Work {
+    let shared = shared.clone();
+    Box::new(move |streams| tell(send(streams, &shared)))
+}
+
+fn receiver_of(shared: &Arc<Shared>) -> Work {
+    let shared = shared.clone();
+    Box::new(move |streams| tell(receive(streams, &shared)))
+}
+
+fn tell(ended: Result<()>) {
+    if let Err(error) = ended {
+        eprintln!("a stream broke off: {error:#}");
     }
 }
 
-fn send(mut to: TcpStream, shared: &Shared) {
+fn send(streams: Vec<TcpStream>, shared: &Shared) -> Result<()> {
     stay(0);
-    let buffer = vec![0x5A; BUFFER];
+    let to = Ends::new(streams, EpollFlags::EPOLLOUT)?;
+    let buffer = vec![0x5A; if to.epoll.is_none() { BUFFER } else { PIECE }];
+    let mut ready = Vec::new();
     while shared.pass() {
         while shared.on.load(Ordering::Relaxed) {
-            match to.write(&buffer) {
-                Ok(n) => shared.sent.fetch_add(n as u64, Ordering::SeqCst),
-                Err(error) => return eprintln!("a stream broke off: {error}"),
-            };
+            to.ready(&mut ready)?;
+            for at in &ready {
+                let sent = would_block((&to.sockets[*at]).write(&buffer))?;
+                let sent = sent.unwrap_or(0) as u64;
+                shared.sent.fetch_add(sent, Ordering::SeqCst);
+            }
         }
     }
-    let _ = to.shutdown(Shutdown::Both);
+    for socket in &to.sockets {
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+    Ok(())
 }
 
-fn receive(mut from: TcpStream, shared: &Shared) {
+fn receive(streams: Vec<TcpStream>, shared: &Shared) -> Result<()> {
     stay(1);
+    let from = Ends::new(streams, EpollFlags::EPOLLIN)?;
     let mut buffer = vec![0; BUFFER];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return,
-            Ok(n) => shared.received.fetch_add(n as u64, Ordering::SeqCst),
-            Err(error) => return eprintln!("a stream broke off: {error}"),
+    let mut ready = Vec::new();
+    while !shared.ended.load(Ordering::Relaxed) {
+        from.ready(&mut ready)?;
+        for at in &ready {
+            match would_block((&from.sockets[*at]).read(&mut buffer))? {
+                Some(0) => return Ok(()),
+                Some(n) => drop(shared.received.fetch_add(n as u64, Ordering::SeqCst)),
+                None => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
+    match done {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+/// Ends of sessions on one side. A single one blocks: nothing need be asked.
+struct Ends {
+    sockets: Vec<TcpStream>,
+    epoll: Option<Epoll>,
+}
+
+impl Ends {
+    fn new(sockets: Vec<TcpStream>, wanted: EpollFlags) -> Result<Ends> {
+        let mut ends = Ends {
+            sockets,
+            epoll: None,
         };
+        if ends.sockets.len() > 1 {
+            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+            for (at, socket) in ends.sockets.iter().enumerate() {
+                socket.set_nonblocking(true)?;
+                epoll.add(socket, EpollEvent::new(wanted, at as u64))?;
+            }
+            ends.epoll = Some(epoll);
+        }
+        Ok(ends)
+    }
+
+    /// Those that may be able to go on; all get their turn.
+    fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
+        ready.clear();
+        let Some(epoll) = &self.epoll else {
+            ready.push(0);
+            return Ok(());
+        };
+        let mut events = [EpollEvent::empty(); 256];
+        let count = match epoll.wait(&mut events, LOOK_UP) {
+            Err(Errno::EINTR) => 0,
+            count => count?,
+        };
+        ready.extend(events[..count].iter().map(|event| event.data() as usize));
+        Ok(())
     }
 }
 
 impl Drop for Bulk {
     fn drop(&mut self) {
         self.shared.turn(Gate::Ended);
-        let _ = self.receiver.shutdown(Shutdown::Both);
+        self.shared.ended.store(true, Ordering::Relaxed);
+        if let Some(receiver) = &self.receiver {
+            let _ = receiver.shutdown(Shutdown::Both);
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

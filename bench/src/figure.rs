@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a figure should be.
 #[derive(Clone, Copy, Serialize)]
@@ -12,6 +12,39 @@ pub enum Goal {
     AtLeast(f64),
     /// This or less.
     AtMost(f64),
+}
+
+impl Goal {
+    /// The number itself.
+    pub fn bound(self) -> f64 {
+        match self {
+            Goal::AtLeast(bound) | Goal::AtMost(bound) => bound,
+        }
+    }
+}
+
+/// Which way a figure gets better.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// Upwards.
+    More,
+    /// Downwards.
+    Less,
+}
+
+impl Better {
+    /// As its unit says, or its name if it has none: what is spent, less of it.
+    fn of(name: &str, unit: &str) -> Better {
+        let spent = ["latency", "cpu", "_vs_1k"]
+            .iter()
+            .any(|w| name.contains(w));
+        if spent || !matches!(unit, "" | "Gbit/s" | "requests/s") {
+            Better::Less
+        } else {
+            Better::More
+        }
+    }
 }
 
 /// One number, with all it came from.
@@ -27,6 +60,10 @@ pub struct Figure {
     pub interval: Option<(f64, f64)>,
     /// What it should be.
     pub goal: Option<Goal>,
+    /// What the paper has published for it.
+    pub paper: Option<f64>,
+    /// Which way it gets better.
+    pub better: Better,
     /// What was measured to get it, in absolute terms.
     pub aside: BTreeMap<String, f64>,
     /// The numbers that it is the median or another rank of, as they came.
@@ -36,12 +73,15 @@ pub struct Figure {
 impl Figure {
     /// A figure that is one number.
     pub fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        let name = name.into();
         Figure {
-            name: name.into(),
+            better: Better::of(&name, unit),
+            name,
             unit,
             value,
             interval: None,
             goal: None,
+            paper: None,
             aside: BTreeMap::new(),
             samples: Vec::new(),
         }
@@ -60,6 +100,16 @@ impl Figure {
     /// Says what it should be.
     pub fn goal(mut self, goal: Goal) -> Figure {
         self.goal = Some(goal);
+        self.better = match goal {
+            Goal::AtLeast(_) => Better::More,
+            Goal::AtMost(_) => Better::Less,
+        };
+        self
+    }
+
+    /// Says what the paper has published for it.
+    pub fn paper(mut self, value: f64) -> Figure {
+        self.paper = Some(value);
         self
     }
 

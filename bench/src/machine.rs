@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
 /// What one needs to know to judge absolute numbers.
@@ -49,6 +50,20 @@ impl Machine {
             load_before: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
         }
     }
+}
+
+/// Makes room for as many sockets as this process, and those it starts, may
+/// have; how many that are.
+pub fn sockets() -> Result<usize> {
+    const WANTED: u64 = 1 << 18;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // Who may raise the limit is not always root.
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, WANTED.max(hard), WANTED.max(hard));
+    if raised.is_err() {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("failed to allow many files")?;
+    }
+    let (now, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(now as usize)
 }
 
 /// How many processors there are.

@@ -26,11 +26,11 @@ impl Listener {
     /// Listens on the lab's server.
     pub fn start(lab: &Lab, at: SocketAddr) -> Result<Listener> {
         let listener = lab.server.run(move || TcpListener::bind(at));
-        let listener = listener.with_context(|| format!("failed to listen on {at}"))?;
-        listener
+        let socket = listener.with_context(|| format!("failed to listen on {at}"))?;
+        socket
             .set_nonblocking(true)
             .context("failed to set up a listener")?;
-        Ok(Listener(listener))
+        Ok(Listener(socket))
     }
 
     /// Opens a session from the lab's client to an address that leads here.
@@ -54,7 +54,7 @@ impl Listener {
             let set = stream
                 .set_nonblocking(false)
                 .and_then(|()| stream.set_nodelay(true))
-                .and_then(|()| fix_buffers(stream));
+                .and_then(|()| fix_buffers(stream, BUFFER));
             set.context("failed to set up a session")?;
         }
         Ok(Pair { client, server })
@@ -63,13 +63,20 @@ impl Listener {
 
 /// Bytes of a socket's buffer, each way; the kernel doubles them.
 const BUFFER: usize = 1 << 20;
+/// Of all sessions that are open together.
+const ALL_BUFFERS: usize = 256 << 20;
+
+/// The buffer of each of so many sessions.
+pub fn buffer_of(sessions: usize) -> usize {
+    (ALL_BUFFERS / sessions.max(1)).min(BUFFER)
+}
 
 /// Fixes the buffers of a session: left to itself each grows by chance to
 /// another size and keeps it, which makes more of a difference than what is
 /// measured.
-fn fix_buffers(stream: &TcpStream) -> std::io::Result<()> {
-    setsockopt(stream, SndBufForce, &BUFFER)?;
-    setsockopt(stream, RcvBufForce, &BUFFER)?;
+pub fn fix_buffers(stream: &TcpStream, bytes: usize) -> std::io::Result<()> {
+    setsockopt(stream, SndBufForce, &bytes)?;
+    setsockopt(stream, RcvBufForce, &bytes)?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::figure::Figure;
 use crate::machine::Machine;
+use crate::plot::Plot;
 use crate::report;
 
 /// One run.
@@ -26,6 +27,8 @@ pub struct Record {
     pub machine: Machine,
     /// What was found.
     pub figures: Vec<Figure>,
+    /// What is drawn of it.
+    pub plots: Vec<Plot>,
     #[serde(skip)]
     start: Instant,
 }
@@ -48,6 +51,7 @@ impl Record {
             seconds: 0.0,
             machine: Machine::here(),
             figures: Vec::new(),
+            plots: Vec::new(),
             start: Instant::now(),
         })
     }
@@ -58,8 +62,8 @@ impl Record {
         Ok(())
     }
 
-    /// Writes it as JSON and as a table: a whole run to be published, anything
-    /// else aside. The JSON's path.
+    /// Writes it as JSON, as a table and as plots: a whole run to be published,
+    /// with a summary, anything else aside. The JSON's path.
     pub fn save(&self, whole: bool) -> Result<PathBuf> {
         let folder = if whole {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
@@ -75,6 +79,13 @@ impl Record {
         };
         write(&json, serde_json::to_string_pretty(self)? + "\n")?;
         write(&json.with_extension("md"), report::markdown(self))?;
+        if whole {
+            let summary = serde_json::to_string_pretty(&report::summary(self))?;
+            write(&folder.join("summary.json"), summary + "\n")?;
+        }
+        for plot in &self.plots {
+            plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
+        }
         Ok(json)
     }
 }

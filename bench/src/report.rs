@@ -1,4 +1,8 @@
-//! A run as a table.
+//! A run as a table, and in short.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use crate::figure::{Figure, Goal};
 use crate::record::Record;
@@ -26,6 +30,20 @@ pub fn markdown(record: &Record) -> String {
     text += "| figure | value | 95 % | goal | | |\n|---|---:|---|---|---|---|\n";
     record.figures.iter().for_each(|f| text += &row(f));
     text
+}
+
+/// What each figure is, should be, and was in the paper.
+pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
+    let short = |figure: &Figure| {
+        json!({
+            "value": figure.value,
+            "unit": (!figure.unit.is_empty()).then_some(figure.unit),
+            "goal": figure.goal.map(Goal::bound),
+            "paper": figure.paper,
+        })
+    };
+    let figures = record.figures.iter();
+    figures.map(|f| (f.name.as_str(), short(f))).collect()
 }
 
 fn row(figure: &Figure) -> String {
@@ -58,7 +76,7 @@ fn row(figure: &Figure) -> String {
 }
 
 /// As many digits as say something.
-fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => format!("{value:.0}"),
         v if v >= 20.0 => format!("{value:.1}"),

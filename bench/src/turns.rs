@@ -72,7 +72,16 @@ impl<const K: usize> Turns<K> {
 
     /// Something else takes turns.
     pub fn each(&mut self, measure: impl Fn(usize) -> Result<f64>) -> Result<()> {
-        for kind in all_turns::<K>() {
+        (0..2 * K).try_for_each(|turn| self.each_of(order(turn), &measure))
+    }
+
+    /// Something else takes one turn, in this order.
+    pub fn each_of(
+        &mut self,
+        kinds: [usize; K],
+        measure: impl Fn(usize) -> Result<f64>,
+    ) -> Result<()> {
+        for kind in kinds {
             self.value[kind].push(measure(kind)?);
         }
         Ok(())
@@ -119,7 +128,7 @@ fn all_turns<const K: usize>() -> impl Iterator<Item = usize> {
 
 /// The kinds in the order of a turn: each is first, and each is next to the
 /// base on either side, as often as any other.
-fn order<const K: usize>(turn: usize) -> [usize; K] {
+pub fn order<const K: usize>(turn: usize) -> [usize; K] {
     let mut kinds: [usize; K] = std::array::from_fn(|kind| kind);
     if turn % 2 == 1 {
         kinds.reverse();

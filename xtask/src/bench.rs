@@ -10,7 +10,7 @@ use crate::{build, setup, shell};
 /// Measure every published figure again.
 #[derive(Args)]
 pub struct Bench {
-    /// For the benchmark: names, --quick, --list, --json
+    /// For the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -18,10 +18,14 @@ pub struct Bench {
 impl Bench {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        dysco_netns::require_root()?;
-        setup::ensure()?;
-        let quiet = self.arguments.iter().any(|a| a == "--json");
-        build::programs(quiet)?;
+        let has = |word: &str| self.arguments.iter().any(|a| a == word);
+        let quiet = has("--json");
+        // To list or compare is not to measure.
+        if !has("--list") && !has("compare") {
+            dysco_netns::require_root()?;
+            setup::ensure()?;
+            build::programs(quiet)?;
+        }
         let mut cargo = shell::cargo();
         cargo.args(["build", "--release", "-p", "dysco-bench"]);
         shell::run(cargo.args(quiet.then_some("--quiet")))?;

@@ -1,4 +1,4 @@
-//! A hundred thousand relayed sessions at once. They are entered into the maps
+//! Up to a million relayed sessions at once. They are entered into the maps
 //! of the programs as a removal leaves them, since as many sockets of both ends
 //! do not fit on one machine; the programs are those that ship.
 
@@ -13,10 +13,11 @@ use aya::{Ebpf, EbpfLoader};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
 
 use crate::Effort;
-use crate::figure::{Figure, median};
+use crate::figure::{Figure, Goal, median};
 use crate::packet::{Plain, REDIRECT, TIMESTAMPS, TRANSLATION, frame_of};
 
-const SESSIONS: u32 = 100_000;
+/// How many sessions there are, from one on.
+const CROWDS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 /// Packets that are looked at, each of another session.
 const PACKETS: u32 = 20_000;
 /// Walks over all sessions in an order that no cache expects.
@@ -25,18 +26,24 @@ const STEP: u32 = 48_271;
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let packets = effort.pick(PACKETS, 2_000);
-    let (alone, _) = measure(1, packets)?;
-    let (many, bytes) = measure(SESSIONS, packets)?;
-    let find = Figure::median("crowd_packet_ns", "ns", many)
-        .aside("the same session each time, ns", median(&alone))
-        .aside("sessions", f64::from(SESSIONS));
-    let memory = Figure::new(
-        "crowd_bytes_per_session",
-        "bytes",
-        bytes as f64 / f64::from(SESSIONS),
-    );
-    let memory = memory.aside("maps, MB", bytes as f64 / 1e6);
-    Ok(vec![find, memory.aside("entries of a session", 2.0)])
+    let mut figures = Vec::new();
+    let mut times = Vec::new();
+    for sessions in CROWDS {
+        effort.say(&format!("  {sessions} sessions"));
+        let (took, bytes) = measure(sessions, packets)?;
+        let each = bytes as f64 / f64::from(sessions);
+        times.push(median(&took));
+        figures.push(Figure::median(format!("lookup_ns_{sessions}"), "ns", took));
+        if sessions > 1 {
+            let name = format!("lookup_bytes_per_session_{sessions}");
+            let memory = Figure::new(name, "bytes", each);
+            let memory = memory.aside("maps, MB", bytes as f64 / 1e6);
+            figures.push(memory.aside("entries of a session", 2.0));
+        }
+    }
+    let ratio = Figure::new("lookup_1m_vs_1k", "", times[3] / times[1]);
+    figures.push(ratio.goal(Goal::AtMost(5.0)));
+    Ok(figures)
 }
 
 /// The time of each packet's run, and the bytes that the maps take.

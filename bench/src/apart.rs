@@ -1,0 +1,158 @@
+//! Many sessions whose ends belong to two threads, each with a table of open
+//! files of its own: what a process may have open limits each side alone.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Host;
+
+use crate::pair::fix_buffers;
+
+/// From where to where sessions are opened.
+#[derive(Clone, Copy)]
+pub struct Between<'a> {
+    /// Opens them.
+    pub client: &'a Host,
+    /// To there.
+    pub to: SocketAddr,
+    /// Accepts them.
+    pub server: &'a Host,
+    /// Where that listens.
+    pub at: SocketAddr,
+}
+
+/// What a side does with its ends of all sessions.
+pub type Work = Box<dyn FnOnce(Vec<TcpStream>) + Send>;
+
+/// Opens so many sessions, and lets each side work with its ends. Returns once
+/// all sessions are there.
+pub fn open(
+    between: Between<'_>,
+    count: usize,
+    buffer: usize,
+    [client, server]: [Work; 2],
+) -> Result<[JoinHandle<()>; 2]> {
+    let (heard, listening) = channel();
+    let (told, done) = channel::<Result<()>>();
+    let (at, to, tell) = (between.at, between.to, told.clone());
+    let serving = side(between.server, "accept", told, server, move || {
+        let listener = listen(at)?;
+        let _ = heard.send(());
+        let accept = |_| listener.accept().map(|(stream, _)| stream);
+        sized((0..count).map(accept), buffer)
+    })?;
+    let asking = side(between.client, "connect", tell, client, move || {
+        listening.recv().map_err(std::io::Error::other)?;
+        sized((0..count).map(|_| TcpStream::connect(to)), buffer)
+    })?;
+    for _ in 0..2 {
+        done.recv().context("a side of many sessions died")??;
+    }
+    Ok([asking, serving])
+}
+
+fn side(
+    host: &Host,
+    name: &str,
+    told: Sender<Result<()>>,
+    work: Work,
+    open: impl FnOnce() -> std::io::Result<Vec<TcpStream>> + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    host.thread(name, move || {
+        let opened = own_files().and_then(|()| Ok(open()?));
+        match opened.context("failed to open many sessions") {
+            Ok(streams) => {
+                let _ = told.send(Ok(()));
+                work(streams);
+            }
+            Err(error) => drop(told.send(Err(error))),
+        }
+    })
+}
+
+fn sized(
+    streams: impl Iterator<Item = std::io::Result<TcpStream>>,
+    buffer: usize,
+) -> std::io::Result<Vec<TcpStream>> {
+    let ready = |stream: std::io::Result<TcpStream>| {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        fix_buffers(&stream, buffer)?;
+        Ok(stream)
+    };
+    streams.map(ready).collect()
+}
+
+/// Its queue takes all SYNs that may come at once.
+fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(at)?;
+    // SAFETY: listen only changes the backlog of a socket that is ours.
+    unsafe { libc::listen(listener.as_raw_fd(), 4096) };
+    Ok(listener)
+}
+
+/// Gives the calling thread an empty table of open files, but for the first
+/// three: those of others would stay open in its copy.
+fn own_files() -> Result<()> {
+    // SAFETY: with this flag the files of no other thread are closed, and this
+    // one has just begun and owns none.
+    let done = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
+    ensure!(
+        done == 0,
+        "failed to leave the files of other threads: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
+}
+
+/// Sessions that are there, and silent. Dropping them ends them.
+pub struct Parked {
+    hold: Vec<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What fits into one table of open files.
+const LOT: usize = 10_000;
+const BUFFER: usize = 4 << 10;
+
+impl Parked {
+    /// Opens so many, to as many ports as are needed from the server's on.
+    pub fn open(between: Between<'_>, count: usize) -> Result<Parked> {
+        let mut parked = Parked {
+            hold: Vec::new(),
+            threads: Vec::new(),
+        };
+        for first in (0..count).step_by(LOT) {
+            let lot = (first / LOT) as u16;
+            let (mut to, mut at) = (between.to, between.at);
+            to.set_port(to.port() + lot);
+            at.set_port(at.port() + lot);
+            let works = [parked.keep(), parked.keep()];
+            let between = Between { to, at, ..between };
+            let threads = open(between, LOT.min(count - first), BUFFER, works)?;
+            parked.threads.extend(threads);
+        }
+        Ok(parked)
+    }
+
+    fn keep(&mut self) -> Work {
+        let (hold, held): (Sender<()>, Receiver<()>) = channel();
+        self.hold.push(hold);
+        Box::new(move |streams| {
+            let _ = held.recv();
+            drop(streams);
+        })
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.hold.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

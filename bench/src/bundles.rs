@@ -1,0 +1,223 @@
+//! Four bundles of sessions lose their proxies, one bundle after the other: what
+//! all carry meanwhile, and what the proxies take of the processors.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::{Family, Lab, Process, Role, counters};
+use serde_json::Value;
+
+use crate::Effort;
+use crate::apart::Between;
+use crate::bulk::Bulk;
+use crate::figure::{Figure, Goal, median, rank, sorted};
+use crate::pair::buffer_of;
+use crate::plot::{Line, Panel, Plot};
+
+const BUNDLES: u16 = 4;
+const SESSIONS: usize = 150;
+/// Where the first proxy listens, and the first server.
+const PROXY: u16 = 8080;
+const SERVER: u16 = 9000;
+/// How often it is looked at what arrived.
+const STEP: Duration = Duration::from_millis(100);
+
+/// A bundle's proxy and its sessions. The fields end in this order.
+struct Bundle {
+    sessions: Bulk,
+    haproxy: Process,
+}
+
+/// A moment.
+struct Moment {
+    at: f64,
+    gbps: f64,
+    processors: f64,
+}
+
+/// What was seen in a round.
+#[derive(Default)]
+struct Seen {
+    moments: Vec<Moment>,
+    /// When the proxies were asked to leave.
+    asked: Vec<f64>,
+    /// From the request to the new path, milliseconds.
+    switch_ms: Vec<f64>,
+}
+
+/// Measures.
+pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+    let phase = Duration::from_millis(effort.pick(3_000, 1_000));
+    let (mut gains, mut switch) = (Vec::new(), Vec::new());
+    let rounds = effort.pick(3, 1);
+    for round in 1..=rounds {
+        effort.say(&format!("  round {round} of {rounds}"));
+        let seen = measure(phase)?;
+        gains.extend(seen.gains());
+        switch.extend(&seen.switch_ms);
+        if round == 1 {
+            effort.plot(seen.plot());
+        }
+    }
+    let panel = Panel::new(
+        "share of removals that took so long at most, from request to new path",
+        "ms",
+        vec![Line::distribution("removals", &switch)],
+    );
+    effort.plot(Plot::single("reconfiguration", panel));
+    let all = sorted(&switch);
+    let p99 = Figure::new("reconfig_ms_p99", "ms", rank(&all, 99))
+        .goal(Goal::AtMost(2.0))
+        .paper(4.0)
+        .aside("p80, ms", rank(&all, 80))
+        .aside("longest, ms", rank(&all, 100));
+    let p50 = Figure::median("reconfig_ms_p50", "ms", switch);
+    Ok(vec![
+        Figure::median("removal_goodput_gain", "", gains).paper(2.0),
+        p50.goal(Goal::AtMost(0.5)),
+        p99,
+    ])
+}
+
+fn measure(phase: Duration) -> Result<Seen> {
+    let lab = Lab::builder("bundles").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let listener = |n| {
+        let port = PROXY + n;
+        format!("[[listener]]\naddress = \":{port}\"\ntransparent = true\n")
+    };
+    let config: String = (0..BUNDLES).map(listener).collect();
+    let start = |role| fleet.start(&lab, role, &config);
+    let daemons: Vec<Daemon> = Role::ALL.into_iter().map(start).collect::<Result<_>>()?;
+    let bundle = |n| Bundle::open(&lab, &fleet, n);
+    let bundles: Vec<_> = (0..BUNDLES).map(bundle).collect::<Result<_>>()?;
+    let mut seen = Seen::default();
+    bundles.iter().for_each(|bundle| bundle.sessions.start());
+    let begin = Instant::now();
+    seen.watch(&bundles, begin, phase)?;
+    for bundle in &bundles {
+        seen.asked.push(begin.elapsed().as_secs_f64());
+        let done = std::thread::scope(|scope| {
+            let leaving = scope.spawn(|| bundle.leave(&lab, &fleet));
+            seen.watch(&bundles, begin, phase)?;
+            leaving
+                .join()
+                .unwrap_or_else(|p| std::panic::resume_unwind(p))
+        })?;
+        seen.switched(&done)?;
+    }
+    drop(bundles);
+    lab.finish(daemons)?;
+    Ok(seen)
+}
+
+impl Bundle {
+    fn open(lab: &Lab, fleet: &Fleet, n: u16) -> Result<Bundle> {
+        let to = Role::Proxy.at(Family::V4, PROXY + n);
+        let at = Role::Server.at(Family::V4, SERVER + n);
+        let config = Config::tcp(to, at).named(&format!("haproxy{n}"));
+        let haproxy = config.start(&lab.proxy, |haproxy| fleet.under_shim(haproxy))?;
+        let between = Between {
+            client: &lab.client,
+            to,
+            server: &lab.server,
+            at,
+        };
+        let buffer = buffer_of(SESSIONS * usize::from(BUNDLES));
+        Ok(Bundle {
+            sessions: Bulk::open(between, SESSIONS, buffer)?,
+            haproxy,
+        })
+    }
+
+    /// Its proxy leaves all its sessions.
+    fn leave(&self, lab: &Lab, fleet: &Fleet) -> Result<Value> {
+        let pid = self.haproxy.id().to_string();
+        let words = ["remove-middlebox", "self", "--pid", &pid, "--all"];
+        let how = ["--mode", "bypass", "--wait", "-o", "json"];
+        let ran = fleet.try_dyscoctl(&lab.proxy, &[&words[..], &how].concat())?;
+        let done: Value = serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
+        let removed = done["summary"]["removed"].as_u64();
+        ensure!(
+            removed == Some(SESSIONS as u64),
+            "HAProxy was to leave {SESSIONS} sessions: {}",
+            done["summary"]
+        );
+        Ok(done)
+    }
+}
+
+impl Seen {
+    /// Looks at all bundles for so long.
+    fn watch(&mut self, bundles: &[Bundle], begin: Instant, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        let look = || {
+            let bytes: u64 = bundles.iter().map(|b| b.sessions.received()).sum();
+            let cpu = bundles.iter().map(|b| counters::cpu_time(b.haproxy.id()));
+            Ok::<_, anyhow::Error>((bytes, cpu.sum::<Result<Duration>>()?, Instant::now()))
+        };
+        let mut last = look()?;
+        while Instant::now() < until {
+            std::thread::sleep(STEP);
+            let now = look()?;
+            let took = (now.2 - last.2).as_secs_f64();
+            self.moments.push(Moment {
+                at: (now.2 - begin).as_secs_f64(),
+                gbps: (now.0 - last.0) as f64 * 8e-9 / took,
+                processors: now.1.saturating_sub(last.1).as_secs_f64() / took,
+            });
+            last = now;
+        }
+        Ok(())
+    }
+
+    fn switched(&mut self, done: &Value) -> Result<()> {
+        for removal in done["removals"].as_array().into_iter().flatten() {
+            let us = removal["request_to_switch_us"].as_u64();
+            let us = us.context("a removal has no time")?;
+            self.switch_ms.push(us as f64 / 1e3);
+        }
+        Ok(())
+    }
+
+    /// What all carry at each moment once the last proxy has left, by what they
+    /// carried before the first did.
+    fn gains(&self) -> Vec<f64> {
+        let first = self.asked.first().copied().unwrap_or(0.0);
+        let last = self.asked.last().copied().unwrap_or(0.0);
+        let goodput = |wanted: &dyn Fn(f64) -> bool| -> Vec<f64> {
+            let moments = self.moments.iter().filter(|m| wanted(m.at));
+            moments.map(|m| m.gbps).collect()
+        };
+        let settle = STEP.as_secs_f64() * 3.0;
+        let before = median(&goodput(&|at| at > settle && at < first));
+        let after = goodput(&|at| at > last + settle);
+        after.into_iter().map(|gbps| gbps / before).collect()
+    }
+
+    fn plot(&self) -> Plot {
+        let line = |label: &str, of: fn(&Moment) -> f64| Line {
+            label: label.into(),
+            points: self.moments.iter().map(|m| (m.at, of(m))).collect(),
+        };
+        let mut goodput = Panel::new(
+            "goodput of 4 bundles of 150 sessions, Gbit/s",
+            "s",
+            vec![line("goodput", |m| m.gbps)],
+        );
+        let leave = |(n, at): (usize, &f64)| (*at, format!("proxy {} leaves", n + 1));
+        goodput.marks = self.asked.iter().enumerate().map(leave).collect();
+        let processors = Panel::new(
+            "processors that the proxies keep busy",
+            "s",
+            vec![line("proxies", |m| m.processors)],
+        );
+        Plot {
+            name: "bundles".into(),
+            panels: vec![goodput, processors],
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Two runs against each other: what differs by more than chance.
+
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::figure::Better;
+use crate::report::short;
+
+/// How many standard deviations the sum of ranks must be off: by chance one of
+/// 10,000 figures is, and there are about a hundred.
+const APART: f64 = 3.89;
+/// Fewer samples say nothing about how they are spread.
+const FEWEST: usize = 6;
+
+/// Tells a regression from noise.
+#[derive(clap::Args)]
+pub struct Compare {
+    /// The run before: the JSON of its raw results
+    before: PathBuf,
+    /// The run after
+    after: PathBuf,
+}
+
+/// A run that was kept.
+#[derive(Deserialize)]
+struct Past {
+    date: String,
+    commit: String,
+    quick: bool,
+    figures: Vec<PastFigure>,
+}
+
+#[derive(Deserialize)]
+struct PastFigure {
+    name: String,
+    unit: String,
+    value: Option<f64>,
+    better: Better,
+    samples: Vec<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Same,
+    Improved,
+    Regressed,
+    /// Too few samples in one of both.
+    CannotTell,
+}
+
+impl Compare {
+    /// Prints what differs; an error if something got worse.
+    pub fn run(&self) -> Result<()> {
+        let (before, after) = (Past::read(&self.before)?, Past::read(&self.after)?);
+        for (run, when) in [(&before, "before"), (&after, "after")] {
+            let quick = if run.quick { ", a brief look" } else { "" };
+            println!("{when}: {} UTC, {}{quick}", run.date, run.commit);
+        }
+        let noise = before.noise().max(after.noise());
+        println!(
+            "what should be equal differed by {:.1} % at most\n",
+            noise * 100.0
+        );
+        println!("| figure | before | after | change | |\n|---|---:|---:|---:|---|");
+        let mut worse = Vec::new();
+        for new in &after.figures {
+            let Some(old) = before.figures.iter().find(|old| old.name == new.name) else {
+                continue;
+            };
+            let (Some(from), Some(to)) = (old.value, new.value) else {
+                continue;
+            };
+            let verdict = judge(old, new, to / from - 1.0, noise);
+            println!(
+                "| {} | {} {} | {} | {:+.1} % | {} |",
+                new.name,
+                short(from),
+                new.unit,
+                short(to),
+                (to / from - 1.0) * 100.0,
+                verdict.words(),
+            );
+            if verdict == Verdict::Regressed {
+                worse.push(new.name.as_str());
+            }
+        }
+        ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
+        Ok(())
+    }
+}
+
+impl Past {
+    fn read(file: &Path) -> Result<Past> {
+        let shown = file.display();
+        let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
+        serde_json::from_str(&text).with_context(|| format!("{shown} holds no results of a run"))
+    }
+
+    /// The most that two equal things differed by.
+    fn noise(&self) -> f64 {
+        let controls = self.figures.iter().filter(|f| f.name.contains("control"));
+        let apart = controls.filter_map(|f| Some((f.value? - 1.0).abs()));
+        apart.fold(0.0, f64::max)
+    }
+}
+
+/// A difference counts if it is neither chance by the samples nor within what
+/// equal things differ by: samples of one run are more alike than runs.
+fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict {
+    if old.samples.len() < FEWEST || new.samples.len() < FEWEST {
+        return Verdict::CannotTell;
+    }
+    if apart(&old.samples, &new.samples) < APART || change.abs() <= noise {
+        return Verdict::Same;
+    }
+    if (change > 0.0) == (new.better == Better::More) {
+        Verdict::Improved
+    } else {
+        Verdict::Regressed
+    }
+}
+
+/// By how many standard deviations the ranks of two lots of samples differ from
+/// those of equal ones (Mann and Whitney). Assumes nothing of how they spread.
+fn apart(a: &[f64], b: &[f64]) -> f64 {
+    let [n, m] = [a, b].map(|lot| lot.len() as f64);
+    let wins = |x: &f64| -> f64 {
+        let won = b.iter().map(|y| match x.total_cmp(y) {
+            Ordering::Greater => 1.0,
+            Ordering::Equal => 0.5,
+            Ordering::Less => 0.0,
+        });
+        won.sum()
+    };
+    let won: f64 = a.iter().map(wins).sum();
+    // Equal samples make the true deviation smaller, so this never says too much.
+    (won - n * m / 2.0).abs() / (n * m * (n + m + 1.0) / 12.0).sqrt()
+}
+
+impl Verdict {
+    fn words(self) -> &'static str {
+        match self {
+            Verdict::Same => "",
+            Verdict::Improved => "better",
+            Verdict::Regressed => "**worse**",
+            Verdict::CannotTell => "too few samples to tell",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(better: Better, centre: f64, count: usize) -> PastFigure {
+        let samples = (0..count).map(|i| centre * (1.0 + (i % 7) as f64 * 0.01));
+        PastFigure {
+            name: "x".into(),
+            unit: String::new(),
+            value: Some(centre),
+            better,
+            samples: samples.collect(),
+        }
+    }
+
+    fn verdict(better: Better, to: f64, count: usize, noise: f64) -> Verdict {
+        let (old, new) = (figure(better, 1.0, count), figure(better, to, count));
+        judge(&old, &new, to - 1.0, noise)
+    }
+
+    #[test]
+    fn a_clear_change_is_told_by_its_direction() {
+        assert_eq!(verdict(Better::More, 0.9, 40, 0.01), Verdict::Regressed);
+        assert_eq!(verdict(Better::Less, 0.9, 40, 0.01), Verdict::Improved);
+    }
+
+    #[test]
+    fn ranks_of_equal_lots_agree() {
+        let lot: Vec<_> = (0..50).map(f64::from).collect();
+        assert!(apart(&lot, &lot) < 1e-9);
+        let above: Vec<_> = lot.iter().map(|x| x + 100.0).collect();
+        assert!(apart(&lot, &above) > 8.0);
+    }
+
+    #[test]
+    fn chance_and_noise_are_no_change() {
+        assert_eq!(verdict(Better::More, 0.999, 40, 0.0), Verdict::Same);
+        assert_eq!(verdict(Better::More, 0.9, 40, 0.2), Verdict::Same);
+        assert_eq!(verdict(Better::More, 0.9, 3, 0.0), Verdict::CannotTell);
+    }
+}

@@ -1,0 +1,166 @@
+//! Plots: what they show is kept with the other raw results.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use serde::Serialize;
+
+use crate::figure::sorted;
+
+/// A drawing of panels, one above the other.
+#[derive(Serialize)]
+pub struct Plot {
+    /// Ends the file's name.
+    pub name: String,
+    /// From the top.
+    pub panels: Vec<Panel>,
+}
+
+/// Lines over a common axis.
+#[derive(Serialize)]
+pub struct Panel {
+    /// What is seen, with its unit.
+    pub title: String,
+    /// What goes to the right, with its unit.
+    pub across: &'static str,
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// When something happened, and what.
+    pub marks: Vec<(f64, String)>,
+}
+
+/// One line.
+#[derive(Serialize)]
+pub struct Line {
+    /// What it is.
+    pub label: String,
+    /// Its points, from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Points of a distribution's line: more cannot be told apart.
+const STEPS: usize = 200;
+const COLOURS: [RGBColor; 6] = [
+    BLUE,
+    RED,
+    RGBColor(0, 140, 60),
+    RGBColor(230, 140, 0),
+    RGBColor(130, 60, 170),
+    RGBColor(100, 100, 100),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+impl Line {
+    /// The share of samples that are at most so large, the last hundredth left
+    /// out: it would press all else against the edge.
+    pub fn distribution(label: impl Into<String>, samples: &[f64]) -> Line {
+        let all = sorted(samples);
+        let kept = (all.len() * 99).div_ceil(100);
+        let point = |at: usize| (all[at], (at + 1) as f64 / all.len() as f64);
+        let step = (kept / STEPS).max(1);
+        Line {
+            label: label.into(),
+            points: (0..kept).step_by(step).map(point).collect(),
+        }
+    }
+}
+
+impl Panel {
+    /// Lines without marks.
+    pub fn new(title: impl Into<String>, across: &'static str, lines: Vec<Line>) -> Panel {
+        Panel {
+            title: title.into(),
+            across,
+            lines,
+            marks: Vec::new(),
+        }
+    }
+
+    fn range(&self, of: impl Fn(&(f64, f64)) -> f64) -> (f64, f64) {
+        let all = self.lines.iter().flat_map(|line| &line.points).map(of);
+        let widest = all.fold((f64::MAX, f64::MIN), |(low, high), v| {
+            (low.min(v), high.max(v))
+        });
+        if widest.0 < widest.1 {
+            widest
+        } else {
+            (0.0, widest.1.max(1.0))
+        }
+    }
+
+    fn draw(&self, area: &Area<'_>) -> Result<()> {
+        let failed = |e: &dyn std::fmt::Display| anyhow!("{}: {e}", self.title);
+        let ((left, right), (_, top)) = (self.range(|p| p.0), self.range(|p| p.1));
+        let top = top * 1.08;
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(32)
+            .y_label_area_size(60)
+            .build_cartesian_2d(left..right, 0.0..top)
+            .map_err(|e| failed(&e))?;
+        let mut mesh = chart.configure_mesh();
+        let mesh = mesh.x_desc(self.across).max_light_lines(0);
+        mesh.draw().map_err(|e| failed(&e))?;
+        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            let series = LineSeries::new(line.points.iter().copied(), colour.stroke_width(2));
+            let drawn = chart.draw_series(series).map_err(|e| failed(&e))?;
+            let sample = |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2));
+            drawn.label(&line.label).legend(sample);
+        }
+        for (at, text) in &self.marks {
+            let line = PathElement::new([(*at, 0.0), (*at, top)], BLACK.mix(0.4));
+            chart.draw_series([line]).map_err(|e| failed(&e))?;
+            let place = (*at + (right - left) * 0.005, top * 0.97);
+            let label = Text::new(text.clone(), place, ("sans-serif", 13));
+            chart.draw_series([label]).map_err(|e| failed(&e))?;
+        }
+        if self.lines.len() > 1 {
+            let mut labels = chart.configure_series_labels();
+            let labels = labels.position(SeriesLabelPosition::LowerRight);
+            let labels = labels.background_style(WHITE.mix(0.8)).border_style(BLACK);
+            labels.draw().map_err(|e| failed(&e))?;
+        }
+        Ok(())
+    }
+}
+
+impl Plot {
+    /// A plot of one panel.
+    pub fn single(name: &str, panel: Panel) -> Plot {
+        Plot {
+            name: name.into(),
+            panels: vec![panel],
+        }
+    }
+
+    /// Draws it as an SVG file.
+    pub fn draw(&self, file: &Path) -> Result<()> {
+        let height = 320 * self.panels.len() as u32;
+        let area = SVGBackend::new(file, (960, height)).into_drawing_area();
+        area.fill(&WHITE).map_err(|e| anyhow!("{e}"))?;
+        let parts = area.split_evenly((self.panels.len(), 1));
+        for (panel, part) in self.panels.iter().zip(&parts) {
+            panel.draw(part)?;
+        }
+        area.present().map_err(|e| anyhow!("{e}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_rises_to_all_but_a_hundredth() {
+        let samples: Vec<_> = (1..=1000).rev().map(f64::from).collect();
+        let line = Line::distribution("x", &samples);
+        assert_eq!(line.points[0], (1.0, 0.001));
+        assert!(line.points.windows(2).all(|p| p[0] < p[1]));
+        assert!(line.points.iter().all(|p| p.0 <= 990.0));
+        assert!(Line::distribution("none", &[]).points.is_empty());
+    }
+}

@@ -1,0 +1,184 @@
+//! How long it takes to open a session: through hosts that `dyscod` steers it
+//! along, against plain forwarding by as many hosts.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use dysco_netns::Host;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::Effort;
+use crate::apart::{Between, Parked};
+use crate::figure::{Figure, Goal, median, rank, sorted};
+use crate::pair::stay;
+use crate::plot::{Line, Panel, Plot};
+use crate::turns::order;
+use crate::ways::{CHAINED, CONTROL, KINDS, PLAIN, Ways};
+
+/// Connects of a turn.
+const BLOCK: usize = 25;
+const PORT: u16 = 9000;
+/// Where sessions end that are there before.
+const OTHERS: u16 = 9001;
+
+/// One path, and who else is on it.
+struct Case {
+    middleboxes: usize,
+    offload: bool,
+    others: usize,
+    suffix: &'static str,
+}
+
+/// Measures.
+pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+    let others = effort.pick(20_000, 2_000);
+    let case = |middleboxes, offload, others, suffix| Case {
+        middleboxes,
+        offload,
+        others,
+        suffix,
+    };
+    let cases = [
+        case(1, true, 0, "1mb"),
+        case(1, false, 0, "1mb_no_offload"),
+        case(4, true, 0, "4mb"),
+        case(4, false, 0, "4mb_no_offload"),
+        case(4, true, others, "4mb_among_others"),
+    ];
+    let mut figures = Vec::new();
+    for middleboxes in [1, 4] {
+        let ways = Ways::build(middleboxes)?;
+        for case in cases.iter().filter(|c| c.middleboxes == middleboxes) {
+            effort.say(&format!("  {}", case.suffix));
+            ways.set_offload(case.offload)?;
+            case.measure(&ways, effort, &mut figures)?;
+        }
+        ways.end(())?;
+    }
+    Ok(figures)
+}
+
+impl Case {
+    fn measure(&self, ways: &Ways, effort: &Effort, figures: &mut Vec<Figure>) -> Result<()> {
+        let others = [PLAIN, CHAINED].map(|kind| {
+            let between = ways.between(kind, OTHERS);
+            Parked::open(between, self.others)
+        });
+        let servers = [PLAIN, CHAINED].map(|kind| Accepting::start(ways.between(kind, PORT)));
+        let mut blocks: [Vec<Vec<f64>>; KINDS] = Default::default();
+        let connects = effort.pick(1_000, 200);
+        for turn in 0..connects / BLOCK {
+            for kind in order::<KINDS>(turn) {
+                let Between { client, to, .. } = ways.between(kind, PORT);
+                blocks[kind].push(connects_of(client, to, BLOCK)?);
+            }
+        }
+        for server in servers {
+            server?.end();
+        }
+        let _others: Vec<_> = others.into_iter().collect::<Result<_>>()?;
+        self.figures(&blocks, figures);
+        effort.plot(self.plot(&blocks));
+        Ok(())
+    }
+
+    fn figures(&self, blocks: &[Vec<Vec<f64>>; KINDS], figures: &mut Vec<Figure>) {
+        let suffix = self.suffix;
+        let added = |kind: usize| -> Vec<f64> {
+            let pairs = blocks[kind].iter().zip(&blocks[PLAIN]);
+            pairs
+                .map(|(this, base)| median(this) - median(base))
+                .collect()
+        };
+        let [plain, _, chained] =
+            [PLAIN, CONTROL, CHAINED].map(|kind| sorted(&blocks[kind].concat()));
+        let figure = Figure::median(format!("setup_added_us_{suffix}"), "µs", added(CHAINED))
+            .aside("forwarding p50, µs", rank(&plain, 50))
+            .aside("this p50, µs", rank(&chained, 50))
+            .aside("forwarding p99, µs", rank(&plain, 99))
+            .aside("this p99, µs", rank(&chained, 99))
+            .aside("sessions there before", self.others as f64);
+        let figure = match (self.middleboxes, self.others) {
+            (4, 0) => figure.goal(Goal::AtMost(40.0)).paper(94.0),
+            _ => figure,
+        };
+        let control = format!("control_setup_added_us_{suffix}");
+        figures.extend([figure, Figure::median(control, "µs", added(CONTROL))]);
+    }
+
+    fn plot(&self, blocks: &[Vec<Vec<f64>>; KINDS]) -> Plot {
+        let curve = |name, kind: usize| Line::distribution(name, &blocks[kind].concat());
+        let title = format!(
+            "share of connects that took so long at most ({})",
+            self.suffix
+        );
+        let lines = vec![
+            curve("forwarding", PLAIN),
+            curve("forwarding again", CONTROL),
+            curve("steered along a chain", CHAINED),
+        ];
+        let panel = Panel::new(title, "µs", lines);
+        Plot::single(&format!("setup-{}", self.suffix), panel)
+    }
+}
+
+/// The times of so many connects, one after the other, in microseconds.
+fn connects_of(client: &Host, to: SocketAddr, count: usize) -> Result<Vec<f64>> {
+    let connecting = client.thread("connect", move || {
+        stay(0);
+        (0..count).map(|_| connect(to)).collect::<Result<_, _>>()
+    })?;
+    let times = connecting
+        .join()
+        .map_err(|_| anyhow!("a thread that connects panicked"))?;
+    times.with_context(|| format!("failed to connect to {to}"))
+}
+
+/// Nothing of a session is on its way when the next one is opened.
+fn connect(to: SocketAddr) -> std::io::Result<f64> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect(to)?;
+    let took = start.elapsed();
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.read_to_end(&mut Vec::new())?;
+    Ok(took.as_secs_f64() * 1e6)
+}
+
+/// A server that accepts sessions and ends those that were ended.
+struct Accepting {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Accepting {
+    fn start(between: Between<'_>) -> Result<Accepting> {
+        let Between { server, at, .. } = between;
+        let listener = server.run(move || TcpListener::bind(at));
+        let listener = listener.with_context(|| format!("failed to listen on {at}"))?;
+        setsockopt(&listener, ReceiveTimeout, &TimeVal::milliseconds(50))
+            .context("failed to set up a listener")?;
+        let ended = Arc::<AtomicBool>::default();
+        let until = ended.clone();
+        let thread = server.thread("accept", move || {
+            stay(1);
+            while !until.load(Ordering::Relaxed) {
+                if let Ok((mut stream, _)) = listener.accept() {
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            }
+        })?;
+        Ok(Accepting { ended, thread })
+    }
+
+    fn end(self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,53 @@
+//! What the shim costs: requests to nginx through HAProxy under it, against an
+//! HAProxy without it on the same host.
+
+use anyhow::Result;
+use dysco_netns::haproxy::Config;
+use dysco_netns::nginx::Nginx;
+use dysco_netns::{Family, Role};
+
+use crate::Effort;
+use crate::figure::Figure;
+use crate::stage::{Stage, proxied, server};
+use crate::turns::{Turns, order};
+use crate::wrk;
+
+/// HAProxy without the shim, that once more, and with it.
+const KINDS: usize = 3;
+const CONTROL: usize = 1;
+const SHIMMED: usize = 2;
+/// Where HAProxy listens that has no shim.
+const BARE: u16 = 8081;
+
+/// Measures.
+pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+    let [mut kept, mut opened] = [(); 2].map(|()| Turns::<KINDS>::new("no shim"));
+    let stage = Stage::alone("shim", "")?;
+    let nginx = Nginx::start(&stage.lab.server, server().port())?;
+    let at = Role::Proxy.at(Family::V4, BARE);
+    // As the one under the shim, but for the shim.
+    let bare = Config::tcp(at, server())
+        .named("bare")
+        .global("maxpipes 4096");
+    let bare = bare
+        .global("maxconn 12000")
+        .start(&stage.lab.proxy, |haproxy| haproxy)?;
+    let ask = |kind: usize, kept: bool| {
+        let to = if kind == SHIMMED { proxied() } else { at };
+        wrk::ask(&stage.lab.client, to, wrk::SESSIONS, kept)
+    };
+    for turn in 0..effort.pick(12, 2) {
+        kept.each_of(order(turn), |kind| ask(kind, true))?;
+        opened.each_of(order(turn), |kind| ask(kind, false))?;
+    }
+    drop((bare, nginx));
+    stage.end()?;
+    let mut figures = Vec::new();
+    for (turns, what) in [(&kept, "request"), (&opened, "connect")] {
+        for (name, kind) in [("shim", SHIMMED), ("control_shim", CONTROL)] {
+            let name = format!("{name}_{what}_ratio");
+            figures.push(turns.figure(name, kind, 1.0, "requests/s"));
+        }
+    }
+    Ok(figures)
+}

@@ -1,0 +1,29 @@
+//! wrk: a generator of requests to a web server.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Host;
+
+/// Sessions that ask at the same time.
+pub const SESSIONS: usize = 64;
+
+/// Asks for `/ping` for a second, as often as it is answered, from a host;
+/// requests a second. Each session is kept, or else each request has its own.
+pub fn ask(host: &Host, to: SocketAddr, sessions: usize, kept: bool) -> Result<f64> {
+    let (url, count) = (format!("http://{to}/ping"), sessions.to_string());
+    let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];
+    if !kept {
+        words.extend(["-H", "Connection: close"]);
+    }
+    words.push(&url);
+    let text = host.output("wrk", &words)?;
+    ensure!(
+        !kept || !text.contains("Socket errors"),
+        "requests failed: {text}"
+    );
+    let mut lines = text.lines();
+    let rate = lines.find_map(|line| line.trim().strip_prefix("Requests/sec:"));
+    let rate = rate.with_context(|| format!("wrk did not say the rate: {text}"))?;
+    rate.trim().parse().context("wrk's rate is no number")
+}
