@@ -27,6 +27,21 @@ impl ShortHeader {
         new as u64 + (!old) as u64
     }
 
+    /// The checksum, as memory has it.
+    #[inline(always)]
+    pub fn check(&self) -> u16 {
+        let [a, b, ..] = self.0[4].to_ne_bytes();
+        u16::from_ne_bytes([a, b])
+    }
+
+    /// Puts a checksum in, as memory has it.
+    #[inline(always)]
+    pub fn set_check(&mut self, check: u16) {
+        let [a, b] = check.to_ne_bytes();
+        let [.., c, d] = self.0[4].to_ne_bytes();
+        self.0[4] = u32::from_ne_bytes([a, b, c, d]);
+    }
+
     /// Rewrites a header, with its timestamps if it has them. Returns how the
     /// sum of its words changes, as [`ShortHeader::replace`] does; not folded.
     #[inline(always)]

@@ -241,13 +241,7 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
 
 /// The two-path phase.
 #[inline(always)]
-fn on_two_paths(
-    ctx: &TcContext,
-    s: &mut Session,
-    key: &Key,
-    found: &Found,
-    slot: u32,
-) -> Verdict {
+fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };

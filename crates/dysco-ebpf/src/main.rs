@@ -67,6 +67,7 @@ fn is_short(ctx: &TcContext, found: &Found) -> bool {
 
 /// Packets on their way out of this host.
 #[classifier]
+#[inline(always)]
 pub fn dysco_egress(ctx: TcContext) -> i32 {
     if !egress::is_marked(&ctx)
         && let Some(verdict) = steady::egress(&ctx)
@@ -78,6 +79,7 @@ pub fn dysco_egress(ctx: TcContext) -> i32 {
 
 /// Packets on their way into this host.
 #[classifier]
+#[inline(always)]
 pub fn dysco_ingress(ctx: TcContext) -> i32 {
     if let Some(verdict) = steady::ingress(&ctx) {
         return act(verdict);

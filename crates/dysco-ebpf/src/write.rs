@@ -1,9 +1,9 @@
 //! Puts an edit into the packet: addresses, TCP header, checksums.
 //!
 //! The TCP checksum may be a full one or only that of the pseudo-header (to be
-//! completed by hardware), and the program cannot tell which: only the
-//! kernel's helper may change it, told apart what is pseudo-header and what is
-//! not. All else is stored in one piece, by a helper too: if a program wrote to
+//! completed by hardware), and the program cannot tell which, but of a
+//! super-packet: only the kernel's helper may change it, told apart what is
+//! pseudo-header and what is not. All else is stored in one piece, by a helper too: if a program wrote to
 //! the packet directly, the kernel would first make it writable for every
 //! packet that comes, the many that nobody changes included.
 
@@ -128,13 +128,37 @@ fn short_in(
         ShortHeader([a, b, c, d, e, 0, 0, 0])
     };
     let header_diff = headers.tcp.rewrite(timestamps, e);
-    let address_diff = addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
+    let Readdressed { diff, before } =
+        addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
+    let diff = fold32(diff) + pseudo;
+    let check = headers.tcp.check();
+    let is_partial = is_partial(ctx, found, before, check);
+    if is_partial {
+        headers.tcp.set_check(fold16(diff + check as u64));
+    }
     let absent = absent(found.v6);
     let len = 32 - absent + if timestamps { 32 } else { MIN_HEADER };
     // SAFETY: within the addresses, of which 32 - `absent` bytes are left.
     let from = unsafe { (&raw const *headers).cast::<u8>().add(absent) };
     store(ctx, l4 + absent - 32, from, len)?;
-    fix_checksum(ctx, l4, fold32(address_diff) + pseudo, fold32(header_diff))
+    if is_partial {
+        return Ok(());
+    }
+    fix_checksum(ctx, l4, diff, fold32(header_diff))
+}
+
+/// Is the checksum that of the pseudo-header alone? Told of super-packets only,
+/// which have no other (`tcp_gro_complete`, `__tcp_v4_send_check`) unless a
+/// driver merged them: of others, a full one may be the same by chance.
+/// `addresses` is their sum.
+#[inline(always)]
+fn is_partial(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> bool {
+    // SAFETY: a readable field of the context.
+    if unsafe { (*ctx.skb.skb).gso_size } == 0 {
+        return false;
+    }
+    let len = found.data_offset as u32 + found.seg.len;
+    check == fold16(addresses + (len + IPPROTO_TCP).to_be() as u64)
 }
 
 /// Changes the packet's addresses and TCP header as the scratch memory of the
@@ -186,7 +210,8 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         ..
     } = maps::scratch(run).ok_or(Failed)?;
     let words = &mut c.headers.addresses;
-    let diff = addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, words)?;
+    let Readdressed { diff, .. } =
+        addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, words)?;
     let absent = absent(p.key.is_v6());
     // SAFETY: as in `short`.
     let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
@@ -271,9 +296,15 @@ struct Ipv4End {
     dst: u32,
 }
 
+/// What new addresses do to the sum of the pseudo-header. Not folded.
+struct Readdressed {
+    diff: u64,
+    /// The sum of the addresses that were.
+    before: u64,
+}
+
 /// Puts the end of the new IP header into `to`, and clears the ECN field in the
-/// packet where that is wanted. Returns how the sum of the pseudo-header
-/// changes, not folded.
+/// packet where that is wanted.
 #[inline(always)]
 fn addresses(
     ctx: &TcContext,
@@ -282,21 +313,22 @@ fn addresses(
     dst: &Addr,
     clear_ect: u32,
     Addresses(to): &mut Addresses,
-) -> Result<u64, Failed> {
+) -> Result<Readdressed, Failed> {
     let (src, dst) = (src.words(), dst.words());
     if v6 {
         let old = at::<[u32; 8]>(ctx, Packet::L3 + 8).ok_or(Failed)?;
-        let mut diff = 0;
+        let (mut diff, mut before) = (0, 0);
         let mut i = 0;
         while i < 4 {
             (to[i], to[4 + i]) = (src[i], dst[i]);
             diff += differ(src[i], old[i]) + differ(dst[i], old[4 + i]);
+            before += old[i] as u64 + old[4 + i] as u64;
             i += 1;
         }
         if clear_ect != 0 {
             clear_ecn(ctx, 0x30)?;
         }
-        return Ok(diff);
+        return Ok(Readdressed { diff, before });
     }
     let old = at::<Ipv4End>(ctx, Packet::L3 + 10).ok_or(Failed)?;
     let diff = differ(src[3], old.src) + differ(dst[3], old.dst);
@@ -307,7 +339,8 @@ fn addresses(
     let [c0, c1] = ip_checksum(old.check, ip_diff).to_ne_bytes();
     to[5] = u32::from_ne_bytes([0, 0, c0, c1]);
     (to[6], to[7]) = (src[3], dst[3]);
-    Ok(diff)
+    let before = old.src as u64 + old.dst as u64;
+    Ok(Readdressed { diff, before })
 }
 
 /// Clears bits of the second byte of the IP header. Returns how the sum of its

@@ -106,6 +106,13 @@ impl Programs {
         self.run_marked(way, frame, &context)
     }
 
+    /// Runs a program on a super-packet.
+    pub fn run_super(&mut self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
+        let mut context = [0; 45];
+        context[44] = 1000;
+        self.run_marked(way, frame, &context)
+    }
+
     /// Runs the second way of a header-only copy.
     pub fn run_copy(
         &mut self,
@@ -122,7 +129,7 @@ impl Programs {
     }
 
     /// `context` is the start of `struct __sk_buff`.
-    fn run_marked(&mut self, way: Way, frame: &[u8], context: &[u32; 17]) -> (u32, Vec<u8>) {
+    fn run_marked(&mut self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut out = vec![0; frame.len() + 512];
         let result = self

@@ -115,6 +115,26 @@ impl Frame {
         out
     }
 
+    /// The same with a checksum of the pseudo-header alone, as a stack leaves it
+    /// to hardware.
+    pub fn partial_bytes(&self) -> Vec<u8> {
+        let mut out = self.bytes();
+        let (ip, l4) = (14, self.l4());
+        let addresses = match self.src.ip() {
+            IpAddr::V4(_) => ip + 12..ip + 20,
+            IpAddr::V6(_) => ip + 8..ip + 40,
+        };
+        let words = out[addresses].chunks(2);
+        let sum: u32 = words
+            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+            .sum();
+        let sum = sum + 6 + (out.len() - l4) as u32;
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = ((sum & 0xffff) + (sum >> 16)) as u16;
+        out[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+        out
+    }
+
     pub fn ip(&self) -> IpHeaders {
         match (self.src.ip(), self.dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {

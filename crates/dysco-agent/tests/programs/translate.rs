@@ -122,6 +122,28 @@ fn identity_changes_addresses_alone() {
     }
 }
 
+/// Its checksum is that of the pseudo-header, or a full one. With other options
+/// the kernel's helper sees to it, which has to be told by the packet's owner.
+#[test]
+fn a_super_packet_keeps_the_kind_of_its_checksum() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        for which in [Options::None, Options::Timestamps] {
+            let (sent, wire) = outgoing(&net, which, 1400);
+            let (heard, delivered) = incoming(&net, which, 1400);
+            for (way, from, verdict, to) in [
+                (Way::Out, sent, REDIRECT, wire),
+                (Way::In, heard, OK, delivered),
+            ] {
+                let got = p.run_super(way, &from.partial_bytes());
+                assert_eq!(got, (verdict, to.partial_bytes()), "{way:?} {which:?}");
+                let got = p.run_super(way, &from.bytes());
+                assert_eq!(got.1, to.bytes(), "{way:?} {which:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_on_the_wire_already_goes_on() {
     for net in nets() {

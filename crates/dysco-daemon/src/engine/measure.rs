@@ -4,7 +4,7 @@ use dysco_common::{FlowKey, Session, State};
 
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
-use crate::proxy::{Care, Pair};
+use crate::proxy::Pair;
 
 impl Engine {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
@@ -15,25 +15,21 @@ impl Engine {
         match self.measurable(&sub, self.removals.vouched(change)) {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
-                // What counts is measured again, once both anchors are locked.
-                let care = match before {
-                    None => Care::Glance,
-                    Some(_) => Care::Proof,
-                };
+                if before.is_none() {
+                    // What counts is measured, once both anchors are locked.
+                    let result = Ok(claimed(&pair, a, b));
+                    return self.tell_machine(HostEvent::Measured { change, result });
+                }
                 let proxy = self.proxy.clone();
                 let answers = self.answers.clone();
                 tokio::spawn(async move {
-                    let result = match proxy.measure(&pair, care).await {
+                    let result = match proxy.measure(&pair).await {
                         Ok(m) => Ok(Measurement {
                             delta_forward: m.delta_forward,
                             delta_reverse: m.delta_reverse,
-                            a,
-                            b,
                             clock_a: m.clock_a,
                             clock_b: m.clock_b,
-                            subsession_a: accepted(&pair.a.key),
-                            subsession_b: opened(&pair.b.key),
-                            relay: None,
+                            ..claimed(&pair, a, b)
                         }),
                         Err(e) => Err(Reason::NotTransparent(e.to_string())),
                     };
@@ -91,6 +87,21 @@ impl Engine {
     fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {
         let slot = self.agent.find(key).ok_or(Reason::NotTracked(*sub))?;
         facts(&self.confirmed(slot), sub)
+    }
+}
+
+/// A pair as the shim has it: enough to refuse early, and to begin.
+fn claimed(pair: &Pair, a: Facts, b: Facts) -> Measurement {
+    Measurement {
+        delta_forward: pair.forward.delta,
+        delta_reverse: pair.reverse.delta,
+        a,
+        b,
+        clock_a: 0,
+        clock_b: 0,
+        subsession_a: accepted(&pair.a.key),
+        subsession_b: opened(&pair.b.key),
+        relay: None,
     }
 }
 

@@ -82,9 +82,10 @@ pub struct Measurement {
     pub a: Facts,
     /// Session B, towards the right.
     pub b: Facts,
-    /// The timestamp clock of the middlebox's socket on A, now.
+    /// The timestamp clock of the middlebox's socket on A, now; 0 in what is
+    /// only claimed, by which nothing is planned.
     pub clock_a: u32,
-    /// The timestamp clock of the middlebox's socket on B, now.
+    /// The timestamp clock of the middlebox's socket on B, as `clock_a`.
     pub clock_b: u32,
     /// Session A's subsession.
     pub subsession_a: Subsession,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::command::{Command, HostEvent, Progress, Role};
-use super::context::{Context, Flow};
+use super::context::{Context, Flow, Time};
 use super::left::GONE;
 use super::message::{ChangeId, Facts, HostId, Measurement, Message, Plan, Subsession};
 use super::plan;
@@ -18,6 +18,9 @@ mod lock;
 pub(super) use lock::steady;
 
 pub(super) const MEASURE: Duration = Duration::from_secs(5);
+/// How much younger than the proof the right anchor's facts may be: less than
+/// [`plan::TS_LEAD`].
+const FRESH: Duration = Duration::from_millis(10);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
 /// How long a cancel is repeated: the right anchor's lock has run out by then.
@@ -33,7 +36,14 @@ pub(super) struct Middle {
     b: Option<Subsession>,
     asker: Option<HostId>,
     phase: Phase,
+    /// As it was claimed.
     measured: Option<Measurement>,
+    /// As it was proven since the left anchor's lock.
+    proven: Option<Box<Measurement>>,
+    /// When that began.
+    proof_began: Time,
+    /// It is too old for the right anchor's facts.
+    outdated: bool,
     left_facts: Option<Facts>,
     /// The left anchor's request that is under way.
     attempt: [u8; 16],
@@ -62,6 +72,9 @@ impl Middle {
             asker,
             phase: Phase::Measuring,
             measured: None,
+            proven: None,
+            proof_began: Time::ZERO,
+            outdated: false,
             left_facts: None,
             attempt: [0; 16],
             plan: None,
@@ -164,7 +177,10 @@ impl Middle {
         match event {
             HostEvent::Measured { result, .. } => match (self.phase, result) {
                 (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
-                (Phase::Locking, Ok(m)) if self.plan.is_some() => self.measured_again(ctx, m),
+                (Phase::Locking, Ok(m)) if self.proven.is_none() => {
+                    self.proven = Some(Box::new(m));
+                    self.proven_or_granted(ctx)
+                }
                 (Phase::Measuring | Phase::Locking, Err(reason)) => self.fail(ctx, reason, false),
                 _ => ctx.stale(),
             },

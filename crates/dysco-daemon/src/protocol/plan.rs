@@ -31,8 +31,9 @@ pub fn check(m: &Measurement) -> Result<(), Reason> {
 }
 
 /// The left anchor's translation. `left` and `right` are what the anchors know
-/// of their own sessions, sampled before `m` was measured: only then are the
-/// timestamps they send later ahead of what the middlebox has sent.
+/// of their own sessions, sampled before `m` was measured or less than
+/// [`TS_LEAD`] later: only then are the timestamps they send later ahead of what
+/// the middlebox has sent.
 pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation, Reason> {
     check(m)?;
     same_session(&m.a, left, m.subsession_a)?;

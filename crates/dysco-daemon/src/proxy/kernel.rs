@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::error::MeasureError;
 use super::held::{Held, gone, never_waits};
-use super::pair::{Care, Measured, Pair};
+use super::pair::{Measured, Pair};
 use super::sys::{Process, count, option};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
@@ -182,14 +182,14 @@ fn same_out(a: &libc::tcp_info, b: &libc::tcp_info) -> bool {
 
 /// Looks for moments that bear out the claims of both directions, while the
 /// proxy goes on. Blocks for up to `limit` and a few milliseconds.
-pub fn measure(pair: &Pair, care: Care, limit: Duration) -> Result<Measured, MeasureError> {
+pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
     loop {
         let held = Held::take(pair)
             .map_err(|e| system(pair, "take the descriptors", e))?
             .ok_or(MeasureError::Gone(pair.id))?;
         let mut ways = ways(pair, &held);
-        if look(pair, care, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
+        if look(pair, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
@@ -297,12 +297,8 @@ fn ways<'a>(pair: &Pair, held: &'a Held) -> [Way<'a>; 2] {
     ]
 }
 
-/// Both claims met, and no reading against them in as many more as `care` says?
-fn look(pair: &Pair, care: Care, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
-    let again = match care {
-        Care::Glance => 0,
-        Care::Proof => AGAIN,
-    };
+/// Both claims met, and no reading against them in [`AGAIN`] more?
+fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
     let mut after = 0;
     for _ in 0..PASSES {
         for w in ways.iter_mut() {
@@ -311,7 +307,7 @@ fn look(pair: &Pair, care: Care, ways: &mut [Way<'_>; 2]) -> Result<bool, Measur
         }
         if ways.iter().all(|w| w.met) {
             after += 1;
-            if after > again {
+            if after > AGAIN {
                 return Ok(true);
             }
         }

@@ -32,7 +32,7 @@ use crate::scheduling::spawn_long;
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
-pub use pair::{Care, Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
+pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
 pub use process::{ProcessError, ProcessName};
 
 /// How the proxy's side is set up.
@@ -276,13 +276,13 @@ impl ProxySide {
 
     /// Checks the newest claim against the kernel's own numbers. Never stops
     /// the proxy.
-    pub async fn measure(&self, pair: &Pair, care: Care) -> Result<Measured, MeasureError> {
+    pub async fn measure(&self, pair: &Pair) -> Result<Measured, MeasureError> {
         let mut tries = 0;
         loop {
             let now = self.registry().newest(pair);
             let now = now.ok_or(MeasureError::Gone(pair.id))?;
             let limit = self.0.still_limit;
-            let reading = blocking(move || kernel::measure(&now, care, limit));
+            let reading = blocking(move || kernel::measure(&now, limit));
             // A program may stall the kernel's answers about its own pipes.
             let result = match tokio::time::timeout(limit + STALL, reading).await {
                 Ok(result) => result,

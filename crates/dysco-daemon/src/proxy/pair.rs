@@ -4,15 +4,6 @@ use std::fmt;
 
 use dysco_common::FlowKey;
 
-/// How carefully a pair is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Care {
-    /// One moment that bears out the claim: to refuse early, and to begin.
-    Glance,
-    /// And several more that do not speak against it: what a removal rests on.
-    Proof,
-}
-
 /// Names a pair on this host: a process and its two descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
 pub struct PairId {

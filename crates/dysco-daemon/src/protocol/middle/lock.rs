@@ -65,6 +65,7 @@ impl Middle {
                     attempt,
                 };
                 ctx.insist(b.right.ip(), message);
+                self.prove(ctx);
                 ctx.deadline(LOCK);
                 Flow::On
             }
@@ -81,8 +82,14 @@ impl Middle {
         }
     }
 
-    /// Measures once more: the anchors' clocks are read now, and the claim is
-    /// proven again behind the lock.
+    /// Has the claim proven and the middlebox's clocks read, while the lock goes
+    /// on to the right.
+    fn prove(&mut self, ctx: &mut Context) {
+        self.proven = None;
+        self.proof_began = ctx.now;
+        self.measure(ctx);
+    }
+
     pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
         if self.plan.is_some() {
             return ctx.stale();
@@ -92,11 +99,26 @@ impl Middle {
             return self.fail(ctx, Reason::Inconsistent(MessageName::AckLock), false);
         }
         self.plan = Some(plan);
-        self.measure(ctx);
-        Flow::On
+        self.outdated = ctx.now.saturating_sub(self.proof_began) > FRESH;
+        ctx.deadline(MEASURE);
+        self.proven_or_granted(ctx)
     }
 
-    pub(super) fn measured_again(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
+    /// Goes on when the claim is proven and the right anchor is locked.
+    pub(super) fn proven_or_granted(&mut self, ctx: &mut Context) -> Flow {
+        let (Some(m), Some(_)) = (&self.proven, self.plan) else {
+            return Flow::On;
+        };
+        let m = **m;
+        if self.outdated {
+            self.outdated = false;
+            self.prove(ctx);
+            return Flow::On;
+        }
+        self.locked(ctx, m)
+    }
+
+    fn locked(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
         let (Some(before), Some(plan), Some(left), Some(b)) =
             (self.measured, self.plan, self.left_facts, self.b)
         else {

@@ -52,7 +52,7 @@ fn a_true_claim_is_confirmed_at_full_speed_both_ways() {
         assert_eq!(side.side.find(&pair.a.key), Some(pair));
         let mut while_running = 0;
         for _ in 0..20 {
-            let m = side.side.measure(&pair, Care::Proof).await.unwrap();
+            let m = side.side.measure(&pair).await.unwrap();
             assert_eq!((m.delta_forward, m.delta_reverse), (28, 0));
             while_running += usize::from(relay.running());
         }
@@ -75,7 +75,7 @@ fn a_claim_of_too_little_is_a_lie_also_at_full_speed() {
         let mut side = Side::start(|_| {});
         for claim in [27, 0, -1] {
             let pair = side.pair(&relay, claim).await;
-            match side.side.measure(&pair, Care::Proof).await {
+            match side.side.measure(&pair).await {
                 Err(MeasureError::DeltaMismatch {
                     direction: "forward",
                     claimed,
@@ -103,7 +103,7 @@ fn a_claim_of_too_much_is_never_confirmed() {
         let mut side = Side::start(|c| c.still_limit = Duration::from_millis(50));
         let pair = side.pair(&relay, 29).await;
         relay.wait_for_streams();
-        match side.side.measure(&pair, Care::Proof).await {
+        match side.side.measure(&pair).await {
             Err(MeasureError::NeverStill {
                 direction: "forward",
                 claimed: 29,
@@ -130,7 +130,7 @@ fn a_proxy_that_waits_in_its_splices_is_measured_too() {
         let pair = side.pair(&relay, 0).await;
         relay.wait_for_streams();
         // Both movers hold their pipe's lock, waiting for data.
-        let m = side.side.measure(&pair, Care::Proof).await.unwrap();
+        let m = side.side.measure(&pair).await.unwrap();
         assert_eq!((m.delta_forward, m.delta_reverse), (0, 0));
         relay.finish();
     });
@@ -148,7 +148,7 @@ fn a_fin_is_no_byte() {
         let mut side = Side::start(|_| {});
         let pair = side.pair(&relay, 0).await;
         relay.wait_for_streams();
-        let m = side.side.measure(&pair, Care::Proof).await.unwrap();
+        let m = side.side.measure(&pair).await.unwrap();
         assert_eq!((m.delta_forward, m.delta_reverse), (0, 0));
         relay.finish();
     });
@@ -183,7 +183,7 @@ fn a_silent_close_sends_nothing_and_can_be_repeated() {
             Closed::Already
         );
         assert!(matches!(
-            side.side.measure(&pair, Care::Proof).await,
+            side.side.measure(&pair).await,
             Err(MeasureError::Gone(_))
         ));
     });
@@ -209,7 +209,7 @@ fn other_sockets_on_the_same_descriptors_are_left_alone() {
             Err(NotTransparent::Gone(pair.id))
         );
         assert!(matches!(
-            side.side.measure(&pair, Care::Proof).await,
+            side.side.measure(&pair).await,
             Err(MeasureError::Gone(_))
         ));
         relay.finish();
