@@ -356,7 +356,11 @@ impl Host {
             State::TwoPaths | State::NewPath => over && finished,
             // They go two MSL later, which nobody sees.
             State::Tombstone | State::Opening | State::Free => false,
-            State::FarTwoPaths | State::Relay | State::Return => false,
+            State::FarTwoPaths
+            | State::Relay
+            | State::Return
+            | State::Joining
+            | State::Switching => false,
         }
     }
 

@@ -133,8 +133,14 @@ impl Entry {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            // The last three are of modes local and return, which are not explored.
-            State::Tombstone | State::FarTwoPaths | State::Relay | State::Return => {}
+            // The last are of modes local and return, and of chains, which are not
+            // explored.
+            State::Tombstone
+            | State::FarTwoPaths
+            | State::Relay
+            | State::Return
+            | State::Joining
+            | State::Switching => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -264,7 +270,9 @@ impl Entry {
             | State::Tombstone
             | State::FarTwoPaths
             | State::Relay
-            | State::Return => None,
+            | State::Return
+            | State::Joining
+            | State::Switching => None,
             State::Free | State::Closed => Some(packet),
         }
     }

@@ -19,7 +19,13 @@ pub const MAX_CHAIN: usize = 8;
 pub enum ElementKind {
     /// A host that the session passes.
     Host = 1,
+    /// In the last place of a payload: the SYN opens another path of a session
+    /// that lives. Instead of a host, the secret by which its other end awaits it.
+    Live = 2,
 }
+
+/// The secret by which the other end of a live session awaits a path.
+pub type Token = [u64; 2];
 
 /// One element of a chain, as the wire has it.
 #[repr(C)]
@@ -40,6 +46,33 @@ impl Element {
             kind: ElementKind::Host as u8,
             reserved: [0; 3],
             host,
+        }
+    }
+
+    /// That the session lives, and the secret.
+    pub const fn live(token: Token) -> Self {
+        let [a, b] = [token[0].to_ne_bytes(), token[1].to_ne_bytes()];
+        let mut bytes = [0; 16];
+        let mut i = 0;
+        while i < 8 {
+            (bytes[i], bytes[8 + i]) = (a[i], b[i]);
+            i += 1;
+        }
+        Element {
+            kind: ElementKind::Live as u8,
+            reserved: [0; 3],
+            host: Addr::new(bytes),
+        }
+    }
+
+    /// The secret, where this is of a live session.
+    #[inline(always)]
+    pub const fn token(&self) -> Token {
+        let [a, b, c, d] = self.host.words();
+        if cfg!(target_endian = "little") {
+            [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
+        } else {
+            [b as u64 | (a as u64) << 32, d as u64 | (c as u64) << 32]
         }
     }
 }
@@ -141,16 +174,17 @@ impl Payload {
         self.subsession = *subsession;
     }
 
-    /// Makes the rest of the chain what comes after its first element.
+    /// Makes the rest of the chain what comes after its first element. `last` is
+    /// the element in the last place, which no chain has a host for.
     #[inline(always)]
-    pub fn set_rest(&mut self, chain: &Chain) {
+    pub fn set_rest(&mut self, chain: &Chain, last: &Element) {
         self.hosts = chain.len.saturating_sub(1) as u8;
         let mut i = 0;
         while i + 1 < MAX_CHAIN {
             self.rest[i] = chain.elements[i + 1];
             i += 1;
         }
-        self.rest[MAX_CHAIN - 1] = Element::default();
+        self.rest[MAX_CHAIN - 1] = *last;
     }
 
     #[inline(always)]
@@ -180,7 +214,7 @@ impl Payload {
         if self.magic != MAGIC
             || self.version != VERSION
             || self.length != (PAYLOAD as u16).to_be()
-            || self.hosts as usize > MAX_CHAIN
+            || self.hosts as usize >= MAX_CHAIN
         {
             return Err(Unfit::Layout);
         }
@@ -209,6 +243,18 @@ impl Payload {
         } else {
             Err(Unfit::Content)
         }
+    }
+
+    /// The element in the last place.
+    #[inline(always)]
+    pub const fn last(&self) -> &Element {
+        &self.rest[MAX_CHAIN - 1]
+    }
+
+    /// Does it open another path of a session that lives?
+    #[inline(always)]
+    pub const fn is_live(&self) -> bool {
+        self.last().kind == ElementKind::Live as u8
     }
 
     /// The hosts that are still to come.
@@ -262,6 +308,8 @@ pub struct Pending {
     pub left: u32,
     /// The hosts to come, the next one first.
     pub chain: Chain,
+    /// What the payload's last place has.
+    pub last: Element,
 }
 
 /// Where the subsession of a slot has its ports, so that no two slots of a host

@@ -22,6 +22,11 @@ pub enum EventKind {
     /// A chain's SYN has come to a slot, and the next host, or the server's, is
     /// not known to have an agent.
     Stranger = 8,
+    /// A SYN came on a path that is awaited: it wants an answer.
+    Joins = 9,
+    /// An acknowledgement came that opens a firewall's windows (see
+    /// `two_paths::opens_windows`).
+    Primed = 10,
 }
 
 impl EventKind {
@@ -36,6 +41,8 @@ impl EventKind {
             6 => EventKind::PathOpen,
             7 => EventKind::Heard,
             8 => EventKind::Stranger,
+            9 => EventKind::Joins,
+            10 => EventKind::Primed,
             _ => return None,
         })
     }

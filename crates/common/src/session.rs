@@ -42,6 +42,12 @@ pub enum State {
     /// ways: nothing says so far that its packets pass here under this
     /// five-tuple.
     Adopted = 10,
+    /// The entry of a second path of a session that has another entry: it is
+    /// being opened, and heard; nothing is sent on it.
+    Joining = 11,
+    /// The path of the session since a moment ago: what acknowledges only what
+    /// this path has carried takes it, the rest the path before.
+    Switching = 12,
 }
 
 impl State {
@@ -59,6 +65,8 @@ impl State {
             8 => State::Relay,
             9 => State::Return,
             10 => State::Adopted,
+            11 => State::Joining,
+            12 => State::Switching,
             _ => return None,
         })
     }
@@ -207,6 +215,8 @@ pub struct Session {
     /// The rule by which a chain was chosen here (`policy::rule_name`); 0 for
     /// none.
     pub rule: u32,
+    /// While the session's path changes: the slot of its other entry, and 1.
+    pub other_path: u32,
 
     // Used at ingress.
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
@@ -284,6 +294,12 @@ impl Session {
         self.joined.checked_sub(1)
     }
 
+    /// The slot of the session's other entry, while its path changes.
+    #[inline(always)]
+    pub const fn other_path(&self) -> Option<u32> {
+        self.other_path.checked_sub(1)
+    }
+
     /// Was it there before the data plane, which saw no SYN of it?
     pub const fn is_adopted(&self) -> bool {
         self.state == State::Adopted as u32 || self.life.heard_out | self.life.heard_in != 0
@@ -341,6 +357,17 @@ pub struct Two {
     /// It has been steered through a chain since its SYN, its own five-tuple was
     /// never on the wire: 1, and 2 once the SYN has been answered.
     pub chained: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// A [`part`]: which of a session's two entries this is, while its path
+    /// changes.
+    pub part: u8,
+}
+
+/// Values of [`Two::part`].
+pub mod part {
+    /// The session's only entry, or that of the path it takes.
+    pub const CURRENT: u8 = 0;
+    /// That of a path which is being opened.
+    pub const NEXT: u8 = 1;
+    /// That of the path before.
+    pub const BEFORE: u8 = 2;
 }

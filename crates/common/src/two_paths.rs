@@ -394,3 +394,27 @@ pub fn answer_syn(s: &Session, seg: &Segment) -> Edit {
         ..Edit::default()
     }
 }
+
+/// Is this one of the acknowledgements that open a path? Behind SYN and SYN-ACK
+/// each end sends one with the widest window, and another when it takes the path,
+/// with the highest number that it has sent: so firewalls on it let the numbers
+/// go ahead by as much as was sent elsewhere meanwhile. They are not the stack's:
+/// no stack may believe that window.
+#[inline(always)]
+pub const fn opens_windows(seg: &Segment) -> bool {
+    seg.flags == ACK && seg.len == 0 && seg.window == u16::MAX
+}
+
+/// Has the path that a session was switched to carried the highest number that
+/// the other end had sent elsewhere? Then nothing may not be acknowledged on it.
+#[inline(always)]
+pub const fn carries_all(s: &Session) -> bool {
+    s.two.cut_in_set != 0 && !before(s.rcv_max, s.cut_in)
+}
+
+/// Must this segment take the path before? What the new path has not carried may
+/// not be acknowledged there: a strict firewall drops the segment.
+#[inline(always)]
+pub const fn takes_path_before(s: &Session, seg: &Segment) -> bool {
+    seg.has(ACK) && after(seg.ack, s.rcv_max) && !carries_all(s)
+}

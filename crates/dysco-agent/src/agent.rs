@@ -24,9 +24,9 @@ use crate::memory::Memory;
 const LAYOUT: &str = "v1";
 
 /// The maps that outlive this process.
-const PINNED: [&str; 11] = [
+const PINNED: [&str; 13] = [
     "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
-    "KEYS", "PENDING",
+    "KEYS", "PENDING", "JOINS", "CHAINS",
 ];
 
 /// What the data plane is started with.
@@ -315,6 +315,7 @@ impl Agent {
         let s = self.memory.read(slot);
         self.drop_key(&s.key, slot);
         self.drop_key(&s.path, slot);
+        self.forget_chain(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).push(slot);
     }
@@ -330,7 +331,7 @@ impl Agent {
         }
     }
 
-    fn drop_key(&self, key: &FlowKey, slot: u32) {
+    pub(crate) fn drop_key(&self, key: &FlowKey, slot: u32) {
         let mut flows = lock(&self.flows);
         // The port may be in use again, by a session of another slot.
         let key = Key(key.short());
@@ -365,6 +366,7 @@ fn load(dir: &Path, config: &AgentConfig) -> Result<Ebpf, AgentError> {
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)
         .map_max_entries("FREE", max_sessions)
+        .map_max_entries("CHAINS", max_sessions)
         .map_max_entries("HINTS", hints)
         .override_global("HINT_MASK", &hint_mask, true)
         .override_global("PORTS", &ports, true);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use aya::maps::{Array, HashMap, MapData};
 use aya::{Ebpf, Pod};
 use dysco_common::Addr;
-use dysco_common::chain::Hop;
+use dysco_common::chain::{Chain, Hop, Token};
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule};
 use dysco_common::siphash::Key;
 
@@ -18,6 +18,7 @@ use crate::error::AgentError;
 pod!(RulePod, PolicyRule);
 pod!(AddrPod, Addr);
 pod!(HopPod, Hop);
+pod!(ChainPod, Chain);
 
 /// No program looks at a packet for so long: rules that were in force before are
 /// not read any more.
@@ -29,6 +30,8 @@ pub(crate) struct Chains {
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
     keys: HashMap<MapData, u64, Key>,
+    joins: HashMap<MapData, Token, u32>,
+    of_slots: HashMap<MapData, u32, ChainPod>,
     switched: Option<Instant>,
 }
 
@@ -40,6 +43,8 @@ impl Chains {
             in_force: Array::try_from(take(ebpf, "IN_FORCE")?).map_err(open("IN_FORCE"))?,
             hops: HashMap::try_from(take(ebpf, "HOPS")?).map_err(open("HOPS"))?,
             keys: HashMap::try_from(take(ebpf, "KEYS")?).map_err(open("KEYS"))?,
+            joins: HashMap::try_from(take(ebpf, "JOINS")?).map_err(open("JOINS"))?,
+            of_slots: HashMap::try_from(take(ebpf, "CHAINS")?).map_err(open("CHAINS"))?,
             switched: None,
         })
     }
@@ -104,6 +109,12 @@ impl Agent {
         let _ = lock(&self.chains).hops.remove(&AddrPod(host.into()));
     }
 
+    /// What leads to a host that a chain's SYNs may go to.
+    pub fn hop(&self, host: IpAddr) -> Option<Hop> {
+        let key = AddrPod(host.into());
+        lock(&self.chains).hops.get(&key, 0).ok().map(|hop| hop.0)
+    }
+
     /// Where a chain's SYNs may go.
     pub fn hops(&self) -> Vec<(IpAddr, Hop)> {
         let chains = lock(&self.chains);
@@ -123,6 +134,52 @@ impl Agent {
     pub fn remove_key(&self, id: u64) {
         // It may not be there.
         let _ = lock(&self.chains).keys.remove(&id);
+    }
+
+    /// Awaits a SYN with this secret: it gives the slot's entry its path.
+    pub fn await_join(&self, token: Token, slot: u32) -> Result<(), AgentError> {
+        lock(&self.chains)
+            .joins
+            .insert(token, slot, 0)
+            .map_err(map_error("write", "JOINS"))
+    }
+
+    /// Awaits it no more.
+    pub fn forget_join(&self, token: Token) {
+        // It may not be there.
+        let _ = lock(&self.chains).joins.remove(&token);
+    }
+
+    /// Forgets all that is awaited.
+    pub fn forget_joins(&self) {
+        let mut chains = lock(&self.chains);
+        let all: Vec<Token> = chains.joins.keys().filter_map(Result::ok).collect();
+        for token in all {
+            // It was there a moment ago.
+            let _ = chains.joins.remove(&token);
+        }
+    }
+
+    /// Notes the chain that a session was given while it lived.
+    pub fn set_chain(&self, slot: u32, hosts: &[IpAddr]) -> Result<(), AgentError> {
+        let hosts: Vec<Addr> = hosts.iter().map(|host| (*host).into()).collect();
+        let chain = Chain::of(&hosts).unwrap_or_default();
+        lock(&self.chains)
+            .of_slots
+            .insert(slot, ChainPod(chain), 0)
+            .map_err(map_error("write", "CHAINS"))
+    }
+
+    /// The chain that the session of a slot was given while it lived.
+    pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
+        let chain = lock(&self.chains).of_slots.get(&slot, 0).ok()?.0;
+        let hosts = chain.elements().iter().map(|element| element.host.ip());
+        Some(hosts.collect())
+    }
+
+    pub(crate) fn forget_chain(&self, slot: u32) {
+        // Few have one.
+        let _ = lock(&self.chains).of_slots.remove(&slot);
     }
 
     /// The names of the keys that are believed.

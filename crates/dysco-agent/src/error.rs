@@ -6,6 +6,9 @@ use std::path::PathBuf;
 /// A failure of the data plane: what was done, to what, and why it failed.
 #[derive(thiserror::Error, Debug)]
 pub enum AgentError {
+    /// The session table is full.
+    #[error("failed to make an entry: the session table is full; raise max_sessions")]
+    NoRoom,
     /// The pin directory cannot be used.
     #[error(
         "cannot use {path} for pinned maps: {source}; mount a BPF file system there: mount -t bpf bpf /sys/fs/bpf"

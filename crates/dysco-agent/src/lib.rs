@@ -10,6 +10,7 @@ mod events;
 mod memory;
 mod relay;
 mod route;
+mod second;
 mod sockets;
 
 pub use adopt::Adoption;

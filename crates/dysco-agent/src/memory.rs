@@ -108,6 +108,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).new_out, s.new_out);
             ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
+            ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
         }
     }
 
@@ -131,6 +132,55 @@ impl Memory {
         let short = self.read(slot).key.short();
         // SAFETY: as in `state`. Half of it is nobody's key.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
+    }
+
+    /// No hint may lead to the slot by the session's own five-tuple.
+    pub fn hide(&self, slot: u32) {
+        // SAFETY: as in `show`.
+        unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, ShortKey::default()) };
+    }
+
+    /// Which of a session's two entries this is, and where the other is.
+    pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
+        // SAFETY: as in `state`.
+        let (field, link) = unsafe {
+            let p = self.at(slot);
+            (&raw mut (*p).two.part, &raw mut (*p).other_path)
+        };
+        self.flag(field).store(part, Ordering::Release);
+        self.word(link)
+            .store(other.map_or(0, |slot| slot + 1), Ordering::Release);
+    }
+
+    /// Gives an entry the numbers of what another was sent on until now. Of the
+    /// entry, no program may be sending.
+    pub fn take_over(&self, slot: u32, from: u32) {
+        let (p, from) = (self.at(slot), self.read(from));
+        // SAFETY: as in `write`.
+        unsafe {
+            ptr::write_volatile(&raw mut (*p).bytes_out, from.bytes_out);
+            ptr::write_volatile(&raw mut (*p).snd_max, from.snd_max);
+            ptr::write_volatile(&raw mut (*p).snd_ack, from.snd_ack);
+            ptr::write_volatile(&raw mut (*p).tsval_out, from.tsval_out);
+        }
+    }
+
+    /// Gives an entry what has happened to its session, by another.
+    pub fn share_life(&self, slot: u32, from: u32) {
+        let (p, life) = (self.at(slot), self.read(from).life);
+        // SAFETY: addresses of fields of a valid entry.
+        let flags = unsafe {
+            [
+                (&raw mut (*p).life.fin_out, life.fin_out),
+                (&raw mut (*p).life.fin_in, life.fin_in),
+                (&raw mut (*p).life.reset, life.reset),
+            ]
+        };
+        for (field, seen) in flags {
+            if seen != 0 {
+                self.flag(field).store(1, Ordering::Release);
+            }
+        }
     }
 
     /// Raises the numbers of an entry to those of a later look at its socket.

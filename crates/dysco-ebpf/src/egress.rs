@@ -16,6 +16,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
+use crate::second;
 use crate::steady;
 use crate::write::{self, Change};
 
@@ -95,7 +96,12 @@ pub fn run(ctx: TcContext) -> Verdict {
             learn::heard(s, Direction::Out, slot);
             Verdict::Pass
         }
-        Some(State::Free | State::Closed) | None => Verdict::Pass,
+        Some(State::Switching) => {
+            cold_path();
+            second::leaves(&ctx, s, key, &found, slot)
+        }
+        // What is sent takes the session's other entry.
+        Some(State::Free | State::Closed | State::Joining) | None => Verdict::Pass,
     }
 }
 
@@ -142,7 +148,7 @@ pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'sta
 
 /// Puts the change in and sends the packet on its path.
 #[inline(always)]
-fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
+pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
     if !write::apply(ctx, run as u32) {
         count(Counter::DroppedError);
         return Verdict::Drop;
@@ -212,7 +218,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) {
 
 /// Makes the change that translates the segment onto the new path.
 #[inline(always)]
-fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
+pub fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
     c.edit = s.translation.outgoing(seg, &s.path);
     c.src = s.path.local;
     c.dst = s.path.remote;

@@ -15,6 +15,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::paths;
+use crate::second;
 use crate::steady;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
@@ -154,6 +155,14 @@ fn decide(
             Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, slot),
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
+            Some(State::Joining | State::Switching) if second::takes(s, &p.seg, slot) => {
+                Decision::Leave(Verdict::Drop)
+            }
+            Some(State::Joining) => {
+                second::dysco_follow(slot);
+                from_new_path(s, p, c, slot, false)
+            }
+            Some(State::Switching) => from_new_path(s, p, c, slot, false),
             // No socket knows this five-tuple: its answer would be a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
@@ -169,7 +178,13 @@ fn decide(
             }
             from_old_path(s, p, c)
         }
-        Some(State::NewPath) => Decision::Leave(dropped(Counter::DroppedLateOld)),
+        // Late, on the path before.
+        Some(State::NewPath | State::Switching) if s.other_path != 0 => {
+            Decision::Leave(Verdict::Pass)
+        }
+        Some(State::NewPath | State::Joining | State::Switching) => {
+            Decision::Leave(dropped(Counter::DroppedLateOld))
+        }
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
         Some(State::FarTwoPaths | State::Relay) => match far::decide(ctx) {
             far::PASS => Decision::Leave(Verdict::Pass),

@@ -20,7 +20,15 @@ const DEFAULT_MSS_V6: u16 = 1220;
 pub fn would_usurp(s: &Session) -> bool {
     let changed = matches!(
         State::from_word(s.state),
-        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
+        Some(
+            State::TwoPaths
+                | State::NewPath
+                | State::FarTwoPaths
+                | State::Relay
+                | State::Return
+                | State::Joining
+                | State::Switching
+        )
     );
     changed && !s.has_ended()
 }
@@ -197,7 +205,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.short = key.short;
     s.short_path = ShortKey::default();
     s.translation = Translation::default();
-    (s.ifindex, s.rule) = (0, 0);
+    (s.ifindex, s.rule, s.other_path) = (0, 0, 0);
     s.local = Offer::default();
     s.remote = Offer::default();
     s.life = Life {

@@ -18,6 +18,7 @@ mod learn;
 mod maps;
 mod packet;
 mod paths;
+mod second;
 mod sockets;
 mod steady;
 mod write;

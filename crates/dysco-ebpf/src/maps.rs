@@ -3,18 +3,18 @@
 
 use crate::packet::{Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
 use aya_ebpf::programs::TcContext;
-use dysco_common::chain::{Hop, Payload, Pending};
+use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
 
 /// Five-tuple on the wire, to session. User space sets the size.
 #[map]
-static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
+pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 
 /// Where a five-tuple was found last: by [`ShortKey::spread`], the slot with
 /// [`NEW`] in the lowest bit. Only a guess, of one word, that any CPU may write
@@ -61,6 +61,16 @@ pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
 /// SYNs on their way through this host, by initial sequence number.
 #[map]
 pub static PENDING: LruHashMap<u32, Pending> = LruHashMap::with_max_entries(16384, 0);
+
+/// The paths of live sessions that are awaited here: the slots of their entries,
+/// by the secret that the SYN has to know.
+#[map]
+pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_NO_PREALLOC);
+
+/// Chains that sessions were given while they lived, by slot. No program reads
+/// it: it outlives the daemon, as sessions do.
+#[map]
+pub static CHAINS: HashMap<u32, Chain> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// Source ports of new subsessions: the first, and how many. Set by user space.
 #[unsafe(no_mangle)]

@@ -85,7 +85,14 @@ impl Host {
             | Command::Watch { .. }
             | Command::Prove { .. }
             | Command::Return { .. }
-            | Command::Returned { .. } => *wrong = Some(Wrong::Unmodelled),
+            | Command::Returned { .. }
+            | Command::Hold { .. }
+            | Command::Enlist { .. }
+            | Command::Extend { .. }
+            | Command::MoveState { .. }
+            | Command::Open { .. }
+            | Command::Abandon { .. }
+            | Command::Forget { .. } => *wrong = Some(Wrong::Unmodelled),
             Command::Unlock { .. } => {
                 self.unclamp(change);
                 self.held.remove(&change);

@@ -1,6 +1,6 @@
 //! What a chain's SYN carries, its proof, and the choice of a chain.
 
-use dysco_common::chain::{self, Chain, MAX_CHAIN, PAYLOAD, Payload, Unfit};
+use dysco_common::chain::{self, Chain, Element, MAX_CHAIN, PAYLOAD, Payload, Unfit};
 use dysco_common::policy::{Families, InForce, PolicyRule};
 use dysco_common::siphash::{self, Key};
 use dysco_common::{Addr, FlowKey};
@@ -55,7 +55,7 @@ prop_compose! {
             .collect();
         let mut payload = Payload::default();
         payload.fill(key_id, &session, &subsession);
-        payload.set_rest(&Chain::of(&hosts).unwrap());
+        payload.set_rest(&Chain::of(&hosts).unwrap(), &Element::default());
         payload.mac = payload.proof(key);
         (payload, key, hosts)
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Chain, Hop, PAYLOAD, Payload};
+use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, RST, SYN};
@@ -114,7 +114,7 @@ impl Hosts {
         payload.fill(KEY_ID, &self.net.key(), &subsession);
         let mut whole = vec![self.middlebox];
         whole.extend(rest);
-        payload.set_rest(&Chain::of(&whole).unwrap());
+        payload.set_rest(&Chain::of(&whole).unwrap(), &Element::default());
         payload.mac = payload.proof(KEY);
         payload
     }

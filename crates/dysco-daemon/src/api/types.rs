@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+use super::reconfigure::{ChainReport, Reconfigure};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 pub use crate::config::Mode;
 use crate::proxy::ProcessName;
@@ -33,6 +34,9 @@ pub enum Request {
     /// Take a middlebox out of sessions: [`Reply::Accepted`], a
     /// [`Reply::Removal`] for each, then [`Reply::Done`].
     Remove(Remove),
+    /// Give sessions another chain: [`Reply::Accepted`], a [`Reply::Rechained`]
+    /// for each, then [`Reply::Done`].
+    Reconfigure(Reconfigure),
     /// What sessions a proxy holds. One [`Reply::Proxy`].
     Proxy {
         /// Which.
@@ -110,6 +114,7 @@ impl Request {
     pub fn changes(&self) -> bool {
         match self {
             Request::Remove(remove) => !remove.dry_run,
+            Request::Reconfigure(request) => !request.dry_run,
             Request::InstallState(install) => !install.dry_run,
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
@@ -162,6 +167,8 @@ pub enum Reply {
     },
     /// Progress: one session's removal has ended, or would end so.
     Removal(RemovalReport),
+    /// Progress: one session has another chain, would have it, or why not.
+    Rechained(ChainReport),
     /// Progress: something happened.
     Event(MonitorEvent),
     /// Final: all went as asked, or each exception was reported.
@@ -189,9 +196,11 @@ impl Reply {
             | Reply::Adopted(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,
-            Reply::Session(_) | Reply::Accepted { .. } | Reply::Removal(_) | Reply::Event(_) => {
-                false
-            }
+            Reply::Session(_)
+            | Reply::Accepted { .. }
+            | Reply::Removal(_)
+            | Reply::Rechained(_)
+            | Reply::Event(_) => false,
         }
     }
 }

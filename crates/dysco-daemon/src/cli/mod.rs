@@ -11,6 +11,7 @@ mod monitor;
 mod output;
 mod pki;
 mod policy;
+mod reconfigure;
 mod remove;
 mod run;
 mod sessions;
@@ -53,6 +54,12 @@ enum Command {
     Sessions(sessions::Args),
     /// Take a middlebox out of live sessions
     RemoveMiddlebox(remove::Args),
+    /// Give live sessions another chain of middleboxes
+    Reconfigure(reconfigure::Args),
+    /// Put a middlebox into live sessions
+    InsertMiddlebox(reconfigure::InsertArgs),
+    /// Have another middlebox take the place of one, in live sessions
+    ReplaceMiddlebox(reconfigure::ReplaceArgs),
     /// Take a proxy out of all its sessions, as they become removable: then it
     /// may be reloaded or stopped
     ///
@@ -90,6 +97,9 @@ pub fn dyscoctl() -> ExitCode {
         Command::Status => status::run(&context),
         Command::Sessions(args) => sessions::run(&context, args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
+        Command::Reconfigure(args) => reconfigure::run(&context, args),
+        Command::InsertMiddlebox(args) => reconfigure::insert(&context, args),
+        Command::ReplaceMiddlebox(args) => reconfigure::replace(&context, args),
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
         Command::Adopt => adopt::run(&context),

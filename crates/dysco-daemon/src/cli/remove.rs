@@ -16,7 +16,7 @@ use crate::config::ListenAddress;
 use crate::proxy::ProcessName;
 
 /// The longest that a daemon may be configured to take, and some more.
-const LONGEST: Duration = Duration::from_secs(660);
+pub(super) const LONGEST: Duration = Duration::from_secs(660);
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
@@ -144,7 +144,7 @@ fn collect(
 }
 
 /// A bar on a terminal, nothing elsewhere.
-fn progress(format: Format) -> ProgressBar {
+pub(super) fn progress(format: Format) -> ProgressBar {
     let target = match format {
         Format::Table => ProgressDrawTarget::stderr(),
         Format::Json => ProgressDrawTarget::hidden(),

@@ -104,18 +104,21 @@ Take proxies out of live TCP sessions, and see who talks through what
 Usage: dyscoctl [OPTIONS] <COMMAND>
 
 Commands:
-  status            Is this host all right, in one screen
-  sessions          Who talks to whom, through what, how long, how much
-  remove-middlebox  Take a middlebox out of live sessions
-  drain             Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
-  state             What this host's firewall knows of a session, and moving it to another
-  adopt             Enter the sessions that were there before dyscod, and that it does not know yet
-  policy            Which sessions are steered through which hosts
-  monitor           What happens, as it happens, with reasons
-  run               Run a proxy under the shim, which tells dyscod what it relays
-  pki               Make the fleet's authority, and certificates of its hosts
-  completions       Print completions for a shell
-  help              Print this message or the help of the given subcommand(s)
+  status             Is this host all right, in one screen
+  sessions           Who talks to whom, through what, how long, how much
+  remove-middlebox   Take a middlebox out of live sessions
+  reconfigure        Give live sessions another chain of middleboxes
+  insert-middlebox   Put a middlebox into live sessions
+  replace-middlebox  Have another middlebox take the place of one, in live sessions
+  drain              Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
+  state              What this host's firewall knows of a session, and moving it to another
+  adopt              Enter the sessions that were there before dyscod, and that it does not know yet
+  policy             Which sessions are steered through which hosts
+  monitor            What happens, as it happens, with reasons
+  run                Run a proxy under the shim, which tells dyscod what it relays
+  pki                Make the fleet's authority, and certificates of its hosts
+  completions        Print completions for a shell
+  help               Print this message or the help of the given subcommand(s)
 
 Options:
   -o, --output <OUTPUT>  How to print: a table for people, or JSON [default: table] [possible values: table, json]

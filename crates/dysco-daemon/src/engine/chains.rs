@@ -202,6 +202,14 @@ impl Engine {
         self.find_ways(&addresses);
     }
 
+    /// Makes a host one that sessions may be steered to, as long as it is needed.
+    pub(super) fn meet(&mut self, host: IpAddr) {
+        let known = self.chains.met.insert(host, Instant::now()).is_some();
+        if !known || self.key_for(host).is_none() {
+            self.control.reach(host);
+        }
+    }
+
     fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
         let keys = self.chains.keys.iter();
         let mut live = keys.filter(|(_, s)| s.confirmed && s.gone.is_none() && s.peer.holds(peer));
@@ -241,8 +249,9 @@ impl Engine {
             reserved: 0,
         };
         if let Err(error) = self.agent.set_hop(way.to, &hop) {
-            tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
+            return tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
         }
+        self.neighbour_ready(way.to);
     }
 
     fn send_about_chains(&self, to: IpAddr, message: &Message) {

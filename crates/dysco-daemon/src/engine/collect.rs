@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dysco_common::session::part;
 use dysco_common::{Session, State};
 
 use super::{Engine, commands, measure};
@@ -56,6 +57,13 @@ impl Collector {
             .insert(slot, Ending::new(s, activity(s), Instant::now()));
     }
 
+    /// A slot became the tombstone of one of a session's paths: what is under way
+    /// there comes soon.
+    pub fn left(&mut self, slot: u32, s: &Session) {
+        let due = Instant::now() + UNCHANGED;
+        self.ending.insert(slot, Ending::new(s, activity(s), due));
+    }
+
     /// A slot became a tombstone.
     pub fn entombed(&mut self, slot: u32, s: &Session) {
         self.ending
@@ -85,7 +93,12 @@ impl Engine {
                 subsession: of(&s.key),
             });
         }
-        if s.state == State::NewPath as u32 || s.state == State::Relay as u32 {
+        let sent_elsewhere = [
+            State::NewPath as u32,
+            State::Relay as u32,
+            State::Switching as u32,
+        ];
+        if sent_elsewhere.contains(&s.state) {
             // A relayed session goes by the name of the one that was accepted.
             let other = self.linked(slot, &s).filter(|_| s.life.opened_here != 0);
             let (slot, s) = other.map_or((slot, s), |o| (o, self.agent.session(o)));
@@ -151,6 +164,7 @@ impl Engine {
                     | State::FarTwoPaths
                     | State::Relay
                     | State::Return
+                    | State::Switching
             )
         );
         let moves = self.activity(slot, s) != ending.activity;
@@ -196,7 +210,7 @@ impl Engine {
 
     /// Forgets a session, with the one that it is joined to: neither carries
     /// anything without the other.
-    fn collect(&mut self, slot: u32, s: &Session) {
+    pub(super) fn collect(&mut self, slot: u32, s: &Session) {
         let other = self.linked(slot, s);
         self.forget(slot, s);
         if let Some(other) = other {
@@ -216,6 +230,7 @@ impl Engine {
         if let Some(change) = change {
             self.tell_gone(change);
         }
+        self.chain_gone(slot, s.created_ns);
     }
 }
 
@@ -224,7 +239,15 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
-        State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return => {
+        // The session's other entry ends it.
+        _ if s.two.part != part::CURRENT => None,
+        State::TwoPaths
+        | State::NewPath
+        | State::FarTwoPaths
+        | State::Relay
+        | State::Return
+        | State::Joining
+        | State::Switching => {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
             let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
             match (ended, unanswered) {

@@ -88,6 +88,7 @@ impl Engine {
             } => {
                 self.reserve(change, &subsession_a, &subsession_b);
             }
+            Command::Release { change } if self.is_chain(change) => self.release_path(change),
             Command::Release { change } => {
                 if let Some(held) = self.held.get_mut(&change) {
                     held.new = None;
@@ -118,6 +119,11 @@ impl Engine {
                     self.unprepare(slot);
                 }
             }
+            Command::Cut { change } if self.is_chain(change) => self.switch_path(change),
+            Command::SetCutIn { change, cutoff } if self.is_chain(change) => {
+                self.settle_path(change, cutoff);
+            }
+            Command::Complete { change } if self.is_chain(change) => self.leave_path_before(change),
             Command::Cut { change } if self.is_pair(change) => self.cut_pair(change),
             Command::Cut { change } => self.cut(change),
             Command::SetCutIn { change, cutoff } => self.set_cut_in(change, cutoff),
@@ -160,6 +166,27 @@ impl Engine {
                 self.send_straight(change, subsession, path, errand);
             }
             Command::Returned { subsession, .. } => self.returned(&subsession),
+            Command::Hold { change, session } => self.hold_path(change, session),
+            Command::Enlist { change, from, next } => self.enlist(change, from, next),
+            Command::Extend { change, token, .. } => self.extend_path(change, token),
+            Command::MoveState {
+                change,
+                session,
+                from,
+                to,
+            } => self.move_state_for(change, &session, from, to),
+            Command::Open {
+                change,
+                chain,
+                token,
+                ..
+            } => self.open_path(change, chain, token),
+            Command::Abandon { change } => self.abandon_path(change),
+            Command::Forget {
+                change,
+                from,
+                session,
+            } => self.forget_passed(change, from, &session),
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
                     let error = error.to_string();
@@ -171,6 +198,7 @@ impl Engine {
             Command::Erase { change } => {
                 self.state.erase(change);
                 self.held.remove(&change);
+                self.erase_path(change);
             }
         }
     }

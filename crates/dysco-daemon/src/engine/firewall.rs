@@ -3,6 +3,7 @@
 //! table of many entries takes its time to search.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -13,6 +14,7 @@ use crate::api::{
     StateReport,
 };
 use crate::control;
+use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::scheduling::spawn_long;
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
@@ -31,6 +33,8 @@ pub(super) struct Moves {
     transfers: Transfers,
     /// Who waits for those that this host began.
     waiting: HashMap<TransferId, (bool, Replies)>,
+    /// For which change, and to which host, those are that a change wanted.
+    wanted: HashMap<TransferId, (ChangeId, IpAddr)>,
 }
 
 /// What a task did for another host.
@@ -76,6 +80,30 @@ impl Engine {
         self.moves
             .waiting
             .insert(transfer, (request.dry_run, replies));
+        let actions = self.moves.transfers.begin(self.now(), transfer, order);
+        self.move_on(actions);
+    }
+
+    /// Moves a session's state for a change of its chain.
+    pub(super) fn move_state_for(
+        &mut self,
+        change: ChangeId,
+        session: &Subsession,
+        from: IpAddr,
+        to: IpAddr,
+    ) {
+        let order = Order {
+            session: FiveTuple {
+                source: session.left,
+                destination: session.right,
+            },
+            from,
+            to,
+            kinds: Vec::new(),
+            dry_run: false,
+        };
+        let transfer = TransferId(rand::random());
+        self.moves.wanted.insert(transfer, (change, to));
         let actions = self.moves.transfers.begin(self.now(), transfer, order);
         self.move_on(actions);
     }
@@ -198,6 +226,10 @@ impl Engine {
     }
 
     fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>) {
+        if let Some((change, to)) = self.moves.wanted.remove(&transfer) {
+            let result = result.map(|_| ()).map_err(Reason::StateNotMoved);
+            return self.tell_machine(HostEvent::StateMoved { change, to, result });
+        }
         let Some((dry_run, replies)) = self.moves.waiting.remove(&transfer) else {
             return;
         };

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use dysco_common::session::part;
 use dysco_common::{Session, State};
 
 use super::removal::Said;
@@ -52,6 +53,13 @@ impl History {
         entries.push_back(Past { at, what, change });
     }
 
+    /// A session goes by another name.
+    pub fn rename(&mut self, from: SessionId, to: SessionId) {
+        if let Some(past) = self.0.remove(&from) {
+            self.0.insert(to, past);
+        }
+    }
+
     pub fn forget(&mut self, session: SessionId) {
         self.0.remove(&session);
     }
@@ -99,6 +107,7 @@ impl Engine {
             Request::InstallState(install) => return self.install_state(install, replies),
             Request::MoveState(request) => return self.move_state(request, replies),
             Request::RemoveState(about) => return self.remove_state(&about, replies),
+            Request::Reconfigure(request) => return self.reconfigure(&request, &replies),
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions { filter } => {
                 let reports = self.session_reports();
@@ -134,6 +143,7 @@ impl Engine {
     pub(super) fn slot_named(&self, name: &SessionName) -> Option<u32> {
         match name {
             SessionName::Id(id) => {
+                let id = &self.rechain.name_now(*id);
                 let slot = id.slot();
                 let fits = slot < self.agent.capacity();
                 (fits && self.session_id(slot, &self.agent.session(slot)) == *id).then_some(slot)
@@ -149,8 +159,14 @@ impl Engine {
         let boot = collect::boot_time();
         let all = self.agent.sessions();
         all.iter()
+            .filter(|(_, s)| s.two.part == part::CURRENT)
             .map(|(slot, s)| self.session_report(*slot, s, &pairs, boot))
             .collect()
+    }
+
+    /// What is listed of a session.
+    pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
+        self.session_report(slot, s, &self.proxy.pairs(), collect::boot_time())
     }
 
     fn session_report(
@@ -180,7 +196,8 @@ impl Engine {
             Some(Mode::Local) if returns => Some(Mode::Return),
             mode => mode,
         };
-        let chained = s.two.chained != 0 && state == Some(State::NewPath);
+        let chained =
+            s.two.chained != 0 && matches!(state, Some(State::NewPath | State::Switching));
         let mode = mode.filter(|_| !chained);
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
@@ -208,8 +225,9 @@ impl Engine {
                 remote: s.path.remote(),
             }),
             chain: chained.then(|| {
-                let whole = self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
-                whole.unwrap_or_else(|| vec![s.path.remote.ip()])
+                let whole = || self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
+                let given = self.agent.chain_of(slot).or_else(whole);
+                given.unwrap_or_else(|| vec![s.path.remote.ip()])
             }),
             mode,
             pair: joined
@@ -235,16 +253,19 @@ impl Engine {
 
     fn status(&self) -> StatusReport {
         let mut sessions = SessionCounts::default();
-        for (_, s) in self.agent.sessions() {
+        let all = self.agent.sessions().into_iter();
+        for (_, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
             sessions.adopted += u64::from(s.is_adopted());
             match State::from_word(s.state) {
                 Some(State::NewPath) if s.two.chained != 0 => sessions.chained += 1,
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
-                Some(State::TwoPaths | State::FarTwoPaths) => sessions.changing += 1,
+                Some(State::TwoPaths | State::FarTwoPaths | State::Switching) => {
+                    sessions.changing += 1;
+                }
                 Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
                     sessions.removed += 1;
                 }
-                Some(State::Free | State::Closed) | None => {}
+                Some(State::Free | State::Closed | State::Joining) | None => {}
             }
             match State::from_word(s.state) {
                 Some(State::NewPath) => sessions.bypass += 1,
@@ -348,7 +369,13 @@ fn mode_of(state: Option<State>) -> Option<Mode> {
         State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
         State::FarTwoPaths | State::Relay => Some(Mode::Local),
         State::Return => Some(Mode::Return),
-        State::Free | State::Opening | State::Tracked | State::Adopted | State::Closed => None,
+        State::Free
+        | State::Opening
+        | State::Tracked
+        | State::Adopted
+        | State::Closed
+        | State::Joining
+        | State::Switching => None,
     }
 }
 
@@ -357,7 +384,8 @@ fn state_word(state: Option<State>) -> &'static str {
         Some(State::Opening) => "opening",
         Some(State::Tracked) => "tracked",
         Some(State::Adopted) => "adopted",
-        Some(State::TwoPaths | State::FarTwoPaths) => "two-paths",
+        Some(State::TwoPaths | State::FarTwoPaths | State::Switching) => "two-paths",
+        Some(State::Joining) => "opening",
         Some(State::Relay) => "relayed",
         Some(State::Return) => "return",
         Some(State::NewPath) => "new-path",

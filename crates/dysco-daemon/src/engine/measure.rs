@@ -128,7 +128,13 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
         Some(State::Adopted) => return Err(Reason::NotHeard(*sub)),
         Some(State::Opening) => return Err(Reason::NotSeen),
         Some(
-            State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return,
+            State::TwoPaths
+            | State::NewPath
+            | State::FarTwoPaths
+            | State::Relay
+            | State::Return
+            | State::Joining
+            | State::Switching,
         ) => {
             return Err(Reason::Failed(
                 "the session has been changed before, which this release does once only".into(),

@@ -15,6 +15,7 @@ mod neighbours;
 mod outside;
 mod probe;
 mod proof;
+mod rechain;
 mod relay;
 mod removal;
 mod sockets;
@@ -80,12 +81,18 @@ struct Engine {
     monitors: Vec<mpsc::Sender<api::Reply>>,
     /// State of sessions that goes from host to host.
     moves: firewall::Moves,
+    /// Sessions that get another chain.
+    rechain: rechain::Rechain,
 }
 
 /// What a task of the engine's comes back with.
 enum Answer {
     /// For the machine.
     Event(HostEvent),
+    /// A path through a chain did not open.
+    PathDead(ChangeId),
+    /// A session that has left a chain is forgotten for this change of that host.
+    Forgotten(ChangeId, IpAddr),
     /// A route was found for a change.
     Route(ChangeId, commands::Routed),
     /// The ways to both ends of a pair were found for a change.
@@ -178,6 +185,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         chains: chains::Chains::default(),
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
+        rechain: rechain::Rechain::default(),
     };
     let inputs = Inputs {
         events,
@@ -260,7 +268,7 @@ impl Engine {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);
             let turn = self.removals.next_turn();
             let undecided = self.removals.next_decision();
-            let draining = self.held.values().any(|h| h.draining);
+            let draining = self.held.values().any(|h| h.draining) || self.rechain.is_busy();
             tokio::select! {
                 biased;
                 Some(answer) = inputs.answers.recv() => self.take_answer(answer),
@@ -285,7 +293,10 @@ impl Engine {
                 }
                 () = sleep_until(turn) => self.start_waiting(),
                 () = sleep_until(undecided) => self.decide_waiting(),
-                _ = drain_sweep.tick(), if draining => self.sweep_drains(),
+                _ = drain_sweep.tick(), if draining => {
+                    self.sweep_drains();
+                    self.sweep_paths();
+                }
                 _ = sweep.tick() => {
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
@@ -303,6 +314,8 @@ impl Engine {
             Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
+            Answer::PathDead(change) => self.path_dead(change),
+            Answer::Forgotten(change, from) => self.forgotten(change, from),
             Answer::Adopted(done) => self.sessions_adopted(done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
@@ -360,7 +373,10 @@ impl Engine {
     fn take_event(&mut self, kind: EventKind, slot: u32) {
         match kind {
             EventKind::Drained => self.drained(slot),
+            EventKind::PathOpen if self.rechain.has(slot) => self.path_answered(slot),
             EventKind::PathOpen => self.path_open(slot),
+            EventKind::Joins => self.path_joins(slot),
+            EventKind::Primed => self.path_primed(slot),
             EventKind::Closed => self.session_ended(slot, false),
             EventKind::Reset => self.session_ended(slot, true),
             EventKind::Heard => {

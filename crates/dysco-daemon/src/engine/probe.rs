@@ -169,7 +169,7 @@ pub(super) fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> V
     bytes
 }
 
-fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
+pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
     send_by(packet, to, None)
 }
 

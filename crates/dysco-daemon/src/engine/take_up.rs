@@ -11,6 +11,8 @@ impl Engine {
     pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
         let now = self.now();
         let (path, records) = self.state.records();
+        self.agent.forget_joins();
+        self.rechain.taking_up = true;
         for record in records {
             // Without its record this host would tell the others that it knows
             // of no change, and they would roll back what may have been cut.
@@ -41,6 +43,8 @@ impl Engine {
                 self.tell_gone(change);
             }
         }
+        self.pump();
+        self.rechain.taking_up = false;
         self.undo_unrecorded();
         self.pump();
         Ok(())
@@ -48,16 +52,16 @@ impl Engine {
 
     /// A lock that was never recorded ends with its process, and so does a
     /// second path that nobody used.
-    fn undo_unrecorded(&self) {
+    fn undo_unrecorded(&mut self) {
         let recorded = |slot: u32| {
             self.held
                 .values()
                 .any(|h| h.slots().any(|(s, _)| s == slot))
+                || self.rechain.has(slot)
         };
-        for (slot, s) in self.agent.sessions() {
-            if recorded(slot) {
-                continue;
-            }
+        let mut all = self.agent.sessions();
+        all.retain(|(slot, _)| !recorded(*slot));
+        for (slot, s) in all {
             let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
             match State::from_word(s.state) {
                 Some(State::Tracked) => {
@@ -67,6 +71,14 @@ impl Engine {
                     if s.clamp_far != 0 {
                         self.agent.clamp_far(slot, 0);
                     }
+                }
+                Some(State::Joining) => {
+                    let left = self.agent.drop_next_path(slot);
+                    self.entomb_path(left);
+                }
+                Some(State::Switching | State::NewPath) if s.other_path().is_some() => {
+                    let left = self.agent.drop_path_before(slot);
+                    self.entomb_path(left);
                 }
                 Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
                 Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),

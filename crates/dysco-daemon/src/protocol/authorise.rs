@@ -2,6 +2,7 @@
 
 use super::command::Violation;
 use super::context::Core;
+use super::head::Head;
 use super::left::Left;
 use super::local::Local;
 use super::machine::Part;
@@ -10,6 +11,7 @@ use super::middle::Middle;
 use super::proof::Proof;
 use super::right::Right;
 use super::straight::Straight;
+use super::tail::Tail;
 
 /// Which of its neighbours in the change a peer spoke as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +26,8 @@ pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<A
         Part::Local(local) => of_local(local, from, message),
         Part::Proof(proof) => of_proof(proof, from, message),
         Part::Straight(straight) => of_straight(straight, from, message),
+        Part::Head(head) => of_head(head, from, message),
+        Part::Tail(tail) => of_tail(tail, from, message),
     }
 }
 
@@ -121,6 +125,34 @@ fn of_straight(
     }
 }
 
+fn of_head(head: &Head, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let right = from.contains(&head.right());
+    match message {
+        Message::Extended { .. }
+        | Message::Switched { .. }
+        | Message::Settled { .. }
+        | Message::DoneAck { .. }
+        | Message::CancelAck { .. }
+        | Message::Query { .. } => expect(right, true),
+        Message::Enlisted { .. } | Message::Dismissed { .. } => {
+            expect(head.members().any(|m| from.contains(&m)), false)
+        }
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+fn of_tail(tail: &Tail, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let left = from.contains(&tail.left());
+    match message {
+        Message::Extend { session, .. } => expect(left && *session == tail.session(), false),
+        Message::Switched { .. }
+        | Message::Done { .. }
+        | Message::Cancel { .. }
+        | Message::Status { .. } => expect(left, false),
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
 /// Nobody lends an address but its own, nor one of another family.
 fn lent(from: &[HostId], own: &Subsession, path: &Subsession) -> Result<AsRight, Violation> {
     let family = own.right.is_ipv4();
@@ -196,6 +228,17 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
         } => {
             ends(core, from, subsession.left.ip(), subsession.right.ip())?;
             lent(from, subsession, path).map(|_| ())
+        }
+        Message::Extend { session, .. } => ends(core, from, session.left.ip(), session.right.ip()),
+        // Whose session it is may have this host pass it on, or forget it.
+        Message::Enlist { session, .. } | Message::Dismiss { session, .. } => {
+            if !from.contains(&session.left.ip()) {
+                Err(Violation::NotItsSubsession)
+            } else if core.is_me(session.right.ip()) {
+                Err(Violation::NotItsPart)
+            } else {
+                Ok(())
+            }
         }
         _ => Ok(()),
     }

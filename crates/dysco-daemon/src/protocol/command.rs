@@ -4,6 +4,7 @@
 use std::fmt;
 
 use dysco_common::Translation;
+use dysco_common::chain::Token;
 use serde::{Deserialize, Serialize};
 
 use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
@@ -35,6 +36,12 @@ pub enum Role {
     Proof,
     /// The server's host, which answers the client.
     Straight,
+    /// The left anchor of a session that gets another chain.
+    Head,
+    /// The right anchor of one.
+    Tail,
+    /// A host of either chain.
+    Member,
 }
 
 impl fmt::Display for Role {
@@ -47,6 +54,9 @@ impl fmt::Display for Role {
             Role::Local => "middlebox and both anchors",
             Role::Proof => "relaying host",
             Role::Straight => "replying host",
+            Role::Head => "left anchor of a chain",
+            Role::Tail => "right anchor of a chain",
+            Role::Member => "host of a chain",
         })
     }
 }
@@ -96,7 +106,7 @@ pub enum Command {
         /// The right anchor's session.
         subsession_b: Subsession,
     },
-    /// Give the reserved five-tuple back.
+    /// Give the reserved five-tuple back, or forget a path that was abandoned.
     Release {
         /// The change.
         change: ChangeId,
@@ -208,6 +218,73 @@ pub enum Command {
         /// Session A.
         subsession: Subsession,
     },
+    /// What is known of a session that shall get another chain; answer
+    /// [`HostEvent::Locked`].
+    Hold {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+    },
+    /// Make ready to pass a session on; answer [`HostEvent::Enlisted`].
+    Enlist {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// The host to pass it on to.
+        next: HostId,
+    },
+    /// Await another path of a session; answer [`HostEvent::Prepared`]. Does
+    /// nothing where it is awaited, or there, already.
+    Extend {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// What its SYN will show.
+        token: Token,
+    },
+    /// Have one host's firewall know what another's does of a session; answer
+    /// [`HostEvent::StateMoved`].
+    MoveState {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// Who knows it.
+        from: HostId,
+        /// Who shall know it.
+        to: HostId,
+    },
+    /// Open the path through a chain; answer [`HostEvent::Prepared`] when a
+    /// firewall on it will take what follows.
+    Open {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// The hosts of the chain.
+        chain: Vec<HostId>,
+        /// What the SYN has to show.
+        token: Token,
+    },
+    /// Back to the path before, if another was taken, which is still heard.
+    /// [`Command::Release`] forgets that.
+    Abandon {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Forget the entries of a session that this host passes on, and what its
+    /// firewall knows of it; answer [`HostEvent::Forgotten`].
+    Forget {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// The session.
+        session: Subsession,
+    },
     /// Write this record before any later command is carried out and before
     /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.
     Persist {
@@ -244,6 +321,13 @@ impl Command {
             Command::Prove { .. } => "Prove",
             Command::Return { .. } => "Return",
             Command::Returned { .. } => "Returned",
+            Command::Hold { .. } => "Hold",
+            Command::Enlist { .. } => "Enlist",
+            Command::Extend { .. } => "Extend",
+            Command::MoveState { .. } => "MoveState",
+            Command::Open { .. } => "Open",
+            Command::Abandon { .. } => "Abandon",
+            Command::Forget { .. } => "Forget",
             Command::Persist { .. } => "Persist",
             Command::Erase { .. } => "Erase",
         }
@@ -269,6 +353,13 @@ impl Command {
             | Command::Prove { change, .. }
             | Command::Return { change, .. }
             | Command::Returned { change, .. }
+            | Command::Hold { change, .. }
+            | Command::Enlist { change, .. }
+            | Command::Extend { change, .. }
+            | Command::MoveState { change, .. }
+            | Command::Open { change, .. }
+            | Command::Abandon { change }
+            | Command::Forget { change, .. }
             | Command::Persist { change, .. }
             | Command::Erase { change } => *change,
         }
@@ -285,7 +376,7 @@ pub enum HostEvent {
         /// What was measured, or why the middlebox cannot leave.
         result: Result<Measurement, Reason>,
     },
-    /// Answers [`Command::Lock`].
+    /// Answers [`Command::Lock`] and [`Command::Hold`].
     Locked {
         /// The change.
         change: ChangeId,
@@ -306,8 +397,9 @@ pub enum HostEvent {
         /// The new subsession: a port of this host, and the server's end.
         result: Result<Subsession, Reason>,
     },
-    /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`] and
-    /// [`Command::Return`].
+    /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`],
+    /// [`Command::Return`], [`Command::Extend`] and [`Command::Open`]. After an
+    /// [`Command::Extend`] it may also tell that the path is gone.
     Prepared {
         /// The change.
         change: ChangeId,
@@ -345,6 +437,31 @@ pub enum HostEvent {
     Proved {
         /// The change.
         change: ChangeId,
+    },
+    /// Answers [`Command::Enlist`].
+    Enlisted {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// Can this host pass it on?
+        result: Result<(), Reason>,
+    },
+    /// Answers [`Command::Forget`].
+    Forgotten {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+    },
+    /// Answers [`Command::MoveState`].
+    StateMoved {
+        /// The change.
+        change: ChangeId,
+        /// To whom.
+        to: HostId,
+        /// Done or not.
+        result: Result<(), Reason>,
     },
     /// [`Command::Persist`] failed.
     PersistFailed {

@@ -7,9 +7,10 @@ use super::asker::Asker;
 use super::authorise::{self, AsRight};
 use super::command::{Command, HostEvent, Report, Role, Violation};
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
+use super::head::Head;
 use super::left::Left;
 use super::local::Local;
-use super::message::{ChangeId, HostId, Message, Subsession};
+use super::message::{ChangeId, HostId, Message, Order, Subsession};
 use super::middle::Middle;
 use super::proof::Proof;
 use super::reason::{Phase, Reason};
@@ -17,6 +18,7 @@ use super::record::{Record, RecordError, RoleRecord};
 use super::right::Right;
 use super::straight::Straight;
 use super::strangers::{self, Outcome, Outcomes};
+use super::tail::Tail;
 
 mod routing;
 mod timers;
@@ -35,6 +37,8 @@ pub(super) enum Part {
     Local(Local),
     Proof(Proof),
     Straight(Straight),
+    Head(Head),
+    Tail(Tail),
 }
 
 impl Part {
@@ -46,6 +50,8 @@ impl Part {
             Part::Local(_) => Role::Local,
             Part::Proof(_) => Role::Proof,
             Part::Straight(_) => Role::Straight,
+            Part::Head(_) => Role::Head,
+            Part::Tail(_) => Role::Tail,
         }
     }
 
@@ -57,6 +63,8 @@ impl Part {
             Part::Local(p) => (p.subsession(), p.phase()),
             Part::Proof(p) => (p.subsession(), p.phase()),
             Part::Straight(p) => (p.subsession(), p.phase()),
+            Part::Head(p) => (p.session(), p.phase()),
+            Part::Tail(p) => (p.session(), p.phase()),
         }
     }
 
@@ -67,7 +75,12 @@ impl Part {
         match self {
             Part::Middle(p) => p.right().is_none() && p.asker().is_some(),
             Part::Local(p) => p.asker().is_some(),
-            Part::Left(_) | Part::Right(_) | Part::Proof(_) | Part::Straight(_) => false,
+            Part::Left(_)
+            | Part::Right(_)
+            | Part::Proof(_)
+            | Part::Straight(_)
+            | Part::Head(_)
+            | Part::Tail(_) => false,
         }
     }
 
@@ -80,12 +93,20 @@ impl Part {
             Part::Local(p) => return p.asker().into_iter().collect(),
             Part::Proof(p) => return p.right().into_iter().collect(),
             Part::Straight(p) => (p.middle(), [None; 2]),
+            Part::Head(p) => return p.members().chain([p.right()]).collect(),
+            Part::Tail(p) => (p.left(), [None; 2]),
         };
         let others = others.into_iter().flatten();
         std::iter::once(first).chain(others).collect()
     }
 
-    fn on_message(&mut self, ctx: &mut Context, AsRight(far): AsRight, message: Message) -> Flow {
+    fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from: &[HostId],
+        AsRight(far): AsRight,
+        message: Message,
+    ) -> Flow {
         match self {
             Part::Left(p) => p.on_message(ctx, far, message),
             Part::Middle(p) => p.on_message(ctx, far, message),
@@ -95,6 +116,8 @@ impl Part {
             Part::Proof(p) => p.on_message(ctx, message),
             // It is at it.
             Part::Straight(_) => ctx.stale(),
+            Part::Head(p) => p.on_message(ctx, from, message),
+            Part::Tail(p) => p.on_message(ctx, message),
         }
     }
 
@@ -106,6 +129,8 @@ impl Part {
             Part::Local(p) => p.on_event(ctx, event),
             Part::Proof(p) => p.on_event(ctx, event),
             Part::Straight(p) => p.on_event(ctx, event),
+            Part::Head(p) => p.on_event(ctx, event),
+            Part::Tail(p) => p.on_event(ctx, event),
         }
     }
 
@@ -117,6 +142,8 @@ impl Part {
             Part::Local(p) => p.on_deadline(ctx),
             Part::Proof(p) => p.on_deadline(ctx),
             Part::Straight(p) => p.on_deadline(ctx),
+            Part::Head(p) => p.on_deadline(ctx),
+            Part::Tail(p) => p.on_deadline(ctx),
         }
     }
 
@@ -124,7 +151,8 @@ impl Part {
         match self {
             Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
-            Part::Right(_) | Part::Straight(_) => ctx.stale(),
+            Part::Right(_) | Part::Straight(_) | Part::Tail(_) => ctx.stale(),
+            Part::Head(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Local(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Proof(p) => p.cancel(ctx, Reason::Cancelled),
         }
@@ -265,6 +293,19 @@ impl Machine {
         Ok(change)
     }
 
+    /// A session that this host opened shall pass other hosts.
+    pub fn request_chain(&mut self, now: Time, order: Order) -> Result<ChangeId, Reason> {
+        let change = ChangeId((self.new_id)());
+        self.room(None)?;
+        let secret = (self.new_id)();
+        let mut timing = Timing::default();
+        let mut ctx = self.context(now, change, &mut timing);
+        ctx.lock(order.session)?;
+        let part = Part::Head(Head::start(&mut ctx, order, None, secret));
+        self.keep(change, part, timing, None);
+        Ok(change)
+    }
+
     /// Whether neighbours that ask get the middlebox out by this host alone.
     pub fn answer_asks_locally(&mut self, local: bool) {
         self.asked_locally = local;
@@ -317,7 +358,9 @@ impl Machine {
         };
         match judged {
             Ok(Some(speaker)) => {
-                self.with(now, change, |p, ctx| p.on_message(ctx, speaker, message));
+                self.with(now, change, |p, ctx| {
+                    p.on_message(ctx, from, speaker, message)
+                });
             }
             Ok(None) => self.handle_stranger(now, from, message),
             Err(violation) => self.violated(from, &message, violation),
@@ -326,6 +369,18 @@ impl Machine {
 
     /// Something happened on this host.
     pub fn handle_event(&mut self, now: Time, event: HostEvent) {
+        if let HostEvent::Enlisted {
+            change,
+            from,
+            result,
+        } = event
+        {
+            let answer = Message::Enlisted { change, result };
+            return self.core.transmits.push_back((from, answer));
+        }
+        if let HostEvent::Forgotten { change, from } = event {
+            return self.forgotten(now, change, from);
+        }
         let change = match &event {
             HostEvent::Measured { change, .. }
             | HostEvent::Locked { change, .. }
@@ -337,6 +392,9 @@ impl Machine {
             | HostEvent::Closed { change, .. }
             | HostEvent::Watching { change, .. }
             | HostEvent::Proved { change }
+            | HostEvent::Enlisted { change, .. }
+            | HostEvent::Forgotten { change, .. }
+            | HostEvent::StateMoved { change, .. }
             | HostEvent::PersistFailed { change, .. } => *change,
             HostEvent::SessionGone { subsession } => match self.core.locks.get(subsession) {
                 Some(change) => *change,
@@ -404,7 +462,8 @@ impl Machine {
                 Part::Local(p) => (p.other(), p.asker()),
                 Part::Middle(p) => (None, p.asker()),
                 Part::Proof(p) => (p.other(), None),
-                Part::Left(_) | Part::Right(_) | Part::Straight(_) => (None, None),
+                Part::Head(p) => (None, p.asker()),
+                Part::Left(_) | Part::Right(_) | Part::Straight(_) | Part::Tail(_) => (None, None),
             };
             UnderWay {
                 change: *change,
@@ -458,6 +517,19 @@ impl Machine {
             } => {
                 ctx.core.locks.extend([(a, change), (b, change)]);
                 Part::Local(Local::restore(&mut ctx, (a, b), asker, translation, stage))
+            }
+            RoleRecord::Head {
+                order,
+                token,
+                asker,
+                stage,
+            } => {
+                ctx.core.locks.insert(order.session, change);
+                Part::Head(Head::restore(&mut ctx, order, asker, token, stage))
+            }
+            RoleRecord::Tail { session, token } => {
+                ctx.core.locks.insert(session, change);
+                Part::Tail(Tail::restore(&mut ctx, session, token))
             }
         };
         self.keep(change, part, timing, None);

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use dysco_common::chain::Token;
 use dysco_common::{Offer, Translation};
 use serde::{Deserialize, Serialize};
 
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -109,6 +110,19 @@ pub struct Plan {
     /// What the left anchor has to translate; identity until the middle has
     /// added its part.
     pub translation: Translation,
+}
+
+/// Another chain for a session.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The session, as its two ends have it.
+    pub session: Subsession,
+    /// The hosts that it passes now, from the end that opened it.
+    pub before: Vec<HostId>,
+    /// Those that it shall pass. None of them is one of `before`.
+    pub after: Vec<HostId>,
+    /// Whose state of the session goes to whom before that.
+    pub state: Vec<(HostId, HostId)>,
 }
 
 /// A segment that a client has acknowledged before.
@@ -284,6 +298,56 @@ pub enum Message {
         /// Done or not.
         result: Result<(), Reason>,
     },
+    /// [L to a host of the new chain] You will be asked to pass this on.
+    Enlist {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// To this host.
+        next: HostId,
+    },
+    /// [that host to L] I can, or not.
+    Enlisted {
+        /// The change.
+        change: ChangeId,
+        /// Can it?
+        result: Result<(), Reason>,
+    },
+    /// [L to R] Await another path of this session.
+    Extend {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// What its SYN will show.
+        token: Token,
+    },
+    /// [R to L] It is awaited, or is not any more.
+    Extended {
+        /// The change.
+        change: ChangeId,
+        /// What R knows of the session.
+        result: Result<Facts, Reason>,
+    },
+    /// [R to L] The new path has carried all that L had sent, and it is
+    /// acknowledged.
+    Settled {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to a host that is left out] Forget what you have of this session.
+    Dismiss {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+    },
+    /// [that host to L] Forgotten.
+    Dismissed {
+        /// The change.
+        change: ChangeId,
+    },
 }
 
 /// A message that cannot be sent.
@@ -343,7 +407,14 @@ impl Message {
             | Message::Prove { change, .. }
             | Message::ProveAck { change, .. }
             | Message::Return { change, .. }
-            | Message::ReturnAck { change, .. } => *change,
+            | Message::ReturnAck { change, .. }
+            | Message::Enlist { change, .. }
+            | Message::Enlisted { change, .. }
+            | Message::Extend { change, .. }
+            | Message::Extended { change, .. }
+            | Message::Settled { change }
+            | Message::Dismiss { change, .. }
+            | Message::Dismissed { change } => *change,
         }
     }
 
@@ -371,6 +442,13 @@ impl Message {
             Message::ProveAck { .. } => "ProveAck",
             Message::Return { .. } => "Return",
             Message::ReturnAck { .. } => "ReturnAck",
+            Message::Enlist { .. } => "Enlist",
+            Message::Enlisted { .. } => "Enlisted",
+            Message::Extend { .. } => "Extend",
+            Message::Extended { .. } => "Extended",
+            Message::Settled { .. } => "Settled",
+            Message::Dismiss { .. } => "Dismiss",
+            Message::Dismissed { .. } => "Dismissed",
         }
     }
 

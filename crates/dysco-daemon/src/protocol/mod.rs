@@ -42,11 +42,31 @@
 //!    ----- Return ------->                P leaves, and again before this
 //!    <---- ReturnAck -----                R answers the client itself
 //! ```
+//!
+//! A session that gets another chain keeps both its paths until the new one is
+//! proven. Both end in the same two stacks and speak the same numbers, so that
+//! either anchor may take either path at any time, and back:
+//!
+//! ```text
+//! left (L)          hosts of both chains          right (R)
+//!    --- Enlist ----> the new ones                          they know each other
+//!    ----------------- Extend --------------------->        R awaits the new path
+//!    ================= SYN, through the new ones ==>        both hear it
+//!    (switch) -------- Switched ------------------->  (switch)
+//!    <---------------- Switched --------------------
+//!    <---------------- Settled ---------------------        it has carried enough
+//!    ----------------- Done ----------------------->        no way back from here
+//!    <---------------- DoneAck ---------------------
+//!    --- Dismiss ---> the old ones                          they forget it
+//! ```
+//!
+//! L alone decides, so that of two requests for a session one wins.
 
 mod asker;
 mod authorise;
 mod command;
 mod context;
+mod head;
 mod left;
 mod local;
 mod machine;
@@ -59,13 +79,14 @@ mod record;
 mod right;
 mod straight;
 mod strangers;
+mod tail;
 
 pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation, Watched};
 pub use context::{Limits, Stats, Time};
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
-    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Plan,
-    Probe, Subsession, VERSION,
+    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Order,
+    Plan, Probe, Subsession, VERSION,
 };
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;

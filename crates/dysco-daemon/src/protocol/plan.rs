@@ -75,6 +75,15 @@ pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation,
     })
 }
 
+/// May the session take a path on which nobody translates? Both ends must have
+/// seen the same opening: then nothing that it passes now rewrites it.
+pub fn unchanged(session: Subsession, left: &Facts, right: &Facts) -> Result<(), Reason> {
+    if is_over(left) || is_over(right) {
+        return Err(Reason::Closing);
+    }
+    same_session(right, left, session)
+}
+
 fn negotiated(f: &Facts, flag: u8) -> bool {
     f.local.flags & f.remote.flags & flag != 0
 }

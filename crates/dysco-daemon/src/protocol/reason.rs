@@ -190,6 +190,21 @@ pub enum Reason {
     /// A host's own failure, in its own words.
     #[error("a host failed at it: {}; see the log of its dyscod", .0.escape_debug())]
     Failed(String),
+    /// A chain that cannot be.
+    #[error("the session cannot have that chain: {}", .0.escape_debug())]
+    NoSuchChain(String),
+    /// The state of the session was not moved.
+    #[error(
+        "what the old middlebox knows of the session could not be moved: {}",
+        .0.escape_debug()
+    )]
+    StateNotMoved(String),
+    /// The new chain did not carry the session.
+    #[error(
+        "the new chain does not carry the session: {}; see that its hosts forward it and its firewalls accept it",
+        .0.escape_debug()
+    )]
+    ChainUnusable(String),
     /// It was adopted, and may pass that host by.
     #[error(
         "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses are translated there"
@@ -227,6 +242,9 @@ impl Reason {
             | Reason::Restarted
             | Reason::UnknownChange
             | Reason::AlreadyOut
+            | Reason::NoSuchChain(_)
+            | Reason::StateNotMoved(_)
+            | Reason::ChainUnusable(_)
             | Reason::Busy(_) => false,
         }
     }

@@ -1,9 +1,10 @@
 //! What must outlive a crash of this daemon, per change and role.
 
 use dysco_common::Translation;
+use dysco_common::chain::Token;
 use serde::{Deserialize, Serialize};
 
-use super::message::{ChangeId, HostId, Plan, Subsession};
+use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
 const VERSION: u8 = 1;
@@ -52,7 +53,9 @@ pub(super) enum RoleRecord {
     /// A left anchor without a plan yet: to be taken back. Without it a request
     /// of long ago would begin the change anew, while others still hear that
     /// it is off.
-    Asked { a: Subsession },
+    Asked {
+        a: Subsession,
+    },
     Local {
         a: Subsession,
         b: Subsession,
@@ -60,6 +63,24 @@ pub(super) enum RoleRecord {
         translation: Translation,
         stage: LocalStage,
     },
+    Head {
+        order: Order,
+        token: Token,
+        asker: Option<HostId>,
+        stage: HeadStage,
+    },
+    Tail {
+        session: Subsession,
+        token: Token,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum HeadStage {
+    /// Both paths are there: to be rolled back.
+    Preparing,
+    /// To be completed.
+    Completing,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -66,6 +66,13 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
     let result = outcome.result.clone();
     match (message, result) {
         (Message::Ask { .. }, result) => Some(Message::Asked { change, result }),
+        (Message::Extend { .. }, Err(reason)) => Some(Message::Extended {
+            change,
+            result: Err(reason),
+        }),
+        (Message::Settled { .. }, Ok(())) => Some(Message::Done { change }),
+        (Message::Settled { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
+        (Message::Dismiss { .. }, _) => Some(Message::Dismissed { change }),
         (Message::Leave { .. } | Message::RequestLock { .. }, Err(reason)) => {
             Some(Message::NackLock { change, reason })
         }
@@ -92,7 +99,8 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         Message::SetUp { .. } => Some(Message::SetUpNack { change, reason }),
         Message::Cancel { .. } => Some(Message::CancelAck { change }),
         Message::Done { .. } => Some(Message::DoneAck { change }),
-        Message::Query { .. } => Some(Message::Cancel { change, reason }),
+        // Of another chain a left anchor tells the right one before it forgets.
+        Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
         // The right anchor drains only after this host's cut.
         Message::Drained { .. } => Some(Message::Done { change }),
         _ => None,

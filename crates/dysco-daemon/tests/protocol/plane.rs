@@ -302,6 +302,14 @@ impl Plane {
                 self.returned.insert(subsession);
                 Effect::Nothing
             }
+            // Of chains, which `tests/protocol/chain` has.
+            Command::Hold { .. }
+            | Command::Enlist { .. }
+            | Command::Extend { .. }
+            | Command::MoveState { .. }
+            | Command::Open { .. }
+            | Command::Abandon { .. }
+            | Command::Forget { .. } => Effect::Nothing,
             Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
                 let error = "no space left".into();
                 Effect::Answer(HostEvent::PersistFailed { change, error })

@@ -11,6 +11,7 @@ use super::{CHANGED, DROP, IN, MARK, PASS, SLOT_MASK, answered, drop};
 use crate::learn;
 use crate::maps::{self, Flow, KEYS, PENDING, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
+use crate::second;
 use crate::write::{self, Change};
 
 /// Exported: see `leaving`.
@@ -32,12 +33,23 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
             return DROP;
         }
     }
+    let live_payload = carried != NOTHING && payload.is_live();
     let Some(Flow { slot, new, s }) = maps::find(&p.key) else {
         if carried == NOTHING {
             return PASS;
         }
+        if live_payload {
+            let joined = unsafe { second::dysco_join(skb) };
+            if joined != second::NOBODYS {
+                return DROP;
+            }
+        }
         return accept(skb);
     };
+    if new && (s.state == State::Joining as u32 || s.state == State::Switching as u32) {
+        second::knocks(s, &p.seg, slot, live_payload);
+        return DROP;
+    }
     if !new {
         if carried == NOTHING {
             return PASS;
@@ -112,7 +124,8 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             // Opened here too, or without a chain, and not answered.
             claimed = Some((slot, s));
         } else {
-            if !s.has_ended() && s.state != State::Closed as u32 {
+            let over = [State::Closed as u32, State::Tombstone as u32];
+            if !s.has_ended() && s.state != over[0] && s.state != over[1] {
                 return taken();
             }
             ended = Some(s);
@@ -189,6 +202,7 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
     pending.session = payload.session;
     pending.left = slot + 1;
     payload.chain(&mut pending.chain);
+    pending.last = *payload.last();
     let _ = PENDING.insert(&p.seg.seq, &*pending, 0);
     incoming(s, p, c);
     if write::strip(&ctx, IN).is_none() {

@@ -203,7 +203,7 @@ unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
         return DROP;
     };
     payload.fill(hop.key_id, &p.key.whole, &s.path);
-    payload.set_rest(&pending.chain);
+    payload.set_rest(&pending.chain, &pending.last);
     dysco_chain_proof(OUT);
     outgoing(s, p, c);
     let Some(left_out) = write::append(&ctx, OUT) else {

@@ -278,6 +278,9 @@ impl Engine {
         subsession: &Subsession,
         progress: Progress,
     ) {
+        if matches!(role, Role::Head | Role::Tail | Role::Member) {
+            return self.chain_progress(change, role, subsession, progress);
+        }
         let slot = self.find(subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
         let anchor = matches!(role, Role::Left | Role::Right);

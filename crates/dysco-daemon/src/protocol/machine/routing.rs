@@ -1,5 +1,7 @@
 //! The machine's inner part: beginning, keeping and ending changes.
 
+use dysco_common::chain::Token;
+
 use super::*;
 
 impl Machine {
@@ -162,6 +164,19 @@ impl Machine {
         match message {
             Message::Leave { subsession, .. } => self.begin_left(now, change, subsession),
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
+            Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
+            // A host of a chain has no part of its own: it does what it is asked
+            // as often as it is.
+            Message::Enlist { next, .. } => self.core.commands.push_back(Command::Enlist {
+                change,
+                from: first,
+                next,
+            }),
+            Message::Dismiss { session, .. } => self.core.commands.push_back(Command::Forget {
+                change,
+                from: first,
+                session,
+            }),
             Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
             // A lock that comes from the left anchor itself is meant for a
             // middle, and there is none.
@@ -326,6 +341,40 @@ impl Machine {
             }
             Err(reason) => self.nack(peer, change, reason),
         }
+    }
+
+    fn begin_tail(&mut self, now: Time, change: ChangeId, session: Subsession, token: Token) {
+        let peer = session.left.ip();
+        let mut timing = Timing::default();
+        let locked = self
+            .room(Some(peer))
+            .and_then(|()| self.context(now, change, &mut timing).lock(session));
+        match locked {
+            Ok(()) => {
+                let mut ctx = self.context(now, change, &mut timing);
+                let tail = Tail::start(&mut ctx, session, token);
+                self.keep(change, Part::Tail(tail), timing, Some(peer));
+            }
+            Err(reason) => {
+                let result = Err(reason);
+                let answer = Message::Extended { change, result };
+                self.core.transmits.push_back((peer, answer));
+            }
+        }
+    }
+
+    /// A host of a chain has forgotten a session, once for each change: later the
+    /// session may pass it again.
+    pub(super) fn forgotten(&mut self, now: Time, change: ChangeId, from: HostId) {
+        let outcome = Outcome {
+            role: Role::Member,
+            peers: vec![from],
+            unspoken: false,
+            result: Ok(()),
+        };
+        self.outcomes.insert(now, change, outcome);
+        let answer = Message::Dismissed { change };
+        self.core.transmits.push_back((from, answer));
     }
 
     fn nack(&mut self, peer: HostId, change: ChangeId, reason: Reason) {

@@ -1,0 +1,191 @@
+//! A second path of a live session, each path with an entry of its own. Which of
+//! the two is taken is said by the flow map: the session's own five-tuple leads to
+//! one of them, and is made to lead to the other by a single write.
+
+use dysco_common::session::{Two, part};
+use dysco_common::two_paths::{self, Anchor};
+use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
+
+use crate::Agent;
+use crate::agent::{Key, Ref, lock, map_error};
+use crate::error::AgentError;
+
+/// A segment on its way is seen by a program within this many turns.
+const TURNS: u32 = 200;
+
+impl Agent {
+    /// Makes an entry for another path of a session, without a five-tuple yet. It
+    /// hears, once it has one; nothing is sent on it.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn add_path(&self, slot: u32) -> Result<u32, AgentError> {
+        let Ok(second) = lock(&self.free).pop(0) else {
+            return Err(AgentError::NoRoom);
+        };
+        let session = Session {
+            state: State::Joining as u32,
+            path: FlowKey::default(),
+            short_path: ShortKey::default(),
+            translation: Default::default(),
+            two: Two {
+                chained: 2,
+                part: part::NEXT,
+                ..Two::default()
+            },
+            other_path: slot + 1,
+            ifindex: 0,
+            hop: 0,
+            joined: 0,
+            new_out: 0,
+            new_in: 0,
+            ..self.session(slot)
+        };
+        self.memory().seed(second, &session);
+        Ok(second)
+    }
+
+    /// Gives a path of [`Agent::add_path`] its five-tuple, from this host's side.
+    ///
+    /// # Errors
+    /// If the five-tuple is another's.
+    pub fn aim_path(&self, second: u32, path: FlowKey, ifindex: u32) -> Result<(), AgentError> {
+        let key = Key(path.short());
+        let value = Ref(FlowRef::new(&path, second, Path::New));
+        let mut flows = lock(&self.flows);
+        match flows.get(&key, 0) {
+            Ok(held) if held.0 == value.0 => {}
+            Ok(_) => return Err(AgentError::PathInUse(path)),
+            Err(_) => flows
+                .insert(key, value, 0)
+                .map_err(map_error("insert a path", "FLOWS"))?,
+        }
+        drop(flows);
+        self.memory().write(second, |s| {
+            s.path = path;
+            s.short_path = path.short();
+            s.ifindex = ifindex;
+        });
+        Ok(())
+    }
+
+    /// Brings the numbers of a path that is not taken up to those of the one that
+    /// is.
+    pub fn refresh_path(&self, second: u32) {
+        let s = self.session(second);
+        if let (part::NEXT, Some(first)) = (s.two.part, s.other_path()) {
+            self.memory().take_over(second, first);
+        }
+    }
+
+    /// Takes another path from the next packet on. Returns the highest number that
+    /// was sent before, in the local end's space.
+    ///
+    /// # Errors
+    /// If the flow map cannot be written: then nothing has changed.
+    pub fn switch_path(&self, second: u32) -> Result<u32, AgentError> {
+        let s = self.session(second);
+        let Some(first) = s.other_path() else {
+            return Ok(s.snd_max);
+        };
+        let memory = self.memory();
+        if s.two.part == part::NEXT {
+            memory.take_over(second, first);
+            memory.share_life(second, first);
+            memory.set_state(second, State::Switching);
+            self.lead_to(second)?;
+            memory.set_part(second, part::CURRENT, Some(first));
+            memory.set_part(first, part::BEFORE, Some(second));
+            memory.hide(first);
+        }
+        // A packet that was being looked at may still have to move it.
+        for _ in 0..TURNS {
+            std::hint::spin_loop();
+        }
+        let (before, now) = (self.session(first), self.session(second));
+        let highest = seq::max(before.snd_max, now.snd_max);
+        memory.raise(
+            second,
+            &Session {
+                snd_max: highest,
+                ..now
+            },
+        );
+        Ok(highest)
+    }
+
+    /// Takes the path before again; the other is heard on.
+    ///
+    /// # Errors
+    /// If the flow map cannot be written: then nothing has changed.
+    pub fn switch_back(&self, second: u32) -> Result<(), AgentError> {
+        let s = self.session(second);
+        let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
+            return Ok(());
+        };
+        let memory = self.memory();
+        memory.take_over(first, second);
+        memory.share_life(first, second);
+        self.lead_to(first)?;
+        memory.set_part(first, part::CURRENT, None);
+        memory.set_part(second, part::NEXT, Some(first));
+        memory.hide(second);
+        Ok(())
+    }
+
+    /// Has the session's own five-tuple lead to this entry.
+    fn lead_to(&self, slot: u32) -> Result<(), AgentError> {
+        let own = self.session(slot).key;
+        let value = Ref(FlowRef::new(&own, slot, Path::Old));
+        lock(&self.flows)
+            .insert(Key(own.short()), value, 0)
+            .map_err(map_error("write", "FLOWS"))?;
+        self.memory().show(slot);
+        Ok(())
+    }
+
+    /// Tells a path that is taken up to where the other end had sent before it took
+    /// it. True if the path has carried that, and the local end has acknowledged
+    /// it: then nothing that is still on the path before is needed.
+    pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
+        let acked = self.memory().set_cut_in(second, far_cutoff, Anchor::Near);
+        let s = self.session(second);
+        (acked || !seq::before(s.snd_ack, far_cutoff)) && two_paths::carries_all(&s)
+    }
+
+    /// Gives up the path before, whose late packets are of no use any more: its
+    /// entry becomes a tombstone, and its slot is returned. No socket knows that
+    /// path's five-tuple: what came late would be answered by a reset.
+    pub fn drop_path_before(&self, second: u32) -> Option<u32> {
+        let s = self.session(second);
+        let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
+            return None;
+        };
+        self.memory().share_life(second, first);
+        self.memory().set_state(second, State::NewPath);
+        self.memory().set_part(second, part::CURRENT, None);
+        self.tombstone(first);
+        Some(first)
+    }
+
+    /// Gives up a path that is not taken: as [`Agent::drop_path_before`].
+    pub fn drop_next_path(&self, second: u32) -> Option<u32> {
+        let next = self.session(second).two.part == part::NEXT;
+        next.then(|| {
+            self.tombstone(second);
+            second
+        })
+    }
+
+    /// The entry of a session's path that is being opened, or was a moment ago.
+    pub fn second_path(&self, slot: u32) -> Option<u32> {
+        let s = self.session(slot);
+        if s.other_path().is_some() {
+            return Some(slot);
+        }
+        let next = |(_, n): &(u32, Session)| {
+            n.two.part == part::NEXT && n.other_path() == Some(slot) && n.key == s.key
+        };
+        self.sessions().into_iter().find(next).map(|(next, _)| next)
+    }
+}

@@ -1,0 +1,259 @@
+//! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
+
+use serde::Serialize;
+
+use super::context::Context;
+use super::exit::{CliError, Exit};
+use super::output::{addresses, micros, or_dash, table};
+use super::remove;
+use crate::api::{
+    ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
+    SessionName, Which,
+};
+
+/// How many hosts a chain may be asked for by one word.
+const WORDS: char = ',';
+
+/// What all of them take.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    /// All sessions that this host has opened and that match, such as port=443
+    #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
+    filter: Option<Filter>,
+
+    /// All sessions that this host has opened and that pass this one
+    #[arg(long, value_name = "HOST", conflicts_with = "all")]
+    through: Option<HostName>,
+
+    /// All sessions that this host has opened
+    #[arg(long)]
+    all: bool,
+
+    /// What the middleboxes that leave know of a session goes to those that come
+    #[arg(long, value_enum, value_name = "KIND")]
+    state: Option<Kind>,
+
+    /// Wait for the end of each change
+    #[arg(long)]
+    wait: bool,
+
+    /// Only say what would be done, and why not
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Which state moves.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    /// What a firewall keeps of connections
+    Conntrack,
+}
+
+impl Common {
+    fn which(&self, sessions: Vec<SessionName>) -> Which {
+        match (sessions.is_empty(), &self.filter, &self.through) {
+            (false, _, _) => Which::Sessions(sessions),
+            (true, Some(filter), _) => Which::Filter(filter.clone()),
+            (true, None, Some(host)) => Which::Through(host.clone()),
+            (true, None, None) => Which::All,
+        }
+    }
+}
+
+/// Arguments of `reconfigure`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// These sessions: their ids, or LOCAL>REMOTE
+    #[arg(required_unless_present_any = ["all", "through", "filter"])]
+    sessions: Vec<SessionName>,
+
+    /// The hosts that they shall pass, in order; an empty word for none
+    #[arg(long, value_name = "HOSTS")]
+    chain: Hosts,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `insert-middlebox`.
+#[derive(Debug, clap::Args)]
+pub struct InsertArgs {
+    /// The middlebox's host
+    host: HostName,
+
+    /// Into this session: its id, or LOCAL>REMOTE; may be repeated
+    #[arg(long = "session", value_name = "ID", required_unless_present_any = ["all", "through", "filter"])]
+    sessions: Vec<SessionName>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `replace-middlebox`.
+#[derive(Debug, clap::Args)]
+pub struct ReplaceArgs {
+    /// The host that leaves
+    host: HostName,
+
+    /// The host that comes
+    #[arg(long, value_name = "HOST")]
+    with: HostName,
+
+    /// In this session: its id, or LOCAL>REMOTE; may be repeated. In all that
+    /// pass the host without
+    #[arg(long = "session", value_name = "ID")]
+    sessions: Vec<SessionName>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Hosts, separated by commas.
+#[derive(Clone, Debug)]
+struct Hosts(Vec<HostName>);
+
+impl std::str::FromStr for Hosts {
+    type Err = crate::api::BadHost;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let words = s
+            .split(WORDS)
+            .map(str::trim)
+            .filter(|word| !word.is_empty());
+        words.map(str::parse).collect::<Result<_, _>>().map(Hosts)
+    }
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done {
+    dry_run: bool,
+    accepted: usize,
+    changes: Vec<ChainReport>,
+}
+
+/// Gives sessions another chain.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let which = args.common.which(args.sessions);
+    ask(
+        context,
+        which,
+        ChainChange::Become(args.chain.0),
+        &args.common,
+    )
+}
+
+/// Puts a middlebox into sessions.
+pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
+    let which = args.common.which(args.sessions);
+    ask(context, which, ChainChange::Insert(args.host), &args.common)
+}
+
+/// Has one take the place of another.
+pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
+    let which = args.common.which(args.sessions);
+    let change = ChainChange::Replace {
+        old: args.host,
+        new: args.with,
+    };
+    ask(context, which, change, &args.common)
+}
+
+fn ask(
+    context: &Context,
+    which: Which,
+    chain: ChainChange,
+    common: &Common,
+) -> Result<Exit, CliError> {
+    let mut client = context.ask(&Request::Reconfigure(Reconfigure {
+        which,
+        chain,
+        state: common.state.is_some(),
+        dry_run: common.dry_run,
+    }))?;
+    let wait = common.wait || common.dry_run;
+    if wait {
+        client.set_patience(Some(remove::LONGEST))?;
+    }
+    let bar = remove::progress(context.format);
+    let mut done = Done {
+        dry_run: common.dry_run,
+        accepted: 0,
+        changes: Vec::new(),
+    };
+    loop {
+        match client.reply()? {
+            Reply::Accepted { sessions } => {
+                done.accepted = sessions;
+                bar.set_length(sessions as u64);
+                if !wait {
+                    break;
+                }
+            }
+            Reply::Rechained(report) => {
+                done.changes.push(report);
+                bar.inc(1);
+            }
+            Reply::Done { .. } => break,
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+    bar.finish_and_clear();
+    context.print(&done, |done| text(done, wait))?;
+    let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
+    Ok(match done.changes.iter().all(changed) {
+        true => Exit::Done,
+        false => Exit::Refused,
+    })
+}
+
+fn text(done: &Done, wait: bool) -> String {
+    if !wait {
+        let accepted = done.accepted;
+        return format!("begun for {accepted} sessions; see 'dyscoctl monitor'");
+    }
+    if done.changes.is_empty() {
+        return "no session to give another chain".into();
+    }
+    let mut rows = table([
+        "ID", "LOCAL", "REMOTE", "OUTCOME", "BEFORE", "AFTER", "SWITCHED", "ENDED", "WHY",
+    ]);
+    for report in &done.changes {
+        let outcome = match report.outcome {
+            ChainOutcome::Changed if done.dry_run => "would change",
+            ChainOutcome::Changed => "changed",
+            ChainOutcome::Refused => "refused",
+            ChainOutcome::RolledBack => "rolled back",
+        };
+        rows.add_row([
+            report.session.to_string(),
+            report.local.to_string(),
+            report.remote.to_string(),
+            outcome.into(),
+            hosts(&report.before),
+            hosts(&report.after),
+            or_dash(report.request_to_switch_us.map(micros)),
+            or_dash(report.request_to_end_us.map(micros)),
+            or_dash(report.reason.clone()),
+        ]);
+    }
+    let count = |outcome| done.changes.iter().filter(|r| r.outcome == outcome).count();
+    let [changed, refused, back] = [
+        ChainOutcome::Changed,
+        ChainOutcome::Refused,
+        ChainOutcome::RolledBack,
+    ]
+    .map(count);
+    let sum = match done.dry_run {
+        true => format!("{changed} would change, {refused} refused; nothing was changed"),
+        false => format!("{changed} changed, {refused} refused, {back} rolled back"),
+    };
+    format!("{}\n\n{sum}", rows.trim_fmt())
+}
+
+fn hosts(chain: &[std::net::IpAddr]) -> String {
+    match chain {
+        [] => "direct".into(),
+        hosts => addresses(hosts),
+    }
+}

@@ -1,0 +1,184 @@
+//! Hosts of chains: those that have to know their neighbour first, and those that
+//! are to forget a session.
+
+use std::fs;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dysco_common::chain::{Hop, Token};
+use dysco_common::{FlowKey, State};
+
+use crate::engine::{Answer, Engine};
+use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Subsession};
+use crate::scheduling::spawn_long;
+use crate::state::{self, FiveTuple};
+
+/// How long a neighbour is waited for.
+const CONNECT: Duration = Duration::from_secs(4);
+
+/// What waits for a neighbour.
+pub(super) struct Waiting {
+    change: ChangeId,
+    next: IpAddr,
+    until: Instant,
+    what: What,
+}
+
+enum What {
+    /// To tell that host that sessions may be passed on.
+    Enlist(HostId),
+    /// To open a path by it.
+    Open(Vec<IpAddr>, Token),
+}
+
+impl Waiting {
+    pub fn to_open(change: ChangeId, next: IpAddr, chain: Vec<IpAddr>, token: Token) -> Waiting {
+        Waiting {
+            change,
+            next,
+            until: Instant::now() + CONNECT,
+            what: What::Open(chain, token),
+        }
+    }
+
+    pub fn is_of(&self, change: ChangeId) -> bool {
+        self.change == change && matches!(self.what, What::Open(..))
+    }
+}
+
+impl Engine {
+    /// What leads to a neighbour.
+    pub(super) fn hop_to(&self, next: IpAddr) -> Option<Hop> {
+        self.agent.hop(next)
+    }
+
+    pub(super) fn wait_for(&mut self, waiting: Waiting) {
+        self.meet(waiting.next);
+        self.rechain.waiting.push(waiting);
+    }
+
+    pub(in crate::engine) fn enlist(&mut self, change: ChangeId, from: HostId, next: HostId) {
+        let result = match forwards(next) {
+            Err(reason) => Err(reason),
+            Ok(()) if self.hop_to(next).is_some() => {
+                // It is needed from now on.
+                self.meet(next);
+                Ok(())
+            }
+            Ok(()) => {
+                let waits = |w: &Waiting| w.change == change && matches!(w.what, What::Enlist(_));
+                if !self.rechain.waiting.iter().any(waits) {
+                    self.wait_for(Waiting {
+                        change,
+                        next,
+                        until: Instant::now() + CONNECT,
+                        what: What::Enlist(from),
+                    });
+                }
+                return;
+            }
+        };
+        self.tell_machine(HostEvent::Enlisted {
+            change,
+            from,
+            result,
+        });
+    }
+
+    /// Sessions may be steered to this neighbour from now on.
+    pub(in crate::engine) fn neighbour_ready(&mut self, neighbour: IpAddr) {
+        let ready = |w: &mut Waiting| w.next == neighbour;
+        let ready: Vec<Waiting> = self.rechain.waiting.extract_if(.., ready).collect();
+        for waiting in ready {
+            let change = waiting.change;
+            match waiting.what {
+                What::Enlist(from) => self.tell_machine(HostEvent::Enlisted {
+                    change,
+                    from,
+                    result: Ok(()),
+                }),
+                What::Open(chain, token) => self.open_path(change, chain, token),
+            }
+        }
+    }
+
+    /// Gives up what has waited too long.
+    pub(super) fn sweep_waiting(&mut self) {
+        let now = Instant::now();
+        let late = |w: &mut Waiting| w.until <= now;
+        let late: Vec<Waiting> = self.rechain.waiting.extract_if(.., late).collect();
+        for waiting in late {
+            let change = waiting.change;
+            let result = Err(Reason::NoAgent(waiting.next));
+            self.tell_machine(match waiting.what {
+                What::Enlist(from) => HostEvent::Enlisted {
+                    change,
+                    from,
+                    result,
+                },
+                What::Open(..) => HostEvent::Prepared { change, result },
+            });
+        }
+    }
+
+    /// Forgets a session that this host has passed on.
+    pub(in crate::engine) fn forget_passed(
+        &mut self,
+        change: ChangeId,
+        from: HostId,
+        session: &Subsession,
+    ) {
+        if !self.rechain.forgetting.insert(change) {
+            return;
+        }
+        let (left, right) = (session.left, session.right);
+        for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
+            let Some(slot) = self.agent.find(&key) else {
+                continue;
+            };
+            let s = self.agent.session(slot);
+            if s.two.chained != 0 && s.state == State::NewPath as u32 {
+                for slot in [Some(slot), self.linked(slot, &s)].into_iter().flatten() {
+                    self.agent.tombstone(slot);
+                    self.entomb_path(Some(slot));
+                }
+            }
+        }
+        let session = FiveTuple {
+            source: left,
+            destination: right,
+        };
+        let answers = self.answers.clone();
+        spawn_long(move || {
+            if let Err(error) = state::remove(&session, &[]) {
+                tracing::warn!(%session, %error, "what the firewall knows of a session that has left is not removed");
+            }
+            // Only now may the session come here again. The engine may have ended.
+            let _ = answers.send(Answer::Forgotten(change, from));
+        });
+    }
+
+    /// A session that has left is forgotten.
+    pub(in crate::engine) fn forgotten(&mut self, change: ChangeId, from: HostId) {
+        self.rechain.forgetting.remove(&change);
+        self.tell_machine(HostEvent::Forgotten { change, from });
+    }
+}
+
+/// Does this host's stack forward?
+fn forwards(to: IpAddr) -> Result<(), Reason> {
+    let (file, name) = match to {
+        IpAddr::V4(_) => ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
+        IpAddr::V6(_) => (
+            "/proc/sys/net/ipv6/conf/all/forwarding",
+            "net.ipv6.conf.all.forwarding",
+        ),
+    };
+    match fs::read_to_string(file) {
+        Ok(text) if text.trim() == "0" => Err(Reason::ChainUnusable(format!(
+            "a host of it does not forward: {name} is 0 there"
+        ))),
+        // What cannot be read is found out by the SYN.
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,110 @@
+//! Other chains for live sessions: requests of operators, and the commands of the
+//! protocol's parts for it.
+
+mod hosts;
+mod open;
+mod packets;
+mod paths;
+mod request;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use dysco_common::chain::Token;
+use tokio::task::JoinHandle;
+
+use crate::api::SessionId;
+use crate::protocol::{ChangeId, Subsession};
+
+/// The most names that sessions had before.
+const NAMES: usize = 65_536;
+
+/// All that is known of it.
+#[derive(Default)]
+pub(super) struct Rechain {
+    /// What a former process left is being taken up: nothing of it is to be
+    /// forgotten yet.
+    pub taking_up: bool,
+    paths: HashMap<ChangeId, Paths>,
+    /// The change of each slot that hears a second path.
+    by_slot: HashMap<u32, ChangeId>,
+    /// Changes by which a session is being forgotten here.
+    forgetting: HashSet<ChangeId>,
+    /// What waits for a neighbour.
+    waiting: Vec<hosts::Waiting>,
+    /// What sessions are called now that were called otherwise.
+    names: HashMap<SessionId, SessionId>,
+    queue: VecDeque<request::Task>,
+    running: HashMap<ChangeId, request::Running>,
+    batches: HashMap<u64, request::Batch>,
+    next_batch: u64,
+}
+
+/// The two paths of a session that this host is an anchor of.
+struct Paths {
+    session: Subsession,
+    /// Slot of the path before, and when the session began.
+    first: (u32, u64),
+    /// Slot of the new one.
+    second: Option<u32>,
+    /// By which it is awaited here.
+    token: Option<Token>,
+    /// What it is to lead through, where it is opened here.
+    chain: Option<Vec<IpAddr>>,
+    opening: Option<Opening>,
+    /// Numbers are as the SYN-ACK had them.
+    answered: bool,
+    /// The highest number that was sent here before the switch.
+    cutoff: Option<u32>,
+    /// The other anchor's.
+    far_cutoff: Option<u32>,
+    settled: bool,
+    /// Neither path is in doubt any more, since then.
+    completed: Option<Instant>,
+    /// The machine has ended it.
+    erased: bool,
+}
+
+/// SYNs that are sent until the path is open.
+struct Opening(JoinHandle<()>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Rechain {
+    /// Is this the slot of a second path?
+    pub fn has(&self, slot: u32) -> bool {
+        self.by_slot.contains_key(&slot)
+    }
+
+    /// Does anything have to be looked at often?
+    pub fn is_busy(&self) -> bool {
+        let paths = |p: &Paths| p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
+        !self.waiting.is_empty() || self.paths.values().any(paths)
+    }
+
+    /// What a session is called now.
+    pub fn name_now(&self, name: SessionId) -> SessionId {
+        let mut now = name;
+        // Each change gives it another one.
+        for _ in 0..NAMES {
+            match self.names.get(&now) {
+                Some(next) => now = *next,
+                None => break,
+            }
+        }
+        now
+    }
+
+    fn rename(&mut self, from: SessionId, to: SessionId) {
+        // A slot that is used again.
+        self.names.remove(&to);
+        if self.names.len() < NAMES && from != to {
+            self.names.insert(from, to);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A path through a chain opens with a handshake of its own, between the anchors.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use dysco_common::chain::{self, Hop, Token};
+use dysco_common::session::part;
+use dysco_common::{FlowKey, Session};
+
+use super::hosts::Waiting;
+use super::{Opening, packets};
+use crate::engine::{Answer, Engine, probe};
+use crate::protocol::{ChangeId, HostEvent, Reason};
+
+/// When SYNs are sent after the first, and when the path is given up.
+const REPEAT: [Duration; 6] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(800),
+];
+
+/// Is what the other end has heard on the path close behind what was sent
+/// elsewhere? A firewall lets the numbers go ahead by the widest window at most,
+/// and some more is sent until the path is taken.
+fn is_close(s: &Session) -> bool {
+    let widest = u32::from(u16::MAX) << s.remote_wscale();
+    s.snd_max.wrapping_sub(s.rcv_ack) <= widest / 4
+}
+
+impl Engine {
+    pub(in crate::engine) fn open_path(
+        &mut self,
+        change: ChangeId,
+        chain: Vec<IpAddr>,
+        token: Token,
+    ) {
+        let Some(paths) = self.rechain.paths.get(&change) else {
+            return;
+        };
+        let next = chain.first().copied().unwrap_or(paths.session.right.ip());
+        let Some(hop) = self.hop_to(next) else {
+            return self.wait_for(Waiting::to_open(change, next, chain, token));
+        };
+        if let Err(reason) = self.open(change, next, &hop, &chain, token) {
+            let result = Err(reason);
+            return self.tell_machine(HostEvent::Prepared { change, result });
+        }
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.chain = Some(chain);
+        }
+    }
+
+    fn open(
+        &mut self,
+        change: ChangeId,
+        next: IpAddr,
+        hop: &Hop,
+        chain: &[IpAddr],
+        token: Token,
+    ) -> Result<(), Reason> {
+        let failed = |e: dysco_agent::AgentError| Reason::Failed(e.to_string());
+        let second = self.add_path(change)?;
+        let remote_port = self.agent.session(second).key.remote().port();
+        let ports = self.config.removal.ports;
+        let count = ports.count().min(usize::from(u16::MAX)) as u16;
+        let (source, destination) = chain::ports(second, ports.first, count, remote_port);
+        let path = FlowKey::new((hop.local.ip(), source).into(), (next, destination).into());
+        self.agent
+            .aim_path(second, path, hop.ifindex)
+            .map_err(failed)?;
+        self.agent.set_chain(second, chain).map_err(failed)?;
+        let s = self.agent.session(second);
+        let syn = packets::syn(&s, hop, chain, token);
+        let answers = self.answers.clone();
+        let task = tokio::spawn(async move {
+            for wait in REPEAT {
+                if let Err(error) = probe::send(&syn, path.remote()) {
+                    tracing::warn!(?path, %error, "cannot send a SYN on a new path");
+                }
+                tokio::time::sleep(wait).await;
+            }
+            // The engine has ended.
+            let _ = answers.send(Answer::PathDead(change));
+        });
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.opening = Some(Opening(task));
+        }
+        Ok(())
+    }
+
+    /// A SYN has come on an awaited path.
+    pub(in crate::engine) fn path_joins(&mut self, slot: u32) {
+        let Some(change) = self.rechain.by_slot.get(&slot) else {
+            return;
+        };
+        let Some(paths) = self.rechain.paths.get_mut(change) else {
+            return;
+        };
+        if !paths.answered {
+            // What was sent since it is awaited need not be bridged.
+            self.agent.refresh_path(slot);
+            paths.answered = true;
+        }
+        let s = self.agent.session(slot);
+        if let Err(error) = probe::send(&packets::syn_ack(&s), s.path.remote()) {
+            tracing::warn!(path = ?s.path, %error, "cannot answer on a new path");
+        }
+    }
+
+    /// The far end has answered the SYN.
+    pub(in crate::engine) fn path_answered(&mut self, slot: u32) {
+        if let Some(change) = self.rechain.by_slot.get(&slot)
+            && let Some(paths) = self.rechain.paths.get_mut(change)
+        {
+            paths.answered = true;
+            self.prime_answered(slot);
+        }
+    }
+
+    /// Answers the SYN-ACK: where the numbers of both begin, since the windows in
+    /// them are not scaled.
+    pub(super) fn prime_answered(&self, slot: u32) {
+        self.prime(slot, self.agent.session(slot).rcv_ack);
+    }
+
+    /// The far end has shown that it hears the path, or that it takes it.
+    pub(in crate::engine) fn path_primed(&mut self, slot: u32) {
+        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
+            return;
+        };
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
+        if paths.cutoff.is_some() {
+            return self.look_at_path(change);
+        }
+        // So that what is sent meanwhile on the other path need not be bridged.
+        self.agent.refresh_path(slot);
+        let s = self.agent.session(slot);
+        let opens = paths.opening.is_some();
+        if opens && is_close(&s) {
+            paths.opening = None;
+            let result = Ok(());
+            return self.tell_machine(HostEvent::Prepared { change, result });
+        }
+        if s.two.part == part::CURRENT {
+            // The data plane has followed the far end.
+            if let Ok(cutoff) = self.agent.switch_path(slot) {
+                self.prime(slot, cutoff);
+            }
+        } else if opens || s.life.opened_here == 0 {
+            self.prime(slot, s.snd_max);
+        }
+    }
+
+    /// No answer came.
+    pub(in crate::engine) fn path_dead(&mut self, change: ChangeId) {
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
+        if paths.opening.take().is_none() {
+            return;
+        }
+        let through = paths.chain.as_deref().unwrap_or_default();
+        let through: Vec<_> = through.iter().map(ToString::to_string).collect();
+        let why = match through.as_slice() {
+            [] => "no answer to a SYN on the direct path".to_owned(),
+            hosts => format!("no answer to a SYN through {}", hosts.join(", ")),
+        };
+        let result = Err(Reason::ChainUnusable(why));
+        self.tell_machine(HostEvent::Prepared { change, result });
+    }
+}

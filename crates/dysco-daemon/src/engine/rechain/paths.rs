@@ -1,0 +1,318 @@
+//! The two paths of a session, at an anchor: taking the new one, and back.
+
+use std::time::{Duration, Instant};
+
+use dysco_common::State;
+use dysco_common::chain::Token;
+
+use super::{Paths, packets};
+use crate::engine::{Engine, measure, probe};
+use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
+
+/// Late packets of the path before are let in for so long.
+const LATE: Duration = Duration::from_millis(200);
+
+impl Engine {
+    /// Is the change one of a chain?
+    pub(in crate::engine) fn is_chain(&self, change: ChangeId) -> bool {
+        self.rechain.paths.contains_key(&change)
+    }
+
+    pub(in crate::engine) fn hold_path(&mut self, change: ChangeId, session: Subsession) {
+        let result = self.hold(change, session);
+        self.tell_machine(HostEvent::Locked { change, result });
+    }
+
+    fn hold(&mut self, change: ChangeId, session: Subsession) -> Result<Facts, Reason> {
+        let slot = self.find(&session).ok_or(Reason::NotTracked(session))?;
+        let (mut first, mut second) = (slot, None);
+        let found = match self.rechain.taking_up {
+            true => self.agent.second_path(slot),
+            false => None,
+        };
+        if let Some(found) = found {
+            second = Some(found);
+            first = self.agent.session(found).other_path().unwrap_or(slot);
+        } else if self.agent.session(slot).other_path().is_some() {
+            // Of a change that has just ended.
+            self.forget_late(slot);
+        }
+        let s = self.confirmed(slot);
+        let facts = anchor_facts(&s, &session)?;
+        let paths = Paths {
+            session,
+            first: (first, s.created_ns),
+            second,
+            token: None,
+            chain: None,
+            opening: None,
+            answered: second.is_some(),
+            cutoff: None,
+            far_cutoff: None,
+            settled: false,
+            completed: None,
+            erased: false,
+        };
+        self.rechain.paths.insert(change, paths);
+        self.rechain.by_slot.extend(second.map(|s| (s, change)));
+        Ok(facts)
+    }
+
+    /// Ends a change at once that only waited for late packets.
+    fn forget_late(&mut self, slot: u32) {
+        if let Some(change) = self.rechain.by_slot.get(&slot).copied() {
+            self.end_paths(change);
+        } else {
+            self.entomb_path(self.agent.drop_path_before(slot));
+        }
+    }
+
+    /// A path was given up.
+    pub(in crate::engine) fn entomb_path(&mut self, slot: Option<u32>) {
+        if let Some(slot) = slot {
+            self.collector.left(slot, &self.agent.session(slot));
+        }
+    }
+
+    /// Slots of a change's two paths, if the session still has them.
+    pub(super) fn slots(&self, change: ChangeId) -> Option<(u32, Option<u32>)> {
+        let paths = self.rechain.paths.get(&change)?;
+        let (first, created) = paths.first;
+        let lives = |slot: u32| {
+            let s = self.agent.session(slot);
+            s.created_ns == created && s.state != State::Free as u32
+        };
+        let second = paths.second.filter(|second| lives(*second));
+        (second.is_some() || lives(first)).then_some((first, second))
+    }
+
+    pub(in crate::engine) fn extend_path(&mut self, change: ChangeId, token: Token) {
+        let result = self.extend(change, token);
+        self.tell_machine(HostEvent::Prepared { change, result });
+    }
+
+    fn extend(&mut self, change: ChangeId, token: Token) -> Result<(), Reason> {
+        let second = self.add_path(change)?;
+        self.agent
+            .await_join(token, second)
+            .map_err(|e| Reason::Failed(e.to_string()))?;
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.token = Some(token);
+        }
+        Ok(())
+    }
+
+    /// The slot of the change's new path, which is made if it is not there.
+    pub(super) fn add_path(&mut self, change: ChangeId) -> Result<u32, Reason> {
+        let (first, second) = self.slots(change).ok_or(Reason::Closing)?;
+        if let Some(second) = second {
+            return Ok(second);
+        }
+        let second = self
+            .agent
+            .add_path(first)
+            .map_err(|e| Reason::Failed(e.to_string()))?;
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.second = Some(second);
+        }
+        self.rechain.by_slot.insert(second, change);
+        Ok(second)
+    }
+
+    pub(in crate::engine) fn switch_path(&mut self, change: ChangeId) {
+        let Some((_, Some(second))) = self.slots(change) else {
+            return self.tell_chain_gone(change);
+        };
+        let before = self.session_id_of(change);
+        let cutoff = match self.agent.switch_path(second) {
+            Ok(cutoff) => cutoff,
+            Err(error) => {
+                tracing::error!(%change, %error, "a session cannot take its new path");
+                return self.tell_chain_gone(change);
+            }
+        };
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.cutoff = Some(cutoff);
+            paths.opening = None;
+        }
+        self.follow(before, second);
+        self.prime(second, cutoff);
+        self.tell_machine(HostEvent::CutDone { change, cutoff });
+    }
+
+    /// What the session of a change is called: the slot that it takes says that.
+    fn session_id_of(&self, change: ChangeId) -> Option<crate::api::SessionId> {
+        let slot = self.find(&self.rechain.paths.get(&change)?.session)?;
+        Some(self.session_id(slot, &self.agent.session(slot)))
+    }
+
+    /// A session is called otherwise now.
+    fn follow(&mut self, before: Option<crate::api::SessionId>, slot: u32) {
+        let now = self.session_id(slot, &self.agent.session(slot));
+        if let Some(before) = before {
+            self.rechain.rename(before, now);
+            self.history.rename(before, now);
+        }
+    }
+
+    /// Shows the firewalls of a path up to where this end has sent.
+    pub(super) fn prime(&self, second: u32, seq: u32) {
+        let s = self.agent.session(second);
+        let packet = packets::primer(&s, seq);
+        if let Err(error) = probe::send(&packet, s.path.remote()) {
+            tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
+        }
+    }
+
+    pub(in crate::engine) fn settle_path(&mut self, change: ChangeId, far_cutoff: u32) {
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.far_cutoff = Some(far_cutoff);
+        }
+        self.look_at_path(change);
+    }
+
+    /// Has the new path carried all that it has to?
+    pub(super) fn look_at_path(&mut self, change: ChangeId) {
+        let Some((_, Some(second))) = self.slots(change) else {
+            return;
+        };
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
+        let (Some(_), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled) else {
+            return;
+        };
+        if self.agent.settle_path(second, far) {
+            paths.settled = true;
+            self.tell_machine(HostEvent::Drained { change });
+        }
+    }
+
+    /// Often, while paths change: look at those, say again what may have been
+    /// lost, and forget what is old.
+    pub(in crate::engine) fn sweep_paths(&mut self) {
+        let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
+        for change in changes {
+            self.look_at_path(change);
+            let Some(paths) = self.rechain.paths.get(&change) else {
+                continue;
+            };
+            match (paths.completed, paths.cutoff, paths.second) {
+                (Some(at), _, _) if at.elapsed() >= LATE => self.end_paths(change),
+                (None, Some(cutoff), Some(second)) => self.prime(second, cutoff),
+                // The SYN would not pass again: it is answered.
+                (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
+                    self.prime_answered(second);
+                }
+                _ => {}
+            }
+        }
+        self.sweep_waiting();
+    }
+
+    pub(in crate::engine) fn leave_path_before(&mut self, change: ChangeId) {
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.completed = Some(Instant::now());
+        }
+    }
+
+    fn end_paths(&mut self, change: ChangeId) {
+        let slots = self.slots(change);
+        let Some(paths) = self.rechain.paths.remove(&change) else {
+            return;
+        };
+        self.forget_token(&paths);
+        if let Some((_, Some(second))) = slots {
+            self.rechain.by_slot.remove(&second);
+            self.entomb_path(self.agent.drop_path_before(second));
+            let s = self.agent.session(second);
+            if s.has_ended() {
+                self.session_ended(second, s.life.reset != 0);
+            }
+        }
+    }
+
+    fn forget_token(&self, paths: &Paths) {
+        if let Some(token) = paths.token {
+            self.agent.forget_join(token);
+        }
+    }
+
+    pub(in crate::engine) fn abandon_path(&mut self, change: ChangeId) {
+        self.rechain.waiting.retain(|w| !w.is_of(change));
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
+        paths.opening = None;
+        paths.cutoff = None;
+        self.forget_token_of(change);
+        let Some((first, Some(second))) = self.slots(change) else {
+            return;
+        };
+        let before = self.session_id_of(change);
+        if let Err(error) = self.agent.switch_back(second) {
+            return tracing::error!(%change, %error, "a session cannot take its path before");
+        }
+        self.follow(before, first);
+    }
+
+    fn forget_token_of(&self, change: ChangeId) {
+        if let Some(paths) = self.rechain.paths.get(&change) {
+            self.forget_token(paths);
+        }
+    }
+
+    pub(in crate::engine) fn release_path(&mut self, change: ChangeId) {
+        let slots = self.slots(change);
+        let Some(paths) = self.rechain.paths.remove(&change) else {
+            return;
+        };
+        if let Some(second) = paths.second {
+            self.rechain.by_slot.remove(&second);
+        }
+        if let Some((_, Some(second))) = slots {
+            self.entomb_path(self.agent.drop_next_path(second));
+        }
+    }
+
+    /// The machine has ended a change. One that was completed still lets late
+    /// packets in.
+    pub(in crate::engine) fn erase_path(&mut self, change: ChangeId) {
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.erased = true;
+            if paths.completed.is_none() {
+                self.release_path(change);
+            }
+        }
+    }
+
+    pub(super) fn tell_chain_gone(&mut self, change: ChangeId) {
+        if let Some(paths) = self.rechain.paths.get(&change) {
+            let subsession = paths.session;
+            self.tell_machine(HostEvent::SessionGone { subsession });
+        }
+    }
+
+    /// A slot was collected.
+    pub(in crate::engine) fn chain_gone(&mut self, slot: u32, created_ns: u64) {
+        let of =
+            |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));
+        let change = self.rechain.paths.iter().find(|(_, p)| of(p));
+        if let Some((change, paths)) = change.map(|(c, p)| (*c, p.completed)) {
+            match paths {
+                None => self.tell_chain_gone(change),
+                Some(_) => self.end_paths(change),
+            }
+        }
+    }
+}
+
+/// What is known of a session that may take another path: none of its paths may
+/// translate its numbers.
+fn anchor_facts(s: &dysco_common::Session, session: &Subsession) -> Result<Facts, Reason> {
+    match State::from_word(s.state) {
+        Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
+        Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
+        _ => measure::facts(s, session),
+    }
+}

@@ -1,0 +1,410 @@
+//! Other chains as operators ask for them: many sessions at once, a few changes at
+//! a time, one report each.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use dysco_common::chain::MAX_CHAIN;
+use dysco_common::{Session, State};
+use tokio::sync::mpsc;
+
+use crate::api::{
+    ChainChange, ChainOutcome, ChainReport, Failure, FailureCode, HostName, Reconfigure, Reply,
+    SessionId, Which,
+};
+use crate::engine::{Engine, measure};
+use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
+
+/// One session's change that is asked for.
+pub(super) struct Task {
+    batch: u64,
+    session: SessionId,
+    local: SocketAddr,
+    remote: SocketAddr,
+    order: Order,
+    asked: Instant,
+}
+
+/// One that is under way.
+pub(super) struct Running {
+    task: Task,
+    switched: Option<Duration>,
+}
+
+/// The changes of one request.
+pub(super) struct Batch {
+    replies: mpsc::Sender<Reply>,
+    left: usize,
+    dry: bool,
+    reports: Vec<ChainReport>,
+}
+
+impl Task {
+    fn report(&self, outcome: ChainOutcome, reason: Option<String>) -> ChainReport {
+        ChainReport {
+            session: self.session,
+            local: self.local,
+            remote: self.remote,
+            outcome,
+            reason,
+            before: self.order.before.clone(),
+            after: self.order.after.clone(),
+            request_to_switch_us: None,
+            request_to_end_us: None,
+        }
+    }
+}
+
+fn failure(code: FailureCode, why: String, mend: &str) -> Failure {
+    Failure {
+        code,
+        what: "give sessions another chain".into(),
+        why,
+        mend: mend.into(),
+    }
+}
+
+impl Engine {
+    pub(in crate::engine) fn reconfigure(
+        &mut self,
+        request: &Reconfigure,
+        replies: &mpsc::Sender<Reply>,
+    ) {
+        let found = self
+            .resolved(&request.chain)
+            .and_then(|chain| Ok((self.chosen(request, &chain)?, chain)));
+        let (slots, chain) = match found {
+            Ok(found) => found,
+            Err(failure) => {
+                // The client's channel is fresh and has room, or the client has left.
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let id = self.rechain.next_batch;
+        self.rechain.next_batch += 1;
+        let _ = replies.try_send(Reply::Accepted {
+            sessions: slots.len(),
+        });
+        let batch = Batch {
+            replies: replies.clone(),
+            left: slots.len(),
+            dry: request.dry_run,
+            reports: Vec::new(),
+        };
+        self.rechain.batches.insert(id, batch);
+        if slots.is_empty() {
+            self.end_chain_batch(id);
+        }
+        for slot in slots {
+            let (task, judged) = self.chain_task(id, slot, &chain, request.state);
+            match judged {
+                Err(why) => self.end_chain_task(id, task.report(ChainOutcome::Refused, Some(why))),
+                Ok(()) if request.dry_run => {
+                    self.end_chain_task(id, task.report(ChainOutcome::Changed, None));
+                }
+                Ok(()) => self.rechain.queue.push_back(task),
+            }
+        }
+        self.start_chains_waiting();
+    }
+
+    /// The change with the addresses of its hosts.
+    fn resolved(&self, chain: &ChainChange) -> Result<Resolved, Failure> {
+        let own = || {
+            let why = "this host is an end of the session".into();
+            failure(
+                FailureCode::BadRequest,
+                why,
+                "name the hosts between the two ends",
+            )
+        };
+        let ip = |host: &HostName| self.resolve(host)?.ok_or_else(own);
+        Ok(match chain {
+            ChainChange::Become(hosts) => {
+                Resolved::Become(hosts.iter().map(ip).collect::<Result<_, _>>()?)
+            }
+            ChainChange::Insert(host) => Resolved::Insert(ip(host)?),
+            ChainChange::Replace { old, new } => Resolved::Replace(ip(old)?, ip(new)?),
+            ChainChange::Remove(host) => Resolved::Remove(ip(host)?),
+        })
+    }
+
+    /// The slots that a request is about.
+    fn chosen(&self, request: &Reconfigure, chain: &Resolved) -> Result<Vec<u32>, Failure> {
+        let through = match &request.which {
+            Which::Sessions(names) => return self.named(names),
+            Which::Through(host) => self.resolve(host)?,
+            Which::Filter(_) | Which::All => None,
+        };
+        let opened = |(_, s): &(u32, Session)| {
+            s.life.opened_here != 0
+                && s.two.part == dysco_common::session::part::CURRENT
+                && s.joined_to().is_none()
+        };
+        let all = self.agent.sessions().into_iter().filter(opened);
+        Ok(all
+            .filter(|(slot, s)| {
+                let now = self.chain_now(*slot, s);
+                match &request.which {
+                    Which::Filter(filter) => filter.matches(&self.report_of(*slot, s)),
+                    Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
+                    _ => chain.makes_sense(&now) && live(s),
+                }
+            })
+            .map(|(slot, _)| slot)
+            .collect())
+    }
+
+    /// The hosts that a session passes, where it was opened here.
+    fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
+        if s.two.chained == 0 {
+            return Vec::new();
+        }
+        let given = self.agent.chain_of(slot);
+        let by_rule = || self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
+        given.or_else(by_rule).unwrap_or_default()
+    }
+
+    /// One session's part of a request, and what speaks against it.
+    fn chain_task(
+        &self,
+        batch: u64,
+        slot: u32,
+        chain: &Resolved,
+        state: bool,
+    ) -> (Task, Result<(), String>) {
+        let s = self.agent.session(slot);
+        let before = self.chain_now(slot, &s);
+        let after = chain.apply(&before);
+        let order = Order {
+            session: measure::opened(&s.key),
+            before: before.clone(),
+            after: after.clone().unwrap_or_default(),
+            state: Vec::new(),
+        };
+        let mut task = Task {
+            batch,
+            session: self.session_id(slot, &s),
+            local: s.key.local(),
+            remote: s.key.remote(),
+            order,
+            asked: Instant::now(),
+        };
+        let judged = after.and_then(|after| {
+            self.fits(&s, &before, &after)?;
+            if state {
+                task.order.state = pairs(&before, &after)?;
+            }
+            Ok(())
+        });
+        (task, judged.map_err(|reason| reason.to_string()))
+    }
+
+    fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
+        let no = |why: String| Err(Reason::NoSuchChain(why));
+        if s.life.opened_here == 0 {
+            let opener = s.key.remote.ip();
+            return no(format!("this host has not opened it; ask on {opener}"));
+        }
+        if !live(s) {
+            measure::facts(s, &measure::opened(&s.key))?;
+        }
+        if before == after {
+            return no("it has that chain; nothing is to be done".into());
+        }
+        if after.len() > MAX_CHAIN {
+            return no(format!(
+                "a chain has {MAX_CHAIN} hosts at most; leave some out"
+            ));
+        }
+        let server = s.key.remote.ip();
+        let mut seen = HashSet::new();
+        for host in after {
+            if host.is_ipv4() != server.is_ipv4() {
+                return no(format!(
+                    "{host} is of the other address family; name its other address"
+                ));
+            }
+            if *host == server || self.config.host.addresses.contains(host) {
+                return no(format!(
+                    "{host} is an end of it; name the hosts between the two ends"
+                ));
+            }
+            if !seen.insert(host) {
+                return no(format!("{host} is in it twice; leave one out"));
+            }
+            if before.contains(host) {
+                return no(format!(
+                    "{host} is in it before and after, which this release does not do; change the chain in two steps, or replace {host} as well"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins what waits, as far as there is room.
+    fn start_chains_waiting(&mut self) {
+        while self.rechain.running.len() < self.config.removal.concurrency {
+            let Some(task) = self.rechain.queue.pop_front() else {
+                return;
+            };
+            let now = self.now();
+            match self.machine.request_chain(now, task.order.clone()) {
+                Ok(change) => {
+                    let running = Running {
+                        task,
+                        switched: None,
+                    };
+                    self.rechain.running.insert(change, running);
+                }
+                Err(reason) => {
+                    let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
+                    self.end_chain_task(task.batch, report);
+                }
+            }
+        }
+    }
+
+    /// The machine tells how far a change has come.
+    pub(in crate::engine) fn chain_progress(
+        &mut self,
+        change: ChangeId,
+        role: Role,
+        subsession: &Subsession,
+        progress: Progress,
+    ) {
+        if progress.is_end() {
+            self.tell_chain(role, subsession, &progress);
+        }
+        let Some(running) = self.rechain.running.get_mut(&change) else {
+            return;
+        };
+        let took = running.task.asked.elapsed();
+        let (outcome, reason) = match progress {
+            Progress::Switched => {
+                running.switched = Some(took);
+                return;
+            }
+            Progress::Removed => (ChainOutcome::Changed, None),
+            Progress::RolledBack(why) => (ChainOutcome::RolledBack, Some(why.to_string())),
+            Progress::Refused(why) => (ChainOutcome::Refused, Some(why.to_string())),
+            _ => return,
+        };
+        let Some(running) = self.rechain.running.remove(&change) else {
+            return;
+        };
+        let mut report = running.task.report(outcome, reason);
+        report.session = self.rechain.name_now(report.session);
+        let micros = |d: Duration| d.as_micros() as u64;
+        if outcome == ChainOutcome::Changed {
+            report.request_to_switch_us = running.switched.map(micros);
+            report.request_to_end_us = Some(micros(took));
+        }
+        self.end_chain_task(running.task.batch, report);
+        self.start_chains_waiting();
+    }
+
+    fn tell_chain(&mut self, role: Role, subsession: &Subsession, progress: &Progress) {
+        let slot = self.find(subsession);
+        let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
+        let (kind, what) = match progress {
+            Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),
+            Progress::Refused(why) => ("refused", format!("refused: {why}")),
+            _ => ("rechained", "it has another chain".to_owned()),
+        };
+        self.report(kind, session, format!("{subsession} ({role}): {what}"));
+    }
+
+    fn end_chain_task(&mut self, batch: u64, report: ChainReport) {
+        let Some(b) = self.rechain.batches.get_mut(&batch) else {
+            return;
+        };
+        // A client may read slowly; what a dry run finds comes all at once.
+        if !b.dry {
+            let _ = b.replies.try_send(Reply::Rechained(report.clone()));
+        } else {
+            b.reports.push(report);
+        }
+        b.left -= 1;
+        if b.left == 0 {
+            self.end_chain_batch(batch);
+        }
+    }
+
+    fn end_chain_batch(&mut self, id: u64) {
+        let Some(batch) = self.rechain.batches.remove(&id) else {
+            return;
+        };
+        tokio::spawn(async move {
+            for report in batch.reports {
+                if batch.replies.send(Reply::Rechained(report)).await.is_err() {
+                    return;
+                }
+            }
+            // The client may have left.
+            let _ = batch.replies.send(Reply::Done { summary: None }).await;
+        });
+    }
+}
+
+/// Can it get another chain now?
+fn live(s: &Session) -> bool {
+    match State::from_word(s.state) {
+        Some(State::Tracked) => !s.has_ended(),
+        Some(State::NewPath | State::Switching) => s.two.chained > 1 && !s.has_ended(),
+        _ => false,
+    }
+}
+
+/// A [`ChainChange`] with addresses.
+enum Resolved {
+    Become(Vec<IpAddr>),
+    Insert(IpAddr),
+    Replace(IpAddr, IpAddr),
+    Remove(IpAddr),
+}
+
+impl Resolved {
+    /// Is a session with this chain meant, where all are?
+    fn makes_sense(&self, now: &[IpAddr]) -> bool {
+        match self {
+            Resolved::Become(hosts) => hosts != now,
+            Resolved::Insert(host) => !now.contains(host),
+            Resolved::Replace(old, _) | Resolved::Remove(old) => now.contains(old),
+        }
+    }
+
+    fn apply(&self, now: &[IpAddr]) -> Result<Vec<IpAddr>, Reason> {
+        let (old, new) = match self {
+            Resolved::Become(hosts) => return Ok(hosts.clone()),
+            Resolved::Insert(host) => {
+                return Ok(now.iter().copied().chain([*host]).collect());
+            }
+            Resolved::Replace(old, new) => (old, Some(*new)),
+            Resolved::Remove(old) => (old, None),
+        };
+        if !now.contains(old) {
+            let why = format!("{old} is not in it; see 'dyscoctl sessions' for what is");
+            return Err(Reason::NoSuchChain(why));
+        }
+        let place = |host: &IpAddr| match host == old {
+            true => new,
+            false => Some(*host),
+        };
+        Ok(now.iter().filter_map(place).collect())
+    }
+}
+
+/// Whose state goes to whom: the first that leaves to the first that comes.
+fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, IpAddr)>, Reason> {
+    if before.len() != after.len() {
+        return Err(Reason::NoSuchChain(format!(
+            "state of {} hosts cannot go to {}; leave --state out, or replace one host by one",
+            before.len(),
+            after.len()
+        )));
+    }
+    Ok(before.iter().copied().zip(after.iter().copied()).collect())
+}

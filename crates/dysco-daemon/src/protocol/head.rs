@@ -1,0 +1,231 @@
+//! The left anchor of a session that gets another chain. It alone decides: until
+//! both anchors have shown that the new path carries the session, it may take
+//! everything back, and afterwards nobody may.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use dysco_common::chain::Token;
+
+use super::command::{Command, HostEvent, Progress, Role};
+use super::context::{Context, Flow};
+use super::message::{Facts, HostId, Message, Order, Subsession};
+use super::plan;
+use super::reason::{Phase, Reason};
+use super::record::{HeadStage, RoleRecord};
+
+mod back;
+mod on;
+
+/// Hosts that do not know each other have to connect first.
+const ENLIST: Duration = Duration::from_secs(10);
+/// Longer than the host's own patience with the path.
+const OPEN: Duration = Duration::from_secs(5);
+const STATE: Duration = Duration::from_secs(15);
+/// A path that opened, and over which nothing has come by then, is dead.
+const SETTLE: Duration = Duration::from_secs(3);
+/// What is still under way on the old path is let through.
+const LATE: Duration = Duration::from_millis(200);
+/// How long who is left out is asked to forget.
+const DISMISS: Duration = Duration::from_secs(5);
+/// How long a cancel is repeated; who misses it will ask.
+const CANCEL: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Head {
+    order: Order,
+    token: Token,
+    asker: Option<HostId>,
+    phase: Phase,
+    facts: Option<Facts>,
+    /// Whose answer is waited for.
+    waiting: BTreeSet<HostId>,
+    /// The right anchor was asked: it must hear of a cancel.
+    introduced: bool,
+    /// State is being moved.
+    moving: bool,
+    cutoff: Option<u32>,
+    settled: bool,
+    right_settled: bool,
+    /// The right anchor needs nothing of the path that is given up any more.
+    right_done: bool,
+    /// Others were asked before it was cancelled.
+    begun: bool,
+    why: Option<Reason>,
+}
+
+impl Head {
+    pub fn start(ctx: &mut Context, order: Order, asker: Option<HostId>, secret: [u8; 16]) -> Self {
+        let [a, b]: [[u8; 8]; 2] =
+            std::array::from_fn(|half| std::array::from_fn(|at| secret[8 * half + at]));
+        let token = [u64::from_ne_bytes(a), u64::from_ne_bytes(b)];
+        let head = Head::new(order, asker, token);
+        let session = head.session();
+        ctx.report(Role::Head, session, Progress::Requested);
+        head.persist(ctx, HeadStage::Preparing);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        ctx.deadline(OPEN);
+        head
+    }
+
+    fn new(order: Order, asker: Option<HostId>, token: Token) -> Self {
+        Head {
+            order,
+            token,
+            asker,
+            phase: Phase::Locking,
+            facts: None,
+            waiting: BTreeSet::new(),
+            introduced: false,
+            moving: false,
+            cutoff: None,
+            settled: false,
+            right_settled: false,
+            right_done: false,
+            begun: false,
+            why: None,
+        }
+    }
+
+    pub fn restore(
+        ctx: &mut Context,
+        order: Order,
+        asker: Option<HostId>,
+        token: Token,
+        stage: HeadStage,
+    ) -> Self {
+        let mut head = Head::new(order, asker, token);
+        head.introduced = true;
+        let (change, session) = (ctx.change, head.session());
+        ctx.command(Command::Hold { change, session });
+        match stage {
+            HeadStage::Preparing => {
+                head.phase = Phase::Preparing;
+                head.cancel(ctx, Reason::Restarted);
+            }
+            HeadStage::Completing => {
+                head.complete(ctx);
+            }
+        }
+        head
+    }
+
+    pub fn session(&self) -> Subsession {
+        self.order.session
+    }
+
+    pub fn right(&self) -> HostId {
+        self.order.session.right.ip()
+    }
+
+    /// The hosts of both chains.
+    pub fn members(&self) -> impl Iterator<Item = HostId> + '_ {
+        self.order.before.iter().chain(&self.order.after).copied()
+    }
+
+    pub fn asker(&self) -> Option<HostId> {
+        self.asker
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, from: &[HostId], message: Message) -> Flow {
+        match message {
+            Message::Enlisted { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(()) => self.answered(ctx, from),
+                Err(reason) => self.cancel(ctx, reason),
+            },
+            Message::Extended { result, .. } => self.extended(ctx, from, result),
+            Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
+                self.right_switched(ctx, cutoff)
+            }
+            Message::Settled { .. } if matches!(self.phase, Phase::Switching | Phase::Draining) => {
+                self.right_settled = true;
+                self.maybe_complete(ctx)
+            }
+            Message::Settled { .. } | Message::Query { .. } => self.tell(ctx),
+            Message::DoneAck { .. } if self.phase == Phase::Completing => self.dismiss_old(ctx),
+            Message::CancelAck { .. } if self.phase == Phase::Cancelling && !self.right_done => {
+                self.dismiss_new(ctx)
+            }
+            Message::Dismissed { .. } => self.dismissed(ctx, from),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+                Ok(facts) => self.enlist(ctx, facts),
+                Err(reason) => self.cancel(ctx, reason),
+            },
+            HostEvent::StateMoved { to, result, .. } if self.moving => match result {
+                Ok(()) => self.state_moved(ctx, to),
+                Err(reason) => self.cancel(ctx, reason),
+            },
+            HostEvent::Prepared { result, .. } if self.phase == Phase::SettingUp => match result {
+                Ok(()) => self.switch(ctx),
+                Err(reason) => self.cancel(ctx, reason),
+            },
+            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+                self.switched(ctx, cutoff)
+            }
+            HostEvent::Drained { .. } if self.phase == Phase::Draining && !self.settled => {
+                self.settled = true;
+                ctx.report(Role::Head, self.session(), Progress::Drained);
+                self.maybe_complete(ctx)
+            }
+            HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
+            HostEvent::SessionGone { .. } => self.cancel(ctx, Reason::Closing),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        match self.phase {
+            Phase::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
+            Phase::Closing => {
+                ctx.trouble(Reason::TimedOut(self.phase));
+                self.done(ctx)
+            }
+            Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
+            Phase::Cancelling => self.rolled_back(ctx),
+            Phase::Completing => Flow::On,
+            Phase::Switching | Phase::Draining => {
+                let why = "it opened, and then carried nothing";
+                self.cancel(ctx, Reason::ChainUnusable(why.into()))
+            }
+            _ => self.cancel(ctx, Reason::TimedOut(self.phase)),
+        }
+    }
+
+    /// What the right anchor needs to know, in this phase.
+    fn tell(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        let answer = match (self.phase, self.cutoff) {
+            (Phase::Cancelling, _) => Message::Cancel {
+                change,
+                reason: self.why.clone().unwrap_or(Reason::Cancelled),
+            },
+            (Phase::Completing | Phase::Closing, _) => Message::Done { change },
+            (Phase::Switching | Phase::Draining, Some(cutoff)) => {
+                Message::Switched { change, cutoff }
+            }
+            (phase, _) => Message::Status { change, phase },
+        };
+        ctx.say(self.right(), answer);
+        Flow::On
+    }
+
+    fn persist(&self, ctx: &mut Context, stage: HeadStage) {
+        ctx.persist(RoleRecord::Head {
+            order: self.order.clone(),
+            token: self.token,
+            asker: self.asker,
+            stage,
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! Everything can be taken back until the change is completed.
+
+use super::*;
+
+impl Head {
+    /// Back to the path before, here at once and then at the right anchor: while
+    /// it still takes the new one, that must be open.
+    pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        if self.phase >= Phase::Completing {
+            return ctx.stale();
+        }
+        self.begun = self.phase > Phase::Locking;
+        ctx.hush();
+        self.phase = Phase::Cancelling;
+        self.waiting.clear();
+        self.why = Some(reason.clone());
+        let change = ctx.change;
+        ctx.command(Command::Abandon { change });
+        if !self.introduced {
+            return self.rolled_back(ctx);
+        }
+        ctx.insist(self.right(), Message::Cancel { change, reason });
+        ctx.deadline(CANCEL);
+        Flow::On
+    }
+
+    /// The right anchor is back too, or will be when it asks.
+    pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
+        ctx.hush();
+        self.right_done = true;
+        let (change, session) = (ctx.change, self.session());
+        ctx.command(Command::Release { change });
+        if self.order.after.is_empty() {
+            return self.rolled_back(ctx);
+        }
+        self.waiting.extend(&self.order.after);
+        for host in self.order.after.clone() {
+            ctx.insist(host, Message::Dismiss { change, session });
+        }
+        ctx.deadline(DISMISS);
+        Flow::On
+    }
+
+    pub(super) fn rolled_back(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.command(Command::Release { change });
+        let reason = self.why.clone().unwrap_or(Reason::Cancelled);
+        let end = match self.begun {
+            true => Progress::RolledBack(reason.clone()),
+            false => Progress::Refused(reason.clone()),
+        };
+        self.let_go(ctx);
+        ctx.report(Role::Head, self.session(), end);
+        Flow::End(Err(reason))
+    }
+
+    pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
+        if self.phase >= Phase::Completing {
+            ctx.trouble(Reason::NoRecord(error));
+            return Flow::On;
+        }
+        ctx.purge();
+        self.cancel(ctx, Reason::NoRecord(error))
+    }
+}

@@ -1,0 +1,194 @@
+//! From the request to the end, where all goes well.
+
+use super::*;
+
+impl Head {
+    pub(super) fn enlist(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
+        self.facts = Some(facts);
+        self.phase = Phase::Preparing;
+        ctx.report(Role::Head, self.session(), Progress::Locked);
+        let (change, session, right) = (ctx.change, self.session(), self.right());
+        let nexts = self.order.after.iter().skip(1).copied().chain([right]);
+        for (host, next) in self.order.after.iter().copied().zip(nexts) {
+            self.waiting.insert(host);
+            let message = Message::Enlist {
+                change,
+                session,
+                next,
+            };
+            ctx.insist(host, message);
+        }
+        self.waiting.insert(right);
+        self.introduced = true;
+        let token = self.token;
+        let message = Message::Extend {
+            change,
+            session,
+            token,
+        };
+        ctx.insist(right, message);
+        ctx.deadline(ENLIST);
+        Flow::On
+    }
+
+    pub(super) fn extended(
+        &mut self,
+        ctx: &mut Context,
+        from: &[HostId],
+        result: Result<Facts, Reason>,
+    ) -> Flow {
+        match (result, self.facts) {
+            (Err(reason), _) => self.cancel(ctx, reason),
+            (Ok(right), Some(left)) if self.phase == Phase::Preparing => {
+                match plan::unchanged(self.session(), &left, &right) {
+                    Ok(()) => self.answered(ctx, from),
+                    Err(reason) => self.cancel(ctx, reason),
+                }
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    /// One of those that are waited for is ready.
+    pub(super) fn answered(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
+        let Some(host) = self.waiting.iter().find(|h| from.contains(h)).copied() else {
+            return ctx.stale();
+        };
+        self.waiting.remove(&host);
+        ctx.hush_to(host);
+        if !self.waiting.is_empty() {
+            return Flow::On;
+        }
+        self.phase = Phase::SettingUp;
+        if self.order.state.is_empty() {
+            return self.open(ctx);
+        }
+        self.moving = true;
+        let (change, session) = (ctx.change, self.session());
+        for (from, to) in self.order.state.iter().copied() {
+            self.waiting.insert(to);
+            ctx.command(Command::MoveState {
+                change,
+                session,
+                from,
+                to,
+            });
+        }
+        ctx.deadline(STATE);
+        Flow::On
+    }
+
+    pub(super) fn state_moved(&mut self, ctx: &mut Context, to: HostId) -> Flow {
+        self.waiting.remove(&to);
+        if !self.waiting.is_empty() {
+            return Flow::On;
+        }
+        self.moving = false;
+        self.open(ctx)
+    }
+
+    fn open(&mut self, ctx: &mut Context) -> Flow {
+        let (change, session) = (ctx.change, self.session());
+        ctx.command(Command::Open {
+            change,
+            session,
+            chain: self.order.after.clone(),
+            token: self.token,
+        });
+        ctx.deadline(OPEN);
+        Flow::On
+    }
+
+    pub(super) fn switch(&mut self, ctx: &mut Context) -> Flow {
+        if self.moving {
+            return ctx.stale();
+        }
+        self.phase = Phase::Cutting;
+        ctx.report(Role::Head, self.session(), Progress::SetUp);
+        ctx.command(Command::Cut { change: ctx.change });
+        Flow::On
+    }
+
+    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        self.phase = Phase::Switching;
+        self.cutoff = Some(cutoff);
+        ctx.report(Role::Head, self.session(), Progress::Switched);
+        let change = ctx.change;
+        ctx.insist(self.right(), Message::Switched { change, cutoff });
+        ctx.deadline(SETTLE);
+        Flow::On
+    }
+
+    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        ctx.hush();
+        self.phase = Phase::Draining;
+        let change = ctx.change;
+        ctx.command(Command::SetCutIn { change, cutoff });
+        self.maybe_complete(ctx)
+    }
+
+    pub(super) fn maybe_complete(&mut self, ctx: &mut Context) -> Flow {
+        if self.settled && self.right_settled && self.phase == Phase::Draining {
+            return self.complete(ctx);
+        }
+        Flow::On
+    }
+
+    /// No way back from here.
+    pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
+        self.phase = Phase::Completing;
+        ctx.hush();
+        ctx.no_deadline();
+        self.persist(ctx, HeadStage::Completing);
+        let change = ctx.change;
+        ctx.command(Command::Complete { change });
+        ctx.insist(self.right(), Message::Done { change });
+        Flow::On
+    }
+
+    /// Neither anchor sends anything on the old path any more.
+    pub(super) fn dismiss_old(&mut self, ctx: &mut Context) -> Flow {
+        ctx.hush();
+        self.phase = Phase::Closing;
+        if self.order.before.is_empty() {
+            return self.done(ctx);
+        }
+        ctx.deadline(LATE);
+        Flow::On
+    }
+
+    pub(super) fn say_dismiss(&mut self, ctx: &mut Context) -> Flow {
+        let (change, session) = (ctx.change, self.session());
+        self.waiting.extend(&self.order.before);
+        for host in self.order.before.clone() {
+            ctx.insist(host, Message::Dismiss { change, session });
+        }
+        ctx.deadline(DISMISS);
+        Flow::On
+    }
+
+    pub(super) fn dismissed(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
+        let hosts: Vec<HostId> = self.waiting.iter().copied().collect();
+        for host in hosts.into_iter().filter(|h| from.contains(h)) {
+            self.waiting.remove(&host);
+            ctx.hush_to(host);
+        }
+        match (self.phase, self.waiting.is_empty()) {
+            (Phase::Closing, true) => self.done(ctx),
+            (Phase::Cancelling, true) if self.right_done => self.rolled_back(ctx),
+            _ => Flow::On,
+        }
+    }
+
+    pub(super) fn done(&mut self, ctx: &mut Context) -> Flow {
+        self.let_go(ctx);
+        ctx.report(Role::Head, self.session(), Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    pub(super) fn let_go(&self, ctx: &mut Context) {
+        ctx.hush();
+        ctx.command(Command::Erase { change: ctx.change });
+        ctx.unlock(self.session());
+    }
+}

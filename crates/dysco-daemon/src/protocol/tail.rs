@@ -1,0 +1,229 @@
+//! The right anchor of a session that gets another chain. It decides nothing: the
+//! left anchor knows what became of the change, and is asked where it is silent.
+
+use std::time::Duration;
+
+use dysco_common::chain::Token;
+
+use super::command::{Command, HostEvent, Progress, Role};
+use super::context::{Context, Flow};
+use super::message::{Facts, HostId, Message, Subsession};
+use super::reason::{Phase, Reason};
+use super::record::RoleRecord;
+use super::right::SILENCE;
+
+/// Longer than anything that the left anchor waits for.
+const PREPARING: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Tail {
+    session: Subsession,
+    token: Token,
+    phase: Phase,
+    facts: Option<Facts>,
+    cutoff: Option<u32>,
+    settled: bool,
+}
+
+impl Tail {
+    pub fn start(ctx: &mut Context, session: Subsession, token: Token) -> Self {
+        ctx.report(Role::Tail, session, Progress::Requested);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        ctx.deadline(PREPARING);
+        Tail::new(session, token)
+    }
+
+    fn new(session: Subsession, token: Token) -> Self {
+        Tail {
+            session,
+            token,
+            phase: Phase::Locking,
+            facts: None,
+            cutoff: None,
+            settled: false,
+        }
+    }
+
+    /// Either path will do until the left anchor has told which.
+    pub fn restore(ctx: &mut Context, session: Subsession, token: Token) -> Self {
+        let mut tail = Tail::new(session, token);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        tail.phase = Phase::SettingUp;
+        ctx.insist(tail.left(), Message::Query { change });
+        tail
+    }
+
+    pub fn session(&self) -> Subsession {
+        self.session
+    }
+
+    pub fn left(&self) -> HostId {
+        self.session.left.ip()
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+        match message {
+            Message::Extend { .. } if self.phase == Phase::SettingUp => self.say_extended(ctx),
+            Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
+                self.switch(ctx, cutoff)
+            }
+            Message::Switched { .. } if self.phase == Phase::Draining => {
+                if !self.settled {
+                    ctx.hush();
+                    ctx.deadline(SILENCE);
+                }
+                self.say_switched(ctx)
+            }
+            Message::Status { .. } => {
+                ctx.hush();
+                ctx.deadline(SILENCE);
+                Flow::On
+            }
+            Message::Done { .. } => self.complete(ctx),
+            Message::Cancel { reason, .. } => {
+                let change = ctx.change;
+                ctx.say(self.left(), Message::CancelAck { change });
+                self.roll_back(ctx, reason)
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+                Ok(facts) => self.extend(ctx, facts),
+                Err(reason) => self.refuse(ctx, reason),
+            },
+            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(()) => {
+                    self.phase = Phase::SettingUp;
+                    ctx.report(Role::Tail, self.session, Progress::SetUp);
+                    ctx.deadline(SILENCE);
+                    self.say_extended(ctx)
+                }
+                Err(reason) => self.refuse(ctx, reason),
+            },
+            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+                self.cutoff = Some(cutoff);
+                self.phase = Phase::Draining;
+                ctx.report(Role::Tail, self.session, Progress::Switched);
+                ctx.deadline(SILENCE);
+                self.say_switched(ctx)
+            }
+            HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.settled => {
+                self.settled = true;
+                ctx.report(Role::Tail, self.session, Progress::Drained);
+                ctx.hush();
+                ctx.no_deadline();
+                let change = ctx.change;
+                // Until `Done` comes, or `Cancel`.
+                ctx.insist(self.left(), Message::Settled { change });
+                Flow::On
+            }
+            HostEvent::PersistFailed { error, .. } if self.phase <= Phase::SettingUp => {
+                ctx.purge();
+                self.refuse(ctx, Reason::NoRecord(error))
+            }
+            HostEvent::PersistFailed { error, .. } => {
+                ctx.trouble(Reason::NoRecord(error));
+                Flow::On
+            }
+            HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        if self.phase < Phase::SettingUp {
+            return self.refuse(ctx, Reason::TimedOut(self.phase));
+        }
+        let change = ctx.change;
+        ctx.insist(self.left(), Message::Query { change });
+        Flow::On
+    }
+
+    fn extend(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
+        self.facts = Some(facts);
+        self.phase = Phase::Preparing;
+        ctx.report(Role::Tail, self.session, Progress::Locked);
+        let (change, session, token) = (ctx.change, self.session, self.token);
+        ctx.persist(RoleRecord::Tail { session, token });
+        ctx.command(Command::Extend {
+            change,
+            session,
+            token,
+        });
+        Flow::On
+    }
+
+    fn say_extended(&self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        // Of what a former process knew the left anchor was told.
+        if let Some(facts) = self.facts {
+            let result = Ok(facts);
+            ctx.say(self.left(), Message::Extended { change, result });
+        }
+        Flow::On
+    }
+
+    fn switch(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        ctx.hush();
+        ctx.no_deadline();
+        self.phase = Phase::Cutting;
+        let change = ctx.change;
+        ctx.command(Command::SetCutIn { change, cutoff });
+        ctx.command(Command::Cut { change });
+        Flow::On
+    }
+
+    fn say_switched(&self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        if let Some(cutoff) = self.cutoff {
+            ctx.say(self.left(), Message::Switched { change, cutoff });
+        }
+        Flow::On
+    }
+
+    fn complete(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        ctx.command(Command::Complete { change });
+        ctx.command(Command::Erase { change });
+        ctx.unlock(self.session);
+        ctx.say(self.left(), Message::DoneAck { change });
+        ctx.report(Role::Tail, self.session, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    /// The left anchor is told, and cancels.
+    fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        let result = Err(reason.clone());
+        ctx.say(self.left(), Message::Extended { change, result });
+        self.roll_back(ctx, reason)
+    }
+
+    fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        if self.phase > Phase::Locking {
+            ctx.command(Command::Abandon { change });
+            ctx.command(Command::Release { change });
+            ctx.command(Command::Erase { change });
+        }
+        ctx.unlock(self.session);
+        let end = match self.phase {
+            Phase::Locking => Progress::Refused(reason.clone()),
+            _ => Progress::RolledBack(reason.clone()),
+        };
+        ctx.report(Role::Tail, self.session, end);
+        Flow::End(Err(reason))
+    }
+}

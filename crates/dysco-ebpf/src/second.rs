@@ -1,0 +1,169 @@
+//! A second path of a live session, while its chain changes. Each of its two
+//! paths has an entry, and the session's own five-tuple leads to that of the
+//! path which is taken: user space has it lead to the other, and back.
+//!
+//! Both paths end in the same two stacks and speak the same numbers, so that
+//! either may carry any segment. What decides is what the middleboxes on it have
+//! seen: none may see an acknowledgement of what it has not seen being sent.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST};
+use aya_ebpf::programs::TcContext;
+use dysco_common::seq::after;
+use dysco_common::session::{Session, State, part};
+use dysco_common::tcp::{ACK, Segment, edit};
+use dysco_common::two_paths::{carries_all, opens_windows, takes_path_before};
+use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey};
+
+use crate::Verdict;
+use crate::egress;
+use crate::ingress::received;
+use crate::maps::{self, FLOWS, JOINS, Run, Scratch, count};
+use crate::packet::{Found, Key};
+
+/// A packet of the local end, when the path is being left.
+#[inline(always)]
+pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
+    egress::track(ctx, s, found, slot);
+    let mut back = takes_path_before(s, &found.seg);
+    let strip = !carries_all(s);
+    let mut path = slot;
+    if back {
+        match s.other_path() {
+            Some(other) => path = other,
+            None => back = false,
+        }
+    }
+    let Some(s) = maps::session(path) else {
+        return Verdict::Pass;
+    };
+    if back && s.state == State::Tracked as u32 {
+        return Verdict::Pass;
+    }
+    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+        return Verdict::Pass;
+    };
+    egress::new_path(s, &found.seg, c);
+    if strip && !back {
+        // The blocks may be of what the path before has carried.
+        c.edit.strip |= edit::SACK;
+    }
+    egress::write(ctx, Run::Egress, Path::New, s)
+}
+
+/// Is it one of the packets that only a firewall is to see? It teaches what the
+/// path has carried.
+#[inline(always)]
+pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
+    if !opens_windows(seg) {
+        return false;
+    }
+    received(s, seg.end());
+    s.rcv_ack = seg.ack;
+    s.new_in = s.new_in.wrapping_add(1);
+    maps::tell(EventKind::Primed, slot);
+    // Where windows are not scaled this is one that an end may mean.
+    s.remote_wscale() != 0
+}
+
+/// A SYN on a path that is being opened, or the answer to one. No stack hears
+/// of it.
+#[inline(always)]
+pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
+    if seg.has(ACK) {
+        // The entry's number stays that of the SYN until it is answered.
+        if s.life.opened_here != 0 && !after(seg.ack, s.snd_max) {
+            received(s, seg.end());
+            s.rcv_ack = seg.ack;
+            maps::tell(EventKind::PathOpen, slot);
+        } else {
+            count(Counter::DroppedStray);
+        }
+    } else if live && s.life.opened_here == 0 && s.rcv_max == seg.seq.wrapping_add(1) {
+        // Again: the answer was lost.
+        maps::tell(EventKind::Joins, slot);
+    } else {
+        count(Counter::DroppedSyn);
+    }
+}
+
+/// The far end takes the path: so does this one, before its stack can acknowledge
+/// what came by it. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_follow(slot: u32) -> u32 {
+    let Some(s) = maps::session(slot) else {
+        return 0;
+    };
+    if s.life.opened_here != 0 || s.two.part != part::NEXT {
+        return 0;
+    }
+    let Some(before) = s.other_path().and_then(maps::session) else {
+        return 0;
+    };
+    (s.bytes_out, s.snd_max) = (before.bytes_out, before.snd_max);
+    (s.snd_ack, s.tsval_out) = (before.snd_ack, before.tsval_out);
+    s.state = State::Switching as u32;
+    let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));
+    s.short = s.key.short();
+    if FLOWS.insert(&s.short, &value.0, 0).is_err() {
+        s.state = State::Joining as u32;
+        return 0;
+    }
+    (s.two.part, before.two.part) = (part::CURRENT, part::BEFORE);
+    before.other_path = slot + 1;
+    before.short = ShortKey::default();
+    maps::tell(EventKind::Primed, slot);
+    1
+}
+
+/// [`dysco_join`]: the secret is nobody's here, the path goes on.
+pub const NOBODYS: u32 = 0;
+const JOINED: u32 = 1;
+const REFUSED: u32 = 2;
+
+/// Gives an awaited path the five-tuple that its SYN came by. Exported: see
+/// `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
+    let Some(Scratch {
+        packet: p, payload, ..
+    }) = maps::scratch(Run::Ingress as u32)
+    else {
+        return REFUSED;
+    };
+    let token = payload.last().token();
+    // SAFETY: copied at once (see `maps::look_up`).
+    let Some(slot) = (unsafe { JOINS.get(&token) }).copied() else {
+        return NOBODYS;
+    };
+    let Some(s) = maps::session(slot) else {
+        return REFUSED;
+    };
+    let awaited = s.state == State::Joining as u32 && s.life.opened_here == 0;
+    if !awaited || s.path.remote_port != 0 || !s.key.mirrors(&payload.session) {
+        count(Counter::ChainTaken);
+        return REFUSED;
+    }
+    s.path = p.key.whole;
+    s.short_path = p.key.short;
+    // SAFETY: a readable field of the context.
+    s.ifindex = unsafe { (*skb).ifindex };
+    let value = Aligned(FlowRef::new(&s.path, slot, Path::New));
+    if FLOWS
+        .insert(&s.short_path, &value.0, BPF_NOEXIST as u64)
+        .is_err()
+    {
+        s.path.remote_port = 0;
+        count(Counter::ChainTaken);
+        return REFUSED;
+    }
+    // What the path has carried so far, as its firewalls count.
+    received(s, p.seg.seq.wrapping_add(1));
+    maps::tell(EventKind::Joins, slot);
+    JOINED
+}
+
+/// Of what is stored as a double word.
+#[repr(C, align(8))]
+struct Aligned(FlowRef);

@@ -1,0 +1,322 @@
+//! Live sessions get other chains while data flows both ways: through firewalls
+//! that drop all that does not fit an opening they have seen.
+
+mod steered;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+use serde_json::{Value, json};
+use steered::{At, Steered};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn names(world: &Steered, group: &Group) -> Vec<String> {
+    group.locals().iter().map(|l| world.name(*l)).collect()
+}
+
+/// Waits until so many bytes more have come to each end of each session.
+fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
+    group.wait_progress(bytes).with_context(|| world.logs())
+}
+
+/// A firewall comes into a busy session that went direct.
+fn insert(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 4 << 20)?;
+    let session = &names(&world, &group)[0];
+    world.rechain(session, &[At::Fw1])?;
+    world.wait_only_through(&[At::Fw1])?;
+    get_on(&world, &group, 16 << 20)?;
+    ensure!(
+        world.refused(At::Fw1)? == 0,
+        "{} refused",
+        world.refused(At::Fw1)?
+    );
+    all_intact(&group.finish()?)?;
+    Ok(())
+}
+
+#[test]
+fn a_strict_firewall_comes_into_a_busy_session() -> Result<()> {
+    insert(Family::V4)
+}
+
+#[test]
+fn a_strict_firewall_comes_into_a_busy_session_v6() -> Result<()> {
+    insert(Family::V6)
+}
+
+/// In, out, and in again; nothing is left where the session has been.
+fn to_and_fro(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 4 << 20)?;
+    let session = &names(&world, &group)[0];
+    let chains = [&[At::Fw1][..], &[At::Fw2], &[], &[At::Fw2, At::Fw1], &[]];
+    for chain in chains {
+        world.rechain(session, chain)?;
+        let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
+        ensure!(world.chain_of(session)? == json!(hosts));
+        world.wait_only_through(chain)?;
+        get_on(&world, &group, 4 << 20)?;
+    }
+    for fw in At::FIREWALLS {
+        world.wait_forgotten(fw)?;
+        ensure!(world.refused(fw)? == 0, "{fw:?}: {}", world.refused(fw)?);
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn chains_follow_each_other() -> Result<()> {
+    to_and_fro(Family::V4)
+}
+
+#[test]
+fn chains_follow_each_other_v6() -> Result<()> {
+    to_and_fro(Family::V6)
+}
+
+/// The entry of connection tracking is another one, and what it had is kept.
+#[test]
+fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 4 << 20)?;
+    let session = &names(&world, &group)[0];
+    world.rechain(session, &[At::Fw1])?;
+    get_on(&world, &group, 4 << 20)?;
+    // The other would let nobody in that it does not know.
+    let rule =
+        "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
+    world
+        .host(At::Fw2)
+        .output("nft", &rule.split(' ').collect::<Vec<_>>())?;
+    let refused = world.reconfigure(session, &[At::Fw2], &[])?;
+    ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
+    get_on(&world, &group, 4 << 20)?;
+    let before = world.refused(At::Fw2)?;
+    let (old, new) = (world.ip(At::Fw1), world.ip(At::Fw2));
+    let words = [
+        "replace-middlebox",
+        &old,
+        "--with",
+        &new,
+        "--state",
+        "conntrack",
+        "--wait",
+    ];
+    let done = world.json(At::Client, &words)?;
+    ensure!(
+        done["changes"][0]["outcome"] == "changed",
+        "{done:#}\n{}",
+        world.logs()
+    );
+    world.wait_only_through(&[At::Fw2])?;
+    get_on(&world, &group, 16 << 20)?;
+    world.wait_forgotten(At::Fw1)?;
+    ensure!(world.refused(At::Fw1)? == 0 && world.refused(At::Fw2)? == before);
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn ten_changes_of_one_session() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let session = &names(&world, &group)[0];
+    for round in 0..10 {
+        let chain = [&[At::Fw1][..], &[At::Fw2], &[]][round % 3];
+        world.rechain(session, chain)?;
+        get_on(&world, &group, 1 << 20)?;
+    }
+    for fw in At::FIREWALLS {
+        ensure!(world.refused(fw)? == 0, "{fw:?}: {}", world.refused(fw)?);
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// A firewall that lets no SYN through, and a host that does not forward: the
+/// session stays where it was, and nothing is left there.
+#[test]
+fn a_dead_path_is_not_taken() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let session = &names(&world, &group)[0];
+    let rule = "insert rule inet fw forward tcp flags syn counter name dropped drop";
+    world
+        .host(At::Fw1)
+        .output("nft", &rule.split(' ').collect::<Vec<_>>())?;
+    let told = |done: &Value, word: &str| -> Result<()> {
+        let reason = done["reason"].as_str().unwrap_or_default();
+        ensure!(
+            done["outcome"] == "rolled_back" && reason.contains(word),
+            "{done:#}"
+        );
+        Ok(())
+    };
+    told(
+        &world.reconfigure(session, &[At::Fw1], &[])?,
+        "no answer to a SYN",
+    )?;
+    world.host(At::Fw2).sysctl("net.ipv4.ip_forward", "0")?;
+    told(
+        &world.reconfigure(session, &[At::Fw2], &[])?,
+        "net.ipv4.ip_forward",
+    )?;
+    group.wait_progress(4 << 20).with_context(|| world.logs())?;
+    for fw in At::FIREWALLS {
+        world.wait_forgotten(fw)?;
+    }
+    // It is as free as before.
+    world.host(At::Fw2).sysctl("net.ipv4.ip_forward", "1")?;
+    world.rechain(session, &[At::Fw2])?;
+    get_on(&world, &group, 4 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_hundred_sessions_at_once() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(120, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 100_000)?;
+    let fw = world.ip(At::Fw1);
+    let done = world.json(At::Client, &["insert-middlebox", &fw, "--all", "--wait"])?;
+    let changes = done["changes"].as_array().context("no changes")?;
+    ensure!(changes.len() == 120);
+    let other = changes.iter().find(|c| c["outcome"] != "changed");
+    ensure!(other.is_none(), "{other:#?}\n{}", world.logs());
+    world.wait_only_through(&[At::Fw1])?;
+    get_on(&world, &group, 100_000)?;
+    ensure!(
+        world.refused(At::Fw1)? == 0,
+        "in: {} {}",
+        world.counted(At::Fw1, "dropped")?,
+        world.counted(At::Fw1, "invalid")?
+    );
+    let words = ["reconfigure", "--through", &fw, "--chain", "", "--wait"];
+    let done = world.json(At::Client, &words)?;
+    let back = done["changes"].as_array().map_or(0, Vec::len);
+    ensure!(back == 120, "{back}");
+    world.wait_forgotten(At::Fw1)?;
+    get_on(&world, &group, 100_000)?;
+    ensure!(
+        world.refused(At::Fw1)? == 0,
+        "out: {} {}",
+        world.counted(At::Fw1, "dropped")?,
+        world.counted(At::Fw1, "invalid")?
+    );
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// What cannot be is refused before anything changes, with the reason.
+#[test]
+fn what_cannot_be_is_refused() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    let session = &names(&world, &group)[0];
+    let (fw, server) = (world.ip(At::Fw1), world.ip(At::Server));
+    let dry = |chain: &str, word: &str, outcome: &str| -> Result<()> {
+        let words = ["reconfigure", session, "--chain", chain, "--dry-run"];
+        let done = world.try_json(At::Client, &words)?;
+        let change = &done["changes"][0];
+        let reason = change["reason"].as_str().unwrap_or_default();
+        ensure!(
+            change["outcome"] == outcome && reason.contains(word),
+            "{chain}: {done:#}"
+        );
+        Ok(())
+    };
+    dry(&fw, "", "changed")?;
+    dry("", "it has that chain", "refused")?;
+    dry(&format!("{fw},{fw}"), "twice", "refused")?;
+    dry(&server, "an end of it", "refused")?;
+    dry("fd08:3::1", "address family", "refused")?;
+    ensure!(
+        world.chain_of(session)? == json!([]),
+        "a dry run changed it"
+    );
+    // The other end does not decide.
+    let local = group.locals()[0];
+    let there = format!("{server}:{}>{local}", steered::PORT);
+    let ran = world.try_json(
+        At::Server,
+        &["reconfigure", &there, "--chain", &fw, "--wait"],
+    )?;
+    let reason = ran["changes"][0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("ask on"), "{ran:#}");
+    // Nobody answers there.
+    let nobody = world.try_json(
+        At::Client,
+        &["reconfigure", session, "--chain", "10.8.4.77", "--wait"],
+    )?;
+    ensure!(
+        nobody["changes"][0]["outcome"] == "rolled_back",
+        "{nobody:#}"
+    );
+    get_on(&world, &group, 1 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Of two that ask for other chains of one session one wins.
+#[test]
+fn of_two_requests_one_wins() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let session = &names(&world, &group)[0];
+    let both = std::thread::scope(|scope| {
+        let asked = At::FIREWALLS.map(|fw| {
+            let world = &world;
+            scope.spawn(move || world.reconfigure(session, &[fw], &[]))
+        });
+        asked.map(|asked| {
+            asked
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread panicked"))
+        })
+    });
+    let both: Vec<Value> = both.into_iter().map(|one| one?).collect::<Result<_>>()?;
+    let won: Vec<_> = both.iter().filter(|c| c["outcome"] == "changed").collect();
+    // One that begins when the other has ended is no rival.
+    let one = won.len() == 1;
+    let both_in_turn = won.len() == 2
+        && (won[0]["before"] == won[1]["after"] || won[1]["before"] == won[0]["after"]);
+    ensure!(one || both_in_turn, "{both:#?}");
+    get_on(&world, &group, 4 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Nothing is left of the sessions once they have ended.
+#[test]
+fn ends_are_seen() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let group = world.open(3, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let fw = world.ip(At::Fw1);
+    world.json(At::Client, &["insert-middlebox", &fw, "--all", "--wait"])?;
+    all_intact(&group.finish()?)?;
+    for at in [At::Client, At::Server] {
+        wait::until("the end to be seen", PATIENCE, || {
+            let text = world.ctl(at, &["sessions", "-o", "json"]).ok()?;
+            let all: Value = serde_json::from_str(&text).ok()?;
+            let ended = |s: &Value| s["history"].to_string().contains("has ended");
+            all.as_array()?.iter().all(ended).then_some(())
+        })?;
+    }
+    Ok(())
+}
