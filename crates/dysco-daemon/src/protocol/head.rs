@@ -51,6 +51,10 @@ pub(super) struct Head {
     right_done: bool,
     /// Others were asked before it was cancelled.
     begun: bool,
+    /// The new path was taken here: the right anchor may take it still.
+    taken: bool,
+    /// The end was reported.
+    told: bool,
     why: Option<Reason>,
 }
 
@@ -84,6 +88,8 @@ impl Head {
             right_settled: false,
             right_done: false,
             begun: false,
+            taken: false,
+            told: false,
             why: None,
         }
     }
@@ -97,6 +103,7 @@ impl Head {
     ) -> Self {
         let mut head = Head::new(order, asker, token);
         head.introduced = true;
+        head.taken = true;
         let (change, session) = (ctx.change, head.session());
         ctx.command(Command::Hold { change, session });
         match stage {
@@ -179,6 +186,11 @@ impl Head {
                 self.maybe_complete(ctx)
             }
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
+            HostEvent::SessionGone { .. }
+                if self.phase == Phase::Cancelling && !self.right_done =>
+            {
+                self.dismiss_new(ctx)
+            }
             HostEvent::SessionGone { .. } => self.cancel(ctx, Reason::Closing),
             _ => ctx.stale(),
         }
@@ -190,6 +202,12 @@ impl Head {
             Phase::Closing => {
                 ctx.trouble(Reason::TimedOut(self.phase));
                 self.done(ctx)
+            }
+            // As long as the right anchor is not heard its end of the new path is
+            // needed: it is told until it answers.
+            Phase::Cancelling if !self.right_done && self.taken => {
+                self.tell_end(ctx);
+                Flow::On
             }
             Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
             Phase::Cancelling => self.rolled_back(ctx),

@@ -4,6 +4,7 @@
 
 mod checks;
 mod plane;
+mod rechain;
 mod world;
 
 mod authority;

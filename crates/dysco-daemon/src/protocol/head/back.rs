@@ -44,14 +44,21 @@ impl Head {
     pub(super) fn rolled_back(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.command(Command::Release { change });
+        self.let_go(ctx);
+        self.tell_end(ctx);
+        Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
+    }
+
+    /// Once.
+    pub(super) fn tell_end(&mut self, ctx: &mut Context) {
         let reason = self.why.clone().unwrap_or(Reason::Cancelled);
         let end = match self.begun {
-            true => Progress::RolledBack(reason.clone()),
-            false => Progress::Refused(reason.clone()),
+            true => Progress::RolledBack(reason),
+            false => Progress::Refused(reason),
         };
-        self.let_go(ctx);
-        ctx.report(Role::Head, self.session(), end);
-        Flow::End(Err(reason))
+        if !std::mem::replace(&mut self.told, true) {
+            ctx.report(Role::Head, self.session(), end);
+        }
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {

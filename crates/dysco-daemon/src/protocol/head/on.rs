@@ -104,6 +104,7 @@ impl Head {
             return ctx.stale();
         }
         self.phase = Phase::Cutting;
+        self.taken = true;
         ctx.report(Role::Head, self.session(), Progress::SetUp);
         ctx.command(Command::Cut { change: ctx.change });
         Flow::On
