@@ -1,7 +1,7 @@
 //! Streams of bytes, as fast as they go. The bytes are not checked: tests do
 //! that, and here it would be most of the work.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dysco_netns::wait;
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::EpollFlags;
 
 use crate::apart::{self, Between, Work};
+use crate::ends::{Ends, would_block};
 use crate::pair::{Pair, stay};
 use crate::turns::{Stretch, stretch};
 
@@ -29,15 +29,14 @@ pub enum Way {
 const BUFFER: usize = 256 << 10;
 /// What one of many sessions sends before the next has its turn.
 const PIECE: usize = 64 << 10;
-/// Milliseconds after which who waits looks whether he still should.
-const LOOK_UP: u8 = 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sessions that carry streams when told to.
 pub struct Bulk {
     shared: Arc<Shared>,
-    /// Of a single session: a relay may tell it nothing of the sender's end.
-    receiver: Option<TcpStream>,
+    /// Both ends of a single session: what is between them may tell neither of
+    /// the other's end.
+    ends: Vec<TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -95,7 +94,8 @@ impl Bulk {
             Way::Up => (pair.client, pair.server),
             Way::Down => (pair.server, pair.client),
         };
-        let receiver = to.try_clone().context("failed to share a socket")?;
+        let share = |end: &TcpStream| end.try_clone().context("failed to share a socket");
+        let ends = vec![share(&from)?, share(&to)?];
         let start = |name: &str, work: Work, end: TcpStream| {
             let thread = std::thread::Builder::new().name(name.into());
             let started = thread.spawn(move || work(vec![end]));
@@ -107,7 +107,7 @@ impl Bulk {
         ];
         Ok(Bulk {
             shared,
-            receiver: Some(receiver),
+            ends,
             threads,
         })
     }
@@ -119,7 +119,7 @@ impl Bulk {
         let threads = apart::open(between, count, buffer, works)?;
         Ok(Bulk {
             shared,
-            receiver: None,
+            ends: Vec::new(),
             threads: threads.into(),
         })
     }
@@ -174,7 +174,7 @@ fn tell(ended: Result<()>) {
 fn send(streams: Vec<TcpStream>, shared: &Shared) -> Result<()> {
     stay(0);
     let to = Ends::new(streams, EpollFlags::EPOLLOUT)?;
-    let buffer = vec![0x5A; if to.epoll.is_none() { BUFFER } else { PIECE }];
+    let buffer = vec![0x5A; if to.single() { BUFFER } else { PIECE }];
     let mut ready = Vec::new();
     while shared.pass() {
         while shared.on.load(Ordering::Relaxed) {
@@ -210,59 +210,12 @@ fn receive(streams: Vec<TcpStream>, shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
-    match done {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-        done => done.map(Some),
-    }
-}
-
-/// Ends of sessions on one side. A single one blocks: nothing need be asked.
-struct Ends {
-    sockets: Vec<TcpStream>,
-    epoll: Option<Epoll>,
-}
-
-impl Ends {
-    fn new(sockets: Vec<TcpStream>, wanted: EpollFlags) -> Result<Ends> {
-        let mut ends = Ends {
-            sockets,
-            epoll: None,
-        };
-        if ends.sockets.len() > 1 {
-            let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-            for (at, socket) in ends.sockets.iter().enumerate() {
-                socket.set_nonblocking(true)?;
-                epoll.add(socket, EpollEvent::new(wanted, at as u64))?;
-            }
-            ends.epoll = Some(epoll);
-        }
-        Ok(ends)
-    }
-
-    /// Those that may be able to go on; all get their turn.
-    fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
-        ready.clear();
-        let Some(epoll) = &self.epoll else {
-            ready.push(0);
-            return Ok(());
-        };
-        let mut events = [EpollEvent::empty(); 256];
-        let count = match epoll.wait(&mut events, LOOK_UP) {
-            Err(Errno::EINTR) => 0,
-            count => count?,
-        };
-        ready.extend(events[..count].iter().map(|event| event.data() as usize));
-        Ok(())
-    }
-}
-
 impl Drop for Bulk {
     fn drop(&mut self) {
         self.shared.turn(Gate::Ended);
         self.shared.ended.store(true, Ordering::Relaxed);
-        if let Some(receiver) = &self.receiver {
-            let _ = receiver.shutdown(Shutdown::Both);
+        for end in &self.ends {
+            let _ = end.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

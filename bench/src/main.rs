@@ -4,12 +4,14 @@
 //! ratio: the median over pairs of turns that were next to each other.
 
 mod apart;
+mod asks;
 mod bulk;
 mod bundles;
 mod chain;
 mod compare;
 mod disruption;
 mod drain;
+mod ends;
 mod figure;
 mod local;
 mod lookup;
@@ -23,6 +25,7 @@ mod record;
 mod removal;
 mod report;
 mod requests;
+mod rivals;
 mod setup;
 mod shim;
 mod sockmap;
@@ -31,7 +34,6 @@ mod traffic;
 mod turns;
 mod ways;
 mod wrk;
-mod xdp;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -120,6 +122,11 @@ const BENCHES: &[Bench] = &[
         run: local::run,
     },
     Bench {
+        name: "rivals",
+        about: "many sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap",
+        run: rivals::run,
+    },
+    Bench {
         name: "removal",
         about: "600 sessions under load lose their proxy: from the request to the new path",
         run: removal::run,
@@ -163,11 +170,6 @@ const BENCHES: &[Bench] = &[
         name: "shim",
         about: "requests through HAProxy under the shim, and without it",
         run: shim::run,
-    },
-    Bench {
-        name: "xdp",
-        about: "the most that relaying in XDP could win over plain forwarding",
-        run: xdp::run,
     },
     Bench {
         name: "packet",

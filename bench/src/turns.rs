@@ -70,11 +70,6 @@ impl<const K: usize> Turns<K> {
         Ok(())
     }
 
-    /// Something else takes turns.
-    pub fn each(&mut self, measure: impl Fn(usize) -> Result<f64>) -> Result<()> {
-        (0..2 * K).try_for_each(|turn| self.each_of(order(turn), &measure))
-    }
-
     /// Something else takes one turn, in this order.
     pub fn each_of(
         &mut self,
@@ -122,7 +117,7 @@ fn ratios<const K: usize>(all: &[Vec<f64>; K], kind: usize) -> Vec<f64> {
 }
 
 /// The kinds of all turns: each is as often in each place.
-fn all_turns<const K: usize>() -> impl Iterator<Item = usize> {
+pub fn all_turns<const K: usize>() -> impl Iterator<Item = usize> {
     (0..2 * K).flat_map(order::<K>)
 }
 
