@@ -320,3 +320,43 @@ fn ends_are_seen() -> Result<()> {
     }
     Ok(())
 }
+
+/// A daemon dies in the middle of a change, on any of its hosts: data goes on, and
+/// once it is there again the session can be given a chain.
+#[test]
+fn a_daemon_dies_in_the_middle() -> Result<()> {
+    let deaths = [
+        (At::Client, "die:Cut"),
+        (At::Client, "die:Switched"),
+        (At::Client, "die:Complete"),
+        (At::Server, "die:Extended"),
+        (At::Server, "die:Cut"),
+        (At::Server, "die:Settled"),
+        (At::Fw1, "die:Enlisted"),
+    ];
+    let mut world = Steered::new(Family::V4)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let session = names(&world, &group)[0].clone();
+    for (at, fault) in deaths {
+        world.set_faults(at, fault)?;
+        let fw = world.ip(At::Fw1);
+        // Its own daemon may die under it.
+        let _ = world.try_ctl(At::Client, &["reconfigure", &session, "--chain", &fw])?;
+        world.wait_dead(at)?;
+        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        world.set_faults(at, "")?;
+        world.restart(at)?;
+        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        // What was under way ends, and both ends agree.
+        wait::until("the session to be free", PATIENCE, || {
+            let done = world.reconfigure(&session, &[At::Fw2], &[]).ok()?;
+            (done["outcome"] == "changed").then_some(())
+        })
+        .with_context(|| format!("{fault}\n{}", world.logs()))?;
+        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        world.rechain(&session, &[])?;
+    }
+    all_intact(&group.finish()?).map(drop)
+}

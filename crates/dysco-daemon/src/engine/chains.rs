@@ -43,6 +43,8 @@ enum Message {
     Believed(u64),
     /// You will be asked to pass sessions on to these: know them.
     Meet(Vec<IpAddr>),
+    /// Is the key of this name believed there? Its word was lost, if it was said.
+    Ask(u64),
 }
 
 /// Is it one of these messages?
@@ -202,6 +204,15 @@ impl Engine {
         self.find_ways(&addresses);
     }
 
+    /// Asks a neighbour once more whether it believes the keys shared with it.
+    pub(super) fn ask_about_keys(&self, host: IpAddr) {
+        let keys = self.chains.keys.iter();
+        let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
+        for (id, _) in keys.filter(|(_, shared)| unsure(shared)) {
+            self.send_about_chains(host, &Message::Ask(*id));
+        }
+    }
+
     /// Makes a host one that sessions may be steered to, as long as it is needed.
     pub(super) fn meet(&mut self, host: IpAddr) {
         let known = self.chains.met.insert(host, Instant::now()).is_some();
@@ -266,6 +277,12 @@ impl Engine {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
             Ok(Message::Believed(id)) => self.believed(id, &incoming.from),
+            Ok(Message::Ask(id)) => {
+                let known = self.chains.keys.get(&id);
+                if known.is_some_and(|shared| shared.peer == incoming.from) {
+                    self.send_about_chains(incoming.via, &Message::Believed(id));
+                }
+            }
             Ok(Message::Meet(hosts)) => {
                 let now = Instant::now();
                 for host in hosts.into_iter().take(FEW).map(|host| host.to_canonical()) {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::built;
 use dysco_netns::stream::{Group, Plan, Server};
 use dysco_netns::{Family, Host, Process, Program, Ran, require_root, wait};
@@ -210,12 +210,13 @@ impl Steered {
         fs::rename(&new, &file).context("failed to write the faults")
     }
 
-    /// Ends a host's `dyscod` as a crash would, or waits until it has ended so.
-    pub fn kill(&mut self, at: At) -> Result<()> {
-        match self.daemons[at as usize].take() {
-            Some(mut daemon) => daemon.kill().map(drop),
-            None => bail!("{at:?} has no dyscod"),
-        }
+    /// Waits until a host's `dyscod` has died.
+    pub fn wait_dead(&mut self, at: At) -> Result<()> {
+        wait::until("dyscod to die", PATIENCE, || {
+            self.ctl(at, &["status"]).is_err().then_some(())
+        })?;
+        drop(self.daemons[at as usize].take());
+        Ok(())
     }
 
     /// Starts it again.

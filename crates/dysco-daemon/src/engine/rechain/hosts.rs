@@ -54,6 +54,7 @@ impl Engine {
 
     pub(super) fn wait_for(&mut self, waiting: Waiting) {
         self.meet(waiting.next);
+        self.ask_about_keys(waiting.next);
         self.rechain.waiting.push(waiting);
     }
 
