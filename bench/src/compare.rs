@@ -40,7 +40,14 @@ struct PastFigure {
     unit: String,
     value: Option<f64>,
     better: Better,
+    #[serde(deserialize_with = "numbers")]
     samples: Vec<f64>,
+}
+
+/// JSON has no infinity: a turn that brought nothing is kept as null.
+fn numbers<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let samples = Vec::<Option<f64>>::deserialize(from)?;
+    Ok(samples.into_iter().flatten().collect())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
