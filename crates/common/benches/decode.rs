@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use dysco_common::chain::{Chain, Payload};
+use dysco_common::chain::{Chain, Element, Payload};
 use dysco_common::tcp::Header;
 use dysco_common::{FlowKey, Offer};
 
@@ -35,7 +35,7 @@ fn payload() -> Payload {
         &key([10, 0, 0, 1], hosts[0]),
     );
     if let Some(chain) = Chain::of(&hosts.map(|host| std::net::IpAddr::from(host).into())) {
-        payload.set_rest(&chain);
+        payload.set_rest(&chain, &Element::default());
     }
     payload.mac = payload.proof(KEY);
     payload

@@ -18,6 +18,8 @@ pub const FIN: u8 = 1;
 pub const SYN: u8 = 2;
 /// RST flag.
 pub const RST: u8 = 4;
+/// PSH flag.
+pub const PSH: u8 = 0x08;
 /// ACK flag.
 pub const ACK: u8 = 16;
 /// ECE flag.

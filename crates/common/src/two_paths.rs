@@ -13,7 +13,7 @@
 use crate::flow::Path;
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
-use crate::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
+use crate::tcp::{ACK, Edit, FIN, PSH, RST, SYN, Segment};
 
 /// Whose end the anchor acts for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -399,10 +399,11 @@ pub fn answer_syn(s: &Session, seg: &Segment) -> Edit {
 /// each end sends one with the widest window, and another when it takes the path,
 /// with the highest number that it has sent: so firewalls on it let the numbers
 /// go ahead by as much as was sent elsewhere meanwhile. They are not the stack's:
-/// no stack may believe that window.
+/// no stack may believe that window, or what they acknowledge. No stack pushes
+/// nothing, which tells them from its own.
 #[inline(always)]
 pub const fn opens_windows(seg: &Segment) -> bool {
-    seg.flags == ACK && seg.len == 0 && seg.window == u16::MAX
+    seg.flags == ACK | PSH && seg.len == 0 && seg.window == u16::MAX
 }
 
 /// Has the path that a session was switched to carried the highest number that

@@ -61,8 +61,7 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     s.rcv_ack = seg.ack;
     s.new_in = s.new_in.wrapping_add(1);
     maps::tell(EventKind::Primed, slot);
-    // Where windows are not scaled this is one that an end may mean.
-    s.remote_wscale() != 0
+    true
 }
 
 /// A SYN on a path that is being opened, or the answer to one. No stack hears

@@ -32,7 +32,7 @@ const REFRESH: Duration = Duration::from_secs(20);
 const HOLDS: Duration = Duration::from_secs(90);
 /// The most hosts in one introduction, and in all.
 const FEW: usize = 16;
-const MANY: usize = 1024;
+pub(super) const MANY: usize = 1024;
 /// Policies whose rules sessions may still name.
 const REMEMBERED: usize = 16;
 

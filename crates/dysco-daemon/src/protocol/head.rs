@@ -9,6 +9,7 @@ use dysco_common::chain::Token;
 
 use super::command::{Command, HostEvent, Progress, Role};
 use super::context::{Context, Flow};
+use super::left::GONE;
 use super::message::{Facts, HostId, Message, Order, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
@@ -55,6 +56,8 @@ pub(super) struct Head {
     taken: bool,
     /// The end was reported.
     told: bool,
+    /// The record says that there is no way back.
+    recorded: bool,
     why: Option<Reason>,
 }
 
@@ -90,6 +93,7 @@ impl Head {
             begun: false,
             taken: false,
             told: false,
+            recorded: false,
             why: None,
         }
     }
@@ -112,6 +116,7 @@ impl Head {
                 head.cancel(ctx, Reason::Restarted);
             }
             HeadStage::Completing => {
+                head.recorded = true;
                 head.complete(ctx);
             }
         }
@@ -191,6 +196,11 @@ impl Head {
             {
                 self.dismiss_new(ctx)
             }
+            // Nothing takes the path before any more, whatever the right anchor says.
+            HostEvent::SessionGone { .. } if self.phase == Phase::Completing => {
+                ctx.deadline(GONE);
+                Flow::On
+            }
             HostEvent::SessionGone { .. } => self.cancel(ctx, Reason::Closing),
             _ => ctx.stale(),
         }
@@ -211,7 +221,7 @@ impl Head {
             }
             Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
             Phase::Cancelling => self.rolled_back(ctx),
-            Phase::Completing => Flow::On,
+            Phase::Completing => self.dismiss_old(ctx),
             Phase::Switching | Phase::Draining => {
                 let why = "it opened, and then carried nothing";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))

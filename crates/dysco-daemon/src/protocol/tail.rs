@@ -7,6 +7,7 @@ use dysco_common::chain::Token;
 
 use super::command::{Command, HostEvent, Progress, Role};
 use super::context::{Context, Flow};
+use super::left::GONE;
 use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
@@ -23,6 +24,7 @@ pub(super) struct Tail {
     facts: Option<Facts>,
     cutoff: Option<u32>,
     settled: bool,
+    gone: bool,
 }
 
 impl Tail {
@@ -42,6 +44,7 @@ impl Tail {
             facts: None,
             cutoff: None,
             settled: false,
+            gone: false,
         }
     }
 
@@ -135,12 +138,22 @@ impl Tail {
                 ctx.trouble(Reason::NoRecord(error));
                 Flow::On
             }
+            // Both anchors may be on the new path for good, and a reset may have
+            // been nobody's: the left one says what becomes of it.
+            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting => {
+                self.gone = true;
+                ctx.deadline(GONE);
+                Flow::On
+            }
             HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
             _ => ctx.stale(),
         }
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        if self.gone {
+            return self.roll_back(ctx, Reason::Closing);
+        }
         if self.phase < Phase::SettingUp {
             return self.refuse(ctx, Reason::TimedOut(self.phase));
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::{Hop, Token};
 use dysco_common::{FlowKey, State};
 
+use crate::engine::chains::MANY;
 use crate::engine::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Subsession};
 use crate::scheduling::spawn_long;
@@ -59,8 +60,11 @@ impl Engine {
     }
 
     pub(in crate::engine) fn enlist(&mut self, change: ChangeId, from: HostId, next: HostId) {
+        let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
         let result = match forwards(next) {
             Err(reason) => Err(reason),
+            Ok(()) if many => Err(Reason::Busy(next)),
+            Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
             Ok(()) if self.hop_to(next).is_some() => {
                 // It is needed from now on.
                 self.meet(next);
@@ -164,6 +168,12 @@ impl Engine {
         self.rechain.forgetting.remove(&change);
         self.tell_machine(HostEvent::Forgotten { change, from });
     }
+}
+
+/// May an address be a host's that is elsewhere?
+fn is_host(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
 }
 
 /// Does this host's stack forward?

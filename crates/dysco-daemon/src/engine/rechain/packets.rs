@@ -37,7 +37,7 @@ pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
 /// See `two_paths::opens_windows`.
 pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
     let mut tcp = header(s, seq);
-    tcp.ack = true;
+    (tcp.ack, tcp.psh) = (true, true);
     tcp.acknowledgment_number = s.rcv_max;
     if agreed(s, offer::TIMESTAMPS) {
         let stamps = TcpOptionElement::Timestamp(s.tsval_out, s.tsval_in);

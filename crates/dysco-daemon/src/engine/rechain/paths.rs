@@ -198,7 +198,11 @@ impl Engine {
                 continue;
             };
             match (paths.completed, paths.cutoff, paths.second) {
-                (Some(at), _, _) if at.elapsed() >= LATE => self.end_paths(change),
+                // Until the other anchor has ended it may still send primers, which
+                // no stack must hear.
+                (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
+                    self.end_paths(change);
+                }
                 (None, Some(cutoff), Some(second)) => self.prime(second, cutoff),
                 // The SYN would not pass again: it is answered.
                 (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
@@ -280,8 +284,9 @@ impl Engine {
     pub(in crate::engine) fn erase_path(&mut self, change: ChangeId) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.erased = true;
-            if paths.completed.is_none() {
-                self.release_path(change);
+            match &mut paths.completed {
+                Some(at) => *at = Instant::now(),
+                None => self.release_path(change),
             }
         }
     }

@@ -62,11 +62,13 @@ impl Head {
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
-        if self.phase >= Phase::Completing {
+        if self.phase > Phase::Completing || self.recorded {
             ctx.trouble(Reason::NoRecord(error));
             return Flow::On;
         }
+        // Nobody has been told yet what the record does not say.
         ctx.purge();
+        self.phase = self.phase.min(Phase::Draining);
         self.cancel(ctx, Reason::NoRecord(error))
     }
 }
