@@ -205,9 +205,11 @@ fn main() -> Result<()> {
     let mut record = Record::begin(arguments.quick)?;
     for bench in &chosen {
         effort.say(&format!("{}: {}", bench.name, bench.about));
-        let figures = (bench.run)(&effort);
-        let figures = figures.with_context(|| format!("failed to measure {}", bench.name))?;
-        record.figures.extend(figures);
+        match (bench.run)(&effort) {
+            Ok(figures) => record.take(bench.name, figures, &effort),
+            // What the others find is found all the same.
+            Err(error) => record.fail(bench.name, &error),
+        }
     }
     record.plots = effort.plots.take();
     record.end()?;
@@ -220,6 +222,8 @@ fn main() -> Result<()> {
         println!("{}", report::markdown(&record));
         println!("raw results: {}", file.display());
     }
+    let failed: Vec<_> = record.failed.keys().map(String::as_str).collect();
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
 }
 

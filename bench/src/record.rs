@@ -1,5 +1,6 @@
 //! What a run found, as it is kept.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, time::Instant};
@@ -7,6 +8,7 @@ use std::{fs, time::Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::Effort;
 use crate::figure::Figure;
 use crate::machine::Machine;
 use crate::plot::Plot;
@@ -27,6 +29,8 @@ pub struct Record {
     pub machine: Machine,
     /// What was found.
     pub figures: Vec<Figure>,
+    /// What could not be measured, and why.
+    pub failed: BTreeMap<String, String>,
     /// What is drawn of it.
     pub plots: Vec<Plot>,
     #[serde(skip)]
@@ -51,9 +55,30 @@ impl Record {
             seconds: 0.0,
             machine: Machine::here(),
             figures: Vec::new(),
+            failed: BTreeMap::new(),
             plots: Vec::new(),
             start: Instant::now(),
         })
+    }
+
+    /// Takes in what was found by one of its parts, and says so.
+    pub fn take(&mut self, name: &str, figures: Vec<Figure>, effort: &Effort) {
+        for figure in &figures {
+            effort.say(&format!(
+                "  {}: {:.4} {}",
+                figure.name, figure.value, figure.unit
+            ));
+        }
+        if figures.is_empty() {
+            self.failed.insert(name.into(), "it found nothing".into());
+        }
+        self.figures.extend(figures);
+    }
+
+    /// Takes in that a part has failed.
+    pub fn fail(&mut self, name: &str, error: &anyhow::Error) {
+        eprintln!("failed to measure {name}: {error:?}");
+        self.failed.insert(name.into(), format!("{error:#}"));
     }
 
     /// Ends it.

@@ -29,6 +29,9 @@ pub fn markdown(record: &Record) -> String {
     );
     text += "| figure | value | 95 % | goal | | |\n|---|---:|---|---|---|---|\n";
     record.figures.iter().for_each(|f| text += &row(f));
+    for (name, why) in &record.failed {
+        text += &format!("\nNot measured: {name}, {why}\n");
+    }
     text
 }
 
