@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use dysco_netns::haproxy::Config;
 use dysco_netns::{Family, Lab, Process, Role, relays};
 
@@ -32,6 +32,8 @@ const NAMES: [&str; 8] = [
     "sockmap",
 ];
 const KINDS: usize = NAMES.len();
+/// How often HAProxy is asked to leave what it has not left yet.
+const TRIES: usize = 20;
 const DIRECT: usize = 2;
 const RELAYED: usize = 3;
 const SPLICED: usize = 4;
@@ -168,6 +170,21 @@ impl Labs {
         Ok(())
     }
 
+    /// Takes HAProxy out of `count` sessions, of which each must have carried
+    /// enough: among many a turn is not long enough for all.
+    fn remove(&self, count: usize, warm: impl Fn() -> Result<()>) -> Result<()> {
+        let mut removed = 0;
+        for _ in 0..TRIES {
+            warm()?;
+            let done = self.stage.remove()?;
+            removed += done["summary"]["removed"].as_u64().unwrap_or(0);
+            if removed == count as u64 {
+                return Ok(());
+            }
+        }
+        bail!("HAProxy left {removed} of {count} sessions")
+    }
+
     /// Sessions of each kind. Those that lose their proxy are opened first.
     fn sessions<S>(
         &mut self,
@@ -181,8 +198,7 @@ impl Labs {
             server: &self.stage.lab.server,
             at: server(),
         })?;
-        warm(&relayed)?;
-        self.stage.remove_all(count)?;
+        self.remove(count, || warm(&relayed))?;
         let (plain, sockmap) = (&self.plain, &mut self.sockmap);
         let join = |sockmap: &mut Relay| (0..count).try_for_each(|_| sockmap.join(&plain.proxy));
         let handed_over = std::thread::scope(|scope| {

@@ -65,13 +65,18 @@ impl Stage {
         })
     }
 
-    /// Takes HAProxy out of all its sessions; an error unless it left `count`.
-    pub fn remove_all(&self, count: usize) -> Result<Value> {
+    /// Takes HAProxy out of all sessions that it may leave by now.
+    pub fn remove(&self) -> Result<Value> {
         let (all, how) = (["remove-middlebox", "self", "--all"], ["--mode", self.mode]);
         let words = [&all[..], &how, &["--wait", "-o", "json"]].concat();
         let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words)?;
-        let done: Value = serde_json::from_str(&ran.stdout)
-            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
+        serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))
+    }
+
+    /// Takes HAProxy out of all its sessions; an error unless it left `count`.
+    pub fn remove_all(&self, count: usize) -> Result<Value> {
+        let done = self.remove()?;
         let removed = done["summary"]["removed"].as_u64();
         ensure!(
             removed == Some(count as u64),

@@ -39,6 +39,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
             return PASS;
         }
         if live_payload {
+            // SAFETY: the program's own context.
             let joined = unsafe { second::dysco_join(skb) };
             if joined != second::NOBODYS {
                 return DROP;
