@@ -102,7 +102,8 @@ impl Record {
         let write = |path: &Path, text: String| {
             fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
         };
-        write(&json, serde_json::to_string_pretty(self)? + "\n")?;
+        // Thousands of samples: for programs to read, in one line.
+        write(&json, serde_json::to_string(self)? + "\n")?;
         write(&json.with_extension("md"), report::markdown(self))?;
         if whole {
             let summary = serde_json::to_string_pretty(&report::summary(self))?;

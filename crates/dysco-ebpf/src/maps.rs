@@ -295,4 +295,4 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
 
 /// Of what is stored as a double word.
 #[repr(C, align(8))]
-struct Aligned(FlowRef);
+pub struct Aligned(pub FlowRef);

@@ -17,7 +17,7 @@ use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey};
 use crate::Verdict;
 use crate::egress;
 use crate::ingress::received;
-use crate::maps::{self, FLOWS, JOINS, Run, Scratch, count};
+use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
 use crate::packet::{Found, Key};
 
 /// A packet of the local end, when the path is being left.
@@ -162,7 +162,3 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
     maps::tell(EventKind::Joins, slot);
     JOINED
 }
-
-/// Of what is stored as a double word.
-#[repr(C, align(8))]
-struct Aligned(FlowRef);

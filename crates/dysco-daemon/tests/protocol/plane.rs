@@ -302,7 +302,7 @@ impl Plane {
                 self.returned.insert(subsession);
                 Effect::Nothing
             }
-            // Of chains, which `tests/protocol/chain` has.
+            // Of chains, which `tests/protocol/rechain` has.
             Command::Hold { .. }
             | Command::Enlist { .. }
             | Command::Extend { .. }
