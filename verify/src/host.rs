@@ -360,7 +360,8 @@ impl Host {
             | State::Relay
             | State::Return
             | State::Joining
-            | State::Switching => false,
+            | State::Switching
+            | State::Passing => false,
         }
     }
 

@@ -140,7 +140,8 @@ impl Entry {
             | State::Relay
             | State::Return
             | State::Joining
-            | State::Switching => {}
+            | State::Switching
+            | State::Passing => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -272,7 +273,8 @@ impl Entry {
             | State::Relay
             | State::Return
             | State::Joining
-            | State::Switching => None,
+            | State::Switching
+            | State::Passing => None,
             State::Free | State::Closed => Some(packet),
         }
     }

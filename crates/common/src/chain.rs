@@ -40,6 +40,13 @@ pub struct Element {
 }
 
 impl Element {
+    /// Behind a chain's end.
+    const NONE: Element = Element {
+        kind: 0,
+        reserved: [0; 3],
+        host: Addr::new([0; 16]),
+    };
+
     /// A host.
     pub const fn host(host: Addr) -> Self {
         Element {
@@ -63,6 +70,12 @@ impl Element {
             reserved: [0; 3],
             host: Addr::new(bytes),
         }
+    }
+
+    /// Does it say that the session lives?
+    #[inline(always)]
+    pub const fn is_live(&self) -> bool {
+        self.kind == ElementKind::Live as u8
     }
 
     /// The secret, where this is of a live session.
@@ -254,7 +267,7 @@ impl Payload {
     /// Does it open another path of a session that lives?
     #[inline(always)]
     pub const fn is_live(&self) -> bool {
-        self.last().kind == ElementKind::Live as u8
+        self.last().is_live()
     }
 
     /// The hosts that are still to come.
@@ -262,6 +275,8 @@ impl Payload {
     pub fn chain(&self, to: &mut Chain) {
         to.len = self.hosts as u32;
         to.elements = self.rest;
+        // The last place is no host's.
+        to.elements[MAX_CHAIN - 1] = Element::NONE;
     }
 
     /// The bytes as they go on the wire.

@@ -48,6 +48,10 @@ pub enum State {
     /// The path of the session since a moment ago: what acknowledges only what
     /// this path has carried takes it, the rest the path before.
     Switching = 12,
+    /// Of a host that a session passes before and after its chain changes, which
+    /// has entries for both paths meanwhile: a packet leaves by the path that it
+    /// came by.
+    Passing = 13,
 }
 
 impl State {
@@ -67,6 +71,7 @@ impl State {
             10 => State::Adopted,
             11 => State::Joining,
             12 => State::Switching,
+            13 => State::Passing,
             _ => return None,
         })
     }

@@ -1,6 +1,7 @@
 //! The data plane as the daemon drives it.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +16,7 @@ use dysco_common::{
 use dysco_common::two_paths::Anchor;
 
 use crate::attach::{self, Attach, Attached};
-use crate::chain::Chains;
+use crate::chain::{self, Chains};
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::memory::Memory;
@@ -24,9 +25,9 @@ use crate::memory::Memory;
 const LAYOUT: &str = "v1";
 
 /// The maps that outlive this process.
-const PINNED: [&str; 13] = [
+const PINNED: [&str; 14] = [
     "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
-    "KEYS", "PENDING", "JOINS", "CHAINS",
+    "KEYS", "PENDING", "JOINS", "CHAINS", "OWN",
 ];
 
 /// What the data plane is started with.
@@ -45,6 +46,9 @@ pub struct AgentConfig {
     /// Source ports of the subsessions that a chain's SYN opens: the first, and
     /// how many.
     pub ports: (u16, u16),
+    /// This host's addresses: what a chain's SYN to another carries is none of its
+    /// business.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A new path for a session.
@@ -137,6 +141,7 @@ impl Agent {
             refill(&memory, &mut free)?;
         }
         let chains = Chains::open(&mut ebpf)?;
+        chain::set_own(take(&mut ebpf, "OWN")?, &config.addresses)?;
         let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
             .map_err(map_error("open", "COUNTERS"))?;
         let ring =

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, HashMap, Map, MapData};
 use aya::{Ebpf, Pod};
 use dysco_common::Addr;
 use dysco_common::chain::{Chain, Hop, Token};
@@ -84,6 +84,23 @@ impl Chains {
         self.switched = Some(Instant::now());
         Ok(generation)
     }
+}
+
+/// Says which addresses are this host's, in the place of an earlier run's.
+pub(crate) fn set_own(map: Map, addresses: &[IpAddr]) -> Result<(), AgentError> {
+    let mut own: HashMap<MapData, AddrPod, u8> =
+        HashMap::try_from(map).map_err(map_error("open", "OWN"))?;
+    let now: Vec<Addr> = addresses.iter().map(|address| (*address).into()).collect();
+    for address in &now {
+        own.insert(AddrPod(*address), 1, 0)
+            .map_err(map_error("write", "OWN"))?;
+    }
+    let before: Vec<AddrPod> = own.keys().filter_map(Result::ok).collect();
+    for address in before.iter().filter(|address| !now.contains(&address.0)) {
+        // It was there a moment ago.
+        let _ = own.remove(address);
+    }
+    Ok(())
 }
 
 impl Agent {

@@ -21,6 +21,7 @@ pub use error::AgentError;
 pub use events::Events;
 pub use relay::Joint;
 pub use route::{Route, Routes};
+pub use second::Keep;
 
 /// The eBPF programs as built for this version.
 #[repr(C, align(8))]

@@ -10,6 +10,17 @@ use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
 use crate::error::AgentError;
 
+/// Which of two paths a session keeps that passes here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// That which its stacks have taken.
+    Taken,
+    /// The one that came last.
+    New,
+    /// The one before it.
+    Before,
+}
+
 /// A segment on its way is seen by a program within this many turns.
 const TURNS: u32 = 200;
 
@@ -175,6 +186,45 @@ impl Agent {
             self.tombstone(second);
             second
         })
+    }
+
+    /// A session that passes this host by two paths has one from now on: that of
+    /// `keys`, which are the session's five-tuple as either side has it, is kept,
+    /// the other's entries become tombstones. Their slots are returned; none where
+    /// there is one path.
+    pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
+        let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
+        let found = keys.iter().filter_map(|key| self.find(key));
+        let found: Vec<u32> = found.filter(passing).collect();
+        let mut left_out = Vec::new();
+        for slot in found {
+            let s = self.session(slot);
+            let Some(other) = s.other_path() else {
+                // It was given no other before the opening failed.
+                self.memory().set_state(slot, State::NewPath);
+                continue;
+            };
+            // The session's five-tuple leads to the one that is taken.
+            let other_is_new = self.session(other).two.part == part::NEXT;
+            let stays = match keep {
+                Keep::Taken => true,
+                Keep::New => !other_is_new,
+                Keep::Before => other_is_new,
+            };
+            let (kept, out) = if stays { (slot, other) } else { (other, slot) };
+            if !stays && let Err(error) = self.lead_to(kept) {
+                tracing::error!(session = ?s.key, %error, "a session that passes here keeps two paths");
+                continue;
+            }
+            let memory = self.memory();
+            memory.share_life(kept, out);
+            memory.set_part(kept, part::CURRENT, None);
+            memory.set_state(kept, State::NewPath);
+            memory.hide(out);
+            self.tombstone(out);
+            left_out.push(out);
+        }
+        left_out
     }
 
     /// The entry of a session's path that is being opened, or was a moment ago.

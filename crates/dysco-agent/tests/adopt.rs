@@ -32,6 +32,7 @@ impl Plane {
             attach: Attach::Auto,
             rules: Vec::new(),
             ports: (61000, 1000),
+            addresses: Vec::new(),
         };
         change(&mut config);
         let (agent, events) = Agent::start(&config).expect("the data plane starts as root");

@@ -12,6 +12,7 @@ use crate::Verdict;
 use crate::chain;
 use crate::far;
 use crate::hop;
+use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
@@ -99,6 +100,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         Some(State::Switching) => {
             cold_path();
             second::leaves(&ctx, s, key, &found, slot)
+        }
+        Some(State::Passing) => {
+            cold_path();
+            kept::leaves(&ctx, mark, key, &found, slot)
         }
         // What is sent takes the session's other entry.
         Some(State::Free | State::Closed | State::Joining) | None => Verdict::Pass,

@@ -11,6 +11,7 @@ use dysco_common::{Counter, EventKind};
 
 use crate::chain;
 use crate::far;
+use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
@@ -163,6 +164,10 @@ fn decide(
                 from_new_path(s, p, c, slot, false)
             }
             Some(State::Switching) => from_new_path(s, p, c, slot, false),
+            Some(State::Passing) => {
+                kept::comes(ctx, s, &p.seg, slot);
+                from_new_path(s, p, c, slot, false)
+            }
             // No socket knows this five-tuple: its answer would be a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
@@ -182,7 +187,7 @@ fn decide(
         Some(State::NewPath | State::Switching) if s.other_path != 0 => {
             Decision::Leave(Verdict::Pass)
         }
-        Some(State::NewPath | State::Joining | State::Switching) => {
+        Some(State::NewPath | State::Joining | State::Switching | State::Passing) => {
             Decision::Leave(dropped(Counter::DroppedLateOld))
         }
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),

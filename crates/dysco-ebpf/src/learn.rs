@@ -28,6 +28,7 @@ pub fn would_usurp(s: &Session) -> bool {
                 | State::Return
                 | State::Joining
                 | State::Switching
+                | State::Passing
         )
     );
     changed && !s.has_ended()

@@ -14,6 +14,7 @@ mod egress;
 mod far;
 mod hop;
 mod ingress;
+mod kept;
 mod learn;
 mod maps;
 mod packet;

@@ -58,6 +58,10 @@ pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
 #[map]
 pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
 
+/// This host's addresses. Set by user space.
+#[map]
+pub static OWN: HashMap<Addr, u8> = HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
+
 /// SYNs on their way through this host, by initial sequence number.
 #[map]
 pub static PENDING: LruHashMap<u32, Pending> = LruHashMap::with_max_entries(16384, 0);
@@ -283,7 +287,10 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
     s.short_path = s.path.short();
     let value = Aligned(FlowRef::new(&s.path, slot, Path::New));
     if FLOWS.insert(&s.short_path, &value.0, flags).is_err() {
-        let _ = FLOWS.remove(&key.short);
+        // The session's own five-tuple may lead to its other entry.
+        if leads_to(&key.short, slot) {
+            let _ = FLOWS.remove(&key.short);
+        }
         let _ = FREE.push(slot, 0);
         return false;
     }
@@ -291,6 +298,27 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
         ended.short_path = ShortKey::default();
     }
     true
+}
+
+#[inline(always)]
+fn leads_to(short: &ShortKey, slot: u32) -> bool {
+    // SAFETY: as in `look_up`.
+    unsafe { FLOWS.get(short) }.is_some_and(|flow| flow.slot == slot)
+}
+
+/// Has the session's own five-tuple lead to this entry. False if it cannot.
+#[inline(always)]
+pub fn lead_to(slot: u32, s: &mut Session) -> bool {
+    let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));
+    s.short = s.key.short();
+    FLOWS.insert(&s.short, &value.0, 0).is_ok()
+}
+
+/// Takes a free slot.
+#[inline(always)]
+pub fn claim_slot() -> Option<(u32, &'static mut Session)> {
+    let slot = FREE.pop().ok()??;
+    Some((slot, session(slot)?))
 }
 
 /// Of what is stored as a double word.

@@ -102,9 +102,7 @@ pub extern "C" fn dysco_follow(slot: u32) -> u32 {
     (s.bytes_out, s.snd_max) = (before.bytes_out, before.snd_max);
     (s.snd_ack, s.tsval_out) = (before.snd_ack, before.tsval_out);
     s.state = State::Switching as u32;
-    let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));
-    s.short = s.key.short();
-    if FLOWS.insert(&s.short, &value.0, 0).is_err() {
+    if !maps::lead_to(slot, s) {
         s.state = State::Joining as u32;
         return 0;
     }

@@ -263,6 +263,13 @@ impl Programs {
         map.insert(id, key, 0).unwrap();
     }
 
+    /// An address of the host.
+    pub fn own(&mut self, address: Addr) {
+        let map = self.ebpf.map_mut("OWN").unwrap();
+        let mut map: HashMap<_, Plain<Addr>, u8> = map.try_into().unwrap();
+        map.insert(Plain(address), 1, 0).unwrap();
+    }
+
     pub fn count(&self, c: Counter) -> u64 {
         let map = self.ebpf.map("COUNTERS").unwrap();
         let map: PerCpuArray<_, u64> = map.try_into().unwrap();

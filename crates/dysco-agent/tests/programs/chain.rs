@@ -1,5 +1,7 @@
 //! Sessions that are steered through a chain from their SYN on.
 
+mod kept;
+
 use std::net::SocketAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
@@ -76,6 +78,7 @@ impl Hosts {
         let mut p = Programs::load();
         p.free(FIRST..FIRST + 4);
         p.key(KEY_ID, KEY);
+        p.own(self.middlebox);
         p
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
 use notify::Watcher as _;
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Engine};
@@ -86,6 +87,17 @@ pub(super) struct Chains {
     watcher: Option<notify::RecommendedWatcher>,
 }
 
+/// May the file be read after this? One that is being written may be empty, which
+/// is a policy too.
+fn is_whole(kind: EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+            | EventKind::Remove(_)
+    )
+}
+
 impl Engine {
     /// Takes up what a former process left, and puts the policy in force.
     pub(super) fn start_chains(&mut self) {
@@ -110,7 +122,7 @@ impl Engine {
         };
         let (answers, name) = (self.answers.clone(), file.clone());
         let touched = move |event: notify::Result<notify::Event>| {
-            let about = event.is_ok_and(|e| !e.kind.is_access() && e.paths.contains(&name));
+            let about = event.is_ok_and(|e| is_whole(e.kind) && e.paths.contains(&name));
             if about {
                 // The engine has ended.
                 let _ = answers.send(Answer::PolicyTouched);

@@ -97,6 +97,7 @@ impl Engine {
             State::NewPath as u32,
             State::Relay as u32,
             State::Switching as u32,
+            State::Passing as u32,
         ];
         if sent_elsewhere.contains(&s.state) {
             // A relayed session goes by the name of the one that was accepted.
@@ -165,6 +166,7 @@ impl Engine {
                     | State::Relay
                     | State::Return
                     | State::Switching
+                    | State::Passing
             )
         );
         let moves = self.activity(slot, s) != ending.activity;
@@ -247,7 +249,8 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
         | State::Relay
         | State::Return
         | State::Joining
-        | State::Switching => {
+        | State::Switching
+        | State::Passing => {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
             let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
             match (ended, unanswered) {

@@ -186,7 +186,8 @@ impl Engine {
                 change,
                 from,
                 session,
-            } => self.forget_passed(change, from, &session),
+                scope,
+            } => self.forget_passed(change, from, &session, scope),
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
                     let error = error.to_string();

@@ -196,8 +196,11 @@ impl Engine {
             Some(Mode::Local) if returns => Some(Mode::Return),
             mode => mode,
         };
-        let chained =
-            s.two.chained != 0 && matches!(state, Some(State::NewPath | State::Switching));
+        let chained = s.two.chained != 0
+            && matches!(
+                state,
+                Some(State::NewPath | State::Switching | State::Passing)
+            );
         let mode = mode.filter(|_| !chained);
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
@@ -259,7 +262,7 @@ impl Engine {
             match State::from_word(s.state) {
                 Some(State::NewPath) if s.two.chained != 0 => sessions.chained += 1,
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
-                Some(State::TwoPaths | State::FarTwoPaths | State::Switching) => {
+                Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
                     sessions.changing += 1;
                 }
                 Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
@@ -375,7 +378,8 @@ fn mode_of(state: Option<State>) -> Option<Mode> {
         | State::Adopted
         | State::Closed
         | State::Joining
-        | State::Switching => None,
+        | State::Switching
+        | State::Passing => None,
     }
 }
 
@@ -384,7 +388,9 @@ fn state_word(state: Option<State>) -> &'static str {
         Some(State::Opening) => "opening",
         Some(State::Tracked) => "tracked",
         Some(State::Adopted) => "adopted",
-        Some(State::TwoPaths | State::FarTwoPaths | State::Switching) => "two-paths",
+        Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
+            "two-paths"
+        }
         Some(State::Joining) => "opening",
         Some(State::Relay) => "relayed",
         Some(State::Return) => "return",

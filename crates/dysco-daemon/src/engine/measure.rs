@@ -134,7 +134,8 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
             | State::Relay
             | State::Return
             | State::Joining
-            | State::Switching,
+            | State::Switching
+            | State::Passing,
         ) => {
             return Err(Reason::Failed(
                 "the session has been changed before, which this release does once only".into(),

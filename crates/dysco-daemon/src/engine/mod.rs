@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Routes};
+use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
@@ -219,6 +220,7 @@ fn agent_config(config: &Config) -> AgentConfig {
             let ports = config.removal.ports;
             (ports.first, ports.count().min(usize::from(u16::MAX)) as u16)
         },
+        addresses: config.host.addresses.clone(),
     }
 }
 
@@ -384,8 +386,9 @@ impl Engine {
             }
             EventKind::Stranger => self.stranger(slot),
             EventKind::Opened => {
-                if !self.monitors.is_empty() {
-                    let s = self.agent.session(slot);
+                let s = self.agent.session(slot);
+                // Not where it is another path of a session.
+                if !self.monitors.is_empty() && s.two.part == part::CURRENT {
                     let id = self.session_id(slot, &s);
                     self.report("opened", Some(id), format!("{:?}", s.key));
                 }

@@ -7,7 +7,7 @@ use dysco_common::Translation;
 use dysco_common::chain::Token;
 use serde::{Deserialize, Serialize};
 
-use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
+use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Scope, Subsession};
 use super::reason::Reason;
 
 /// Which anchor a host is.
@@ -276,7 +276,8 @@ pub enum Command {
         change: ChangeId,
     },
     /// Forget the entries of a session that this host passes on, and what its
-    /// firewall knows of it; answer [`HostEvent::Forgotten`].
+    /// firewall knows of it, or the entries of one of its paths alone; answer
+    /// [`HostEvent::Forgotten`].
     Forget {
         /// The change.
         change: ChangeId,
@@ -284,6 +285,8 @@ pub enum Command {
         from: HostId,
         /// The session.
         session: Subsession,
+        /// How much of it.
+        scope: Scope,
     },
     /// Write this record before any later command is carried out and before
     /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.

@@ -10,7 +10,7 @@ use dysco_common::chain::Token;
 use super::command::{Command, HostEvent, Progress, Role};
 use super::context::{Context, Flow};
 use super::left::GONE;
-use super::message::{Facts, HostId, Message, Order, Subsession};
+use super::message::{Facts, HostId, Message, Order, Scope, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
 use super::record::{HeadStage, RoleRecord};
@@ -41,6 +41,8 @@ pub(super) struct Head {
     facts: Option<Facts>,
     /// Whose answer is waited for.
     waiting: BTreeSet<HostId>,
+    /// Hosts of both chains, by whatever address.
+    kept: BTreeSet<HostId>,
     /// The right anchor was asked: it must hear of a cancel.
     introduced: bool,
     /// State is being moved.
@@ -77,6 +79,8 @@ impl Head {
     }
 
     fn new(order: Order, asker: Option<HostId>, token: Token) -> Self {
+        let both = order.before.iter().filter(|h| order.after.contains(h));
+        let kept = both.copied().collect();
         Head {
             order,
             token,
@@ -84,6 +88,7 @@ impl Head {
             phase: Phase::Locking,
             facts: None,
             waiting: BTreeSet::new(),
+            kept,
             introduced: false,
             moving: false,
             cutoff: None,
@@ -134,6 +139,11 @@ impl Head {
     /// The hosts of both chains.
     pub fn members(&self) -> impl Iterator<Item = HostId> + '_ {
         self.order.before.iter().chain(&self.order.after).copied()
+    }
+
+    /// Does the session pass this host before and after?
+    fn is_kept(&self, host: HostId) -> bool {
+        self.kept.contains(&host)
     }
 
     pub fn asker(&self) -> Option<HostId> {

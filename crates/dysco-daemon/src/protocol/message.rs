@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -336,18 +336,32 @@ pub enum Message {
         /// The change.
         change: ChangeId,
     },
-    /// [L to a host that is left out] Forget what you have of this session.
+    /// [L to a host of either chain] Forget what you have of this session, or of
+    /// one of its paths.
     Dismiss {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
+        /// How much of it.
+        scope: Scope,
     },
     /// [that host to L] Forgotten.
     Dismissed {
         /// The change.
         change: ChangeId,
     },
+}
+
+/// What a host of a chain is to forget.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Scope {
+    /// The session: no path of it passes there any more.
+    Session,
+    /// The path before: the session passes there by its new one.
+    PathBefore,
+    /// The new path: the session passes there by the one before.
+    NewPath,
 }
 
 /// A message that cannot be sent.

@@ -86,7 +86,7 @@ pub use context::{Limits, Stats, Time};
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Order,
-    Plan, Probe, Subsession, VERSION,
+    Plan, Probe, Scope, Subsession, VERSION,
 };
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;

@@ -4,12 +4,13 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
 use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
-use dysco_common::session::{Session, State};
+use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::ACK;
 
 use super::{CHANGED, DROP, IN, MARK, PASS, SLOT_MASK, answered, drop};
+use crate::kept;
 use crate::learn;
-use crate::maps::{self, Flow, KEYS, PENDING, Scratch, count};
+use crate::maps::{self, Flow, KEYS, OWN, PENDING, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
 use crate::second;
 use crate::write::{self, Change};
@@ -121,6 +122,18 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
         if new {
             return taken();
         }
+        if payload.is_live() && kept::may_have_another(s) {
+            let Some((second, other)) = maps::claim_slot() else {
+                learn::no_room();
+                return 0;
+            };
+            learn::begin(other, key, &p.seg, offer, Direction::In);
+            kept::beside(other, slot, s);
+            other.path = p.key.whole;
+            // SAFETY: a readable field of the context.
+            other.ifindex = unsafe { (*skb).ifindex };
+            return second + 1;
+        }
         if s.state == State::Opening as u32 {
             // Opened here too, or without a chain, and not answered.
             claimed = Some((slot, s));
@@ -174,6 +187,10 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
         return 0;
     }
     s.two.chained = 1;
+    if s.two.part == part::NEXT {
+        kept::begin(s, slot);
+        return 1;
+    }
     s.state = State::NewPath as u32;
     count(Counter::Tracked);
     1
@@ -267,6 +284,10 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
     else {
         return NOTHING;
     };
+    if OWN.get_ptr(&p.key.whole.local).is_none() {
+        // It is only forwarded here.
+        return NOTHING;
+    }
     let begin = p.l4() as u32 + p.header.data_offset() as u32;
     payload.magic = 0;
     if p.seg.len >= PAYLOAD as u32 {

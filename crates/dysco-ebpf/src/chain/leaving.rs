@@ -9,6 +9,7 @@ use dysco_common::{Addr, Counter, EventKind};
 
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
 use super::{DROP, MARK, OUT, PASS, SLOT_MASK, answered, drop};
+use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, PENDING, Scratch, count};
 use crate::packet::{Direction, Packet};
@@ -28,9 +29,16 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         && s.two.chained != 0
         && learn::would_usurp(s)
     {
+        if !opens && s.state == State::Passing as u32 {
+            return dysco_chain_answered(kept::dysco_answers(slot));
+        }
         if !opens {
             answered(s, slot, OUT);
             return dysco_chain_plain(slot);
+        }
+        if s.state == State::Passing as u32 {
+            // SAFETY: the program's own context.
+            return unsafe { again(skb, slot) };
         }
         if s.two.chained > 1 {
             return drop(Counter::DroppedSyn);
@@ -79,12 +87,44 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     }
 }
 
+/// The SYN of another path of a session that passes here.
+#[inline(always)]
+unsafe fn again(skb: *mut __sk_buff, first: u32) -> u64 {
+    // SAFETY: the caller's.
+    if unsafe { dysco_chain_pending(skb, 0) } == 0 {
+        return drop(Counter::ChainForgotten);
+    }
+    if dysco_chain_hop(OUT) == 0 {
+        return without_hop();
+    }
+    match dysco_chain_beside(first) {
+        0 => DROP,
+        // SAFETY: the caller's.
+        next => unsafe { dysco_chain_send(skb, next - 1) },
+    }
+}
+
+/// Sends the answer to a SYN back by the entry that this came by.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_answered(slot: u32) -> u64 {
+    let Some(s) = maps::session(slot) else {
+        return DROP;
+    };
+    answered(s, slot, OUT);
+    dysco_chain_plain(slot)
+}
+
 /// The next host has no agent, as far as is known.
 #[inline(always)]
 fn without_hop() -> u64 {
     let Some(Scratch { pending, .. }) = maps::scratch(OUT) else {
         return DROP;
     };
+    if pending.last.is_live() {
+        // To the server's stack it would be a stray.
+        return drop(Counter::ChainRefused);
+    }
     if let Some(left) = pending.left.checked_sub(1) {
         maps::tell(EventKind::Stranger, left);
     }
@@ -134,11 +174,7 @@ extern "C" fn dysco_chain_hop(run: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_open(rule: u32) -> u32 {
     let Some(Scratch {
-        packet: p,
-        offer,
-        pending,
-        hop,
-        ..
+        packet: p, offer, ..
     }) = maps::scratch(OUT)
     else {
         return 0;
@@ -153,6 +189,62 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
         return 0;
     };
     learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
+    s.rule = rule;
+    if !subsession(slot, s) {
+        return 0;
+    }
+    s.state = State::NewPath as u32;
+    count(Counter::Tracked);
+    slot + 1
+}
+
+/// The same for a session that passes here already, by the entry `first`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_beside(first: u32) -> u32 {
+    let Some(Scratch {
+        packet: p,
+        offer,
+        pending,
+        ..
+    }) = maps::scratch(OUT)
+    else {
+        return 0;
+    };
+    let left = pending.left.checked_sub(1).and_then(maps::session);
+    if let Some(second) = left.and_then(|left| left.joined_to()) {
+        // The SYN came again.
+        return second + 1;
+    }
+    let Some(before) = maps::session(first) else {
+        return 0;
+    };
+    let Some((slot, s)) = maps::claim_slot() else {
+        learn::no_room();
+        return 0;
+    };
+    learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
+    kept::beside(s, first, before);
+    if !subsession(slot, s) {
+        return 0;
+    }
+    kept::begin(s, slot);
+    slot + 1
+}
+
+/// Gives a fresh entry its subsession to the next host, and joins it to the one
+/// that the SYN came by. If there is none, the slot is given back.
+#[inline(always)]
+fn subsession(slot: u32, s: &mut Session) -> bool {
+    let Some(Scratch {
+        packet: p,
+        pending,
+        hop,
+        ..
+    }) = maps::scratch(OUT)
+    else {
+        return false;
+    };
     let [first, number] = maps::ports();
     let remote_port = u16::from_be(p.key.whole.remote_port);
     let (source, destination) = chain::ports(slot, first, number, remote_port);
@@ -161,11 +253,10 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
     s.path.local_port = source.to_be();
     s.path.remote_port = destination.to_be();
     s.ifindex = hop.ifindex;
-    s.rule = rule;
     if !maps::claim_path(&p.key, slot, s, None) {
         s.state = State::Free as u32;
         learn::no_room();
-        return 0;
+        return false;
     }
     match pending.left.checked_sub(1).and_then(maps::session) {
         Some(left) => {
@@ -178,9 +269,7 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
         }
     }
     s.two.chained = 1;
-    s.state = State::NewPath as u32;
-    count(Counter::Tracked);
-    slot + 1
+    true
 }
 
 /// Sends the SYN to the next host, with what that has to know.

@@ -5,12 +5,13 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_agent::Keep;
 use dysco_common::chain::{Hop, Token};
 use dysco_common::{FlowKey, State};
 
 use crate::engine::chains::MANY;
 use crate::engine::{Answer, Engine};
-use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Subsession};
+use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 use crate::scheduling::spawn_long;
 use crate::state::{self, FiveTuple};
 
@@ -126,18 +127,33 @@ impl Engine {
         }
     }
 
-    /// Forgets a session that this host has passed on.
+    /// Forgets a session that this host has passed on, or one of its paths here.
     pub(in crate::engine) fn forget_passed(
         &mut self,
         change: ChangeId,
         from: HostId,
         session: &Subsession,
+        scope: Scope,
     ) {
+        let (left, right) = (session.left, session.right);
+        let keys = [FlowKey::new(left, right), FlowKey::new(right, left)];
+        let keep = match scope {
+            Scope::Session => Keep::Taken,
+            Scope::PathBefore => Keep::New,
+            Scope::NewPath => Keep::Before,
+        };
+        let left_out = self.agent.keep_one_path(&keys, keep);
+        let has_other = !left_out.is_empty();
+        for slot in left_out {
+            self.entomb_path(Some(slot));
+        }
+        if scope != Scope::Session || has_other {
+            return self.tell_machine(HostEvent::Forgotten { change, from });
+        }
         if !self.rechain.forgetting.insert(change) {
             return;
         }
-        let (left, right) = (session.left, session.right);
-        for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
+        for key in keys {
             let Some(slot) = self.agent.find(&key) else {
                 continue;
             };

@@ -55,6 +55,8 @@ struct Paths {
     opening: Option<Opening>,
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
+    /// Something has come on the new path since.
+    heard: bool,
     /// The highest number that was sent here before the switch.
     cutoff: Option<u32>,
     /// The other anchor's.
@@ -75,6 +77,13 @@ impl Drop for Opening {
     }
 }
 
+impl Paths {
+    /// Has it answered a SYN, and nobody has heard that yet?
+    fn is_answering(&self) -> bool {
+        self.token.is_some() && self.answered && !self.heard
+    }
+}
+
 impl Rechain {
     /// Is this the slot of a second path?
     pub fn has(&self, slot: u32) -> bool {
@@ -83,7 +92,10 @@ impl Rechain {
 
     /// Does anything have to be looked at often?
     pub fn is_busy(&self) -> bool {
-        let paths = |p: &Paths| p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
+        let paths = |p: &Paths| {
+            let changing = p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
+            changing || p.is_answering()
+        };
         !self.waiting.is_empty() || self.paths.values().any(paths)
     }
 

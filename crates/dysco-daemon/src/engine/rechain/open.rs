@@ -104,6 +104,11 @@ impl Engine {
             self.agent.refresh_path(slot);
             paths.answered = true;
         }
+        self.answer_syn(slot);
+    }
+
+    /// Answers the SYN of a path that is awaited here.
+    pub(super) fn answer_syn(&self, slot: u32) {
         let s = self.agent.session(slot);
         if let Err(error) = probe::send(&packets::syn_ack(&s), s.path.remote()) {
             tracing::warn!(path = ?s.path, %error, "cannot answer on a new path");
@@ -134,6 +139,7 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
+        paths.heard = true;
         if paths.cutoff.is_some() {
             return self.look_at_path(change);
         }

@@ -47,6 +47,7 @@ impl Engine {
             chain: None,
             opening: None,
             answered: second.is_some(),
+            heard: second.is_some(),
             cutoff: None,
             far_cutoff: None,
             settled: false,
@@ -204,10 +205,11 @@ impl Engine {
                     self.end_paths(change);
                 }
                 (None, Some(cutoff), Some(second)) => self.prime(second, cutoff),
-                // The SYN would not pass again: it is answered.
+                // The SYN would not pass again: it is answered. Nor does it here.
                 (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
                     self.prime_answered(second);
                 }
+                (None, None, Some(second)) if paths.is_answering() => self.answer_syn(second),
                 _ => {}
             }
         }

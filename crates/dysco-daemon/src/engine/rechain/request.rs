@@ -235,11 +235,6 @@ impl Engine {
             if !seen.insert(host) {
                 return no(format!("{host} is in it twice; leave one out"));
             }
-            if before.contains(host) {
-                return no(format!(
-                    "{host} is in it before and after, which this release does not do; change the chain in two steps, or replace {host} as well"
-                ));
-            }
         }
         Ok(())
     }
@@ -397,14 +392,20 @@ impl Resolved {
     }
 }
 
-/// Whose state goes to whom: the first that leaves to the first that comes.
+/// Whose state goes to whom: the first that leaves to the first that comes. Who
+/// stays has it.
 fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, IpAddr)>, Reason> {
-    if before.len() != after.len() {
+    let not_in = |hosts: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
+        let only = hosts.iter().filter(|host| !others.contains(host));
+        only.copied().collect()
+    };
+    let (leave, come) = (not_in(before, after), not_in(after, before));
+    if leave.len() != come.len() {
         return Err(Reason::NoSuchChain(format!(
-            "state of {} hosts cannot go to {}; leave --state out, or replace one host by one",
-            before.len(),
-            after.len()
+            "state of {} hosts that leave cannot go to {} that come; leave --state out, or replace one host by one",
+            leave.len(),
+            come.len()
         )));
     }
-    Ok(before.iter().copied().zip(after.iter().copied()).collect())
+    Ok(leave.into_iter().zip(come).collect())
 }

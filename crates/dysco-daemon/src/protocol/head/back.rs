@@ -35,7 +35,16 @@ impl Head {
         }
         self.waiting.extend(&self.order.after);
         for host in self.order.after.clone() {
-            ctx.insist(host, Message::Dismiss { change, session });
+            let scope = match self.is_kept(host) {
+                true => Scope::NewPath,
+                false => Scope::Session,
+            };
+            let message = Message::Dismiss {
+                change,
+                session,
+                scope,
+            };
+            ctx.insist(host, message);
         }
         ctx.deadline(DISMISS);
         Flow::On

@@ -56,6 +56,13 @@ impl Head {
         };
         self.waiting.remove(&host);
         ctx.hush_to(host);
+        // A host may be called otherwise in the other chain.
+        let before = self.order.before.iter().filter(|h| from.contains(h));
+        let before: Vec<HostId> = before.copied().collect();
+        if !before.is_empty() {
+            self.kept.extend(before);
+            self.kept.insert(host);
+        }
         if !self.waiting.is_empty() {
             return Flow::On;
         }
@@ -162,7 +169,16 @@ impl Head {
         let (change, session) = (ctx.change, self.session());
         self.waiting.extend(&self.order.before);
         for host in self.order.before.clone() {
-            ctx.insist(host, Message::Dismiss { change, session });
+            let scope = match self.is_kept(host) {
+                true => Scope::PathBefore,
+                false => Scope::Session,
+            };
+            let message = Message::Dismiss {
+                change,
+                session,
+                scope,
+            };
+            ctx.insist(host, message);
         }
         ctx.deadline(DISMISS);
         Flow::On

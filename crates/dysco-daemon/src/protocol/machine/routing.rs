@@ -172,11 +172,14 @@ impl Machine {
                 from: first,
                 next,
             }),
-            Message::Dismiss { session, .. } => self.core.commands.push_back(Command::Forget {
-                change,
-                from: first,
-                session,
-            }),
+            Message::Dismiss { session, scope, .. } => {
+                self.core.commands.push_back(Command::Forget {
+                    change,
+                    from: first,
+                    session,
+                    scope,
+                });
+            }
             Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
             // A lock that comes from the left anchor itself is meant for a
             // middle, and there is none.

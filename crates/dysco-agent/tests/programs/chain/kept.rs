@@ -1,0 +1,186 @@
+//! A host of a chain that stays in it while the chain changes, and one that only
+//! forwards.
+
+use dysco_common::chain::Token;
+use dysco_common::session::part;
+
+use super::*;
+
+const TOKEN: Token = [1, 2];
+/// The slots of the other path.
+const THIRD: u32 = 7;
+const FOURTH: u32 = 8;
+/// Numbers of the SYN that opens it, and of its answer.
+const NEXT_ISN: u32 = 70_000;
+const NEXT_ANSWER: u32 = 80_000;
+
+/// A session that passes the host, and what its paths are there.
+struct Passing {
+    p: Programs,
+    left: [FlowKey; 2],
+    right: [FlowKey; 2],
+}
+
+impl Hosts {
+    fn right(&self, slot: u32) -> FlowKey {
+        let local = SocketAddr::new(self.net.new_remote.ip(), 61_000 + slot as u16);
+        FlowKey::new(local, self.net.remote)
+    }
+
+    fn proven(&self, subsession: FlowKey, last: Element) -> Vec<u8> {
+        let mut payload = self.payload(subsession, &[]);
+        payload.set_rest(&Chain::of(&[self.middlebox]).unwrap(), &last);
+        payload.mac = payload.proof(KEY);
+        payload.to_bytes().to_vec()
+    }
+
+    /// A session with one path.
+    fn passing(&self) -> Passing {
+        let mut p = self.middlebox();
+        p.hop(self.net.remote.ip().into(), &self.hop(self.net.new_remote));
+        let left = [FIRST as u16, 3000].map(|slot| self.subsession(slot));
+        let right = [SECOND, FOURTH].map(|slot| self.right(slot));
+        p.run(Way::In, &self.steered(b"", &[]).bytes());
+        p.run(Way::Out, &self.syn(b"").bytes());
+        p.run(Way::In, &on(mirror(right[0]), &self.syn_ack()).bytes());
+        p.run(Way::Out, &self.syn_ack().bytes());
+        p.events();
+        Passing { p, left, right }
+    }
+
+    fn next_syn(&self) -> Frame {
+        Frame {
+            seq: NEXT_ISN,
+            ..self.syn(b"")
+        }
+    }
+
+    fn next_answer(&self) -> Frame {
+        Frame {
+            seq: NEXT_ANSWER,
+            ack: NEXT_ISN + 1,
+            ..self.syn_ack()
+        }
+    }
+
+    /// The client's data.
+    fn data(&self) -> Frame {
+        Frame {
+            seq: NEXT_ISN + 1,
+            ack: NEXT_ANSWER + 1,
+            payload: b"hello".to_vec(),
+            ..self.net.sent()
+        }
+    }
+
+    /// The server's.
+    fn back(&self) -> Frame {
+        Frame {
+            src: self.net.remote,
+            dst: self.net.local,
+            seq: NEXT_ANSWER + 1,
+            ack: NEXT_ISN + 1,
+            ..self.data()
+        }
+    }
+}
+
+impl Passing {
+    /// Opens the other path, of which nothing but the numbers is another.
+    fn open(&mut self, h: &Hosts) {
+        let live = Element::live(TOKEN);
+        let with = |path, frame: Frame| Frame {
+            payload: h.proven(path, live),
+            ..on(path, &frame)
+        };
+        let (arrives, leaves) = (
+            with(self.left[1], h.next_syn()),
+            with(self.right[1], h.next_syn()),
+        );
+        // Sent again it makes no third.
+        for _ in 0..2 {
+            self.p.becomes(Way::In, &arrives, OK, &h.next_syn());
+            self.p.becomes(Way::Out, &h.next_syn(), REDIRECT, &leaves);
+        }
+        let answer = on(mirror(self.right[1]), &h.next_answer());
+        let returned = on(mirror(self.left[1]), &h.next_answer());
+        for _ in 0..2 {
+            self.p.becomes(Way::In, &answer, OK, &h.next_answer());
+            self.p
+                .becomes(Way::Out, &h.next_answer(), REDIRECT, &returned);
+        }
+        let entries = [FIRST, SECOND, THIRD, FOURTH].map(|slot| self.p.session(slot));
+        assert!(entries.iter().all(|s| s.state == State::Passing as u32));
+        let others = entries.map(|s| s.other_path);
+        assert_eq!(others, [THIRD + 1, FOURTH + 1, FIRST + 1, SECOND + 1]);
+    }
+
+    /// A packet that came by `slot` goes on by `path`.
+    fn goes(&mut self, frame: &Frame, slot: Option<u32>, path: FlowKey) {
+        let mark = slot.map_or(0, |slot| 0xd8 << 24 | slot);
+        let (verdict, out) = self.p.run_with_mark(Way::Out, &frame.bytes(), mark);
+        assert_eq!((verdict, out), (REDIRECT, on(path, frame).bytes()));
+    }
+}
+
+fn mirror(path: FlowKey) -> FlowKey {
+    FlowKey::new(path.remote(), path.local())
+}
+
+#[test]
+fn a_packet_leaves_by_the_path_that_it_came_by() {
+    for h in all() {
+        let mut w = h.passing();
+        w.open(&h);
+        let (data, back) = (h.data(), h.back());
+        // Nobody has taken the other path yet.
+        w.goes(&data, None, w.right[0]);
+        w.goes(&back, None, mirror(w.left[0]));
+        for (slot, path) in [(FIRST, w.right[0]), (THIRD, w.right[1])] {
+            w.goes(&data, Some(slot), path);
+        }
+        for (slot, path) in [(SECOND, w.left[0]), (FOURTH, w.left[1])] {
+            w.goes(&back, Some(slot), mirror(path));
+        }
+        // Another session's mark, or nobody's.
+        w.goes(&data, Some(9), w.right[0]);
+
+        w.p.becomes(Way::In, &on(w.left[1], &data), OK, &data);
+        w.goes(&data, None, w.right[1]);
+        w.goes(&data, Some(FIRST), w.right[0]);
+        // The server has not taken it.
+        w.goes(&back, None, mirror(w.left[0]));
+        let parts = [SECOND, FOURTH].map(|slot| w.p.session(slot).two.part);
+        assert_eq!(parts, [part::BEFORE, part::CURRENT]);
+    }
+}
+
+/// What opens a path goes on by it, marked or not: no stack may have it.
+#[test]
+fn what_opens_the_other_path_takes_it() {
+    for h in all() {
+        let mut w = h.passing();
+        w.open(&h);
+        let primer = Frame {
+            flags: ACK | dysco_common::tcp::PSH,
+            window: u16::MAX,
+            payload: Vec::new(),
+            ..h.data()
+        };
+        w.p.becomes(Way::In, &on(w.left[1], &primer), OK, &primer);
+        w.goes(&primer, None, w.right[1]);
+        w.goes(&primer, Some(THIRD), w.right[1]);
+        w.goes(&h.data(), None, w.right[0]);
+    }
+}
+
+/// A SYN on its way to another host of a chain is none of this one's.
+#[test]
+fn a_host_that_forwards_leaves_a_chains_syn_alone() {
+    for h in all() {
+        let mut p = Programs::load();
+        p.free(FIRST..FIRST + 4);
+        p.passes(Way::In, &h.steered(b"", &[]));
+        assert_eq!(p.count(Counter::ChainKey), 0);
+    }
+}

@@ -1,0 +1,158 @@
+//! A host that a session passes before and after its chain changes. Meanwhile it
+//! has entries for both paths, two each, and the stack between them sees one
+//! session, with one connection in its firewall. What comes in gets the slot that
+//! it came by as its mark, and leaves by the entry which that one is joined to.
+//! What has lost its mark takes the path that the session's own five-tuple leads
+//! to: the one before, until a stack has sent something on the other.
+
+use aya_ebpf::programs::TcContext;
+use dysco_common::session::{Session, State, part};
+use dysco_common::tcp::Segment;
+use dysco_common::two_paths::opens_windows;
+use dysco_common::{Path, ShortKey};
+
+use crate::Verdict;
+use crate::chain::{MARK, SLOT_MASK};
+use crate::egress;
+use crate::maps::{self, PENDING, Run, Scratch};
+use crate::packet::{Found, Key};
+
+/// May a session that passes here be given another path?
+#[inline(always)]
+pub fn may_have_another(s: &Session) -> bool {
+    s.state == State::NewPath as u32
+        && s.two.chained == 2
+        && s.other_path == 0
+        && s.joined != 0
+        && !s.has_ended()
+}
+
+/// Makes a fresh entry that of another path of a session, which is not taken yet.
+#[inline(always)]
+pub fn beside(s: &mut Session, first: u32, before: &Session) {
+    s.created_ns = before.created_ns;
+    (s.bytes_in, s.bytes_out) = (before.bytes_in, before.bytes_out);
+    s.short = ShortKey::default();
+    s.two.part = part::NEXT;
+    s.other_path = first + 1;
+}
+
+/// From now on packets of both paths are told apart, where this one comes in.
+#[inline(always)]
+pub fn begin(s: &mut Session, slot: u32) {
+    s.state = State::Passing as u32;
+    let Some(before) = s.other_path().and_then(maps::session) else {
+        return;
+    };
+    before.other_path = slot + 1;
+    before.state = State::Passing as u32;
+    if let Some(goes_on) = before.joined_to().and_then(maps::session) {
+        goes_on.state = State::Passing as u32;
+    }
+}
+
+/// The entry by which the answer to a SYN of another path goes back, if it is one;
+/// else that of the path before. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_answers(first: u32) -> u32 {
+    let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Egress as u32) else {
+        return first;
+    };
+    // SAFETY: copied at once (see `maps::look_up`).
+    let Some(pending) = (unsafe { PENDING.get(&p.seg.ack.wrapping_sub(1)) }) else {
+        return first;
+    };
+    let Some(slot) = pending.left.checked_sub(1) else {
+        return first;
+    };
+    match maps::session(slot) {
+        Some(s) if s.state == State::Passing as u32 && s.other_path == first + 1 => slot,
+        _ => first,
+    }
+}
+
+/// Takes in by which path a segment came: the mark says so on its way out.
+#[inline(always)]
+pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
+    if slot & !SLOT_MASK == 0 {
+        // SAFETY: a field of the context that the verifier lets a classifier write.
+        unsafe { (*ctx.skb.skb).mark = MARK | slot };
+    }
+    if s.two.part != part::BEFORE && !opens_windows(seg) {
+        dysco_taken(slot);
+    }
+}
+
+/// A stack has taken another path: so does what has no mark. Exported: see
+/// `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_taken(came: u32) -> u32 {
+    let Some(slot) = maps::session(came).and_then(|s| s.joined_to()) else {
+        return 0;
+    };
+    let Some(s) = maps::session(slot) else {
+        return 0;
+    };
+    if s.two.part != part::NEXT || s.two.chained != 2 {
+        return 0;
+    }
+    let Some(before) = s.other_path().and_then(maps::session) else {
+        return 0;
+    };
+    if !maps::lead_to(slot, s) {
+        s.short = ShortKey::default();
+        return 0;
+    }
+    (s.two.part, before.two.part) = (part::CURRENT, part::BEFORE);
+    before.short = ShortKey::default();
+    1
+}
+
+/// The slot by which a packet goes on that came by the one in its mark.
+#[inline(always)]
+fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
+    if mark & !SLOT_MASK != MARK {
+        return if opens_windows(seg) {
+            not_taken(slot)
+        } else {
+            slot
+        };
+    }
+    let Some(goes) = maps::session(mark & SLOT_MASK).and_then(|came| came.joined_to()) else {
+        return slot;
+    };
+    match maps::session(goes) {
+        Some(s) if s.state == State::Passing as u32 && s.other_path == slot + 1 => goes,
+        _ => slot,
+    }
+}
+
+/// The slot of the path that is not taken yet, if there is one. What opens it has
+/// lost its mark, and is for no stack.
+#[inline(always)]
+fn not_taken(slot: u32) -> u32 {
+    let Some(other) = maps::session(slot).and_then(|s| s.other_path()) else {
+        return slot;
+    };
+    match maps::session(other) {
+        Some(s) if s.two.part == part::NEXT && s.two.chained == 2 => other,
+        _ => slot,
+    }
+}
+
+/// A packet of the stack goes on.
+#[inline(always)]
+pub fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -> Verdict {
+    let slot = by_mark(mark, slot, &found.seg);
+    let Some(s) = maps::session(slot) else {
+        return Verdict::Drop;
+    };
+    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+        return Verdict::Pass;
+    };
+    egress::track(ctx, s, found, slot);
+    egress::new_path(s, &found.seg, c);
+    egress::write(ctx, Run::Egress, Path::New, s)
+}
