@@ -21,21 +21,29 @@ impl Events {
     pub async fn read(&mut self, into: &mut Vec<(EventKind, u32)>) -> io::Result<()> {
         loop {
             let mut guard = self.0.readable_mut().await?;
-            let ring = guard.get_inner_mut();
-            while let Some(item) = ring.next() {
-                let Ok(bytes) = <&[u8; 8]>::try_from(&*item) else {
-                    continue;
-                };
-                let [a, b, c, d, e, f, g, h] = *bytes;
-                let kind = u32::from_ne_bytes([a, b, c, d]);
-                if let Some(kind) = EventKind::from_word(kind) {
-                    into.push((kind, u32::from_ne_bytes([e, f, g, h])));
-                }
-            }
+            take(guard.get_inner_mut(), into);
             guard.clear_ready();
             if !into.is_empty() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Takes what there is, also what nobody was woken for.
+    pub fn take(&mut self, into: &mut Vec<(EventKind, u32)>) {
+        take(self.0.get_mut(), into);
+    }
+}
+
+fn take(ring: &mut RingBuf<MapData>, into: &mut Vec<(EventKind, u32)>) {
+    while let Some(item) = ring.next() {
+        let Ok(bytes) = <&[u8; 8]>::try_from(&*item) else {
+            continue;
+        };
+        let [a, b, c, d, e, f, g, h] = *bytes;
+        let kind = u32::from_ne_bytes([a, b, c, d]);
+        if let Some(kind) = EventKind::from_word(kind) {
+            into.push((kind, u32::from_ne_bytes([e, f, g, h])));
         }
     }
 }

@@ -90,6 +90,6 @@ fn answered(s: &mut Session, slot: u32, run: u32) {
     if s.two.chained < 2 {
         learn::answered(s, &p.seg, offer, dir);
         s.two.chained = 2;
-        maps::tell(EventKind::Opened, slot);
+        maps::tell_later(EventKind::Opened, slot);
     }
 }

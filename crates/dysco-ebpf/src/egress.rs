@@ -207,7 +207,11 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
         cold_path();
         s.life.told = 1;
-        maps::tell(EventKind::Closed, slot);
+        if s.state == State::Tracked as u32 || s.state == State::NewPath as u32 {
+            maps::tell_later(EventKind::Closed, slot);
+        } else {
+            maps::tell(EventKind::Closed, slot);
+        }
     }
 }
 

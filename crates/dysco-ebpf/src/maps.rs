@@ -3,7 +3,9 @@
 
 use crate::packet::{Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::bindings::{
+    BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP,
+};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
 use aya_ebpf::programs::TcContext;
@@ -93,7 +95,7 @@ pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::A
 
 /// What user space should hear of.
 #[map]
-pub static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 
 /// What one run of a program works on. In map memory and not on the stack: the
 /// stack is small, and the verifier follows every value that lies there.
@@ -149,16 +151,32 @@ pub fn count(c: Counter) {
     }
 }
 
+/// Bytes of `EVENTS`.
+const RING: u32 = 1 << 20;
+
 /// Tells user space. A full ring loses the record: user space also looks by
 /// itself from time to time.
 #[inline(always)]
 pub fn tell(kind: EventKind, slot: u32) {
+    put(kind, slot, 0);
+}
+
+/// The same of what can wait until user space looks by itself: to wake it costs
+/// more than all else that a session's opening does.
+#[inline(always)]
+pub fn tell_later(kind: EventKind, slot: u32) {
+    let full = EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4;
+    put(kind, slot, if full { 0 } else { BPF_RB_NO_WAKEUP as u64 });
+}
+
+#[inline(always)]
+fn put(kind: EventKind, slot: u32, flags: u64) {
     if let Some(mut r) = EVENTS.reserve::<Event>(0) {
         r.write(Event {
             kind: kind as u32,
             slot,
         });
-        r.submit(0);
+        r.submit(flags);
     }
 }
 

@@ -279,9 +279,7 @@ impl Engine {
                 }
                 read = inputs.events.read(&mut happened) => {
                     read.context("failed to read the data plane's events")?;
-                    for (kind, slot) in happened.drain(..) {
-                        self.take_event(kind, slot);
-                    }
+                    self.take_events(&mut happened);
                 }
                 Some(call) = inputs.calls.recv() => self.take_call(call),
                 pair = inputs.pairs.recv() => {
@@ -300,12 +298,20 @@ impl Engine {
                     self.sweep_paths();
                 }
                 _ = sweep.tick() => {
+                    inputs.events.take(&mut happened);
+                    self.take_events(&mut happened);
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
                     self.turns.look();
                 }
             }
             self.pump();
+        }
+    }
+
+    fn take_events(&mut self, happened: &mut Vec<(EventKind, u32)>) {
+        for (kind, slot) in happened.drain(..) {
+            self.take_event(kind, slot);
         }
     }
 

@@ -34,10 +34,9 @@ pub(super) struct Running {
 
 /// The changes of one request.
 pub(super) struct Batch {
-    replies: mpsc::Sender<Reply>,
+    /// One for each session, so no more than there are.
+    reports: mpsc::UnboundedSender<ChainReport>,
     left: usize,
-    dry: bool,
-    reports: Vec<ChainReport>,
 }
 
 impl Task {
@@ -88,10 +87,8 @@ impl Engine {
             sessions: slots.len(),
         });
         let batch = Batch {
-            replies: replies.clone(),
+            reports: to_client(replies.clone()),
             left: slots.len(),
-            dry: request.dry_run,
-            reports: Vec::new(),
         };
         self.rechain.batches.insert(id, batch);
         if slots.is_empty() {
@@ -316,32 +313,33 @@ impl Engine {
         let Some(b) = self.rechain.batches.get_mut(&batch) else {
             return;
         };
-        // A client may read slowly; what a dry run finds comes all at once.
-        if !b.dry {
-            let _ = b.replies.try_send(Reply::Rechained(report.clone()));
-        } else {
-            b.reports.push(report);
-        }
+        // A client may read slowly, or have left.
+        let _ = b.reports.send(report);
         b.left -= 1;
         if b.left == 0 {
             self.end_chain_batch(batch);
         }
     }
 
+    /// The client is told once it has read what came before.
     fn end_chain_batch(&mut self, id: u64) {
-        let Some(batch) = self.rechain.batches.remove(&id) else {
-            return;
-        };
-        tokio::spawn(async move {
-            for report in batch.reports {
-                if batch.replies.send(Reply::Rechained(report)).await.is_err() {
-                    return;
-                }
-            }
-            // The client may have left.
-            let _ = batch.replies.send(Reply::Done { summary: None }).await;
-        });
+        self.rechain.batches.remove(&id);
     }
+}
+
+/// Passes on what is sent here to a client, at the client's pace, and then the end.
+fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport> {
+    let (reports, mut waiting) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(report) = waiting.recv().await {
+            if replies.send(Reply::Rechained(report)).await.is_err() {
+                return;
+            }
+        }
+        // The client may have left.
+        let _ = replies.send(Reply::Done { summary: None }).await;
+    });
+    reports
 }
 
 /// Can it get another chain now?
