@@ -41,22 +41,20 @@ const PROGRAM: &str = "dysco_xdp";
 
 /// The interfaces that are to have the program.
 pub fn chosen<'a>(xdp: Xdp, interfaces: &'a [String]) -> Vec<&'a str> {
-    let names = interfaces.iter().map(String::as_str);
-    match xdp {
-        Xdp::Off => Vec::new(),
-        Xdp::On => names.collect(),
-        Xdp::Auto => names.filter(|name| is_for_auto(name)).collect(),
-    }
-}
-
-fn is_for_auto(interface: &str) -> bool {
-    match driver(interface) {
-        Ok(driver) => DRIVERS.contains(&driver.as_str()),
-        Err(error) => {
-            tracing::info!(interface, %error, "the driver is not known: not relaying by XDP");
-            false
+    let mut names: Vec<_> = interfaces.iter().map(String::as_str).collect();
+    names.retain(|interface| {
+        let driver = driver(interface).unwrap_or_else(|error| format!("unknown ({error})"));
+        let listed = DRIVERS.contains(&driver.as_str());
+        if xdp == Xdp::On && !listed {
+            tracing::warn!(
+                interface,
+                driver,
+                "relaying by XDP where packets may come with checksums that hardware is to complete: they would arrive broken"
+            );
         }
-    }
+        xdp == Xdp::On || xdp == Xdp::Auto && listed
+    });
+    names
 }
 
 /// Attaches the program to those chosen, and takes it off all others. Which have
@@ -156,4 +154,18 @@ fn driver(interface: &str) -> io::Result<String> {
     }
     let text = info.driver.split(|byte| *byte == 0).next();
     Ok(String::from_utf8_lossy(text.unwrap_or_default()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_its_own_accord_only_where_it_is_known_to_do() {
+        let all = ["lo".to_owned(), "nosuch".to_owned()];
+        assert_eq!(chosen(Xdp::On, &all), ["lo", "nosuch"]);
+        assert!(chosen(Xdp::Auto, &all).is_empty());
+        assert!(chosen(Xdp::Off, &all).is_empty());
+        assert!(DRIVERS.is_sorted());
+    }
 }
