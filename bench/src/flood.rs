@@ -53,15 +53,18 @@ impl Flood {
 
 /// Drops what comes back from the proxy's host from now on, once it is counted.
 pub fn end_here(lab: &Lab) -> Result<()> {
-    for words in [
-        "qdisc add dev proxy clsact",
-        "filter add dev proxy ingress protocol ip matchall action drop",
-    ] {
-        let words: Vec<_> = words.split(' ').collect();
-        lab.router.output("tc", &words)?;
-    }
-    Ok(())
+    lab.router.input("nft", &["-f", "-"], DROP).map(drop)
 }
+
+/// Before the kernel spends anything else on it.
+const DROP: &str = "
+table inet flood {
+  chain back {
+    type filter hook prerouting priority -500
+    iifname proxy meta l4proto tcp drop
+  }
+}
+";
 
 fn came_back(router: &Host) -> Result<u64> {
     let path = format!("/sys/class/net/{LINK}/statistics/rx_packets");

@@ -15,7 +15,7 @@ use crate::bulk::{Bulk, Way};
 use crate::figure::Figure;
 use crate::flood::{self, Flood};
 use crate::local::through_the_proxys_host;
-use crate::pair::{Listener, Pair};
+use crate::pair::Listener;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::{RUN_IN, Turns, order};
 
@@ -70,7 +70,7 @@ fn client(port: u16) -> SocketAddr {
 /// A host that relays a session. The fields end in this order.
 struct Relaying {
     flood: Flood,
-    ends: Pair,
+    ends: Bulk,
     behind: Listener,
     stage: Stage,
 }
@@ -80,8 +80,12 @@ impl Relaying {
         let stage = Stage::alone_in(lab.build()?, extra)?;
         let behind = Listener::start(&stage.lab, server())?;
         let ends = behind.open(&stage.lab, proxied())?;
+        let client = ends.client.local_addr()?;
+        // HAProxy splices what flows, and only then may it leave.
+        let ends = Bulk::new(ends, Way::Down)?;
+        ends.measure(RUN_IN, RUN_IN)?;
         stage.remove_all(1)?;
-        let flood = Flood::new(&stage.lab, ends.client.local_addr()?, proxied())?;
+        let flood = Flood::new(&stage.lab, client, proxied())?;
         Ok(Relaying {
             flood,
             ends,
@@ -170,8 +174,9 @@ fn streams(effort: &Effort, turns: &mut Turns<STREAMS>) -> Result<()> {
     let start = |stage: &Stage| {
         let behind = Listener::start(&stage.lab, server())?;
         let pair = behind.open(&stage.lab, proxied())?;
-        stage.remove_all(1)?;
         let bulk = Bulk::new(pair, Way::Down)?;
+        bulk.measure(RUN_IN, RUN_IN)?;
+        stage.remove_all(1)?;
         bulk.measure(RUN_IN, RUN_IN)?;
         Ok(bulk)
     };
