@@ -40,7 +40,7 @@ const DRIVERS: [&str; 6] = ["bnxt_en", "i40e", "ice", "ixgbe", "mlx4_en", "mlx5_
 const PROGRAM: &str = "dysco_xdp";
 
 /// The interfaces that are to have the program.
-pub fn chosen<'a>(xdp: Xdp, interfaces: &'a [String]) -> Vec<&'a str> {
+pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
     let mut names: Vec<_> = interfaces.iter().map(String::as_str).collect();
     names.retain(|interface| {
         let driver = driver(interface).unwrap_or_else(|error| format!("unknown ({error})"));
