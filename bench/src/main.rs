@@ -13,6 +13,7 @@ mod disruption;
 mod drain;
 mod ends;
 mod figure;
+mod flood;
 mod local;
 mod lookup;
 mod machine;
@@ -34,6 +35,7 @@ mod traffic;
 mod turns;
 mod ways;
 mod wrk;
+mod xdp;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -120,6 +122,11 @@ const BENCHES: &[Bench] = &[
         name: "local",
         about: "goodput, latency and CPU of a relayed session: against forwarding, HAProxy, a sockmap",
         run: local::run,
+    },
+    Bench {
+        name: "xdp",
+        about: "packets a second, small ones: relayed by XDP, by TC, and forwarded; a stream by both",
+        run: xdp::run,
     },
     Bench {
         name: "rivals",

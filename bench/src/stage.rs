@@ -37,17 +37,22 @@ pub struct Stage {
 impl Stage {
     /// Builds it, with `extra` in each daemon's configuration.
     pub fn build(name: &str, extra: &str) -> Result<Stage> {
-        Stage::on(name, extra, &Role::ALL, "bypass")
+        let lab = Lab::builder(name).build()?;
+        Stage::on(lab, extra, &Role::ALL, "bypass")
     }
 
     /// Builds one where only the proxy's host has `dyscod`: HAProxy leaves, and
     /// that host relays.
     pub fn alone(name: &str, extra: &str) -> Result<Stage> {
-        Stage::on(name, extra, &[Role::Proxy], "local")
+        Stage::alone_in(Lab::builder(name).build()?, extra)
     }
 
-    fn on(name: &str, extra: &str, roles: &[Role], mode: &'static str) -> Result<Stage> {
-        let lab = Lab::builder(name).build()?;
+    /// The same in a lab that is there.
+    pub fn alone_in(lab: Lab, extra: &str) -> Result<Stage> {
+        Stage::on(lab, extra, &[Role::Proxy], "local")
+    }
+
+    fn on(lab: Lab, extra: &str, roles: &[Role], mode: &'static str) -> Result<Stage> {
         let fleet = Fleet::new(&lab)?;
         let config = format!("{LISTENER}{extra}");
         let start = |role: &Role| fleet.start(&lab, *role, &config);

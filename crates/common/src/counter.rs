@@ -48,4 +48,5 @@ counters! {
     ChainForgotten = "chain_refused_forgotten",
     ChainNat = "chain_nat_on_the_way",
     ChainDataLeftOut = "chain_fast_open_data_left_out",
+    RelayedByXdp = "packets_relayed_by_xdp",
 }

@@ -175,6 +175,8 @@ pub struct Session {
     // Used at egress.
     /// The neighbour on the new path, a [`Hop`]; 0 if it is not known.
     pub hop: u64,
+    /// This host's own Ethernet address there, if packets are relayed by XDP.
+    pub own_address: u64,
     /// The new subsession, as the wire has it.
     pub path: FlowKey,
     /// What the local end offered.

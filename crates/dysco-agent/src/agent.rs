@@ -20,6 +20,7 @@ use crate::chain::{self, Chains};
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::memory::Memory;
+use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps. Another layout takes another directory.
 const LAYOUT: &str = "v1";
@@ -41,6 +42,8 @@ pub struct AgentConfig {
     pub interfaces: Vec<String>,
     /// How to attach.
     pub attach: Attach,
+    /// Whether XDP relays.
+    pub xdp: Xdp,
     /// What is tracked; none for all. At most 16.
     pub rules: Vec<Rule>,
     /// Source ports of the subsessions that a chain's SYN opens: the first, and
@@ -123,7 +126,8 @@ impl Agent {
         })?;
         // Programs of an earlier run may be taking slots this moment.
         let running = dir.join("SESSIONS").exists();
-        let mut ebpf = load(&dir, config)?;
+        let fast = xdp::chosen(config.xdp, &config.interfaces);
+        let mut ebpf = load(&dir, config, !fast.is_empty())?;
         set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
 
         let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
@@ -151,11 +155,15 @@ impl Agent {
             source,
         })?;
 
-        let attached = config
+        let mut attached = config
             .interfaces
             .iter()
             .map(|i| attach::attach(&mut ebpf, &dir, i, config.attach))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let fast = xdp::attach(&mut ebpf, &dir, &config.interfaces, (config.xdp, &fast))?;
+        for one in &mut attached {
+            one.xdp = fast.contains(&one.interface.as_str());
+        }
         let agent = Agent {
             memory,
             flows: Mutex::new(flows),
@@ -356,7 +364,7 @@ impl Agent {
     }
 }
 
-fn load(dir: &Path, config: &AgentConfig) -> Result<Ebpf, AgentError> {
+fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
     let max_sessions = config.max_sessions;
     let ports = [config.ports.0, config.ports.1];
     // As many hints as keys, and a power of two.
@@ -365,6 +373,7 @@ fn load(dir: &Path, config: &AgentConfig) -> Result<Ebpf, AgentError> {
         .clamp(1, 1 << 30)
         .next_power_of_two();
     let hint_mask = hints - 1;
+    let xdp = u32::from(xdp);
     let mut loader = EbpfLoader::new();
     // Twice as many keys as sessions: each may have a new path.
     loader
@@ -374,6 +383,7 @@ fn load(dir: &Path, config: &AgentConfig) -> Result<Ebpf, AgentError> {
         .map_max_entries("CHAINS", max_sessions)
         .map_max_entries("HINTS", hints)
         .override_global("HINT_MASK", &hint_mask, true)
+        .override_global("XDP", &xdp, true)
         .override_global("PORTS", &ports, true);
     for map in PINNED {
         loader.map_pin_path(map, dir.join(map));

@@ -31,6 +31,8 @@ pub struct Attached {
     pub interface: String,
     /// How.
     pub attach: Attach,
+    /// Are relayed packets sent back by XDP there?
+    pub xdp: bool,
 }
 
 /// Priority and handle of our clsact filters: fixed, so that they are found again.
@@ -42,9 +44,9 @@ const HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_egress", TcAttachType::Egress),
 ];
 
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
+pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
+pub fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
     dir.join(format!("link_{interface}_{program}"))
 }
 
@@ -74,6 +76,7 @@ pub fn attach(
     Ok(Attached {
         interface: interface.to_owned(),
         attach,
+        xdp: false,
     })
 }
 

@@ -43,6 +43,16 @@ pub enum AgentError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// An interface that shall relay by XDP cannot.
+    #[error(
+        "cannot relay by XDP on interface {interface}: {source}; set xdp = \"auto\" or \"off\" under [data_plane]"
+    )]
+    Xdp {
+        /// Its name.
+        interface: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A map operation failed.
     #[error("cannot {operation} in map {map}: {source}")]
     Map {

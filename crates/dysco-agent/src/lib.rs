@@ -12,6 +12,7 @@ mod relay;
 mod route;
 mod second;
 mod sockets;
+mod xdp;
 
 pub use adopt::Adoption;
 pub use agent::{Agent, AgentConfig, NewPath};
@@ -22,6 +23,7 @@ pub use events::Events;
 pub use relay::Joint;
 pub use route::{Route, Routes};
 pub use second::Keep;
+pub use xdp::Xdp;
 
 /// The eBPF programs as built for this version.
 #[repr(C, align(8))]

@@ -13,7 +13,7 @@ use dysco_agent::common::adopt::NotAdopted;
 use dysco_agent::common::rule::Rule;
 use dysco_agent::common::session::offer;
 use dysco_agent::common::{FlowKey, Session, State};
-use dysco_agent::{Agent, AgentConfig, Attach, Events};
+use dysco_agent::{Agent, AgentConfig, Attach, Events, Xdp};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -30,6 +30,7 @@ impl Plane {
             max_sessions: 64,
             interfaces: vec!["lo".into()],
             attach: Attach::Auto,
+            xdp: Xdp::Auto,
             rules: Vec::new(),
             ports: (61000, 1000),
             addresses: Vec::new(),

@@ -28,9 +28,9 @@ const COPY_MARK: u32 = 0xd75c_0c09;
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mark = mark(&ctx);
-    if mark == far::RELAYED {
+    if mark == far::RELAYED || mark == far::RELAYED_TEACHES {
         cold_path();
-        return far::relayed(&ctx);
+        return far::relayed(&ctx, mark);
     }
     let mut key = Key::default();
     let key = &mut key;
@@ -119,7 +119,7 @@ fn mark(ctx: &TcContext) -> u32 {
 /// Is it one of ours, on its second way through the program?
 #[inline(always)]
 pub fn is_marked(ctx: &TcContext) -> bool {
-    matches!(mark(ctx), COPY_MARK | far::RELAYED)
+    matches!(mark(ctx), COPY_MARK | far::RELAYED | far::RELAYED_TEACHES)
 }
 
 /// Translates a packet with SACK blocks or other options onto the new path.

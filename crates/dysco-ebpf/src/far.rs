@@ -13,15 +13,18 @@ use dysco_common::{Counter, EventKind, Path};
 
 use crate::Verdict;
 use crate::egress;
+use crate::hop;
 use crate::ingress::{dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count};
-use crate::packet::{Found, Key, Packet};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::write::{self, Change};
 
 /// Mark of a packet that is relayed, on its way out: it bears the five-tuple of
 /// a session whose own packets are dropped there.
 pub const RELAYED: u32 = 0xd75c_0c0a;
+/// The same, and XDP is to learn where it goes.
+pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
 /// Mark of a header-only copy on its second way in.
 pub const COPY_IN: u32 = 0xd75c_0c0b;
 
@@ -32,9 +35,39 @@ const FAR: Anchor = Anchor::Far;
 
 /// A relayed packet leaves as it is.
 #[inline(always)]
-pub fn relayed(ctx: &TcContext) -> Verdict {
+pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
     set_mark(ctx, 0);
+    if mark == RELAYED_TEACHES {
+        // SAFETY: the program's own context.
+        unsafe { dysco_teach(ctx.skb.skb) };
+    }
     Verdict::Pass
+}
+
+/// Keeps the neighbour that the kernel has chosen for a relayed packet. Exported:
+/// see [`dysco_far`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_teach(skb: *mut __sk_buff) -> u32 {
+    let ctx = &TcContext::new(skb);
+    let taught = match at::<u16>(ctx, 12).map(u16::from_be) {
+        Some(ETH_P_IP) => teach::<false>(ctx),
+        Some(ETH_P_IPV6) => teach::<true>(ctx),
+        _ => None,
+    };
+    taught.is_some() as u32
+}
+
+#[inline(always)]
+fn teach<const V6: bool>(ctx: &TcContext) -> Option<()> {
+    let p = usual::<V6>(ctx, Direction::Out)?;
+    // It bears the five-tuple of the end that it goes to.
+    let Flow { s: o, .. } = maps::hinted::<V6>(ctx, Direction::Out, &p.short)?;
+    let (s, _) = other(o)?;
+    if s.state == State::Relay as u32 {
+        hop::teach(ctx, s);
+    }
+    Some(())
 }
 
 #[inline(always)]
@@ -116,7 +149,8 @@ fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
         return false;
     }
     s.new_in = s.new_in.wrapping_add(1);
-    set_mark(ctx, RELAYED);
+    let teaches = maps::xdp() && hop::is_asked(ctx, s);
+    set_mark(ctx, if teaches { RELAYED_TEACHES } else { RELAYED });
     true
 }
 
@@ -197,6 +231,12 @@ fn take_in(s: &mut Session, seg: &Segment) {
     if seg.flags & (SYN | RST) != 0 {
         return;
     }
+    usual_taken_in(s, seg);
+}
+
+/// The same of a segment that neither opens nor ends anything.
+#[inline(always)]
+pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
     received(s, seg.end());
     if seg.has(ACK) && after(seg.ack, s.rcv_ack) {
         s.rcv_ack = seg.ack;

@@ -17,6 +17,9 @@ use crate::packet::at;
 /// Ticks of the kernel's clock (1 to 10 ms each) for which a hop is believed,
 /// as a shift.
 const BELIEVED: u64 = 4;
+/// For so many times as long XDP believes it: no frame of its own asks, so a
+/// packet has to take the long way, which those behind it may overtake.
+const BELIEVED_BY_XDP: u64 = 8;
 /// Bits of an Ethernet address.
 const ADDRESS: u64 = (1 << 48) - 1;
 
@@ -44,6 +47,35 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
     if let Some(address) = address(ctx) {
         s.hop = now() | address;
+    }
+}
+
+/// Is the kernel to be asked again for XDP, which sends back only by the
+/// interface that a frame came by?
+#[inline(always)]
+pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
+    // SAFETY: a readable field of the context.
+    let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
+    here && s.hop & !ADDRESS != now()
+}
+
+/// Takes in, for XDP, where the kernel sends a relayed packet, and as whom.
+#[inline(always)]
+pub fn teach(ctx: &TcContext, s: &mut Session) {
+    if let Some(own) = at::<u64>(ctx, 6) {
+        s.own_address = own & ADDRESS;
+        learn(ctx, s);
+    }
+}
+
+/// The next hop as XDP believes it; 0 for none.
+#[inline(always)]
+pub fn for_xdp(s: &Session) -> u64 {
+    let age = now().wrapping_sub(s.hop & !ADDRESS) >> 48;
+    if age < BELIEVED_BY_XDP {
+        s.hop & ADDRESS
+    } else {
+        0
     }
 }
 

@@ -1,4 +1,4 @@
-//! The TC programs of the data plane. Thin: parse, look up, translate, count.
+//! The TC programs of the data plane, and one for XDP. Thin: parse, look up, translate, count.
 //! What a packet becomes is decided by `dysco_common`, which the host's tests
 //! run too.
 #![no_std]
@@ -23,11 +23,12 @@ mod second;
 mod sockets;
 mod steady;
 mod write;
+mod xdp;
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC};
+use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::bpf_redirect_neigh;
-use aya_ebpf::macros::classifier;
-use aya_ebpf::programs::TcContext;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
 use dysco_common::tcp::MIN_HEADER;
 
 use packet::Found;
@@ -87,6 +88,16 @@ pub fn dysco_ingress(ctx: TcContext) -> i32 {
         return act(verdict);
     }
     act(ingress::run(ctx))
+}
+
+/// Frames that come, before there is a packet of the kernel for them.
+#[xdp(frags)]
+#[inline(always)]
+pub fn dysco_xdp(ctx: XdpContext) -> u32 {
+    match xdp::relay(&ctx) {
+        Some(()) => xdp_action::XDP_TX,
+        None => xdp_action::XDP_PASS,
+    }
 }
 
 #[cfg(not(test))]

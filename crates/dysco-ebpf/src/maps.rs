@@ -1,14 +1,13 @@
 //! The maps. User space pins those that sessions need to outlive it: all but
 //! the hints and the scratch memory.
 
-use crate::packet::{Direction, Key, Packet, addresses_v6};
+use crate::packet::{Bytes, Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
 use aya_ebpf::bindings::{
     BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
-use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
@@ -28,6 +27,17 @@ static HINTS: Array<u32> = Array::with_max_entries(1, 0);
 /// How many hints there are, less one: a power of two. Set by user space.
 #[unsafe(no_mangle)]
 static HINT_MASK: u32 = 0;
+
+/// 1 if XDP may relay. Set by user space.
+#[unsafe(no_mangle)]
+static XDP: u32 = 0;
+
+/// May XDP relay on this host?
+#[inline(always)]
+pub fn xdp() -> bool {
+    // SAFETY: a constant of the program; volatile, since user space sets it.
+    unsafe { core::ptr::read_volatile(&raw const XDP) != 0 }
+}
 
 /// In a hint: the five-tuple is of the session's new path.
 const NEW: u32 = 1;
@@ -224,7 +234,7 @@ pub fn find(key: &Key) -> Option<Flow> {
 
 /// The session of a packet where it was last, or nothing.
 #[inline(always)]
-pub fn hinted<const V6: bool>(ctx: &TcContext, dir: Direction, short: &ShortKey) -> Option<Flow> {
+pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey) -> Option<Flow> {
     // SAFETY: as in `find`.
     let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
     // SAFETY: a valid element of an array map.

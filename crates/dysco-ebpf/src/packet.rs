@@ -2,7 +2,7 @@
 
 use core::hint::cold_path;
 
-use aya_ebpf::programs::TcContext;
+use aya_ebpf::programs::{TcContext, XdpContext};
 use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
 use dysco_common::{Addr, FlowKey, ShortKey};
@@ -15,7 +15,7 @@ pub const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Bytes of a header with timestamps alone.
-const WITH_TIMESTAMPS: usize = 32;
+pub const WITH_TIMESTAMPS: usize = 32;
 const IPPROTO_TCP: u8 = 6;
 /// More-fragments flag and fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
@@ -115,23 +115,43 @@ pub fn l4(v6: bool) -> usize {
     ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
-/// Where the packet begins and ends. Volatile: of a value that is at hand LLVM
-/// may keep 32 bits on the stack, which are no pointer any more.
-#[inline(always)]
-fn bounds(ctx: &TcContext) -> (usize, usize) {
-    let skb = ctx.skb.skb;
-    // SAFETY: readable fields of the context.
-    unsafe {
-        let data = core::ptr::read_volatile(&raw const (*skb).data);
-        let end = core::ptr::read_volatile(&raw const (*skb).data_end);
-        (data as usize, end as usize)
+/// A frame that a program is run on.
+pub trait Bytes {
+    /// Where it begins, and where that ends which may be read of it. Volatile: of
+    /// a value that is at hand LLVM may keep 32 bits on the stack, which are no
+    /// pointer any more.
+    fn bounds(&self) -> (usize, usize);
+}
+
+impl Bytes for TcContext {
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        let skb = self.skb.skb;
+        // SAFETY: readable fields of the context.
+        unsafe {
+            let data = core::ptr::read_volatile(&raw const (*skb).data);
+            let end = core::ptr::read_volatile(&raw const (*skb).data_end);
+            (data as usize, end as usize)
+        }
+    }
+}
+
+impl Bytes for XdpContext {
+    #[inline(always)]
+    fn bounds(&self) -> (usize, usize) {
+        // SAFETY: as above.
+        unsafe {
+            let data = core::ptr::read_volatile(&raw const (*self.ctx).data);
+            let end = core::ptr::read_volatile(&raw const (*self.ctx).data_end);
+            (data as usize, end as usize)
+        }
     }
 }
 
 /// Reads an unaligned value of the packet at a checked offset.
 #[inline(always)]
-pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
-    let (data, end) = bounds(ctx);
+pub fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
+    let (data, end) = ctx.bounds();
     let p = data + off;
     if p + size_of::<T>() > end {
         return None;
@@ -145,7 +165,7 @@ pub fn at<T: Copy>(ctx: &TcContext, off: usize) -> Option<T> {
 /// stack holds for retransmission copies its head.
 #[inline(always)]
 fn want(ctx: &TcContext, len: usize) {
-    let (data, end) = bounds(ctx);
+    let (data, end) = ctx.bounds();
     if data + len > end && len <= ctx.len() as usize {
         cold_path();
         let _ = ctx.pull_data(len as u32);
@@ -226,7 +246,7 @@ pub struct Usual {
 /// Reads a packet with the usual header, whose first bytes are readable. `None`
 /// for all others, most of which [`find`] reads.
 #[inline(always)]
-pub fn usual<const V6: bool>(ctx: &TcContext, dir: Direction) -> Option<Usual> {
+pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
     let (ip_len, src, dst) = if V6 {
         let ip = at::<Ipv6>(ctx, ETH_LEN)?;
         if ip.next_header != IPPROTO_TCP || ip.payload_len == 0 {
@@ -284,7 +304,7 @@ pub fn usual<const V6: bool>(ctx: &TcContext, dir: Direction) -> Option<Usual> {
 
 /// The two addresses of an IPv6 packet, local and remote, in place.
 #[inline(always)]
-pub fn addresses_v6(ctx: &TcContext, dir: Direction) -> Option<(Addr, Addr)> {
+pub fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
     let ip = at::<Ipv6>(ctx, ETH_LEN)?;
     Some(match dir {
         Direction::Out => (ip.src, ip.dst),

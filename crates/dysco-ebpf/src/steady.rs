@@ -96,7 +96,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
 }
 
 #[inline(always)]
-fn opens_or_ends(seg: &Segment) -> bool {
+pub fn opens_or_ends(seg: &Segment) -> bool {
     seg.flags & (SYN | FIN | RST) != 0
 }
 

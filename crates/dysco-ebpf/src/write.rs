@@ -39,7 +39,7 @@ fn fold32(mut s: u64) -> u64 {
 
 /// Folds a sum of words to 16 bits.
 #[inline(always)]
-fn fold16(s: u64) -> u16 {
+pub fn fold16(s: u64) -> u16 {
     let mut s = fold32(s);
     s = (s & 0xffff) + (s >> 16);
     s = (s & 0xffff) + (s >> 16);
@@ -49,7 +49,7 @@ fn fold16(s: u64) -> u16 {
 /// The difference `new - old` in one's complement: a multiple of 2^32-1 is
 /// added, which is nothing.
 #[inline(always)]
-fn differ(new: u32, old: u32) -> u64 {
+pub fn differ(new: u32, old: u32) -> u64 {
     new as u64 + (!old) as u64
 }
 
@@ -356,7 +356,7 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
 
 /// An IPv4 header checksum after a change of words (RFC 1624).
 #[inline(always)]
-fn ip_checksum(old: u16, diff: u64) -> u16 {
+pub fn ip_checksum(old: u16, diff: u64) -> u16 {
     !fold16(diff + (!old) as u64)
 }
 

@@ -1,11 +1,13 @@
 //! The lab: a client, a proxy and a server around one router.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::folder::Folder;
 use crate::link::{HostOptions, Role, join};
+use crate::polled::poll;
 use crate::{Host, require_root};
 
 /// How a [`Lab`] is to be.
@@ -45,9 +47,14 @@ impl Builder {
         let router = make("router")?;
         router.sysctl("net.ipv4.ip_forward", "1")?;
         router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        let mut polled = Vec::new();
         let [client, proxy, server] = Role::ALL.map(|role| {
             let host = make(role.name())?;
-            join(&host, &router, role, &self.options[role as usize])?;
+            let options = &self.options[role as usize];
+            join(&host, &router, role, options)?;
+            if options.polled {
+                polled.push(poll(&router, role.name())?);
+            }
             Ok::<_, anyhow::Error>(host)
         });
         let lab = Lab {
@@ -55,6 +62,7 @@ impl Builder {
             proxy: proxy?,
             server: server?,
             router,
+            _polled: polled,
             folder,
         };
         lab.router.input("nft", &["-f", "-"], TABLE)?;
@@ -87,6 +95,8 @@ pub struct Lab {
     pub server: Host,
     /// Joins the other three.
     pub router: Host,
+    /// What holds the programs of [`HostOptions::polled`].
+    _polled: Vec<OwnedFd>,
     folder: Folder,
 }
 

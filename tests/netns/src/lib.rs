@@ -31,6 +31,7 @@ mod line;
 pub mod link;
 pub mod nginx;
 pub mod pattern;
+mod polled;
 mod process;
 pub mod relays;
 pub mod services;

@@ -68,6 +68,7 @@ pub struct HostOptions {
     pub(crate) congestion: String,
     pub(crate) sysctls: Vec<(String, String)>,
     pub(crate) offload: bool,
+    pub(crate) polled: bool,
     pub(crate) mtu: u32,
     pub(crate) advmss: Option<u32>,
 }
@@ -80,6 +81,7 @@ impl Default for HostOptions {
             congestion,
             sysctls: vec![],
             offload: true,
+            polled: false,
             mtu: 1500,
             advmss: None,
         }
@@ -134,6 +136,12 @@ impl HostOptions {
     /// Whether its link leaves segmentation and checksums to the device.
     pub fn offload(mut self, on: bool) -> Self {
         self.offload = on;
+        self
+    }
+
+    /// Whether its link's far end takes frames that its XDP sends.
+    pub fn polled(mut self, on: bool) -> Self {
+        self.polled = on;
         self
     }
 

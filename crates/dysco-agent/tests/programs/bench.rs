@@ -1,11 +1,12 @@
 //! Loads the programs without attaching them, and runs them.
 
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
 use dysco_common::chain::Hop;
 use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
+use dysco_common::session::Life;
 use dysco_common::siphash::Key;
 use dysco_common::{
     Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
@@ -27,6 +28,9 @@ pub const DROP: u32 = 2;
 /// by TCX or by clsact.
 pub const PASS: u32 = -1_i32 as u32;
 pub const REDIRECT: u32 = 7;
+/// Verdicts of XDP.
+pub const XDP_PASS: u32 = 2;
+pub const XDP_TX: u32 = 3;
 
 /// Which program.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +63,20 @@ pub struct Programs {
 }
 
 impl Programs {
+    /// With one hint: each look-up of another five-tuple finds a wrong one.
     pub fn load() -> Programs {
+        Programs::with_hints(1)
+    }
+
+    /// With so many hints, a power of two.
+    pub fn with_hints(hints: u32) -> Programs {
         let mut ebpf = EbpfLoader::new()
+            .map_max_entries("HINTS", hints)
+            .override_global("HINT_MASK", &(hints - 1), true)
             .map_max_entries("FLOWS", 2 * SESSIONS)
             .map_max_entries("SESSIONS", SESSIONS)
             .map_max_entries("FREE", SESSIONS)
+            .override_global("XDP", &1_u32, true)
             .load(dysco_agent::object())
             .expect("the object loads; this test needs root");
         for name in ["dysco_ingress", "dysco_egress"] {
@@ -71,6 +84,10 @@ impl Programs {
             if let Err(e) = p.load() {
                 panic!("{name}: {e:?}");
             }
+        }
+        let xdp: &mut Xdp = ebpf.program_mut("dysco_xdp").unwrap().try_into().unwrap();
+        if let Err(e) = xdp.load() {
+            panic!("dysco_xdp: {e:?}");
         }
         Programs { ebpf }
     }
@@ -111,6 +128,22 @@ impl Programs {
         let mut context = [0; 45];
         context[44] = 1000;
         self.run_marked(way, frame, &context)
+    }
+
+    /// Runs the program of XDP on a frame that came by the loopback.
+    pub fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+        let mut out = vec![0; frame.len() + 512];
+        let program = self.ebpf.program_mut("dysco_xdp").unwrap();
+        let program: &mut Xdp = program.try_into().unwrap();
+        let result = program
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ..TestRunOptions::default()
+            })
+            .expect("the kernel runs the program");
+        out.truncate(result.data_size_out as usize);
+        (result.return_value, out)
     }
 
     /// Runs the second way of a header-only copy.
@@ -188,6 +221,10 @@ impl Programs {
         let s = &Session {
             short: s.key.short(),
             short_path: s.path.short(),
+            life: Life {
+                v6: s.key.is_v6().into(),
+                ..s.life
+            },
             ..*s
         };
         let map = self.ebpf.map_mut("SESSIONS").unwrap();

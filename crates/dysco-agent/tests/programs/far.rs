@@ -7,10 +7,10 @@ use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// The slot of the entry that [`SLOT`] is joined to.
-const OTHER: u32 = 5;
+pub const OTHER: u32 = 5;
 /// What is added on the way from the end of [`SLOT`], and on the way back.
-const OUT: u32 = 0x1_0000;
-const BACK: u32 = 0x200_0000;
+pub const OUT: u32 = 0x1_0000;
+pub const BACK: u32 = 0x200_0000;
 const T: Translation = Translation {
     seq_out: OUT,
     seq_in: BACK,
@@ -23,15 +23,19 @@ const T: Translation = Translation {
     flags: 0,
 };
 
-const SENT: u32 = 100_000;
-const GIVEN: u32 = 0x300_0000;
+pub const SENT: u32 = 100_000;
+pub const GIVEN: u32 = 0x300_0000;
 const TTL: usize = 22;
 const HOP_LIMIT: usize = 21;
 
 /// A session with two entries in this state. The first is that of the client:
 /// it has sent up to `SENT` and was given up to `GIVEN`.
 fn joined(net: &Net, state: State) -> Programs {
-    let mut p = Programs::load();
+    joined_in(Programs::load(), net, state)
+}
+
+/// The same in these programs.
+pub fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
     let (a, b) = (net.key(), net.path());
     let entry = |key: FlowKey, path: FlowKey, translation, other: u32| Session {
         state: state as u32,
@@ -56,7 +60,7 @@ fn joined(net: &Net, state: State) -> Programs {
 }
 
 /// A segment of the client.
-fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
+pub fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
     Frame {
         seq,
         ack,
@@ -67,7 +71,7 @@ fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Fra
 }
 
 /// A segment of the server.
-fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     Frame {
         seq,
         ack,
@@ -108,7 +112,7 @@ fn to_client(net: &Net, f: &Frame) -> Frame {
 }
 
 /// The bytes of a frame with another TTL or hop limit.
-fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
+pub fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
     let mut bytes = f.bytes();
     if f.src.is_ipv6() {
         bytes[HOP_LIMIT] = limit;

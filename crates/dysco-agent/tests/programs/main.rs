@@ -13,6 +13,7 @@ mod pass;
 mod straight;
 mod translate;
 mod two_paths;
+mod xdp;
 
 use bench::Programs;
 

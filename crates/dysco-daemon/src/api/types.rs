@@ -321,6 +321,9 @@ pub struct InterfaceReport {
     pub name: String,
     /// How they are attached.
     pub attach: String,
+    /// Are relayed packets sent back by XDP there?
+    #[serde(default)]
+    pub xdp: bool,
     /// Which are.
     pub programs: Vec<String>,
 }

@@ -49,10 +49,12 @@ fn text(status: &StatusReport) -> String {
             ),
         ),
     ]);
-    let mut interfaces = table(["NAME", "ATTACHED", "PROGRAMS"]);
+    let mut interfaces = table(["NAME", "ATTACHED", "RELAYS BY", "PROGRAMS"]);
     for interface in &status.interfaces {
         let programs = interface.programs.join(", ");
-        interfaces.add_row([interface.name.clone(), interface.attach.clone(), programs]);
+        let relays = if interface.xdp { "XDP, TC" } else { "TC" };
+        let (name, attach) = (interface.name.clone(), interface.attach.clone());
+        interfaces.add_row([name, attach, relays.into(), programs]);
     }
     let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
     for peer in &status.peers {

@@ -211,6 +211,7 @@ impl Checker<'_> {
             pin_dir: self.absolute(plane.pin_dir, DEFAULT_PIN_DIR)?,
             max_sessions: self.within("max_sessions", plane.max_sessions, 65536, 16..=1 << 22)?,
             attach: plane.attach.unwrap_or_default(),
+            xdp: plane.xdp.unwrap_or_default(),
             adopt: plane.adopt.unwrap_or(true),
         })
     }

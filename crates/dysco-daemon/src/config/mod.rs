@@ -127,6 +127,8 @@ pub struct DataPlane {
     pub max_sessions: u32,
     /// How programs are attached.
     pub attach: Attach,
+    /// Whether XDP relays.
+    pub xdp: Xdp,
     /// Are sessions entered that were there before the start?
     pub adopt: bool,
 }
@@ -142,6 +144,19 @@ pub enum Attach {
     Tcx,
     /// The clsact qdisc.
     Clsact,
+}
+
+/// Whether what this host relays is sent back by XDP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Xdp {
+    /// On interfaces of network cards whose driver is known to gain by it.
+    #[default]
+    Auto,
+    /// On every interface.
+    On,
+    /// On none.
+    Off,
 }
 
 /// Sessions to track: by the SYN's destination.

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::values::{ListenAddress, PortList, PortRange, Prefix};
-use super::{Attach, LogFormat, Mode};
+use super::{Attach, LogFormat, Mode, Xdp};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -77,6 +77,7 @@ pub struct DataPlane {
     pub pin_dir: Option<Spanned<PathBuf>>,
     pub max_sessions: Option<Spanned<u32>>,
     pub attach: Option<Attach>,
+    pub xdp: Option<Xdp>,
     pub adopt: Option<bool>,
 }
 

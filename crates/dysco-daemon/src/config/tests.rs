@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use dysco_common::Addr;
 use tempfile::TempDir;
 
-use super::{Attach, Config, ConfigError, Interface, LogFormat, check, schema};
+use super::{Attach, Config, ConfigError, Interface, LogFormat, Xdp, check, schema};
 use crate::pki::{self, IssueRequest, PkiError};
 
 /// Keys for 10.0.0.1 and fd00::1, made once.
@@ -72,6 +72,7 @@ fn a_short_file_gets_the_documented_defaults() {
     assert_eq!(config.data_plane.pin_dir, Path::new("/sys/fs/bpf/dysco"));
     assert_eq!(config.data_plane.max_sessions, 65536);
     assert_eq!(config.data_plane.attach, Attach::Auto);
+    assert_eq!(config.data_plane.xdp, Xdp::Auto);
     assert!(!config.removal.automatic && config.removal.reserve_ports);
     assert_eq!(config.removal.timeout.as_secs(), 10);
     assert_eq!(config.removal.concurrency, 32);
@@ -91,7 +92,7 @@ fn a_short_file_gets_the_documented_defaults() {
 fn what_is_printed_reads_back_the_same() {
     let text = with(concat!(
         "[api]\ngroup = \"root\"\n",
-        "[data_plane]\nattach = \"clsact\"\n",
+        "[data_plane]\nattach = \"clsact\"\nxdp = \"off\"\n",
         "[[track]]\ndestination = \"10.0.0.0/8\"\nports = [80, \"8000-8100\"]\n",
         "[[track]]\nports = 443\n",
         "[[listener]]\naddress = \"[fd00::1]:80\"\nhaproxy_socket = \"/run/h.sock\"\n",
@@ -101,7 +102,14 @@ fn what_is_printed_reads_back_the_same() {
     let printed = load(&text).unwrap().to_toml().unwrap();
     let again = load(&printed).unwrap().to_toml().unwrap();
     assert_eq!(printed, again);
-    for part in ["clsact", "8000-8100", "[fd00::1]:80", "= 500", "json"] {
+    for part in [
+        "clsact",
+        "xdp = \"off\"",
+        "8000-8100",
+        "[fd00::1]:80",
+        "= 500",
+        "json",
+    ] {
         assert!(printed.contains(part), "{part} is not in:\n{printed}");
     }
 }
@@ -177,6 +185,11 @@ fn errors_name_place_and_mend() {
             "[data_plane]\nattach = \"xdp\"",
             "line 6, column 10",
             "expected one of `auto`",
+        ),
+        (
+            "[data_plane]\nxdp = \"generic\"",
+            "line 6, column 7",
+            "expected one of `auto`, `on`, `off`",
         ),
         (
             "[data_plane]\nmax_sessions = 0",

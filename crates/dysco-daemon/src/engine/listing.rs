@@ -351,10 +351,15 @@ fn interface(attached: &dysco_agent::Attached) -> InterfaceReport {
         dysco_agent::Attach::Clsact => "clsact",
         dysco_agent::Attach::Tcx | dysco_agent::Attach::Auto => "tcx",
     };
+    let mut programs = vec!["dysco_ingress".into(), "dysco_egress".into()];
+    if attached.xdp {
+        programs.push("dysco_xdp".into());
+    }
     InterfaceReport {
         name: attached.interface.clone(),
         attach: attach.to_owned(),
-        programs: vec!["dysco_ingress".into(), "dysco_egress".into()],
+        xdp: attached.xdp,
+        programs,
     }
 }
 
