@@ -1,31 +1,30 @@
 //! Ten thousand silent sessions leave HAProxy: `dyscoctl drain`, from the
 //! command's start to its end, where the proxy's host alone runs `dyscod`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use dysco_netns::haproxy::Config;
+use dysco_netns::wait;
 use serde_json::Value;
 
 use crate::Effort;
+use crate::apart::Between;
+use crate::crowd::{Crowd, Order};
 use crate::figure::{Figure, Goal};
-use crate::machine;
-use crate::pair::{Listener, Pair};
-use crate::stage::{Stage, proxied, server};
+use crate::stage::{PATIENCE, Stage, proxied, server};
 
 const SESSIONS: usize = 10_000;
-/// Open files that are no sockets of sessions.
-const OTHER_FILES: usize = 1_000;
 /// Messages each way, after which HAProxy is seen to splice and all is silent.
 const MESSAGES: usize = 3;
-const MESSAGE: usize = 512;
+const AT_ONCE: usize = 64;
+/// A process may not have two sockets of each session on every machine, so that
+/// there are two HAProxies that listen on the same port.
+const EACH_AT_MOST: usize = 8_000;
 
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
-    // HAProxy has two sockets of each session, and so has this process.
-    let room = machine::sockets()?.saturating_sub(OTHER_FILES) / 2;
-    let sessions = effort.pick(SESSIONS, 500).min(room);
+    let sessions = effort.pick(SESSIONS, 500);
     let mut seconds = Vec::new();
     for round in 1..=effort.pick(3, 1) {
         effort.say(&format!("  {sessions} sessions, round {round}"));
@@ -37,19 +36,34 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 }
 
 fn measure(count: usize) -> Result<f64> {
-    let stage = Stage::alone("drain", "[removal]\nmode = \"local\"\n")?;
-    let behind = Listener::start(&stage.lab, server())?;
-    let open = |_| {
-        let mut pair = behind.open(&stage.lab, proxied())?;
-        for _ in 0..MESSAGES {
-            exchange(&mut pair)?;
-        }
-        Ok(pair)
+    let stage = Stage::alone_by("drain", "[removal]\nmode = \"local\"\n", |c| {
+        c.connections(EACH_AT_MOST).pipes(512)
+    })?;
+    let second = Config::tcp(proxied(), server()).named("second");
+    let second = second.connections(EACH_AT_MOST).pipes(512);
+    let second = second.start(&stage.lab.proxy, |haproxy| stage.fleet.under_shim(haproxy))?;
+    let between = Between {
+        client: &stage.lab.client,
+        to: proxied(),
+        server: &stage.lab.server,
+        at: server(),
     };
-    let mut pairs = (0..count).map(open).collect::<Result<Vec<Pair>>>()?;
-    let pid = stage.haproxy.id().to_string();
+    let crowd = Crowd::open(between, count)?;
+    let each = |rounds| {
+        let sessions = 0..count;
+        crowd.speak(Order {
+            sessions,
+            rounds,
+            at_once: AT_ONCE,
+        })
+    };
+    each(MESSAGES)?;
+    wait::until("HAProxy to be seen splicing", PATIENCE, || {
+        (stage.pairs().ok()? == count as u64).then_some(())
+    })?;
     let start = Instant::now();
-    let words = ["drain", &pid, "--timeout", "120s", "-o", "json"];
+    let port = format!(":{}", proxied().port());
+    let words = ["drain", &port, "--timeout", "120s", "-o", "json"];
     let ran = stage.fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
     let took = start.elapsed().as_secs_f64();
     let last = ran.stdout.lines().last().unwrap_or_default();
@@ -60,19 +74,8 @@ fn measure(count: usize) -> Result<f64> {
         left == (Some(count as u64), Some(0)),
         "not all left HAProxy: {done}"
     );
-    pairs.iter_mut().try_for_each(exchange)?;
-    drop((pairs, behind));
+    each(1).context("after the drain")?;
+    drop((crowd, second));
     stage.end()?;
     Ok(took)
-}
-
-/// A message each way.
-fn exchange(pair: &mut Pair) -> Result<()> {
-    let send = |from: &mut TcpStream, to: &mut TcpStream| {
-        let mut heard = [0; MESSAGE];
-        from.write_all(&[7; MESSAGE])?;
-        to.read_exact(&mut heard)
-    };
-    send(&mut pair.client, &mut pair.server).context("a message was lost on its way up")?;
-    send(&mut pair.server, &mut pair.client).context("a message was lost on its way down")
 }

@@ -9,6 +9,7 @@ mod bulk;
 mod bundles;
 mod chain;
 mod compare;
+mod crowd;
 mod disruption;
 mod drain;
 mod ends;

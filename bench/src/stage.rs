@@ -2,6 +2,7 @@
 //! on its hosts and HAProxy under the shim.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet};
@@ -19,6 +20,8 @@ pub fn server() -> SocketAddr {
     Role::Server.at(Family::V4, 9000)
 }
 
+/// How long anything is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 /// A lab with `dyscod` on its hosts. The fields end in this order.
@@ -37,24 +40,37 @@ pub struct Stage {
 impl Stage {
     /// Builds it, with `extra` in each daemon's configuration.
     pub fn build(name: &str, extra: &str) -> Result<Stage> {
-        Stage::on(name, extra, &Role::ALL, "bypass")
+        Stage::on(name, extra, &Role::ALL, "bypass", |haproxy| haproxy)
     }
 
     /// Builds one where only the proxy's host has `dyscod`: HAProxy leaves, and
     /// that host relays.
     pub fn alone(name: &str, extra: &str) -> Result<Stage> {
-        Stage::on(name, extra, &[Role::Proxy], "local")
+        Stage::alone_by(name, extra, |haproxy| haproxy)
     }
 
-    fn on(name: &str, extra: &str, roles: &[Role], mode: &'static str) -> Result<Stage> {
+    /// The same with an HAProxy that is changed.
+    pub fn alone_by(
+        name: &str,
+        extra: &str,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Stage> {
+        Stage::on(name, extra, &[Role::Proxy], "local", change)
+    }
+
+    fn on(
+        name: &str,
+        extra: &str,
+        roles: &[Role],
+        mode: &'static str,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         let fleet = Fleet::new(&lab)?;
         let config = format!("{LISTENER}{extra}");
         let start = |role: &Role| fleet.start(&lab, *role, &config);
         let daemons = roles.iter().map(start).collect::<Result<_>>()?;
-        let haproxy = Config::tcp(proxied(), server())
-            .global("maxpipes 4096")
-            .global("maxconn 12000")
+        let haproxy = change(Config::tcp(proxied(), server()))
             .start(&lab.proxy, |haproxy| fleet.under_shim(haproxy))?;
         Ok(Stage {
             haproxy,
@@ -84,6 +100,13 @@ impl Stage {
             done["summary"]
         );
         Ok(done)
+    }
+
+    /// How many sessions the proxy's host knows both sides of.
+    pub fn pairs(&self) -> Result<u64> {
+        let status = self.fleet.json(&self.lab.proxy, &["status"])?;
+        let pairs = status["pairs"].as_u64();
+        pairs.context("dyscoctl did not say how many pairs there are")
     }
 
     /// The daemons' process ids, in the order of [`Role::ALL`].
