@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Up to [`LOT`] sessions, and more where their proxy has room for them.
 pub struct Crowd {
+    count: usize,
     orders: Option<Sender<Order>>,
     took: Receiver<Result<Duration>>,
     ended: Arc<AtomicBool>,
@@ -58,11 +59,17 @@ impl Crowd {
         let works: [apart::Work; 2] = [Box::new(asking), Box::new(answering)];
         let threads = apart::open(between, count, BUFFER, works)?;
         Ok(Crowd {
+            count,
             orders: Some(orders),
             took,
             ended,
             threads: threads.into(),
         })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Has sessions speak; how long it took.

@@ -17,6 +17,7 @@ mod figure;
 mod local;
 mod lookup;
 mod machine;
+mod many;
 mod memory;
 mod packet;
 mod pair;
@@ -161,6 +162,11 @@ const BENCHES: &[Bench] = &[
         name: "drain",
         about: "10,000 silent sessions leave HAProxy by dyscoctl drain",
         run: drain::run,
+    },
+    Bench {
+        name: "many",
+        about: "100,000 relayed sessions at once: memory, their removal, one among them",
+        run: many::run,
     },
     Bench {
         name: "lookup",

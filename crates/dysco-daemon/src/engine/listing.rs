@@ -119,13 +119,7 @@ impl Engine {
             }
             Request::Session { session } => match self.slot_named(&session) {
                 Some(slot) => {
-                    let pairs = self.proxy.pairs();
-                    let report = self.session_report(
-                        slot,
-                        &self.agent.session(slot),
-                        &pairs,
-                        collect::boot_time(),
-                    );
+                    let report = self.report_of(slot, &self.agent.session(slot));
                     return stream(vec![report], replies);
                 }
                 None => Reply::Error(no_such_session(&session)),
@@ -155,29 +149,23 @@ impl Engine {
     }
 
     fn session_reports(&self) -> Vec<SessionReport> {
-        let pairs = self.proxy.pairs();
         let boot = collect::boot_time();
         let all = self.agent.sessions();
         all.iter()
             .filter(|(_, s)| s.two.part == part::CURRENT)
-            .map(|(slot, s)| self.session_report(*slot, s, &pairs, boot))
+            .map(|(slot, s)| self.session_report(*slot, s, boot))
             .collect()
     }
 
     /// What is listed of a session.
     pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
-        self.session_report(slot, s, &self.proxy.pairs(), collect::boot_time())
+        self.session_report(slot, s, collect::boot_time())
     }
 
-    fn session_report(
-        &self,
-        slot: u32,
-        s: &Session,
-        pairs: &[Pair],
-        boot: Duration,
-    ) -> SessionReport {
+    fn session_report(&self, slot: u32, s: &Session, boot: Duration) -> SessionReport {
         let id = self.session_id(slot, s);
-        let pair = pairs.iter().find(|p| p.a.key == s.key || p.b.key == s.key);
+        let pair = self.proxy.of(&s.key);
+        let pair = pair.as_ref();
         let state = State::from_word(s.state);
         let role = match (state, pair) {
             (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {

@@ -48,9 +48,8 @@ impl Engine {
     pub(super) fn pair_of_session(&self, sub: &Subsession) -> Option<Pair> {
         let of_a = FlowKey::new(sub.right, sub.left);
         let of_b = FlowKey::new(sub.left, sub.right);
-        let pairs = || self.proxy.pairs().into_iter();
         let found = self.proxy.find(&of_a);
-        found.or_else(|| pairs().find(|p| p.b.key == of_b))
+        found.or_else(|| self.proxy.of(&of_b).filter(|p| p.b.key == of_b))
     }
 
     /// The pair that relays the session, if all says that it may go.

@@ -236,6 +236,8 @@ fn proxy_config(config: &Config) -> ProxyConfig {
         transparent_listeners: declared
             .flat_map(|l| l.address.socket_addresses())
             .collect(),
+        // Each has two entries of the data plane.
+        max_pairs: config.data_plane.max_sessions as usize,
         haproxy: haproxy
             .map(|path| crate::proxy::HaproxySocket {
                 path,
