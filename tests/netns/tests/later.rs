@@ -112,7 +112,7 @@ fn gentle(close: Close) -> Plan {
 #[test]
 fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let plan = gentle(Close::Together);
-    let (w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
+    let (mut w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
     let status = |w: &World, role| w.fleet.json(w.lab.host(role), &["status"]);
     let counts = status(&w, Role::Proxy)?["sessions"].clone();
     ensure!(counts["local"] == 2 && counts["bypass"] == 0, "{counts:#}");
@@ -128,6 +128,13 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     ensure!(at_proxy[0]["to"] == "local", "{at_proxy:#?}");
     let by = at_proxy[0]["by"].as_str().unwrap_or_default();
     ensure!(by.starts_with("root on this host"), "{at_proxy:#?}");
+    // The next process knows it as well, and what is shown of one session.
+    w.daemon(Role::Proxy)?.kill()?;
+    w.restart(Role::Proxy)?;
+    let after = change(&listed(&w, Role::Proxy, &e.listen, &e.client)?);
+    ensure!(after == at_proxy, "{after:#?}");
+    let shown = w.fleet.dyscoctl(&w.lab.proxy, &["sessions", "show", &e.name()])?;
+    ensure!(shown.contains("middlebox to local"), "{shown}");
     // Only the bypass is another way: local again is none.
     let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
     let why = refused["removals"][0]["reason"]

@@ -1,7 +1,7 @@
 //! What the local API shows.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
@@ -9,72 +9,10 @@ use dysco_common::{Session, State};
 use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::{
-    Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, Mode, PathReport,
-    PeerReport, Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName,
-    SessionReport, StatusReport, WayChange,
+    Call, Counters, Failure, FailureCode, InterfaceReport, Mode, PathReport, PeerReport, Removable,
+    Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
 use crate::proxy::Pair;
-
-/// How much of a session's history is kept, and of how many sessions.
-const ENTRIES: usize = 16;
-const SESSIONS: usize = 65_536;
-
-/// What happened to sessions.
-#[derive(Default)]
-pub(super) struct History(HashMap<SessionId, VecDeque<Past>>);
-
-struct Past {
-    at: Instant,
-    what: String,
-    change: Option<WayChange>,
-}
-
-impl History {
-    /// Something happened.
-    pub fn add(&mut self, session: SessionId, what: &str) {
-        self.push(session, what.to_owned(), None);
-    }
-
-    /// Another way was taken.
-    pub fn changed(&mut self, session: SessionId, change: WayChange) {
-        let what = format!("{} to {}", change.from, change.to);
-        self.push(session, what, Some(change));
-    }
-
-    fn push(&mut self, session: SessionId, what: String, change: Option<WayChange>) {
-        if self.0.len() >= SESSIONS && !self.0.contains_key(&session) {
-            return;
-        }
-        let entries = self.0.entry(session).or_default();
-        if entries.len() == ENTRIES {
-            entries.pop_front();
-        }
-        let at = Instant::now();
-        entries.push_back(Past { at, what, change });
-    }
-
-    /// A session goes by another name.
-    pub fn rename(&mut self, from: SessionId, to: SessionId) {
-        if let Some(past) = self.0.remove(&from) {
-            self.0.insert(to, past);
-        }
-    }
-
-    pub fn forget(&mut self, session: SessionId) {
-        self.0.remove(&session);
-    }
-
-    fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
-        let entries = self.0.get(&session).into_iter().flatten();
-        entries
-            .map(|past| HistoryEntry {
-                ago_s: past.at.elapsed().as_secs_f64(),
-                what: past.what.clone(),
-                change: past.change.clone(),
-            })
-            .collect()
-    }
-}
 
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {

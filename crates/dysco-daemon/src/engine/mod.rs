@@ -8,6 +8,7 @@ mod collect;
 mod commands;
 mod fault;
 mod firewall;
+mod history;
 mod journal;
 mod listing;
 mod measure;
@@ -43,7 +44,7 @@ use crate::scheduling::Turns;
 use crate::state::transfer;
 
 use commands::Held;
-use listing::History;
+use history::History;
 use removal::Removals;
 
 /// Sessions are collected, and what a full ring may have lost is looked for,
@@ -134,6 +135,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     config::notify_stopping();
     tracing::info!("stopping; established sessions go on");
+    engine.history.flush();
     engine.agent.release_quarantine();
     engine.control.shutdown().await;
     Ok(())
@@ -162,8 +164,11 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), rand::random);
     machine.answer_asks_locally(config.removal.mode == config::Mode::Local);
+    let state = state::StateDir::open(&config.removal.state_dir)?;
+    let sessions = config.data_plane.max_sessions as usize;
+    let history = History::open(&config.removal.state_dir.join("history"), sessions);
     let engine = Engine {
-        state: state::StateDir::open(&config.removal.state_dir)?,
+        state,
         removals: Removals::new(config.removal.concurrency),
         config,
         agent: Arc::new(agent),
@@ -174,7 +179,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         started: Instant::now(),
         held: HashMap::new(),
         answers,
-        history: History::default(),
+        history,
         collector: collect::Collector::default(),
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
