@@ -160,7 +160,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "drain",
-        about: "10,000 silent sessions leave HAProxy by dyscoctl drain",
+        about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
         run: drain::run,
     },
     Bench {

@@ -49,6 +49,19 @@ impl Stage {
         Stage::alone_by(name, extra, |haproxy| haproxy)
     }
 
+    /// One whose daemon is still to [`Stage::begin`].
+    pub fn late(name: &str, change: impl FnOnce(Config) -> Config) -> Result<Stage> {
+        Stage::on(name, "", &[], "local", change)
+    }
+
+    /// Starts the proxy's host's daemon; returns when it answers.
+    pub fn begin(&mut self, extra: &str) -> Result<()> {
+        let config = format!("{LISTENER}{extra}");
+        let daemon = self.fleet.start(&self.lab, Role::Proxy, &config)?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
     /// The same with an HAProxy that is changed.
     pub fn alone_by(
         name: &str,
@@ -104,9 +117,18 @@ impl Stage {
 
     /// How many sessions the proxy's host knows both sides of.
     pub fn pairs(&self) -> Result<u64> {
+        self.status("/pairs")
+    }
+
+    /// How many sessions the proxy's host has adopted.
+    pub fn adopted(&self) -> Result<u64> {
+        self.status("/sessions/adopted")
+    }
+
+    fn status(&self, name: &str) -> Result<u64> {
         let status = self.fleet.json(&self.lab.proxy, &["status"])?;
-        let pairs = status["pairs"].as_u64();
-        pairs.context("dyscoctl did not say how many pairs there are")
+        let number = status.pointer(name).and_then(Value::as_u64);
+        number.with_context(|| format!("dyscoctl did not say {name}"))
     }
 
     /// The daemons' process ids, in the order of [`Role::ALL`].

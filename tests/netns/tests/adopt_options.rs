@@ -163,14 +163,11 @@ fn relayed(w: &World, kind: Kind) -> Result<TcpStream> {
         let Ok(server) = TcpStream::connect(server()) else {
             return;
         };
-        let ends = (client.try_clone(), server.try_clone());
-        let (Ok(mut from_client), Ok(mut to_server)) = ends else {
-            return;
-        };
-        let (mut client, mut server) = (client, server);
-        let back = std::thread::spawn(move || copy(&mut server, &mut client));
-        copy(&mut from_client, &mut to_server);
-        let _ = back.join();
+        // One descriptor each: a socket that is open twice is refused.
+        std::thread::scope(|scope| {
+            scope.spawn(|| copy(&server, &client));
+            copy(&client, &server);
+        });
     });
     drop(relaying);
     let stream = w.lab.client.run(move || {
@@ -183,8 +180,8 @@ fn relayed(w: &World, kind: Kind) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn copy(from: &mut TcpStream, to: &mut TcpStream) {
-    let _ = io::copy(from, to);
+fn copy(mut from: &TcpStream, mut to: &TcpStream) {
+    let _ = io::copy(&mut from, &mut to);
     let _ = to
         .flush()
         .and_then(|()| to.shutdown(std::net::Shutdown::Both));
@@ -248,8 +245,7 @@ fn a_signed_session_is_refused() -> Result<()> {
 #[test]
 fn an_mptcp_connection_is_refused() -> Result<()> {
     let (w, stream, done) = asked("adoptmptcp", Kind::Multipath)?;
-    println!("{done:#}");
-    ensure!(done["summary"]["removed"] != 1, "{done:#}\n{}", w.state());
+    ensure!(done["summary"]["removed"] == 0, "{done:#}\n{}", w.state());
     drop(stream);
     w.finish()
 }

@@ -282,7 +282,7 @@ fn a_relay_that_shares_its_sockets_is_refused() -> Result<()> {
 /// Which descriptor is whose changes all the time.
 #[test]
 fn a_relay_whose_sockets_change_hands_is_refused() -> Result<()> {
-    is_never_joined("hands", "while it was watched")
+    is_never_joined("hands", "while")
 }
 
 /// Who is not root looks at nobody else's processes, and changes none.

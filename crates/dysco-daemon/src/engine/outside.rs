@@ -191,7 +191,7 @@ impl Engine {
                 removable: match &known {
                     Some(s) => self.removable(s, pair.as_ref()),
                     None => Removable::No {
-                        reason: "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
+                        reason: self.unknown(&socket.key),
                     },
                 },
                 label: self.proxy.label(socket.holder.pid, &socket.key),
@@ -201,6 +201,17 @@ impl Engine {
             processes: processes.collect(),
             sessions: scene.sockets.iter().filter_map(held).collect(),
         }
+    }
+}
+
+impl Engine {
+    /// Why a session of the proxy's is not known.
+    fn unknown(&self, key: &FlowKey) -> String {
+        let translated = self.translated(&super::measure::accepted(key));
+        translated.map_or_else(
+            || "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
+            |why| why.to_string(),
+        )
     }
 }
 
