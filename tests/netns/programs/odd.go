@@ -1,7 +1,7 @@
 // What looks like a relay and is none: messages of 1000 bytes are answered by a
 // server that says what it hears, but its sessions do not belong to the clients'
 // one by one, or whose sockets are not its own alone.
-// odd pool|mirror|cache|shared|hands LISTEN SERVER
+// odd pool|mirror|cache|shared|hands LISTEN SERVER. With "alone" it is a relay.
 package main
 
 import (
@@ -11,9 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 )
 
 const size = 1000
+
+// hold is how long a socket has one descriptor: less than anybody watches, and
+// more than a look takes.
+const hold = 100 * time.Millisecond
 
 type server struct {
 	sync.Mutex
@@ -116,7 +121,7 @@ func again(client net.Conn) net.Conn {
 
 func main() {
 	kinds := map[string]func(string) func() func([]byte) []byte{
-		"pool": pool, "mirror": mirror, "cache": cache, "shared": alone, "hands": alone,
+		"pool": pool, "mirror": mirror, "cache": cache, "alone": alone, "shared": alone, "hands": alone,
 	}
 	kind := os.Args[1]
 	session := kinds[kind](os.Args[3])
@@ -134,7 +139,7 @@ func main() {
 			if kind == "shared" {
 				lend(client)
 			}
-			answer, message := session(), make([]byte, size)
+			answer, message, since := session(), make([]byte, size), time.Now()
 			for {
 				if _, err := io.ReadFull(client, message); err != nil {
 					return
@@ -142,8 +147,8 @@ func main() {
 				if _, err := client.Write(answer(message)); err != nil {
 					return
 				}
-				if kind == "hands" {
-					client = again(client)
+				if kind == "hands" && time.Since(since) > hold {
+					client, since = again(client), time.Now()
 				}
 			}
 		}()

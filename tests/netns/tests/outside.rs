@@ -215,6 +215,18 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
 /// Its sessions look like pairs and are none: they are never joined, whatever
 /// the operator says of the listener, and go on.
 fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
+    asked_of(kind, |done| {
+        ensure!(done["summary"]["removed"] == 0, "{done:#}");
+        ensure!(done["summary"]["refused"] == 2, "{done:#}");
+        let told = |why: &String| !why.is_empty() && why.contains(seen);
+        ensure!(reasons(done).iter().all(told), "{done:#}");
+        Ok(())
+    })
+}
+
+/// What becomes of two busy sessions of such a process, which go on whatever that
+/// is, if its listener is said to be transparent.
+fn asked_of(kind: &str, judge: impl FnOnce(&Value) -> Result<()>) -> Result<()> {
     let mut w = World::with(
         Lab::builder(kind),
         Family::V4,
@@ -245,10 +257,7 @@ fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
         })
         .collect();
     let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "20s"])?;
-    ensure!(done["summary"]["removed"] == 0, "{done:#}\n{}", w.state());
-    ensure!(done["summary"]["refused"] == 2, "{done:#}");
-    let told = |why: &String| !why.is_empty() && why.contains(seen);
-    ensure!(reasons(&done).iter().all(told), "{done:#}");
+    judge(&done).with_context(|| w.state())?;
     stop.store(true, Ordering::Relaxed);
     for client in clients? {
         let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
@@ -271,6 +280,15 @@ fn a_mirror_is_never_joined() -> Result<()> {
 #[test]
 fn a_cache_is_never_joined() -> Result<()> {
     is_never_joined("cache", "")
+}
+
+/// What the others are refused for is not how they are made.
+#[test]
+fn a_relay_of_the_same_make_leaves() -> Result<()> {
+    asked_of("alone", |done| {
+        ensure!(done["summary"]["removed"] == 2, "{done:#}");
+        Ok(())
+    })
 }
 
 /// Another process has the accepted socket as well: it would go on there.
