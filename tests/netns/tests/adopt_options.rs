@@ -245,7 +245,9 @@ fn a_signed_session_is_refused() -> Result<()> {
 #[test]
 fn an_mptcp_connection_is_refused() -> Result<()> {
     let (w, stream, done) = asked("adoptmptcp", Kind::Multipath)?;
-    ensure!(done["summary"]["removed"] == 0, "{done:#}\n{}", w.state());
+    ensure!(done["summary"]["refused"] == 1, "{done:#}\n{}", w.state());
+    let why = done["removals"][0]["reason"].as_str().unwrap_or_default();
+    ensure!(why.contains("MPTCP"), "{why}");
     drop(stream);
     w.finish()
 }
