@@ -1,78 +1,137 @@
 //! Ten thousand silent sessions leave HAProxy: `dyscoctl drain`, from the
-//! command's start to its end, where the proxy's host alone runs `dyscod`.
+//! command's start to its end, where the proxy's host alone runs `dyscod`. And
+//! what it takes to adopt as many that were there first.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use dysco_netns::haproxy::Config;
+use dysco_netns::{Process, wait};
 use serde_json::Value;
 
 use crate::Effort;
+use crate::apart::Between;
+use crate::crowd::{Crowd, Order};
 use crate::figure::{Figure, Goal};
-use crate::machine;
-use crate::pair::{Listener, Pair};
-use crate::stage::{Stage, proxied, server};
+use crate::stage::{PATIENCE, Stage, proxied, server};
 
 const SESSIONS: usize = 10_000;
-/// Open files that are no sockets of sessions.
-const OTHER_FILES: usize = 1_000;
 /// Messages each way, after which HAProxy is seen to splice and all is silent.
 const MESSAGES: usize = 3;
-const MESSAGE: usize = 512;
+const AT_ONCE: usize = 64;
+/// A process may not have two sockets of each session on every machine, so that
+/// there are two HAProxies that listen on the same port.
+const EACH_AT_MOST: usize = 8_000;
+const LOCAL: &str = "[removal]\nmode = \"local\"\n";
 
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
-    // HAProxy has two sockets of each session, and so has this process.
-    let room = machine::sockets()?.saturating_sub(OTHER_FILES) / 2;
-    let sessions = effort.pick(SESSIONS, 500).min(room);
-    let mut seconds = Vec::new();
+    let sessions = effort.pick(SESSIONS, 500);
+    let [mut drained, mut answers, mut adopted] = [(); 3].map(|()| Vec::new());
     for round in 1..=effort.pick(3, 1) {
         effort.say(&format!("  {sessions} sessions, round {round}"));
-        seconds.push(measure(sessions)?);
+        let crowded = Crowded::open("drain", sessions, true)?;
+        drained.push(crowded.drain()?);
+        effort.say("  and as many that were there before dyscod");
+        let mut crowded = Crowded::open("adopt", sessions, false)?;
+        let (answered, known) = crowded.adopt()?;
+        answers.push(answered);
+        adopted.push(known);
+        crowded.drain()?;
     }
-    let figure = Figure::median("drain_idle_s", "s", seconds);
-    let figure = figure.goal(Goal::AtMost(10.0));
-    Ok(vec![figure.aside("sessions", sessions as f64)])
+    let figure =
+        |name, seconds| Figure::median(name, "s", seconds).aside("sessions", sessions as f64);
+    Ok(vec![
+        figure("drain_idle_s", drained).goal(Goal::AtMost(10.0)),
+        figure("adopt_answers_s", answers),
+        figure("adopt_idle_s", adopted),
+    ])
 }
 
-fn measure(count: usize) -> Result<f64> {
-    let stage = Stage::alone("drain", "[removal]\nmode = \"local\"\n")?;
-    let behind = Listener::start(&stage.lab, server())?;
-    let open = |_| {
-        let mut pair = behind.open(&stage.lab, proxied())?;
-        for _ in 0..MESSAGES {
-            exchange(&mut pair)?;
-        }
-        Ok(pair)
-    };
-    let mut pairs = (0..count).map(open).collect::<Result<Vec<Pair>>>()?;
-    let pid = stage.haproxy.id().to_string();
-    let start = Instant::now();
-    let words = ["drain", &pid, "--timeout", "120s", "-o", "json"];
-    let ran = stage.fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
-    let took = start.elapsed().as_secs_f64();
-    let last = ran.stdout.lines().last().unwrap_or_default();
-    let done: Value = serde_json::from_str(last)
-        .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
-    let left = (done["removed"].as_u64(), done["left"].as_u64());
-    ensure!(
-        left == (Some(count as u64), Some(0)),
-        "not all left HAProxy: {done}"
-    );
-    pairs.iter_mut().try_for_each(exchange)?;
-    drop((pairs, behind));
-    stage.end()?;
-    Ok(took)
+/// Silent sessions of two HAProxies that listen on the same port. The fields end
+/// in this order.
+struct Crowded {
+    crowd: Crowd,
+    second: Process,
+    stage: Stage,
 }
 
-/// A message each way.
-fn exchange(pair: &mut Pair) -> Result<()> {
-    let send = |from: &mut TcpStream, to: &mut TcpStream| {
-        let mut heard = [0; MESSAGE];
-        from.write_all(&[7; MESSAGE])?;
-        to.read_exact(&mut heard)
-    };
-    send(&mut pair.client, &mut pair.server).context("a message was lost on its way up")?;
-    send(&mut pair.server, &mut pair.client).context("a message was lost on its way down")
+impl Crowded {
+    /// Opens so many; with `dyscod` on the proxy's host before, or without.
+    fn open(name: &str, count: usize, early: bool) -> Result<Crowded> {
+        let roomy = |c: Config| c.connections(EACH_AT_MOST).pipes(512);
+        let stage = match early {
+            true => Stage::alone_by(name, LOCAL, roomy)?,
+            false => Stage::late(name, roomy)?,
+        };
+        let second = roomy(Config::tcp(proxied(), server()).named("second"));
+        let second = second.start(&stage.lab.proxy, |haproxy| stage.fleet.under_shim(haproxy))?;
+        let between = Between {
+            client: &stage.lab.client,
+            to: proxied(),
+            server: &stage.lab.server,
+            at: server(),
+        };
+        let crowd = Crowd::open(between, count)?;
+        let crowded = Crowded {
+            crowd,
+            second,
+            stage,
+        };
+        crowded.speak(MESSAGES)?;
+        Ok(crowded)
+    }
+
+    fn speak(&self, rounds: usize) -> Result<()> {
+        let sessions = 0..self.crowd.count();
+        let order = Order {
+            sessions,
+            rounds,
+            at_once: AT_ONCE,
+        };
+        self.crowd.speak(order).map(drop)
+    }
+
+    /// Seconds until `dyscod` answers, and until it knows them all.
+    fn adopt(&mut self) -> Result<(f64, f64)> {
+        let both_sides = 2 * self.crowd.count() as u64;
+        let start = Instant::now();
+        self.stage.begin(LOCAL)?;
+        let answers = start.elapsed().as_secs_f64();
+        wait::until("sessions to be adopted", PATIENCE, || {
+            (self.stage.adopted().ok()? == both_sides).then_some(())
+        })?;
+        let known = start.elapsed().as_secs_f64();
+        // The shim tells of them when they move.
+        self.speak(1)?;
+        Ok((answers, known))
+    }
+
+    /// Seconds until all have left HAProxy, which nobody notices.
+    fn drain(self) -> Result<f64> {
+        let count = self.crowd.count();
+        wait::until("HAProxy to be seen splicing", PATIENCE, || {
+            (self.stage.pairs().ok()? == count as u64).then_some(())
+        })?;
+        let start = Instant::now();
+        let port = format!(":{}", proxied().port());
+        let words = ["drain", &port, "--timeout", "120s", "-o", "json"];
+        let ran = self
+            .stage
+            .fleet
+            .try_dyscoctl(&self.stage.lab.proxy, &words)?;
+        let took = start.elapsed().as_secs_f64();
+        let last = ran.stdout.lines().last().unwrap_or_default();
+        let done: Value = serde_json::from_str(last)
+            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
+        let left = (done["removed"].as_u64(), done["left"].as_u64());
+        ensure!(
+            left == (Some(count as u64), Some(0)),
+            "not all left HAProxy: {done}"
+        );
+        self.speak(1).context("after the drain")?;
+        drop((self.crowd, self.second));
+        self.stage.end()?;
+        Ok(took)
+    }
 }

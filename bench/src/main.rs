@@ -9,6 +9,7 @@ mod bulk;
 mod bundles;
 mod chain;
 mod compare;
+mod crowd;
 mod disruption;
 mod drain;
 mod ends;
@@ -17,6 +18,7 @@ mod flood;
 mod local;
 mod lookup;
 mod machine;
+mod many;
 mod memory;
 mod packet;
 mod pair;
@@ -165,8 +167,13 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "drain",
-        about: "10,000 silent sessions leave HAProxy by dyscoctl drain",
+        about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
         run: drain::run,
+    },
+    Bench {
+        name: "many",
+        about: "100,000 relayed sessions at once: memory, their removal, one among them",
+        run: many::run,
     },
     Bench {
         name: "lookup",

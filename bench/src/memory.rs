@@ -1,6 +1,7 @@
 //! What a session costs in memory of the data plane's maps.
 
 use anyhow::{Context, Result};
+use dysco_netns::Host;
 use serde_json::Value;
 
 use crate::Effort;
@@ -16,25 +17,42 @@ const HINT: f64 = 4.0 * 4.0;
 /// are full from the start, so that no session ever waits for memory.
 pub fn run(_: &Effort) -> Result<Vec<Figure>> {
     let stage = Stage::build("memory", "")?;
-    let (mut bytes, mut room) = (0, 0);
-    let mut figure = Figure::new("bytes_per_session", "bytes", 0.0).goal(Goal::AtMost(512.0));
+    let (charged, room) = charged(&stage.lab.client)?;
+    stage.end()?;
+    let mut figure = Figure::new("bytes_per_session", "bytes", of_entry(&charged, room));
+    for (map, bytes) in charged {
+        figure = figure.aside(&format!("{map}, bytes in all"), bytes);
+    }
+    let figure = figure.goal(Goal::AtMost(512.0));
+    Ok(vec![figure.aside("sessions", room)])
+}
+
+/// Bytes of maps for an entry of a host's data plane.
+pub fn of_an_entry(host: &Host) -> Result<f64> {
+    let (charged, room) = charged(host)?;
+    Ok(of_entry(&charged, room))
+}
+
+fn of_entry(charged: &[(&str, f64)], room: f64) -> f64 {
+    charged.iter().map(|(_, bytes)| bytes).sum::<f64>() / room + HINT
+}
+
+/// What the kernel charges for each of the maps, and how many entries there is
+/// room for.
+fn charged(host: &Host) -> Result<(Vec<(&'static str, f64)>, f64)> {
+    let (mut charged, mut room) = (Vec::new(), 0.0);
     for map in MAPS {
         let path = format!("/sys/fs/bpf/dysco/v1/{map}");
-        let words = ["-j", "map", "show", "pinned", &path];
-        let text = stage.lab.client.output("bpftool", &words)?;
+        let text = host.output("bpftool", &["-j", "map", "show", "pinned", &path])?;
         let info: Value = serde_json::from_str(&text).context("bpftool printed no JSON")?;
         let number = |name: &str| {
-            let number = info[name].as_u64();
+            let number = info[name].as_f64();
             number.with_context(|| format!("bpftool did not say {name}: {text}"))
         };
-        let charged = number("bytes_memlock")?;
-        bytes += charged;
+        charged.push((map, number("bytes_memlock")?));
         if map == "SESSIONS" {
             room = number("max_entries")?;
         }
-        figure = figure.aside(&format!("{map}, bytes in all"), charged as f64);
     }
-    stage.end()?;
-    figure.value = bytes as f64 / room as f64 + HINT;
-    Ok(vec![figure.aside("sessions", room as f64)])
+    Ok((charged, room))
 }

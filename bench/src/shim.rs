@@ -28,9 +28,6 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     // As the one under the shim, but for the shim.
     let bare = Config::tcp(at, server())
         .named("bare")
-        .global("maxpipes 4096");
-    let bare = bare
-        .global("maxconn 12000")
         .start(&stage.lab.proxy, |haproxy| haproxy)?;
     let ask = |kind: usize, kept: bool| {
         let to = if kind == SHIMMED { proxied() } else { at };

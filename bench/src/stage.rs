@@ -2,6 +2,7 @@
 //! on its hosts and HAProxy under the shim.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet};
@@ -19,6 +20,8 @@ pub fn server() -> SocketAddr {
     Role::Server.at(Family::V4, 9000)
 }
 
+/// How long anything is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 /// A lab with `dyscod` on its hosts. The fields end in this order.
@@ -38,7 +41,7 @@ impl Stage {
     /// Builds it, with `extra` in each daemon's configuration.
     pub fn build(name: &str, extra: &str) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
-        Stage::on(lab, extra, &Role::ALL, "bypass")
+        Stage::on(lab, extra, &Role::ALL, "bypass", |haproxy| haproxy)
     }
 
     /// Builds one where only the proxy's host has `dyscod`: HAProxy leaves, and
@@ -49,17 +52,45 @@ impl Stage {
 
     /// The same in a lab that is there.
     pub fn alone_in(lab: Lab, extra: &str) -> Result<Stage> {
-        Stage::on(lab, extra, &[Role::Proxy], "local")
+        Stage::on(lab, extra, &[Role::Proxy], "local", |haproxy| haproxy)
     }
 
-    fn on(lab: Lab, extra: &str, roles: &[Role], mode: &'static str) -> Result<Stage> {
+    /// One whose daemon is still to [`Stage::begin`].
+    pub fn late(name: &str, change: impl FnOnce(Config) -> Config) -> Result<Stage> {
+        let lab = Lab::builder(name).build()?;
+        Stage::on(lab, "", &[], "local", change)
+    }
+
+    /// Starts the proxy's host's daemon; returns when it answers.
+    pub fn begin(&mut self, extra: &str) -> Result<()> {
+        let config = format!("{LISTENER}{extra}");
+        let daemon = self.fleet.start(&self.lab, Role::Proxy, &config)?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
+    /// The same as [`Stage::alone`] with an HAProxy that is changed.
+    pub fn alone_by(
+        name: &str,
+        extra: &str,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Stage> {
+        let lab = Lab::builder(name).build()?;
+        Stage::on(lab, extra, &[Role::Proxy], "local", change)
+    }
+
+    fn on(
+        lab: Lab,
+        extra: &str,
+        roles: &[Role],
+        mode: &'static str,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Stage> {
         let fleet = Fleet::new(&lab)?;
         let config = format!("{LISTENER}{extra}");
         let start = |role: &Role| fleet.start(&lab, *role, &config);
         let daemons = roles.iter().map(start).collect::<Result<_>>()?;
-        let haproxy = Config::tcp(proxied(), server())
-            .global("maxpipes 4096")
-            .global("maxconn 12000")
+        let haproxy = change(Config::tcp(proxied(), server()))
             .start(&lab.proxy, |haproxy| fleet.under_shim(haproxy))?;
         Ok(Stage {
             haproxy,
@@ -89,6 +120,22 @@ impl Stage {
             done["summary"]
         );
         Ok(done)
+    }
+
+    /// How many sessions the proxy's host knows both sides of.
+    pub fn pairs(&self) -> Result<u64> {
+        self.status("/pairs")
+    }
+
+    /// How many sessions the proxy's host has adopted.
+    pub fn adopted(&self) -> Result<u64> {
+        self.status("/sessions/adopted")
+    }
+
+    fn status(&self, name: &str) -> Result<u64> {
+        let status = self.fleet.json(&self.lab.proxy, &["status"])?;
+        let number = status.pointer(name).and_then(Value::as_u64);
+        number.with_context(|| format!("dyscoctl did not say {name}"))
     }
 
     /// The daemons' process ids, in the order of [`Role::ALL`].

@@ -1,6 +1,7 @@
 // What looks like a relay and is none: messages of 1000 bytes are answered by a
 // server that says what it hears, but its sessions do not belong to the clients'
-// one by one. odd pool|mirror|cache LISTEN SERVER
+// one by one, or whose sockets are not its own alone.
+// odd pool|mirror|cache|shared|hands LISTEN SERVER. With "alone" it is a relay.
 package main
 
 import (
@@ -8,10 +9,16 @@ import (
 	"log"
 	"net"
 	"os"
+	"os/exec"
 	"sync"
+	"time"
 )
 
 const size = 1000
+
+// hold is how long a socket has one descriptor: less than anybody watches, and
+// more than a look takes.
+const hold = 100 * time.Millisecond
 
 type server struct {
 	sync.Mutex
@@ -78,11 +85,46 @@ func cache(to string) func() func([]byte) []byte {
 	}
 }
 
+// alone has one for each, and asks it everything.
+func alone(to string) func() func([]byte) []byte {
+	return func() func([]byte) []byte { return dial(to).ask }
+}
+
+// lend gives another process the socket as well.
+func lend(client net.Conn) {
+	file, err := client.(*net.TCPConn).File()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer file.Close()
+	other := exec.Command("sleep", "1000")
+	other.ExtraFiles = []*os.File{file}
+	if err := other.Start(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// again is the same socket by another descriptor, once the first is closed.
+func again(client net.Conn) net.Conn {
+	file, err := client.(*net.TCPConn).File()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer file.Close()
+	other, err := net.FileConn(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client.Close()
+	return other
+}
+
 func main() {
 	kinds := map[string]func(string) func() func([]byte) []byte{
-		"pool": pool, "mirror": mirror, "cache": cache,
+		"pool": pool, "mirror": mirror, "cache": cache, "alone": alone, "shared": alone, "hands": alone,
 	}
-	session := kinds[os.Args[1]](os.Args[3])
+	kind := os.Args[1]
+	session := kinds[kind](os.Args[3])
 	listener, err := net.Listen("tcp", os.Args[2])
 	if err != nil {
 		log.Fatal(err)
@@ -93,14 +135,20 @@ func main() {
 			log.Fatal(err)
 		}
 		go func() {
-			defer client.Close()
-			answer, message := session(), make([]byte, size)
+			defer func() { client.Close() }()
+			if kind == "shared" {
+				lend(client)
+			}
+			answer, message, since := session(), make([]byte, size), time.Now()
 			for {
 				if _, err := io.ReadFull(client, message); err != nil {
 					return
 				}
 				if _, err := client.Write(answer(message)); err != nil {
 					return
+				}
+				if kind == "hands" && time.Since(since) > hold {
+					client, since = again(client), time.Now()
 				}
 			}
 		}()

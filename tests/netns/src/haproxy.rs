@@ -18,8 +18,9 @@ pub struct Config {
     mode: &'static str,
     splice: bool,
     threads: u32,
+    connections: usize,
+    pipes: usize,
     lines: String,
-    global: String,
     more: String,
     replaces: Option<String>,
 }
@@ -38,8 +39,9 @@ impl Config {
             mode: "tcp",
             splice: true,
             threads: 2,
+            connections: 4_000,
+            pipes: 4_096,
             lines: String::new(),
-            global: String::new(),
             more: String::new(),
             replaces: None,
         }
@@ -93,15 +95,21 @@ impl Config {
         self
     }
 
-    /// Adds a line to the listen section.
-    pub fn line(mut self, line: &str) -> Config {
-        self.lines += &format!("  {line}\n");
+    /// How many sessions it takes at most; more wait.
+    pub fn connections(mut self, connections: usize) -> Config {
+        self.connections = connections;
         self
     }
 
-    /// Adds a line to the global section.
-    pub fn global(mut self, line: &str) -> Config {
-        self.global += &format!("  {line}\n");
+    /// How many pipes it has to splice by, each of two files, as every socket is one.
+    pub fn pipes(mut self, pipes: usize) -> Config {
+        self.pipes = pipes;
+        self
+    }
+
+    /// Adds a line to the listen section.
+    pub fn line(mut self, line: &str) -> Config {
+        self.lines += &format!("  {line}\n");
         self
     }
 
@@ -123,10 +131,11 @@ impl Config {
             name,
             mode,
             threads,
+            connections,
+            pipes,
             server,
             server_words,
             lines,
-            global,
             more,
             ..
         } = self;
@@ -137,8 +146,8 @@ impl Config {
             .collect();
         let splice = if self.splice { SPLICE } else { "" };
         format!(
-            "global\n  nbthread {threads}\n  maxconn 4000\n  maxpipes 2000\n  \
-             stats socket {socket} mode 600 level admin expose-fd listeners\n{global}\
+            "global\n  nbthread {threads}\n  maxconn {connections}\n  maxpipes {pipes}\n  \
+             stats socket {socket} mode 600 level admin expose-fd listeners\n\
              defaults\n  mode {mode}\n  timeout connect 10s\n  timeout client 10m\n  \
              timeout server 10m\n  timeout tunnel 1h\n\
              listen relay\n{binds}{splice}{lines}  server one {server}{server_words}\n{more}",

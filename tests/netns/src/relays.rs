@@ -52,7 +52,9 @@ pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process
 }
 
 /// Starts what looks like a relay and is none: a `pool`, a `mirror` or a `cache`
-/// before a server that says what it hears, for messages of 1000 bytes.
+/// before a server that says what it hears, for messages of 1000 bytes. Or what
+/// is one, and has its sockets `shared` with another process, or moves them
+/// between its `hands`; or has them `alone`.
 pub fn odd(host: &Host, kind: &str, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     let program = Program::new(built_by_go("odd")?);
     let words = [kind.to_owned(), listen.to_string(), server.to_string()];

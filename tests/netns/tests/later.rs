@@ -112,7 +112,7 @@ fn gentle(close: Close) -> Plan {
 #[test]
 fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let plan = gentle(Close::Together);
-    let (w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
+    let (mut w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
     let status = |w: &World, role| w.fleet.json(w.lab.host(role), &["status"]);
     let counts = status(&w, Role::Proxy)?["sessions"].clone();
     ensure!(counts["local"] == 2 && counts["bypass"] == 0, "{counts:#}");
@@ -128,6 +128,15 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     ensure!(at_proxy[0]["to"] == "local", "{at_proxy:#?}");
     let by = at_proxy[0]["by"].as_str().unwrap_or_default();
     ensure!(by.starts_with("root on this host"), "{at_proxy:#?}");
+    // The next process knows it as well, and what is shown of one session.
+    w.daemon(Role::Proxy)?.kill()?;
+    w.restart(Role::Proxy)?;
+    let after = change(&listed(&w, Role::Proxy, &e.listen, &e.client)?);
+    ensure!(after == at_proxy, "{after:#?}");
+    let shown = w
+        .fleet
+        .dyscoctl(&w.lab.proxy, &["sessions", "show", &e.name()])?;
+    ensure!(shown.contains("middlebox to local"), "{shown}");
     // Only the bypass is another way: local again is none.
     let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
     let why = refused["removals"][0]["reason"]
@@ -151,6 +160,23 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     }
     let counts = status(&w, Role::Client)?["sessions"].clone();
     ensure!(counts["bypass"] == 2, "{counts:#}");
+    // No other host comes in where numbers are translated, and that is said.
+    for (role, local, remote) in [
+        (Role::Client, &e.client, &e.listen),
+        (Role::Server, &e.server, &e.proxy),
+    ] {
+        let name = format!("{local}>{remote}");
+        let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
+        let ran = w.fleet.try_dyscoctl(w.lab.host(role), &words)?;
+        let why = match role {
+            Role::Client => "a middlebox has left it",
+            _ => "this host has not opened it",
+        };
+        ensure!(
+            ran.code == Some(5) && format!("{ran:?}").contains(why),
+            "{ran:?}"
+        );
+    }
     all_intact(&group.finish()?)?;
     w.finish()
 }

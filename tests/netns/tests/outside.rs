@@ -214,7 +214,19 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
 
 /// Its sessions look like pairs and are none: they are never joined, whatever
 /// the operator says of the listener, and go on.
-fn is_never_joined(kind: &str) -> Result<()> {
+fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
+    asked_of(kind, |done| {
+        ensure!(done["summary"]["removed"] == 0, "{done:#}");
+        ensure!(done["summary"]["refused"] == 2, "{done:#}");
+        let told = |why: &String| !why.is_empty() && why.contains(seen);
+        ensure!(reasons(done).iter().all(told), "{done:#}");
+        Ok(())
+    })
+}
+
+/// What becomes of two busy sessions of such a process, which go on whatever that
+/// is, if its listener is said to be transparent.
+fn asked_of(kind: &str, judge: impl FnOnce(&Value) -> Result<()>) -> Result<()> {
     let mut w = World::with(
         Lab::builder(kind),
         Family::V4,
@@ -245,10 +257,7 @@ fn is_never_joined(kind: &str) -> Result<()> {
         })
         .collect();
     let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "20s"])?;
-    println!("{:#?}", reasons(&done));
-    ensure!(done["summary"]["removed"] == 0, "{done:#}\n{}", w.state());
-    ensure!(done["summary"]["refused"] == 2, "{done:#}");
-    ensure!(reasons(&done).iter().all(|why| !why.is_empty()), "{done:#}");
+    judge(&done).with_context(|| w.state())?;
     stop.store(true, Ordering::Relaxed);
     for client in clients? {
         let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
@@ -260,17 +269,86 @@ fn is_never_joined(kind: &str) -> Result<()> {
 
 #[test]
 fn a_pool_is_never_joined() -> Result<()> {
-    is_never_joined("pool")
+    is_never_joined("pool", "")
 }
 
 #[test]
 fn a_mirror_is_never_joined() -> Result<()> {
-    is_never_joined("mirror")
+    is_never_joined("mirror", "")
 }
 
 #[test]
 fn a_cache_is_never_joined() -> Result<()> {
-    is_never_joined("cache")
+    is_never_joined("cache", "")
+}
+
+/// What the others are refused for is not how they are made.
+#[test]
+fn a_relay_of_the_same_make_leaves() -> Result<()> {
+    asked_of("alone", |done| {
+        ensure!(done["summary"]["removed"] == 2, "{done:#}");
+        Ok(())
+    })
+}
+
+/// Another process has the accepted socket as well: it would go on there.
+#[test]
+fn a_relay_that_shares_its_sockets_is_refused() -> Result<()> {
+    is_never_joined("shared", "is shared by the processes")
+}
+
+/// Which descriptor is whose changes all the time.
+#[test]
+fn a_relay_whose_sockets_change_hands_is_refused() -> Result<()> {
+    is_never_joined("hands", "while")
+}
+
+/// Who is not root looks at nobody else's processes, and changes none.
+#[test]
+fn another_users_process_is_refused() -> Result<()> {
+    let lab = Lab::builder("outuser");
+    let api = "[api]\ngroup = \"nogroup\"\n";
+    let w = World::with(lab, Family::V4, &[Role::Proxy], api, |c| c)?;
+    let group = w.open(1, &plan())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let pid = w.haproxy.as_ref().context("it runs")?.id().to_string();
+    // Where anybody may run it.
+    let program = dysco_netns::fleet::built("dyscoctl")?;
+    let program = program.to_string_lossy();
+    w.lab
+        .proxy
+        .output("install", &["-m", "755", &program, "/run/dyscoctl"])?;
+    let nobody = |words: &[&str]| {
+        let user = [
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "/run/dyscoctl",
+        ];
+        w.lab.proxy.ran("setpriv", &[&user[..], words].concat())
+    };
+    let status = nobody(&["status"])?;
+    ensure!(status.code == Some(0), "{status:?}");
+    let words = ["remove-middlebox", "self", "--pid", &pid, "--all"];
+    for (more, why) in [
+        ("--dry-run", "is not the caller's own"),
+        ("--wait", "only root may"),
+    ] {
+        let refused = nobody(&[&words[..], &[more]].concat())?;
+        ensure!(
+            refused.code == Some(4) && refused.stderr.contains(why),
+            "{refused:?}"
+        );
+    }
+    let looked = nobody(&["drain", &pid, "--dry-run"])?;
+    ensure!(
+        looked.code == Some(4) && looked.stderr.contains("is not the caller's own"),
+        "{looked:?}"
+    );
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
 }
 
 /// The process ends while it is watched: nothing is removed, and it is said.
@@ -303,6 +381,11 @@ fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
     })?;
     let said = asked.log();
     ensure!(!said.contains("\"removed\": 1"), "{said}");
+    // Before it was looked at, or while it was watched.
+    ensure!(
+        said.contains("its process ended") || said.contains("no process"),
+        "{said}"
+    );
     let words = ["remove-middlebox", "self", "--pid", &pid, "--all"];
     let gone = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
     ensure!(

@@ -173,7 +173,6 @@ impl Stage {
     fn haproxy(&self, name: &str, old: Option<&Process>) -> Result<Process> {
         let at = Role::Proxy.at(Family::V4, 8080);
         let config = Config::tcp(at, Role::Server.at(Family::V4, 9000)).named(name);
-        let config = config.global("maxpipes 4096");
         let config = match old {
             Some(old) => config.reloading(&old.id().to_string()),
             None => config,

@@ -1,5 +1,6 @@
 //! `dyscoctl drain`: a proxy leaves all its sessions, as they become removable.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -142,10 +143,11 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => ProxyReport::default(),
             other => other?,
         };
+        let verdicts: HashMap<_, _> = judged.iter().map(|r| (r.session, r)).collect();
         let mut removable = Vec::new();
         let mut rest = Vec::new();
         for session in held.sessions {
-            let verdict = judged.iter().find(|r| Some(r.session) == session.session);
+            let verdict = session.session.and_then(|id| verdicts.get(&id));
             match verdict {
                 Some(r) if r.outcome == Outcome::Removed => removable.push(r.session),
                 Some(r) => rest.push((session, r.reason.clone())),
@@ -169,9 +171,11 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => return Ok(Vec::new()),
             held => held?,
         };
+        let known: HashMap<_, _> = (known.into_iter())
+            .map(|k| ((k.local, k.remote), k.reason))
+            .collect();
         let left = held.sessions.into_iter().map(|s| {
-            let same = |k: &&Left| (k.local, k.remote) == (s.local, s.remote);
-            let reason = known.iter().find(same).map(|k| k.reason.clone());
+            let reason = known.get(&(s.local, s.remote)).cloned();
             let reason = reason.unwrap_or_else(|| "the time ran out before its turn".into());
             left(s, reason)
         });

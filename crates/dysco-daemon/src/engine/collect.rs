@@ -112,6 +112,7 @@ impl Engine {
     /// Collects what has ended, in one of so many parts of the table; with the
     /// first of them, starts what waits.
     pub(super) fn sweep(&mut self, part: u32, parts: u32) {
+        self.history.flush();
         if part == 0 {
             self.agent.release_quarantine();
             self.sweep_sockets();

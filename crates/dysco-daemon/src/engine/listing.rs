@@ -1,7 +1,7 @@
 //! What the local API shows.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
@@ -9,72 +9,10 @@ use dysco_common::{Session, State};
 use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::{
-    Call, Counters, Failure, FailureCode, HistoryEntry, InterfaceReport, Mode, PathReport,
-    PeerReport, Removable, Reply, Request, Role, SessionCounts, SessionId, SessionName,
-    SessionReport, StatusReport, WayChange,
+    Call, Counters, Failure, FailureCode, InterfaceReport, Mode, PathReport, PeerReport, Removable,
+    Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
 use crate::proxy::Pair;
-
-/// How much of a session's history is kept, and of how many sessions.
-const ENTRIES: usize = 16;
-const SESSIONS: usize = 65_536;
-
-/// What happened to sessions.
-#[derive(Default)]
-pub(super) struct History(HashMap<SessionId, VecDeque<Past>>);
-
-struct Past {
-    at: Instant,
-    what: String,
-    change: Option<WayChange>,
-}
-
-impl History {
-    /// Something happened.
-    pub fn add(&mut self, session: SessionId, what: &str) {
-        self.push(session, what.to_owned(), None);
-    }
-
-    /// Another way was taken.
-    pub fn changed(&mut self, session: SessionId, change: WayChange) {
-        let what = format!("{} to {}", change.from, change.to);
-        self.push(session, what, Some(change));
-    }
-
-    fn push(&mut self, session: SessionId, what: String, change: Option<WayChange>) {
-        if self.0.len() >= SESSIONS && !self.0.contains_key(&session) {
-            return;
-        }
-        let entries = self.0.entry(session).or_default();
-        if entries.len() == ENTRIES {
-            entries.pop_front();
-        }
-        let at = Instant::now();
-        entries.push_back(Past { at, what, change });
-    }
-
-    /// A session goes by another name.
-    pub fn rename(&mut self, from: SessionId, to: SessionId) {
-        if let Some(past) = self.0.remove(&from) {
-            self.0.insert(to, past);
-        }
-    }
-
-    pub fn forget(&mut self, session: SessionId) {
-        self.0.remove(&session);
-    }
-
-    fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
-        let entries = self.0.get(&session).into_iter().flatten();
-        entries
-            .map(|past| HistoryEntry {
-                ago_s: past.at.elapsed().as_secs_f64(),
-                what: past.what.clone(),
-                change: past.change.clone(),
-            })
-            .collect()
-    }
-}
 
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {
@@ -119,13 +57,7 @@ impl Engine {
             }
             Request::Session { session } => match self.slot_named(&session) {
                 Some(slot) => {
-                    let pairs = self.proxy.pairs();
-                    let report = self.session_report(
-                        slot,
-                        &self.agent.session(slot),
-                        &pairs,
-                        collect::boot_time(),
-                    );
+                    let report = self.report_of(slot, &self.agent.session(slot));
                     return stream(vec![report], replies);
                 }
                 None => Reply::Error(no_such_session(&session)),
@@ -155,29 +87,23 @@ impl Engine {
     }
 
     fn session_reports(&self) -> Vec<SessionReport> {
-        let pairs = self.proxy.pairs();
         let boot = collect::boot_time();
         let all = self.agent.sessions();
         all.iter()
             .filter(|(_, s)| s.two.part == part::CURRENT)
-            .map(|(slot, s)| self.session_report(*slot, s, &pairs, boot))
+            .map(|(slot, s)| self.session_report(*slot, s, boot))
             .collect()
     }
 
     /// What is listed of a session.
     pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
-        self.session_report(slot, s, &self.proxy.pairs(), collect::boot_time())
+        self.session_report(slot, s, collect::boot_time())
     }
 
-    fn session_report(
-        &self,
-        slot: u32,
-        s: &Session,
-        pairs: &[Pair],
-        boot: Duration,
-    ) -> SessionReport {
+    fn session_report(&self, slot: u32, s: &Session, boot: Duration) -> SessionReport {
         let id = self.session_id(slot, s);
-        let pair = pairs.iter().find(|p| p.a.key == s.key || p.b.key == s.key);
+        let pair = self.proxy.of(&s.key);
+        let pair = pair.as_ref();
         let state = State::from_word(s.state);
         let role = match (state, pair) {
             (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {

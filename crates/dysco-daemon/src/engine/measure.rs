@@ -1,10 +1,13 @@
 //! What this host knows of a session, and of the proxy that relays it.
 
+use std::net::SocketAddr;
+
 use dysco_common::{FlowKey, Session, State};
 
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use crate::proxy::Pair;
+use crate::state::{FiveTuple, conntrack};
 
 impl Engine {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
@@ -48,9 +51,8 @@ impl Engine {
     pub(super) fn pair_of_session(&self, sub: &Subsession) -> Option<Pair> {
         let of_a = FlowKey::new(sub.right, sub.left);
         let of_b = FlowKey::new(sub.left, sub.right);
-        let pairs = || self.proxy.pairs().into_iter();
         let found = self.proxy.find(&of_a);
-        found.or_else(|| pairs().find(|p| p.b.key == of_b))
+        found.or_else(|| self.proxy.of(&of_b).filter(|p| p.b.key == of_b))
     }
 
     /// The pair that relays the session, if all says that it may go.
@@ -85,8 +87,26 @@ impl Engine {
     }
 
     fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {
-        let slot = self.agent.find(key).ok_or(Reason::NotTracked(*sub))?;
-        facts(&self.confirmed(slot), sub)
+        match self.agent.find(key) {
+            Some(slot) => facts(&self.confirmed(slot), sub),
+            None => Err(self.translated(sub).unwrap_or(Reason::NotTracked(*sub))),
+        }
+    }
+
+    /// Is a session not seen here since this host itself translates it?
+    pub(super) fn translated(&self, sub: &Subsession) -> Option<Reason> {
+        let here = |end: &SocketAddr| self.config.host.addresses.contains(&end.ip());
+        let (source, destination) = match here(&sub.left) {
+            true => (sub.left, sub.right),
+            false => (sub.right, sub.left),
+        };
+        let socket = FiveTuple {
+            source,
+            destination,
+        };
+        // Without connection tracking there is no NAT.
+        let outside = conntrack::translated(&socket).ok().flatten();
+        outside.map(|_| Reason::Translated(*sub))
     }
 }
 

@@ -8,6 +8,7 @@ mod collect;
 mod commands;
 mod fault;
 mod firewall;
+mod history;
 mod journal;
 mod listing;
 mod measure;
@@ -44,7 +45,7 @@ use crate::scheduling::Turns;
 use crate::state::transfer;
 
 use commands::Held;
-use listing::History;
+use history::History;
 use removal::Removals;
 
 /// Sessions are collected, and what a full ring may have lost is looked for,
@@ -135,6 +136,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     config::notify_stopping();
     tracing::info!("stopping; established sessions go on");
+    engine.history.flush();
     engine.agent.release_quarantine();
     engine.control.shutdown().await;
     Ok(())
@@ -163,8 +165,11 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), rand::random);
     machine.answer_asks_locally(config.removal.mode == config::Mode::Local);
+    let state = state::StateDir::open(&config.removal.state_dir)?;
+    let sessions = config.data_plane.max_sessions as usize;
+    let history = History::open(&config.removal.state_dir.join("history"), sessions);
     let engine = Engine {
-        state: state::StateDir::open(&config.removal.state_dir)?,
+        state,
         removals: Removals::new(config.removal.concurrency),
         config,
         agent: Arc::new(agent),
@@ -175,7 +180,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         started: Instant::now(),
         held: HashMap::new(),
         answers,
-        history: History::default(),
+        history,
         collector: collect::Collector::default(),
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
@@ -244,6 +249,8 @@ fn proxy_config(config: &Config) -> ProxyConfig {
         transparent_listeners: declared
             .flat_map(|l| l.address.socket_addresses())
             .collect(),
+        // Each has two entries of the data plane.
+        max_pairs: config.data_plane.max_sessions as usize,
         haproxy: haproxy
             .map(|path| crate::proxy::HaproxySocket {
                 path,

@@ -172,7 +172,6 @@ impl Engine {
     }
 
     fn proxy_report(&self, scene: &Scene) -> ProxyReport {
-        let pairs = self.proxy.pairs();
         let processes = scene.processes.values().map(|p| ProcessReport {
             pid: p.pid,
             name: p.comm.clone(),
@@ -183,16 +182,16 @@ impl Engine {
             let accepted = known
                 .as_ref()
                 .map_or(socket.accepted, |s| s.life.opened_here == 0);
-            let pair = pairs.iter().find(|p| p.a.key == socket.key);
+            let pair = self.proxy.find(&socket.key);
             accepted.then(|| HeldReport {
                 pid: socket.holder.pid,
                 local: socket.key.local(),
                 remote: socket.key.remote(),
                 session: slot.zip(known).map(|(slot, s)| self.session_id(slot, &s)),
                 removable: match &known {
-                    Some(s) => self.removable(s, pair),
+                    Some(s) => self.removable(s, pair.as_ref()),
                     None => Removable::No {
-                        reason: "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
+                        reason: self.unknown(&socket.key),
                     },
                 },
                 label: self.proxy.label(socket.holder.pid, &socket.key),
@@ -202,6 +201,17 @@ impl Engine {
             processes: processes.collect(),
             sessions: scene.sockets.iter().filter_map(held).collect(),
         }
+    }
+}
+
+impl Engine {
+    /// Why a session of the proxy's is not known.
+    fn unknown(&self, key: &FlowKey) -> String {
+        let translated = self.translated(&super::measure::accepted(key));
+        translated.map_or_else(
+            || "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
+            |why| why.to_string(),
+        )
     }
 }
 

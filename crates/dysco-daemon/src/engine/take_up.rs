@@ -1,6 +1,8 @@
 //! What a former process left: records of changes, and sessions in the data
 //! plane that none of them names.
 
+use std::collections::HashSet;
+
 use anyhow::Context as _;
 use dysco_common::State;
 
@@ -10,6 +12,7 @@ impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
         let now = self.now();
+        self.take_up_history();
         let (path, records) = self.state.records();
         self.agent.forget_joins();
         self.rechain.taking_up = true;
@@ -48,6 +51,13 @@ impl Engine {
         self.undo_unrecorded();
         self.pump();
         Ok(())
+    }
+
+    /// What happened to sessions that are still there.
+    fn take_up_history(&mut self) {
+        let all = self.agent.sessions().into_iter();
+        let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
+        self.history.retain(|session| live.contains(&session));
     }
 
     /// A lock that was never recorded ends with its process, and so does a

@@ -210,6 +210,11 @@ pub enum Reason {
         "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses are translated there"
     )]
     NotHeard(Subsession),
+    /// Its packets have other addresses than its socket.
+    #[error(
+        "the addresses or ports of {0} are translated by this host itself (NAT), so that its packets are not called as its socket is, and relaying would pass the translation by: let the proxy listen, and send, where its clients and servers see it, or leave these sessions out of the rules for NAT; open ones keep the middlebox"
+    )]
+    Translated(Subsession),
 }
 
 impl Reason {
@@ -245,6 +250,7 @@ impl Reason {
             | Reason::NoSuchChain(_)
             | Reason::StateNotMoved(_)
             | Reason::ChainUnusable(_)
+            | Reason::Translated(_)
             | Reason::Busy(_) => false,
         }
     }

@@ -167,6 +167,11 @@ impl ProxySide {
         self.registry().find(a)
     }
 
+    /// The pair that has a session on either side (local is the proxy's).
+    pub fn of(&self, session: &FlowKey) -> Option<Pair> {
+        self.registry().of(session)
+    }
+
     /// Pairs as they come, change and go. A receiver that lags should read
     /// `pairs` again.
     pub fn subscribe(&self) -> broadcast::Receiver<PairEvent> {

@@ -22,7 +22,8 @@ const SHOWN_FOR: Duration = Duration::from_secs(60);
 /// Pairs and the processes they are of.
 pub struct Registry {
     pairs: HashMap<PairId, Pair>,
-    by_client: HashMap<FlowKey, PairId>,
+    /// By the five-tuple of either side.
+    by_key: HashMap<FlowKey, PairId>,
     processes: HashMap<i32, Process>,
     /// Pairs that counts have shown, and when.
     shown: HashMap<PairId, Instant>,
@@ -37,7 +38,7 @@ impl Registry {
     pub fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
         Registry {
             pairs: HashMap::new(),
-            by_client: HashMap::new(),
+            by_key: HashMap::new(),
             processes: HashMap::new(),
             shown: HashMap::new(),
             max_pairs,
@@ -68,7 +69,12 @@ impl Registry {
 
     /// The pair of a client's subsession.
     pub fn find(&self, client: &FlowKey) -> Option<Pair> {
-        self.pairs.get(self.by_client.get(client)?).copied()
+        self.of(client).filter(|pair| pair.a.key == *client)
+    }
+
+    /// The pair that has a session on either side.
+    pub fn of(&self, session: &FlowKey) -> Option<Pair> {
+        self.pairs.get(self.by_key.get(session)?).copied()
     }
 
     /// Takes one report of process `pid`. The error is that of a report whose
@@ -120,8 +126,7 @@ impl Registry {
             None => {}
         }
         self.shown.insert(pair.id, Instant::now());
-        self.pairs.insert(pair.id, pair);
-        self.by_client.insert(pair.a.key, pair.id);
+        self.insert(pair);
     }
 
     fn claim(&mut self, pid: i32, r: &Report) -> io::Result<()> {
@@ -150,8 +155,7 @@ impl Registry {
             None => drop(self.events.send(PairEvent::New(pair))),
         }
         self.shown.remove(&pair.id);
-        self.pairs.insert(pair.id, pair);
-        self.by_client.insert(pair.a.key, pair.id);
+        self.insert(pair);
         Ok(())
     }
 
@@ -252,13 +256,22 @@ impl Registry {
         }
     }
 
+    fn insert(&mut self, pair: Pair) {
+        self.pairs.insert(pair.id, pair);
+        for key in [pair.a.key, pair.b.key] {
+            self.by_key.insert(key, pair.id);
+        }
+    }
+
     /// Removes a pair, if it is known.
     pub fn remove(&mut self, id: &PairId) {
         self.shown.remove(id);
         if let Some(pair) = self.pairs.remove(id) {
-            // Another pair may have the five-tuple by now.
-            if self.by_client.get(&pair.a.key) == Some(id) {
-                self.by_client.remove(&pair.a.key);
+            for key in [pair.a.key, pair.b.key] {
+                // Another pair may have the five-tuple by now.
+                if self.by_key.get(&key) == Some(id) {
+                    self.by_key.remove(&key);
+                }
             }
             drop(self.events.send(PairEvent::Gone(pair)));
         }

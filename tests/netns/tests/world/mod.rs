@@ -64,8 +64,8 @@ impl World {
             Role::Server.at(family, SERVER_PORT),
         );
         let server = Server::start(&lab.server, to)?;
-        let haproxy = haproxy(Config::tcp(listen, to).global("maxpipes 4096"))
-            .start(&lab.proxy, |p| fleet.under_shim(p))?;
+        let haproxy =
+            haproxy(Config::tcp(listen, to)).start(&lab.proxy, |p| fleet.under_shim(p))?;
         Ok(World {
             lab,
             fleet,

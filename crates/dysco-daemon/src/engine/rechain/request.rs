@@ -205,6 +205,9 @@ impl Engine {
             let opener = s.key.remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
         }
+        if left_by_middlebox(s) {
+            return no("a middlebox has left it, and its numbers are translated since: this release gives other hosts only sessions whose numbers are the same at both ends; give new sessions a chain by a policy, or keep the middlebox of those that a firewall is to come into".into());
+        }
         if !live(s) {
             measure::facts(s, &measure::opened(&s.key))?;
         }
@@ -349,6 +352,15 @@ fn live(s: &Session) -> bool {
         Some(State::NewPath | State::Switching) => s.two.chained > 1 && !s.has_ended(),
         _ => false,
     }
+}
+
+/// Has a middlebox left it, that had two sessions of its own?
+fn left_by_middlebox(s: &Session) -> bool {
+    let changed = matches!(
+        State::from_word(s.state),
+        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
+    );
+    changed && s.two.chained == 0
 }
 
 /// A [`ChainChange`] with addresses.

@@ -305,13 +305,16 @@ impl Engine {
         if !progress.is_end() {
             return;
         }
-        if let Progress::Refused(Reason::NotHeard(_)) = &progress {
+        let mut translated = None;
+        if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
             // By a neighbour: who asks again finds it heard there.
             self.ask_for_packets(subsession);
+            translated = self.translated(silent);
         }
-        let Some(running) = self.removals.running.remove(&change) else {
+        let Some(mut running) = self.removals.running.remove(&change) else {
             return;
         };
+        running.reason = translated.or(running.reason);
         self.held.remove(&change);
         if progress == Progress::Removed {
             self.keep_history(&running.task);

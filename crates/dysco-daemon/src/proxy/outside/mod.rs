@@ -22,7 +22,7 @@ use dysco_common::FlowKey;
 
 use super::pair::{Direction, Pair, PairId, Witness};
 use super::process::{ProcessError, ProcessName};
-use super::sys::{Process, of_our_network};
+use super::sys::{Process, of_our_network, protocol};
 use super::table::{Holder, Holders};
 use pairing::Rules;
 pub use scene::{Scene, Socket};
@@ -157,6 +157,11 @@ fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Opt
             "process {pid} uses an io_uring, which may hold sockets and bytes that cannot be seen from outside; let it call dysco_splice"
         ));
     }
+    if is_multipath(socket.holder) {
+        return Some(format!(
+            "the socket of process {pid} is of MPTCP, and the session one of several that it may have; switch MPTCP off for this listener, or keep the proxy"
+        ));
+    }
     if let Some(other) = socket.shared.first() {
         return Some(if other.pid == pid {
             format!(
@@ -175,6 +180,13 @@ fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Opt
             "process {pid} runs under the shim, which has not reported that it relays the session: it is not spliced endlessly, and may still be changed"
         )
     })
+}
+
+/// The kernel lists the sessions of such a socket as TCP, and the descriptor is
+/// of none of them.
+fn is_multipath(holder: Holder) -> bool {
+    let fd = Process::open(holder.pid).and_then(|p| p.fd(holder.fd));
+    fd.is_ok_and(|fd| protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_MPTCP))
 }
 
 fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>) -> Sessions {

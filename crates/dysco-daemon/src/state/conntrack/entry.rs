@@ -75,6 +75,21 @@ pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
     Ok(found)
 }
 
+/// How the packets of a socket of this host are called where they leave it, if
+/// a NAT of this host's own calls them otherwise than the socket. The socket is
+/// named by what it sends.
+pub fn translated(socket: &FiveTuple) -> Result<Option<FiveTuple>, StateError> {
+    let Some(entry) = at(socket, Zone::default())? else {
+        return Ok(None);
+    };
+    let other = match entry.original == *socket {
+        true => entry.reply,
+        false => entry.original,
+    };
+    let outside = other.reversed();
+    Ok((outside != *socket).then_some(outside))
+}
+
 /// The entry that has this tuple, in either direction.
 pub(super) fn at(session: &FiveTuple, zone: Zone) -> Result<Option<Entry>, StateError> {
     let mut attributes = vec![ConntrackAttribute::CtaTupleOrig(tuple(

@@ -24,7 +24,7 @@ use super::error::{Fault, StateError};
 use super::netlink::Netfilter;
 use super::{Kind, Seen, Undo};
 
-pub use entry::{Entry, find};
+pub use entry::{Entry, find, translated};
 pub use settle::{Settled, Settling};
 
 /// The kind of state that connection tracking keeps.

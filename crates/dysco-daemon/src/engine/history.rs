@@ -1,0 +1,296 @@
+//! What happened to sessions, in memory and in a file that the next process
+//! reads: one JSON object a line, appended. What it does not say is lost to
+//! those who list sessions, and to nothing else.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::collect::boot_time;
+use crate::api::{HistoryEntry, SessionId, WayChange};
+
+/// How much of a session's history is kept.
+const ENTRIES: usize = 16;
+/// Bytes that wait to be written together.
+const BUFFERED: usize = 64 << 10;
+/// The file is written anew when it is longer than this and mostly of the past.
+const LONG: u64 = 1 << 20;
+
+/// What happened to sessions, of so many at most.
+pub(super) struct History {
+    of: HashMap<SessionId, VecDeque<Past>>,
+    sessions: usize,
+    file: Book,
+}
+
+/// Something that happened.
+#[derive(Clone, Serialize, Deserialize)]
+struct Past {
+    /// Since the machine began: milliseconds.
+    at: u64,
+    what: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    change: Option<WayChange>,
+}
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line {
+    Happened(SessionId, Past),
+    /// It goes by the second name from here.
+    Renamed(SessionId, SessionId),
+}
+
+impl History {
+    /// Reads what a former process wrote; `sessions` is of how many it is kept.
+    pub fn open(path: &Path, sessions: usize) -> History {
+        let mut history = History {
+            of: HashMap::new(),
+            sessions,
+            file: Book::at(path),
+        };
+        // The last line may be torn.
+        let text = fs::read(path).unwrap_or_default();
+        for line in text.split(|b| *b == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(Line::Happened(session, past)) => history.keep(session, past),
+                Ok(Line::Renamed(session, now)) => history.called(session, now),
+                Err(_) => {}
+            }
+        }
+        history
+    }
+
+    /// Forgets all but these, and begins the file with what is left.
+    pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
+        self.of.retain(|session, _| lives(*session));
+        self.rewrite();
+    }
+
+    /// Something happened.
+    pub fn add(&mut self, session: SessionId, what: &str) {
+        self.push(session, what.to_owned(), None);
+    }
+
+    /// Another way was taken.
+    pub fn changed(&mut self, session: SessionId, change: WayChange) {
+        let what = format!("{} to {}", change.from, change.to);
+        self.push(session, what, Some(change));
+        self.file.flush();
+    }
+
+    fn push(&mut self, session: SessionId, what: String, change: Option<WayChange>) {
+        if self.of.len() >= self.sessions && !self.of.contains_key(&session) {
+            return;
+        }
+        let at = boot_time().as_millis() as u64;
+        let past = Past { at, what, change };
+        self.file.write(&Line::Happened(session, past.clone()));
+        self.keep(session, past);
+    }
+
+    fn keep(&mut self, session: SessionId, past: Past) {
+        let entries = self.of.entry(session).or_default();
+        if entries.len() == ENTRIES {
+            entries.pop_front();
+        }
+        entries.push_back(past);
+    }
+
+    /// A session goes by another name.
+    pub fn rename(&mut self, session: SessionId, now: SessionId) {
+        self.file.write(&Line::Renamed(session, now));
+        self.called(session, now);
+    }
+
+    fn called(&mut self, session: SessionId, now: SessionId) {
+        if let Some(past) = self.of.remove(&session) {
+            self.of.insert(now, past);
+        }
+    }
+
+    /// A session has gone.
+    pub fn forget(&mut self, session: SessionId) {
+        self.of.remove(&session);
+    }
+
+    /// What happened to a session, the oldest first.
+    pub fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
+        let now = boot_time();
+        let entries = self.of.get(&session).into_iter().flatten();
+        let ago = |past: &Past| now.saturating_sub(Duration::from_millis(past.at));
+        entries
+            .map(|past| HistoryEntry {
+                ago_s: ago(past).as_secs_f64(),
+                what: past.what.clone(),
+                change: past.change.clone(),
+            })
+            .collect()
+    }
+
+    /// Writes what waits to be written, and leaves the past out of the file if
+    /// that is most of it. To be called from time to time.
+    pub fn flush(&mut self) {
+        self.file.flush();
+        if self.file.length > LONG && self.file.length > 4 * self.file.anew {
+            self.rewrite();
+        }
+    }
+
+    fn rewrite(&mut self) {
+        let mut text = Vec::new();
+        for (session, entries) in &self.of {
+            for past in entries {
+                append(&mut text, &Line::Happened(*session, past.clone()));
+            }
+        }
+        self.file.replace(&text);
+    }
+}
+
+/// The file. What cannot be written is said once, and kept in memory only.
+struct Book {
+    path: PathBuf,
+    file: Option<File>,
+    waiting: Vec<u8>,
+    length: u64,
+    /// How long it was when it was last written anew.
+    anew: u64,
+    failed: bool,
+}
+
+impl Book {
+    fn at(path: &Path) -> Book {
+        Book {
+            path: path.to_owned(),
+            file: None,
+            waiting: Vec::new(),
+            length: 0,
+            anew: 0,
+            failed: false,
+        }
+    }
+
+    fn write(&mut self, line: &Line) {
+        append(&mut self.waiting, line);
+        if self.waiting.len() > BUFFERED {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        if let Some(file) = &mut self.file {
+            let written = file.write_all(&waiting);
+            self.length += waiting.len() as u64;
+            self.told(written);
+        }
+    }
+
+    /// Begins it with this text: whole, or not at all.
+    fn replace(&mut self, text: &[u8]) {
+        self.waiting.clear();
+        let temporary = self.path.with_extension("new");
+        let begun = fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, &self.path))
+            .and_then(|()| OpenOptions::new().append(true).open(&self.path));
+        self.length = text.len() as u64;
+        self.anew = self.length;
+        let begun = begun.map(|file| self.file = Some(file));
+        self.told(begun);
+    }
+
+    fn told(&mut self, done: io::Result<()>) {
+        if let Err(error) = done
+            && !std::mem::replace(&mut self.failed, true)
+        {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "what happens to sessions is not written down");
+        }
+    }
+}
+
+fn append(text: &mut Vec<u8>, line: &Line) {
+    // Strings and numbers: there is nothing that JSON could not say.
+    if serde_json::to_writer(&mut *text, line).is_ok() {
+        text.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Way;
+
+    const ONE: SessionId = SessionId(1);
+    const TWO: SessionId = SessionId(2);
+
+    fn whats(history: &History, session: SessionId) -> Vec<String> {
+        history.of(session).into_iter().map(|e| e.what).collect()
+    }
+
+    fn to_local() -> WayChange {
+        WayChange {
+            from: Way::Middlebox,
+            to: Way::Local,
+            by: "root on this host (process 7)".into(),
+        }
+    }
+
+    #[test]
+    fn the_next_process_knows_what_the_last_one_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        let mut history = History::open(&path, 10);
+        history.retain(|_| true);
+        history.add(ONE, "adopted");
+        history.changed(ONE, to_local());
+        history.add(TWO, "gone by the next start");
+        history.rename(ONE, SessionId(3));
+        history.flush();
+        // A process that is killed leaves half a line.
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"happened\":[\"").unwrap();
+
+        let mut next = History::open(&path, 10);
+        next.retain(|session| session != TWO);
+        assert_eq!(
+            whats(&next, SessionId(3)),
+            ["adopted", "middlebox to local"]
+        );
+        assert_eq!(next.of(SessionId(3))[1].change, Some(to_local()));
+        assert!(whats(&next, ONE).is_empty() && whats(&next, TWO).is_empty());
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text}");
+    }
+
+    #[test]
+    fn the_file_does_not_grow_with_the_past() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        let mut history = History::open(&path, 10);
+        history.retain(|_| true);
+        for session in 0..40_000 {
+            history.add(SessionId(session), "it came, and it went as all of them do");
+            history.forget(SessionId(session));
+            history.flush();
+        }
+        assert!(fs::metadata(&path).unwrap().len() < 2 * LONG);
+    }
+
+    #[test]
+    fn only_so_many_sessions_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut history = History::open(&dir.path().join("history"), 1);
+        history.add(ONE, "first");
+        history.add(TWO, "one too many");
+        history.add(ONE, "second");
+        assert_eq!(whats(&history, ONE), ["first", "second"]);
+        assert!(whats(&history, TWO).is_empty());
+    }
+}
