@@ -1,11 +1,14 @@
 //! What a session carries: direct in a lab without us, direct where it is
 //! tracked, through HAProxy, and after HAProxy has left it. A second direct
-//! session beside the first says what two equal ones differ by. All are open at
-//! the same time and take turns, one at a time.
+//! session beside the first says what two equal ones differ by; one in a lab whose
+//! ends have programs that do nothing, what any data plane by TC costs at least. All
+//! are open at the same time and take turns, one at a time.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::Result;
+use dysco_netns::idle::{self, Hook};
 use dysco_netns::{Lab, counters};
 
 use crate::Effort;
@@ -22,7 +25,8 @@ const CONTROL: usize = 1;
 const TRACKED: usize = 2;
 const PROXIED: usize = 3;
 const REMOVED: usize = 4;
-const KINDS: usize = 5;
+const EMPTY: usize = 5;
+const KINDS: usize = 6;
 const _: () = assert!(DIRECT == crate::turns::BASE);
 
 type Kinds = Turns<KINDS>;
@@ -47,28 +51,49 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The two labs.
+/// The three labs.
 struct Labs {
     stage: Stage,
     plain: Lab,
+    empty: Lab,
     behind: Listener,
     plainly: Listener,
+    emptily: Listener,
+    /// The programs that do nothing.
+    idle: Vec<OwnedFd>,
+}
+
+/// A lab at whose ends such programs are where ours would be.
+fn empty() -> Result<(Lab, Vec<OwnedFd>)> {
+    let lab = Lab::builder("empty").build()?;
+    let mut idle = Vec::new();
+    for host in [&lab.client, &lab.server] {
+        for hook in [Hook::Ingress, Hook::Egress] {
+            idle.push(idle::attach(host, "eth0", hook)?);
+        }
+    }
+    Ok((lab, idle))
 }
 
 impl Labs {
     fn build() -> Result<Labs> {
         let plain = Lab::builder("plain").build()?;
+        let (empty, idle) = empty()?;
         let stage = Stage::build("bench", "")?;
         Ok(Labs {
             behind: Listener::start(&stage.lab, server())?,
             plainly: Listener::start(&plain, server())?,
+            emptily: Listener::start(&empty, server())?,
             stage,
             plain,
+            empty,
+            idle,
         })
     }
 
     fn end(self) -> Result<()> {
         self.plain.finish(self.plainly)?;
+        self.empty.finish((self.emptily, self.idle))?;
         drop(self.behind);
         self.stage.end()
     }
@@ -85,6 +110,7 @@ impl Labs {
             start(self.behind.open(lab, server())?)?,
             start(self.behind.open(lab, proxied())?)?,
             removed,
+            start(self.emptily.open(&self.empty, server())?)?,
         ])
     }
 
@@ -116,6 +142,7 @@ fn goodput(turns: &Kinds, suffix: &str, figures: &mut Vec<Figure>) {
     let figure = |name: &str, kind| turns.figure(format!("{name}{suffix}"), kind, 1e9, "Gbit/s");
     figures.push(figure("bypass_goodput_vs_direct", REMOVED).goal(Goal::AtLeast(0.98)));
     figures.push(figure("tracked_goodput_vs_none", TRACKED).goal(Goal::AtLeast(0.99)));
+    figures.push(figure("empty_programs_goodput_vs_none", EMPTY));
     figures.push(figure("proxy_goodput_vs_direct", PROXIED));
     figures.push(figure("control_goodput_vs_direct", CONTROL));
 }
@@ -124,10 +151,16 @@ fn latency(turns: &Kinds, figures: &mut Vec<Figure>) {
     let figure = |name: &str, kind| turns.figure(name.into(), kind, 1.0, "µs");
     figures.push(figure("bypass_latency_p50_vs_direct", REMOVED).goal(Goal::AtMost(1.02)));
     figures.push(figure("tracked_latency_p50_vs_none", TRACKED));
+    figures.push(figure("empty_programs_latency_p50_vs_none", EMPTY));
     figures.push(figure("proxy_latency_p50_vs_direct", PROXIED));
     figures.push(figure("control_latency_p50_vs_direct", CONTROL));
     let requests = Figure::median("tracked_requests_vs_none", "", turns.rates(TRACKED));
     figures.push(requests.goal(Goal::AtLeast(0.99)));
+    figures.push(Figure::median(
+        "empty_programs_requests_vs_none",
+        "",
+        turns.rates(EMPTY),
+    ));
     figures.push(Figure::median(
         "control_requests_vs_direct",
         "",

@@ -3,7 +3,7 @@
 //! own look-up knows, which costs more than all the rest. It is asked again
 //! every few milliseconds, not for every packet: [`Verdict::Redirect`] makes it
 //! look, the packet comes through this program once more, and teaches what was
-//! found. No daemon is needed to follow a route or a neighbour that changes.
+//! found: this session, and others with the same addresses. No daemon is needed to follow a route or a neighbour that changes.
 //!
 //! [`Verdict::Redirect`]: crate::Verdict::Redirect
 
@@ -12,6 +12,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::Session;
 
 use crate::Verdict;
+use crate::maps;
 use crate::packet::at;
 
 /// Ticks of the kernel's clock (1 to 10 ms each) for which a hop is believed,
@@ -47,6 +48,24 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
     if let Some(address) = address(ctx) {
         s.hop = now() | address;
+        if let Some(n) = maps::neighbour(&s.path) {
+            (n.local, n.remote) = (s.path.local, s.path.remote);
+            n.ifindex = s.ifindex;
+            n.hop = s.hop;
+        }
+    }
+}
+
+/// The next hop that was found for another session of the same path; 0 for none.
+#[inline(always)]
+fn of_another(s: &Session) -> u64 {
+    match maps::neighbour(&s.path) {
+        Some(n)
+            if n.ifindex == s.ifindex && n.remote == s.path.remote && n.local == s.path.local =>
+        {
+            n.hop
+        }
+        _ => 0,
     }
 }
 
@@ -93,7 +112,10 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
 /// the same interface. If not, the frame is as before.
 #[inline(always)]
 fn take(ctx: &TcContext, s: &Session) -> bool {
-    let hop = s.hop;
+    let mut hop = s.hop;
+    if hop & !ADDRESS != now() {
+        hop = of_another(s);
+    }
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
     if !here || hop & ADDRESS == 0 || hop & !ADDRESS != now() {

@@ -11,7 +11,9 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
-use dysco_common::{Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey};
+use dysco_common::{
+    Addr, Counter, Event, EventKind, FlowKey, FlowRef, Offer, Path, Session, ShortKey,
+};
 
 /// Five-tuple on the wire, to session. User space sets the size.
 #[map]
@@ -131,6 +133,36 @@ pub struct Scratch {
 /// copy made on egress goes through the program again, inside the first run.
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(3, 0);
+
+/// Where packets of one path leave to, whatever session's: found for one, it
+/// serves the others.
+#[repr(C)]
+pub struct Neighbour {
+    /// The path's addresses and interface.
+    pub local: Addr,
+    pub remote: Addr,
+    pub ifindex: u32,
+    pub reserved: u32,
+    /// As a `Session::hop`.
+    pub hop: u64,
+}
+
+/// Neighbours that are remembered: a power of two.
+const NEIGHBOURS_KEPT: u32 = 1024;
+
+/// Those that were found last. Per CPU: an entry is more than a word.
+#[map]
+static NEIGHBOURS: PerCpuArray<Neighbour> = PerCpuArray::with_max_entries(NEIGHBOURS_KEPT, 0);
+
+/// The place of a path's neighbour, which may be another's.
+#[inline(always)]
+pub fn neighbour(path: &FlowKey) -> Option<&'static mut Neighbour> {
+    let spread = ShortKey::new(path.local.folded(), path.remote.folded(), 0, 0).spread();
+    // SAFETY: this CPU's own element. A program that runs inside another one's
+    // redirect writes it when that one does not look at it any more.
+    let place = NEIGHBOURS.get_ptr_mut(spread & (NEIGHBOURS_KEPT - 1));
+    place.map(|p| unsafe { &mut *p })
+}
 
 /// Whose scratch memory.
 #[derive(Clone, Copy)]

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::folder::Folder;
+use crate::idle::{self, Hook};
 use crate::link::{HostOptions, Role, join};
-use crate::polled::poll;
 use crate::{Host, require_root};
 
 /// How a [`Lab`] is to be.
@@ -53,7 +53,7 @@ impl Builder {
             let options = &self.options[role as usize];
             join(&host, &router, role, options)?;
             if options.polled {
-                polled.push(poll(&router, role.name())?);
+                polled.push(idle::attach(&router, role.name(), Hook::Xdp)?);
             }
             Ok::<_, anyhow::Error>(host)
         });

@@ -167,6 +167,14 @@ fn the_next_hop_is_remembered_for_its_interface() {
             p.run(Way::Out, &sent.bytes()) == (OK, there.clone())
         };
         assert!((0..1000).any(|_| taken(&mut p)), "never sent there");
+        // Found for another session, it serves one that has found none.
+        let shared = |p: &mut Programs| {
+            p.passes(Way::Out, &wire);
+            assert_eq!(p.run(Way::Out, &there), (PASS, there.clone()));
+            p.change(|s| s.hop = 0);
+            p.run(Way::Out, &sent.bytes()) == (OK, there.clone())
+        };
+        assert!((0..1000).any(|_| shared(&mut p)), "not shared");
         // As the kernel finds it behind another interface.
         p.change(|s| s.ifindex += 1);
         assert!((0..10).all(|_| !taken(&mut p)));

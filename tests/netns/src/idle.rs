@@ -1,0 +1,120 @@
+//! Programs that do nothing, for what it means that there is one.
+//!
+//! The veth driver wakes up an end for what the other end's XDP sends only if it has
+//! an XDP program of its own. And a program of TC costs each packet something before
+//! it has done anything: the least that another one may cost.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
+
+use crate::Host;
+
+const BPF_PROG_LOAD: i32 = 5;
+const BPF_LINK_CREATE: i32 = 28;
+const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_XDP: u32 = 37;
+const BPF_TCX_INGRESS: u32 = 46;
+const BPF_TCX_EGRESS: u32 = 47;
+const XDP_FLAGS_DRV_MODE: u32 = 4;
+/// `xdp.frags`: for any MTU.
+const BPF_F_XDP_HAS_FRAGS: u32 = 32;
+/// `r0 = XDP_PASS` and `exit`.
+const PASS: [u64; 2] = [0x2_0000_00b7, 0x95];
+/// `r0 = TCX_NEXT` and `exit`.
+const NEXT: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
+const LICENSE: &[u8] = b"GPL\0";
+
+/// The start of `union bpf_attr` for `BPF_PROG_LOAD`.
+#[repr(C)]
+struct Load {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: *const u64,
+    license: *const u8,
+    log: [u64; 2],
+    kern_version: u32,
+    prog_flags: u32,
+}
+
+/// The same for `BPF_LINK_CREATE`.
+#[repr(C)]
+struct Create {
+    prog_fd: RawFd,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+fn bpf<T>(command: i32, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the attributes are as the command wants them, by the callers, and
+    // outlive the call with all that they point to.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it was just opened, and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Where a program is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hook {
+    /// In the driver.
+    Xdp,
+    /// On the way in, by TCX.
+    Ingress,
+    /// On the way out, by TCX.
+    Egress,
+}
+
+impl Hook {
+    fn load(self) -> io::Result<OwnedFd> {
+        let (prog_type, insns, prog_flags) = match self {
+            Hook::Xdp => (BPF_PROG_TYPE_XDP, &PASS, BPF_F_XDP_HAS_FRAGS),
+            Hook::Ingress | Hook::Egress => (BPF_PROG_TYPE_SCHED_CLS, &NEXT, 0),
+        };
+        bpf(
+            BPF_PROG_LOAD,
+            &Load {
+                prog_type,
+                insn_cnt: insns.len() as u32,
+                insns: insns.as_ptr(),
+                license: LICENSE.as_ptr(),
+                log: [0; 2],
+                kern_version: 0,
+                prog_flags,
+            },
+        )
+    }
+
+    fn attach(self, ifindex: u32) -> io::Result<OwnedFd> {
+        let program = self.load()?;
+        let (attach_type, flags) = match self {
+            Hook::Xdp => (BPF_XDP, XDP_FLAGS_DRV_MODE),
+            Hook::Ingress => (BPF_TCX_INGRESS, 0),
+            Hook::Egress => (BPF_TCX_EGRESS, 0),
+        };
+        bpf(
+            BPF_LINK_CREATE,
+            &Create {
+                prog_fd: program.as_raw_fd(),
+                ifindex,
+                attach_type,
+                flags,
+            },
+        )
+    }
+}
+
+/// Attaches a program to an interface of a host, for as long as the result lives.
+///
+/// # Errors
+/// If the kernel refuses it, or there is no such interface.
+pub fn attach(host: &Host, interface: &'static str, hook: Hook) -> Result<OwnedFd> {
+    host.run(move || hook.attach(if_nametoindex(interface)?))
+        .with_context(|| format!("failed to attach to {interface} on {}", host.name()))
+}
