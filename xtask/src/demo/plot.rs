@@ -90,7 +90,7 @@ impl Panel {
         if self.curves.iter().any(|curve| !curve.name.is_empty()) {
             let labels = chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
+                .position(SeriesLabelPosition::MiddleLeft)
                 .background_style(WHITE.mix(0.8))
                 .border_style(BLACK.mix(0.2))
                 .label_font(("sans-serif", 13))
