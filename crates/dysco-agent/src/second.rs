@@ -82,7 +82,8 @@ impl Agent {
     /// was sent before, in the local end's space.
     ///
     /// # Errors
-    /// If the flow map cannot be written: then nothing has changed.
+    /// If the path is not open, or the flow map cannot be written: then nothing has
+    /// changed.
     pub fn switch_path(&self, second: u32) -> Result<u32, AgentError> {
         let s = self.session(second);
         let Some(first) = s.other_path() else {
@@ -90,6 +91,10 @@ impl Agent {
         };
         let memory = self.memory();
         if s.two.part == part::NEXT {
+            // Who is asked to may have been asked long ago.
+            if s.path.remote_port == 0 {
+                return Err(AgentError::PathNotOpen);
+            }
             memory.take_over(second, first);
             memory.share_life(second, first);
             memory.set_state(second, State::Switching);

@@ -261,10 +261,14 @@ pub fn seeded() -> Vec<Configuration> {
             ..REPLACE
         },
         Configuration {
-            name: "chain-half-settled",
-            about: "the left anchor completes when it has settled, and does not wait for the right",
-            faults: Faults { deaths: 1, ..NONE },
-            seed: Some(Seed::HalfSettled),
+            name: "chain-lost-cancel",
+            about: "a cancel is said once, and nobody asks",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seed: Some(Seed::CancelOnce),
             ..REPLACE
         },
         Configuration {

@@ -189,7 +189,9 @@ impl Host {
         let Some((held, second)) = held.and_then(|h| Some((h, h.second?))) else {
             return self.tell_gone();
         };
-        if self.plane.gone {
+        // The agent takes no path that no SYN has come by.
+        let closed = |o: Other| !o.before && !o.joined && self.place == RIGHT;
+        if self.plane.gone || self.plane.other.is_some_and(closed) {
             return self.tell_gone();
         }
         self.take(Some(second), held.first);

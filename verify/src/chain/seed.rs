@@ -15,8 +15,8 @@ pub enum Seed {
     RightForgets,
     /// The left anchor takes its cancel for answered at once.
     NoAck,
-    /// The left anchor takes its own settling for the right one's as well.
-    HalfSettled,
+    /// A cancel is said once, and nobody asks what became of the change.
+    CancelOnce,
     /// A record is not written a second time.
     NoRecord,
 }
@@ -24,6 +24,16 @@ pub enum Seed {
 /// Is only the first record of each change written, at the left anchor?
 pub fn forgets_records(seed: Option<Seed>) -> bool {
     seed == Some(Seed::NoRecord)
+}
+
+/// Is what a timer repeats held back?
+pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
+    seed == Some(Seed::CancelOnce) && matches!(message, Message::Cancel { .. })
+}
+
+/// Is it never said at all?
+pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+    seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
 }
 
 /// After each input of a host.
@@ -52,13 +62,6 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
                 }
             }
         }
-        Some(Seed::HalfSettled) => {
-            if let Some((change, Phase::Draining)) = part(world, Role::Head)
-                && world.host(LEFT).held.get(&change).is_some_and(|h| h.settled)
-            {
-                says(world, Message::Settled { change });
-            }
-        }
-        Some(Seed::NoRecord) | None => {}
+        Some(Seed::CancelOnce | Seed::NoRecord) | None => {}
     }
 }

@@ -232,6 +232,9 @@ impl World {
     /// nothing to act on.
     fn settle(&mut self, config: &Configuration, place: usize, twist: Twist, out: Outcome) -> bool {
         for (to, message) in out.letters {
+            if seed::mutes(config.seed, &message) {
+                continue;
+            }
             if let Some(to) = host::place_of(to).filter(|to| *to < self.hosts.len()) {
                 self.post(place, to, message);
             }
@@ -480,7 +483,10 @@ impl World {
 
     /// A timer says its message again.
     pub fn repeat(&mut self, config: &Configuration, place: usize, timer: Timer) {
-        self.input(config, place, Twist::Plain, |m| m.repeat(NOW, timer));
+        let mut out = self.edit(place, |h| h.input(Twist::Plain, |m| m.repeat(NOW, timer)));
+        out.letters
+            .retain(|(_, message)| !seed::silences(config.seed, message));
+        self.settle(config, place, Twist::Plain, out);
     }
 
     /// A timer's deadline passes.

@@ -219,7 +219,7 @@ impl Tail {
     /// A change is done only once this host has switched. If this process has not,
     /// a former one did, and had completed it: what came late made this part anew.
     fn is_belated(&self) -> bool {
-        self.facts.is_some() && self.phase <= Phase::SettingUp
+        self.facts.is_some() && self.cutoff.is_none()
     }
 
     /// The path that was awaited is nobody's.
