@@ -476,7 +476,10 @@ impl Explorable for Exploration {
     }
 
     fn explain(&self, world: &World) -> Vec<String> {
-        let mut lines = vec![format!("broken: {:?}, fate: {:?}", world.broken, world.fate)];
+        let mut lines = vec![format!(
+            "broken: {:?}, fate: {:?}",
+            world.broken, world.fate
+        )];
         let after = calm::explain(&self.config, world).into_iter();
         lines.extend(after.map(|line| format!("   {line}")));
         lines

@@ -54,8 +54,10 @@ impl Explored {
 
 /// A model that can be explored and told of.
 pub trait Explorable:
-    Model<State: Clone + Display + Hash + PartialEq + Send + Sync, Action: Clone + PartialEq + Send + Sync>
-    + Send
+    Model<
+        State: Clone + Display + Hash + PartialEq + Send + Sync,
+        Action: Clone + PartialEq + Send + Sync,
+    > + Send
     + Sync
     + 'static
 {

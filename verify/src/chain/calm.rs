@@ -144,8 +144,12 @@ impl<'a> Run<'a> {
         let (config, world) = (self.config, &mut self.world);
         let down = world.hosts().position(|h| h.machine.is_none());
         let busy = world.hosts().position(|h| !h.events.is_empty());
-        let carried = [LEFT, RIGHT].into_iter().find(|p| world.carried(*p).is_some());
-        let late = [LEFT, RIGHT].into_iter().find(|p| world.waits_late(*p).is_some());
+        let carried = [LEFT, RIGHT]
+            .into_iter()
+            .find(|p| world.carried(*p).is_some());
+        let late = [LEFT, RIGHT]
+            .into_iter()
+            .find(|p| world.waits_late(*p).is_some());
         if let Some(place) = down {
             world.start(config, place);
         } else if !world.net.is_empty() {
@@ -202,7 +206,10 @@ impl<'a> Run<'a> {
 /// What must hold when nothing is left to happen.
 fn judge(world: &World) -> Fate {
     let under_way = |m: &Machine| m.changes().next().is_some() || m.waits().next().is_some();
-    if world.hosts().any(|h| h.machine.as_ref().is_some_and(under_way)) {
+    if world
+        .hosts()
+        .any(|h| h.machine.as_ref().is_some_and(under_way))
+    {
         return Fate::Stranded;
     }
     let [left, right] = world.anchors();
@@ -222,7 +229,11 @@ fn judge(world: &World) -> Fate {
         return Fate::Remembered;
     }
     let untold = world.accepted.iter().any(|a| {
-        let told = |h: &Host| h.endings.iter().any(|e| e.change == a.change && e.role == Role::Head);
+        let told = |h: &Host| {
+            h.endings
+                .iter()
+                .any(|e| e.change == a.change && e.role == Role::Head)
+        };
         a.life == left.life && !told(left)
     });
     if untold {

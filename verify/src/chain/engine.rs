@@ -1,8 +1,8 @@
 //! The machine's commands, carried out as the engine does it (`engine/rechain`).
 //! What takes the kernel or other hosts some time is answered by an event.
 
-use dysco_common::session::offer;
 use dysco_common::Offer;
+use dysco_common::session::offer;
 use dysco_daemon::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Subsession};
 
 use super::config::{LEFT, RIGHT};

@@ -325,7 +325,10 @@ impl Explorable for Exploration {
     }
 
     fn explain(&self, world: &World) -> Vec<String> {
-        let mut lines = vec![format!("broken: {:?}, fate: {:?}", world.broken, world.fate)];
+        let mut lines = vec![format!(
+            "broken: {:?}, fate: {:?}",
+            world.broken, world.fate
+        )];
         let after = explain(&self.config, world).into_iter();
         lines.extend(after.map(|line| format!("   {line}")));
         lines
@@ -345,9 +348,10 @@ pub fn always() -> Vec<Property<Exploration>> {
         Property::always("no host breaks a rule of the two paths", |_, w: &World| {
             !matches!(w.broken, Some(Broken::Host(_)))
         }),
-        Property::always("every change of a chain ends once faults stop", |_, w: &World| {
-            !matches!(w.fate, Fate::Stranded | Fate::Endless)
-        }),
+        Property::always(
+            "every change of a chain ends once faults stop",
+            |_, w: &World| !matches!(w.fate, Fate::Stranded | Fate::Endless),
+        ),
         Property::always("both anchors end on one path that lives", |_, w: &World| {
             w.fate != Fate::Disagreement
         }),
@@ -389,7 +393,10 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         Seen::BackFromNew => {
             Property::sometimes("both go back from a path that both took", |_, w: &World| {
                 let [left, right] = w.anchors();
-                let cancels = w.net.iter().any(|l| matches!(l.message, Message::Cancel { .. }));
+                let cancels = w
+                    .net
+                    .iter()
+                    .any(|l| matches!(l.message, Message::Cancel { .. }));
                 let taken = right.plane.current.is_some() && right.hears(left.plane.current);
                 cancels && taken && left.plane.current != right.plane.current
             })
@@ -403,8 +410,10 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         Seen::Followed => Property::sometimes("the right anchor follows", |_, w: &World| {
             w.followed && ended(w, true) > 0
         }),
-        Seen::GoneOn => Property::sometimes("a chain's change outlives a daemon", |_, w: &World| {
-            ended(w, true) > 0 && w.hosts().any(|h| h.life > 0) && quiet(w)
-        }),
+        Seen::GoneOn => {
+            Property::sometimes("a chain's change outlives a daemon", |_, w: &World| {
+                ended(w, true) > 0 && w.hosts().any(|h| h.life > 0) && quiet(w)
+            })
+        }
     }
 }

@@ -260,11 +260,13 @@ impl World {
 
     fn has_void(&self, config: &Configuration) -> bool {
         let [left, right] = self.anchors();
-        [(left, right), (right, left)].into_iter().any(|(one, other)| {
-            let route = one.plane.current;
-            let chain = self.chain(config, route);
-            !other.hears(route) || !chain.iter().all(|at| self.host(*at).knows.contains(&route))
-        })
+        [(left, right), (right, left)]
+            .into_iter()
+            .any(|(one, other)| {
+                let route = one.plane.current;
+                let chain = self.chain(config, route);
+                !other.hears(route) || !chain.iter().all(|at| self.host(*at).knows.contains(&route))
+            })
     }
 
     /// A message sets out. One that is on its way already is the same message.
@@ -301,7 +303,9 @@ impl World {
             order.state = pairs.map(|(from, to)| (*from, *to)).collect();
         }
         let mut asked = Err(Reason::Cancelled);
-        let out = self.edit(LEFT, |h| h.input(twist, |m| asked = m.request_chain(NOW, order)));
+        let out = self.edit(LEFT, |h| {
+            h.input(twist, |m| asked = m.request_chain(NOW, order))
+        });
         match asked {
             Ok(change) => self.accepted.push(Accepted {
                 change,
@@ -463,7 +467,11 @@ impl World {
         let change = self.accepted.last()?.change;
         let [left, right] = self.anchors();
         let settled = |h: &Host| h.held.get(&change).is_some_and(|held| held.settled);
-        let under_way = left.machine.as_ref()?.changes().find(|c| c.change == change)?;
+        let under_way = left
+            .machine
+            .as_ref()?
+            .changes()
+            .find(|c| c.change == change)?;
         let before = under_way.phase < Phase::Completing;
         let both = settled(left) && settled(right);
         (before && !both && !self.dead.contains(&change)).then_some(change)

@@ -122,7 +122,9 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_with_its_reason() {
-        let failure = Told::read(&ran("", 3), "removed").err().map(|e| e.to_string());
+        let failure = Told::read(&ran("", 3), "removed")
+            .err()
+            .map(|e| e.to_string());
         assert!(failure.is_some_and(|e| e.contains("no daemon")));
     }
 }

@@ -231,7 +231,9 @@ impl Tail {
         ctx.command(Command::Erase { change });
         ctx.unlock(self.session);
         ctx.say(self.left(), Message::DoneAck { change });
-        ctx.report(Role::Tail, self.session, Progress::Removed);
+        // What became of the change itself was reported then.
+        let why = Progress::Refused(Reason::UnknownChange);
+        ctx.report(Role::Tail, self.session, why);
         Flow::End(Ok(()))
     }
 
