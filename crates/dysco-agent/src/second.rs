@@ -158,13 +158,14 @@ impl Agent {
         (acked || !seq::before(s.snd_ack, far_cutoff)) && two_paths::carries_all(&s)
     }
 
-    /// Gives up the path before, whose late packets are of no use any more: its
-    /// entry becomes a tombstone, and its slot is returned. No socket knows that
-    /// path's five-tuple: what came late would be answered by a reset.
+    /// Gives up the path before, whose late packets are of no use any more, or this
+    /// one, if it was not taken: the entry becomes a tombstone, and its slot is
+    /// returned. No socket knows that path's five-tuple: what came late would be
+    /// answered by a reset.
     pub fn drop_path_before(&self, second: u32) -> Option<u32> {
         let s = self.session(second);
         let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
-            return None;
+            return self.drop_next_path(second);
         };
         self.memory().share_life(second, first);
         self.memory().set_state(second, State::NewPath);

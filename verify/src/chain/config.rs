@@ -157,9 +157,28 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "chain-crashes",
-            about: "two daemons die, or one twice, between any two of their steps",
-            faults: Faults { crashes: 2, ..NONE },
+            about: "two daemons die, or one twice, between any two of their steps; a message comes again",
+            faults: Faults {
+                crashes: 2,
+                duplicates: 1,
+                ..NONE
+            },
             seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-longer",
+            about: "two hosts come in; a daemon dies, a message is lost, a time-out passes",
+            hosts: 4,
+            first: &[],
+            chains: &[&[2, 3]],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..REPLACE
         },
         Configuration {
@@ -214,13 +233,14 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "chain-overlapping",
-            about: "two chains are asked for at once, for one session",
+            about: "two chains are asked for at once, for one session; a daemon dies",
             hosts: 4,
             first: &[],
             chains: &[&[2], &[3]],
             faults: Faults {
                 losses: 1,
                 late: 1,
+                crashes: 1,
                 ..NONE
             },
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],

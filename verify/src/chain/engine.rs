@@ -258,7 +258,8 @@ impl Host {
     /// Late packets of the path before are of no use any more.
     pub(super) fn late(&mut self, change: ChangeId) {
         self.held.remove(&change);
-        self.drop_before();
+        // Or the change's own path, which was awaited once more after its end.
+        self.plane.other = None;
         self.plane.awaits = false;
     }
 
