@@ -422,7 +422,7 @@ fn nobody_hears_of_a_change_that_cannot_be_recorded() {
 fn what_is_over_is_not_made_anew() {
     let mut right = machine(RIGHT);
     let change = ChangeId([9; 16]);
-    let mut hear = |right: &mut Machine, message| {
+    let hear = |right: &mut Machine, message| {
         right.handle_message(Duration::ZERO, &[ip(LEFT)], message);
         let mut names = Vec::new();
         while let Some(command) = right.poll_command() {
