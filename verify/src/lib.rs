@@ -2,6 +2,7 @@
 //! hosts whose data plane is abstract, explored by stateright. See the README.
 
 pub mod calm;
+pub mod chain;
 pub mod config;
 pub mod host;
 pub mod model;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use dysco_verify::report::{self, Explored};
-use dysco_verify::{config, model};
+use dysco_verify::{chain, config, model};
 use serde::Serialize;
 
 /// Explore the protocol machine that ships, in all configurations.
@@ -32,15 +32,55 @@ struct Summary {
     seeded: Vec<Explored>,
 }
 
+/// A configuration of either kind.
+enum Configuration {
+    /// A middlebox leaves.
+    Removal(config::Configuration),
+    /// A session gets another chain.
+    Chain(chain::config::Configuration),
+}
+
+impl Configuration {
+    fn name(&self) -> [&'static str; 2] {
+        match self {
+            Configuration::Removal(c) => [c.name, c.about],
+            Configuration::Chain(c) => [c.name, c.about],
+        }
+    }
+
+    fn explore(self) -> Explored {
+        match self {
+            Configuration::Removal(c) => report::explore(c),
+            Configuration::Chain(c) => report::explore_chain(c),
+        }
+    }
+}
+
+fn of(
+    removals: Vec<config::Configuration>,
+    chains: Vec<chain::config::Configuration>,
+) -> Vec<Configuration> {
+    let removals = removals.into_iter().map(Configuration::Removal);
+    let chains = chains.into_iter().map(Configuration::Chain);
+    removals.chain(chains).collect()
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let wanted =
         |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|n| n == name);
-    let all = config::all().into_iter().filter(|c| wanted(c.name));
-    let seeded = config::seeded().into_iter().filter(|c| wanted(c.name));
+    let [all, seeded] = [
+        of(config::all(), chain::config::all()),
+        of(config::seeded(), chain::config::seeded()),
+    ];
+    let [all, seeded] = [all, seeded].map(|configs| {
+        let wanted = configs.into_iter().filter(|c| wanted(c.name()[0]));
+        wanted.collect::<Vec<_>>()
+    });
     if arguments.list {
-        all.chain(seeded)
-            .for_each(|c| println!("{:<18} {}", c.name, c.about));
+        for [name, about] in all.iter().chain(&seeded).map(Configuration::name) {
+            println!("{name:<20} {about}");
+        }
         return ExitCode::SUCCESS;
     }
     let say = |text: &str| {
@@ -51,17 +91,19 @@ fn main() -> ExitCode {
         }
     };
     say("In every state:");
-    for property in model::always() {
-        say(&format!("  {}", property.name));
+    let removals = model::always().into_iter().map(|p| p.name);
+    let chains = chain::model::always().into_iter().map(|p| p.name);
+    for property in removals.chain(chains) {
+        say(&format!("  {property}"));
     }
-    let run = |c: config::Configuration| {
-        let explored = report::explore(c);
+    let run = |c: Configuration| {
+        let explored = c.explore();
         say(report::show(&explored).trim_end());
         explored
     };
-    let explored: Vec<Explored> = all.map(run).collect();
+    let explored: Vec<Explored> = all.into_iter().map(run).collect();
     say("Bugs put in on purpose, which must be found:");
-    let seeded: Vec<Explored> = seeded.map(run).collect();
+    let seeded: Vec<Explored> = seeded.into_iter().map(run).collect();
     let summary = Summary {
         configurations: explored.len(),
         states: explored.iter().map(|e| e.states).sum(),

@@ -4,10 +4,11 @@ use dysco_common::State;
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
 
-use crate::calm::{Fate, Fates};
+use crate::calm::{self, Fate, Fates};
 use crate::config::{Configuration, Request, Seen};
 use crate::host::{NOW, Twist};
 use crate::place::{self, Side};
+use crate::report::Explorable;
 use crate::seed;
 use crate::socket::Say;
 use crate::world::{Broken, World};
@@ -448,25 +449,40 @@ impl Model for Exploration {
     }
 }
 
-/// A step, in words.
-pub fn tell(world: &World, action: &Action) -> String {
-    match action {
-        Action::Deliver { index, keep, twist } => {
-            let again = if *keep { ", to come again" } else { "" };
-            format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
+impl Explorable for Exploration {
+    fn name(&self) -> [&'static str; 2] {
+        [self.config.name, self.config.about]
+    }
+
+    fn tell(&self, world: &World, action: &Action) -> String {
+        match action {
+            Action::Deliver { index, keep, twist } => {
+                let again = if *keep { ", to come again" } else { "" };
+                format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
+            }
+            Action::Lose(index) => format!("{} is lost", world.net[*index]),
+            Action::Unopened(index) => format!("{}: the path is closed", world.net[*index]),
+            Action::Happen {
+                place,
+                index,
+                twist,
+            } => {
+                let event = format!("{:?}", world.host(*place).events[*index]);
+                let name = event.split(' ').next().unwrap_or_default();
+                format!("{place}: {name}{}", plainly(*twist))
+            }
+            other => format!("{other:?}"),
         }
-        Action::Lose(index) => format!("{} is lost", world.net[*index]),
-        Action::Unopened(index) => format!("{}: the path is closed", world.net[*index]),
-        Action::Happen {
-            place,
-            index,
-            twist,
-        } => {
-            let event = format!("{:?}", world.host(*place).events[*index]);
-            let name = event.split(' ').next().unwrap_or_default();
-            format!("{place}: {name}{}", plainly(*twist))
-        }
-        other => format!("{other:?}"),
+    }
+
+    fn explain(&self, world: &World) -> Vec<String> {
+        let mut lines = vec![format!(
+            "broken: {:?}, fate: {:?}",
+            world.broken, world.fate
+        )];
+        let after = calm::explain(&self.config, world).into_iter();
+        lines.extend(after.map(|line| format!("   {line}")));
+        lines
     }
 }
 

@@ -1,16 +1,16 @@
 //! Explorations run, and what is said of them.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
-use crate::calm;
+use crate::chain;
 use crate::config::Configuration;
-use crate::model::{Action, Exploration, tell};
-use crate::world::World;
+use crate::model::Exploration;
 
 /// A property of a configuration.
 #[derive(Clone, Debug, Serialize)]
@@ -52,12 +52,41 @@ impl Explored {
     }
 }
 
+/// A model that can be explored and told of.
+pub trait Explorable:
+    Model<
+        State: Clone + Display + Hash + PartialEq + Send + Sync,
+        Action: Clone + PartialEq + Send + Sync,
+    > + Send
+    + Sync
+    + 'static
+{
+    /// Its name, and what it is about.
+    fn name(&self) -> [&'static str; 2];
+
+    /// A step, in words.
+    fn tell(&self, state: &Self::State, action: &Self::Action) -> String;
+
+    /// What is wrong with a state, and how it goes on from there without faults.
+    fn explain(&self, state: &Self::State) -> Vec<String>;
+}
+
 /// Explores all states of a configuration, or up to the first violation.
 pub fn explore(config: Configuration) -> Explored {
-    let (name, about) = (config.name, config.about);
+    explore_model(Exploration::new(config))
+}
+
+/// The same of a configuration of chains.
+pub fn explore_chain(config: chain::config::Configuration) -> Explored {
+    explore_model(chain::model::Exploration::new(config))
+}
+
+/// Explores all states of a model, or up to the first violation.
+pub fn explore_model<M: Explorable>(model: M) -> Explored {
+    let [name, about] = model.name();
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let checker = Exploration::new(config)
+    let checker = model
         .checker()
         .threads(threads)
         .finish_when(HasDiscoveries::AnyFailures)
@@ -100,20 +129,13 @@ pub fn explore(config: Configuration) -> Explored {
 }
 
 /// The steps to a violation, and how it goes on from there without faults.
-fn trace(model: &Exploration, path: Path<World, Action>) -> Vec<String> {
+fn trace<M: Explorable>(model: &M, path: Path<M::State, M::Action>) -> Vec<String> {
     let mut steps = Vec::new();
-    for (world, action) in path.into_vec() {
-        steps.push(world.to_string());
+    for (state, action) in path.into_vec() {
+        steps.push(state.to_string());
         match action {
-            Some(action) => steps.push(format!("-> {}", tell(&world, &action))),
-            None => {
-                steps.push(format!(
-                    "broken: {:?}, fate: {:?}",
-                    world.broken, world.fate
-                ));
-                let after = calm::explain(&model.config, &world);
-                steps.extend(after.into_iter().map(|line| format!("   {line}")));
-            }
+            Some(action) => steps.push(format!("-> {}", model.tell(&state, &action))),
+            None => steps.extend(model.explain(&state)),
         }
     }
     steps
@@ -125,7 +147,7 @@ pub fn show(explored: &Explored) -> String {
     let time = Duration::from_secs_f64(explored.seconds);
     let _ = writeln!(
         text,
-        "{:<18} {:>9} states, depth {:>2}, {:>6.1} s  {}",
+        "{:<20} {:>9} states, depth {:>2}, {:>6.1} s  {}",
         explored.name,
         explored.states,
         explored.depth,

@@ -1,7 +1,8 @@
 //! The smaller explorations, whole, and every seeded bug.
 
+use dysco_verify::chain::config as chain;
 use dysco_verify::config::{self, Configuration};
-use dysco_verify::report::{explore, show};
+use dysco_verify::report::{Explored, explore, explore_chain, show};
 use dysco_verify::world::Faults;
 
 fn named(name: &str) -> Configuration {
@@ -10,9 +11,32 @@ fn named(name: &str) -> Configuration {
 }
 
 fn holds(config: Configuration) {
-    let explored = explore(config);
-    assert_eq!(explored.violations().count(), 0, "{}", show(&explored));
-    assert!(explored.states > 500, "{}", show(&explored));
+    sound(&explore(config), 500);
+}
+
+fn sound(explored: &Explored, states: usize) {
+    assert_eq!(explored.violations().count(), 0, "{}", show(explored));
+    assert!(explored.states > states, "{}", show(explored));
+}
+
+fn found(explored: &Explored) {
+    let found = explored.violations().next();
+    let found = found.unwrap_or_else(|| panic!("not found: {}", show(explored)));
+    assert!(!found.steps.is_empty(), "it is not told how");
+}
+
+/// With fewer daemons that die.
+fn chain_holds(name: &str, crashes: u8) {
+    let config = chain::all().into_iter().find(|c| c.name == name);
+    let config = config.unwrap_or_else(|| panic!("there is no configuration {name}"));
+    let faults = chain::Faults {
+        crashes,
+        ..config.faults
+    };
+    sound(
+        &explore_chain(chain::Configuration { faults, ..config }),
+        200,
+    );
 }
 
 #[test]
@@ -78,9 +102,38 @@ fn every_seeded_bug_is_found() {
             ..config.clone()
         };
         holds(sound);
-        let explored = explore(config);
-        let found = explored.violations().next();
-        let found = found.unwrap_or_else(|| panic!("not found: {}", show(&explored)));
-        assert!(!found.steps.is_empty(), "it is not told how");
+        found(&explore(config));
+    }
+}
+
+#[test]
+fn a_host_takes_the_place_of_another() {
+    chain_holds("chain-replace", 0);
+    chain_holds("chain-losses", 0);
+    chain_holds("chain-late", 0);
+}
+
+#[test]
+fn daemons_die_while_chains_change() {
+    chain_holds("chain-crashes", 1);
+}
+
+#[test]
+fn chains_overlap_and_follow_each_other() {
+    chain_holds("chain-overlapping", 0);
+    chain_holds("chain-and-back", 1);
+}
+
+#[test]
+fn every_seeded_bug_of_chains_is_found() {
+    let seeded = chain::seeded();
+    assert!(seeded.len() >= 4);
+    for config in seeded {
+        let whole = chain::Configuration {
+            seed: None,
+            ..config.clone()
+        };
+        sound(&explore_chain(whole), 50);
+        found(&explore_chain(config));
     }
 }

@@ -93,4 +93,7 @@ pub enum AgentError {
     /// The five-tuple of a new path is in use.
     #[error("the five-tuple {0:?} is in use")]
     PathInUse(dysco_common::FlowKey),
+    /// A path that no SYN has come by, or gone.
+    #[error("the path has no five-tuple: it is not open")]
+    PathNotOpen,
 }

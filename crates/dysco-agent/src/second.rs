@@ -93,7 +93,8 @@ impl Agent {
     /// was sent before, in the local end's space.
     ///
     /// # Errors
-    /// If the flow map cannot be written: then nothing has changed.
+    /// If the path is not open, or the flow map cannot be written: then nothing has
+    /// changed.
     pub fn switch_path(&self, second: u32) -> Result<u32, AgentError> {
         let s = self.session(second);
         let Some(first) = s.other_path() else {
@@ -101,6 +102,10 @@ impl Agent {
         };
         let memory = self.memory();
         if s.two.part == part::NEXT {
+            // Who is asked to may have been asked long ago.
+            if s.path.remote_port == 0 {
+                return Err(AgentError::PathNotOpen);
+            }
             memory.take_over(second, first);
             memory.share_life(second, first);
             memory.set_state(second, State::Switching);
@@ -164,13 +169,14 @@ impl Agent {
         (acked || !seq::before(s.snd_ack, far_cutoff)) && two_paths::carries_all(&s)
     }
 
-    /// Gives up the path before, whose late packets are of no use any more: its
-    /// entry becomes a tombstone, and its slot is returned. No socket knows that
-    /// path's five-tuple: what came late would be answered by a reset.
+    /// Gives up the path before, whose late packets are of no use any more, or this
+    /// one, if it was not taken: the entry becomes a tombstone, and its slot is
+    /// returned. No socket knows that path's five-tuple: what came late would be
+    /// answered by a reset.
     pub fn drop_path_before(&self, second: u32) -> Option<u32> {
         let s = self.session(second);
         let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
-            return None;
+            return self.drop_next_path(second);
         };
         self.memory().share_life(second, first);
         self.memory().set_state(second, State::NewPath);

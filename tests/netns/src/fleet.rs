@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::link::{Family, Role};
-use crate::{Host, Lab, Line, Process, Program, Ran};
+use crate::{Host, Lab, Line, Process, Program, Ran, Star};
 
 /// Finds one of this workspace's own programs or libraries: in the folder
 /// that `DYSCO_BIN_DIR` names, or where this program itself was built.
@@ -61,6 +61,11 @@ impl Fleet {
         let dyscod = built("dyscod")?;
         let programs = dyscod.parent().unwrap_or(Path::new("."));
         Fleet::in_folder(line.dir().join("pki"), line.client(), programs)
+    }
+
+    /// Makes an authority for a star, with the programs of a folder.
+    pub fn of_star(star: &Star, programs: &Path) -> Result<Fleet> {
+        Fleet::in_folder(star.dir().join("pki"), star.client(), programs)
     }
 
     fn with_authority(lab: &Lab, programs: &Path, name: &str) -> Result<Fleet> {
@@ -148,6 +153,13 @@ impl Fleet {
     pub fn start_on(&self, line: &Line, at: usize, extra: &str) -> Result<Daemon> {
         let host = &line.hosts()[at];
         let file = self.prepare_host(host, &[line.address(at)], line.links(at), extra)?;
+        self.start_by(host, &file)
+    }
+
+    /// Starts `dyscod` on one of a star's hosts and waits until it answers.
+    pub fn start_around(&self, star: &Star, at: usize, extra: &str) -> Result<Daemon> {
+        let host = &star.hosts()[at];
+        let file = self.prepare_host(host, &[star.address(at)], &["eth0"], extra)?;
         self.start_by(host, &file)
     }
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A [`Line`] is a client, any number of middleboxes' hosts, and a server, one
-//! behind the other.
+//! behind the other; a [`Star`] has them around one router.
 
 pub mod capture;
 mod clean;
@@ -35,6 +35,7 @@ pub mod pattern;
 mod process;
 pub mod relays;
 pub mod services;
+mod star;
 pub mod stream;
 pub mod wait;
 
@@ -44,3 +45,4 @@ pub use lab::{Builder, Lab};
 pub use line::Line;
 pub use link::{Family, HostOptions, Role};
 pub use process::{Process, Program, Ran};
+pub use star::{Star, Ways};

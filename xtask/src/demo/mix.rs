@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use dysco_netns::Host;
 use dysco_netns::http::{Traffic, download, requests, upload};
-
-use super::stage::Stage;
+use dysco_netns::nginx::Nginx;
+use dysco_netns::pattern::Pattern;
 
 /// Bytes a second of all uploads together: what they store is memory.
 const UPLOADS: u64 = 24 << 20;
@@ -24,6 +25,13 @@ pub struct Stored {
     pub bytes: u64,
 }
 
+impl Stored {
+    /// Checks that nginx stored it whole; its SHA-256.
+    pub fn verify(&self, server: &Host) -> Result<String> {
+        Nginx::verify(server, &self.name, Pattern::new(self.seed), self.bytes)
+    }
+}
+
 /// How a mix ended.
 pub struct Ended<T> {
     /// Bytes that arrived and were checked.
@@ -39,8 +47,7 @@ pub struct Ended<T> {
 impl Mix {
     /// Opens so many sessions, an eighth of them for requests, a quarter for
     /// uploads, and the rest for downloads.
-    pub fn start(stage: &Stage, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
-        let client = &stage.lab.client;
+    pub fn start(client: &Host, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
         let (asking, storing) = ((sessions / 8).max(1), (sessions / 4).max(1));
         let requests = (0..asking).map(|i| requests(client, to, &format!("{name}-requests-{i}")));
         let rate = UPLOADS / storing as u64;

@@ -1,11 +1,12 @@
 //! `cargo xtask demo`.
 
+mod chain;
 mod mix;
 mod plot;
 mod reload;
-mod removal;
 mod report;
 mod stage;
+mod told;
 mod watch;
 
 use std::path::PathBuf;
@@ -13,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use dysco_netns::Host;
 
 use crate::{build, setup, shell};
 use mix::{Mix, Stored};
-use removal::Removal;
 use report::{Measured, Report};
 use stage::Stage;
+use told::Told;
 use watch::{Phase, Watch};
 
 /// Take a real HAProxy out of live connections, and show it.
@@ -49,6 +51,8 @@ pub struct Demo {
 enum Scene {
     /// Reload and stop a real HAProxy under live sessions, and lose none
     Reload(reload::Reload),
+    /// Put a firewall into live sessions, replace it by another, and take it out
+    Chain(chain::Chain),
 }
 
 /// Time for traffic to settle after a change, which is not measured.
@@ -57,8 +61,10 @@ const SETTLE: Duration = Duration::from_millis(500);
 impl Demo {
     /// Runs the command.
     pub fn run(mut self) -> Result<()> {
-        if let Some(Scene::Reload(reload)) = self.scene.take() {
-            return reload.run();
+        match self.scene.take() {
+            Some(Scene::Reload(reload)) => return reload.run(),
+            Some(Scene::Chain(chain)) => return chain.run(),
+            None => {}
         }
         dysco_netns::require_root()?;
         setup::ensure()?;
@@ -85,7 +91,8 @@ impl Demo {
         let mut watch = Watch::new(!self.json, stage.haproxy.id());
         watch.say(&stage.summary());
         let resets = stage.resets()?;
-        let mix = Mix::start(&stage, stage.proxied, self.sessions as usize, "session")?;
+        let client = &stage.lab.client;
+        let mix = Mix::start(client, stage.proxied, self.sessions as usize, "session")?;
         let before = self.measure(&mut watch, &mix, Phase::Before);
         let removal = self.remove(&mut watch, &stage, &mix)?;
         let packets = stage.lab.proxy_packets()?;
@@ -94,13 +101,13 @@ impl Demo {
         let mut ended = mix.finish(|| stage.resets());
         let resets = ended.last_word.map_or(0, |now| now - resets);
         let mut troubles = std::mem::take(&mut ended.troubles);
-        let hashes = check(&stage, &mut troubles, &ended.uploads);
-        let direct = Mix::start(&stage, stage.direct, self.sessions as usize, "direct")?;
+        let hashes = check(&stage.lab.server, &mut troubles, &ended.uploads);
+        let direct = Mix::start(client, stage.direct, self.sessions as usize, "direct")?;
         let measured = self.measure(&mut watch, &direct, Phase::Direct);
         let last = direct.finish(|| Ok(()));
         troubles.extend(last.troubles);
-        check(&stage, &mut troubles, &last.uploads);
-        plot::draw(plot, &watch.samples).context("failed to draw the plot")?;
+        check(&stage.lab.server, &mut troubles, &last.uploads);
+        watch.plot(plot).context("failed to draw the plot")?;
         stage.end(troubles.is_empty())?;
         Ok(Report {
             intact: troubles.is_empty(),
@@ -108,7 +115,7 @@ impl Demo {
             bytes: ended.bytes,
             hashes,
             sessions: self.sessions as usize,
-            removed: removal.removed(),
+            removed: removal.done(),
             refusals: removal.refusals(),
             resets,
             removal_ms: removal.percentiles_ms(),
@@ -138,28 +145,37 @@ impl Demo {
     }
 
     /// Removes the proxy while all sessions are at full load.
-    fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Removal> {
+    fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Told> {
         mix.hold_bulk(false);
         watch.run(mix, Phase::Settling, SETTLE);
         let Some(fleet) = &stage.fleet else {
-            return Ok(Removal::default());
+            return Ok(Told::default());
         };
         let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
         watch.say(&format!("proxy# dyscoctl {}", words.join(" ")));
         let start = Instant::now();
         let ran = fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
-        let removal = Removal::read(&ran)?;
+        let told = Told::read(&ran, "removed")?;
         watch.mark("removed");
-        watch.say(&removal.summary(start.elapsed()));
-        Ok(removal)
+        let mut text = format!(
+            "HAProxy has left {} of {} sessions, in {:.0} ms with the last",
+            told.done(),
+            told.all(),
+            start.elapsed().as_secs_f64() * 1e3
+        );
+        for (reason, count) in told.refusals() {
+            text += &format!("\n  {count} {reason}");
+        }
+        watch.say(&text);
+        Ok(told)
     }
 }
 
 /// Checks what the uploads stored; their SHA-256. Adds to the troubles.
-fn check(stage: &Stage, troubles: &mut Vec<String>, uploads: &[Stored]) -> Vec<String> {
+fn check(server: &Host, troubles: &mut Vec<String>, uploads: &[Stored]) -> Vec<String> {
     let mut hashes = Vec::new();
     for upload in uploads {
-        match stage.verify(upload) {
+        match upload.verify(server) {
             Ok(hash) => hashes.push(format!("{hash}  {}", upload.name)),
             Err(error) => troubles.push(format!("{error:#}")),
         }

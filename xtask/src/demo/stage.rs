@@ -7,10 +7,7 @@ use anyhow::Result;
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::haproxy::Config;
 use dysco_netns::nginx::Nginx;
-use dysco_netns::pattern::Pattern;
 use dysco_netns::{Family, Lab, Process, Role, counters};
-
-use super::mix::Stored;
 
 /// Everything but the traffic. The fields end in this order.
 pub struct Stage {
@@ -97,12 +94,6 @@ impl Stage {
     /// Resets that the client's and the server's hosts sent or met so far.
     pub fn resets(&self) -> Result<u64> {
         Ok(counters::resets(&self.lab.client)? + counters::resets(&self.lab.server)?)
-    }
-
-    /// Checks a stored upload.
-    pub fn verify(&self, upload: &Stored) -> Result<String> {
-        let pattern = Pattern::new(upload.seed);
-        Nginx::verify(&self.lab.server, &upload.name, pattern, upload.bytes)
     }
 
     /// Ends all; after a failure the logs stay.

@@ -1,10 +1,14 @@
 //! Watching the traffic: ten samples a second, a line each second.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use dysco_netns::counters;
+use plotters::style::{BLUE, RED};
 
 use super::mix::Mix;
+use super::plot::{self, Curve, Panel};
 
 /// What a sample belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,14 +47,14 @@ impl Phase {
 }
 
 /// A tenth of a second.
-pub struct Sample {
+struct Sample {
     /// Since the traffic began.
-    pub at: Duration,
-    pub phase: Phase,
-    pub goodput_bps: f64,
-    pub latency_p50_us: Option<f64>,
+    at: Duration,
+    phase: Phase,
+    goodput_bps: f64,
+    latency_p50_us: Option<f64>,
     /// What happened just before.
-    pub mark: Option<&'static str>,
+    mark: Option<&'static str>,
 }
 
 /// What a stretch of time was like.
@@ -64,7 +68,7 @@ pub struct Stretch {
 
 /// The watcher.
 pub struct Watch {
-    pub samples: Vec<Sample>,
+    samples: Vec<Sample>,
     speaks: bool,
     haproxy: u32,
     start: Instant,
@@ -125,6 +129,37 @@ impl Watch {
         }
         all.append(&mut recent);
         whole.read(mix, &mut all)
+    }
+
+    /// Draws goodput and latency over time.
+    pub fn plot(&self, file: &Path) -> Result<()> {
+        let curve = |colour, value: &dyn Fn(&Sample) -> Option<f64>| {
+            let points = self.samples.iter();
+            let points = points.filter_map(|s| Some((s.at.as_secs_f64(), value(s)?)));
+            Curve {
+                name: "",
+                colour,
+                points: points.collect(),
+            }
+        };
+        let panels = [
+            Panel {
+                title: "goodput, Gbit/s",
+                height: 340,
+                curves: vec![curve(BLUE, &|s| Some(s.goodput_bps / 1e9))],
+            },
+            Panel {
+                title: "request, µs (median of 0.1 s)",
+                height: 300,
+                curves: vec![curve(RED, &|s| s.latency_p50_us)],
+            },
+        ];
+        let at = |s: &Sample| s.at.as_secs_f64();
+        let marks = self.samples.iter().filter_map(|s| Some((at(s), s.mark?)));
+        let mut direct = self.samples.iter().filter(|s| s.phase == Phase::Direct);
+        let direct = direct.next().map(|s| (at(s), "straight to nginx"));
+        let marks: Vec<_> = marks.chain(direct).collect();
+        plot::draw(file, &panels, &marks)
     }
 
     fn line(&self, phase: Phase, second: Stretch) {

@@ -71,9 +71,11 @@ impl Head {
         let head = Head::new(order, asker, token);
         let session = head.session();
         ctx.report(Role::Head, session, Progress::Requested);
-        head.persist(ctx, HeadStage::Preparing);
         let change = ctx.change;
+        // Before the record: two paths that a successor finds with it are this
+        // change's, and not what the one before has left.
         ctx.command(Command::Hold { change, session });
+        head.persist(ctx, HeadStage::Preparing);
         ctx.deadline(OPEN);
         head
     }

@@ -88,6 +88,7 @@ impl Tail {
                 ctx.deadline(SILENCE);
                 Flow::On
             }
+            Message::Done { .. } if self.is_belated() => self.let_go(ctx),
             Message::Done { .. } => self.complete(ctx),
             Message::Cancel { reason, .. } => {
                 let change = ctx.change;
@@ -212,6 +213,27 @@ impl Tail {
         ctx.unlock(self.session);
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Tail, self.session, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    /// A change is done only once this host has switched. If this process has not,
+    /// a former one did, and had completed it: what came late made this part anew.
+    fn is_belated(&self) -> bool {
+        self.facts.is_some() && self.cutoff.is_none()
+    }
+
+    /// The path that was awaited is nobody's.
+    fn let_go(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        ctx.command(Command::Abandon { change });
+        ctx.command(Command::Release { change });
+        ctx.command(Command::Erase { change });
+        ctx.unlock(self.session);
+        ctx.say(self.left(), Message::DoneAck { change });
+        // What became of the change itself was reported then.
+        let why = Progress::Refused(Reason::UnknownChange);
+        ctx.report(Role::Tail, self.session, why);
         Flow::End(Ok(()))
     }
 

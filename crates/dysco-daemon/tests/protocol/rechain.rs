@@ -377,6 +377,86 @@ fn of_two_requests_the_first_wins() {
     assert!(world.hosts[LEFT].paths.takes_new);
 }
 
+/// Its record must not meet two paths of the change before in a successor, which
+/// would take the one back that was given up.
+#[test]
+fn a_session_is_held_before_the_change_is_recorded() {
+    let mut left = machine(LEFT);
+    left.request_chain(Duration::ZERO, order()).unwrap();
+    let names: Vec<_> = std::iter::from_fn(|| left.poll_command())
+        .map(|c| c.name())
+        .collect();
+    assert_eq!(names, ["Hold", "Persist"]);
+}
+
+#[test]
+fn nobody_hears_of_a_change_that_cannot_be_recorded() {
+    let mut left = machine(LEFT);
+    let change = left.request_chain(Duration::ZERO, order()).unwrap();
+    while let Some(command) = left.poll_command() {
+        let event = match command {
+            Command::Hold { .. } => HostEvent::Locked {
+                change,
+                result: Ok(World::facts(LEFT)),
+            },
+            Command::Persist { .. } => HostEvent::PersistFailed {
+                change,
+                error: "no space".into(),
+            },
+            _ => continue,
+        };
+        left.handle_event(Duration::ZERO, event);
+    }
+    assert_eq!(left.poll_transmit(), None);
+    let last = std::iter::from_fn(|| left.poll_report()).last();
+    let Some(Report::Progress { progress, .. }) = last else {
+        panic!("{last:?}")
+    };
+    assert!(matches!(progress, Progress::Refused(Reason::NoRecord(_))));
+    assert_eq!(left.stats().changes, 0);
+}
+
+/// The right anchor had completed it, and its daemon was started anew: a repeated
+/// message has it await a path that nobody will open.
+#[test]
+fn what_is_over_is_not_made_anew() {
+    let mut right = machine(RIGHT);
+    let change = ChangeId([9; 16]);
+    let hear = |right: &mut Machine, message| {
+        right.handle_message(Duration::ZERO, &[ip(LEFT)], message);
+        let mut names = Vec::new();
+        while let Some(command) = right.poll_command() {
+            names.push(command.name());
+            let event = match command {
+                Command::Hold { .. } => HostEvent::Locked {
+                    change,
+                    result: Ok(World::facts(RIGHT)),
+                },
+                Command::Extend { .. } => HostEvent::Prepared {
+                    change,
+                    result: Ok(()),
+                },
+                _ => continue,
+            };
+            right.handle_event(Duration::ZERO, event);
+        }
+        let said: Vec<_> = std::iter::from_fn(|| right.poll_transmit()).collect();
+        (names, said.last().map(|(_, m)| m.name()))
+    };
+    let extend = Message::Extend {
+        change,
+        session: session(),
+        token: [1, 2],
+    };
+    let (names, said) = hear(&mut right, extend);
+    assert_eq!(names, ["Hold", "Persist", "Extend"]);
+    assert_eq!(said, Some("Extended"));
+    let (names, said) = hear(&mut right, Message::Done { change });
+    assert_eq!(names, ["Abandon", "Release", "Erase"]);
+    assert_eq!(said, Some("DoneAck"));
+    assert_eq!(right.stats().changes, 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 

@@ -78,6 +78,9 @@ impl Head {
         // Nobody has been told yet what the record does not say.
         ctx.purge();
         self.phase = self.phase.min(Phase::Draining);
+        if self.phase == Phase::Preparing {
+            (self.phase, self.introduced) = (Phase::Locking, false);
+        }
         self.cancel(ctx, Reason::NoRecord(error))
     }
 }

@@ -1,15 +1,16 @@
-//! What `dyscoctl remove-middlebox` said.
+//! What `dyscoctl` said of each session that was to be changed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use dysco_netns::Ran;
 use serde_json::Value;
 
-/// The removals that it reported.
+/// The changes that it reported.
 #[derive(Default)]
-pub struct Removal {
+pub struct Told {
+    /// The outcome of one that was made.
+    wanted: &'static str,
     sessions: Vec<Session>,
 }
 
@@ -19,24 +20,28 @@ struct Session {
     switch_us: Option<u64>,
 }
 
-impl Removal {
-    /// Finds the report of each session, on one line or in one document.
-    pub fn read(ran: &Ran) -> Result<Removal> {
-        let mut removal = Removal::default();
+impl Told {
+    /// Finds the report of each session, on one line or in one document. A
+    /// change that was made has the outcome `wanted`.
+    pub fn read(ran: &Ran, wanted: &'static str) -> Result<Told> {
+        let mut told = Told {
+            wanted,
+            sessions: Vec::new(),
+        };
         for value in serde_json::Deserializer::from_str(&ran.stdout).into_iter::<Value>() {
             let Ok(value) = value else {
                 bail!("dyscoctl did not print JSON: {ran:?}")
             };
-            removal.collect(&value);
+            told.collect(&value);
         }
-        if removal.sessions.is_empty() && ran.code != Some(0) {
+        if told.sessions.is_empty() && ran.code != Some(0) {
             bail!(
                 "dyscoctl failed, exit code {:?}: {}",
                 ran.code,
                 ran.stderr.trim()
             );
         }
-        Ok(removal)
+        Ok(told)
     }
 
     fn collect(&mut self, value: &Value) {
@@ -54,18 +59,21 @@ impl Removal {
         }
     }
 
-    /// How many sessions HAProxy has left.
-    pub fn removed(&self) -> usize {
-        self.sessions
-            .iter()
-            .filter(|s| s.outcome == "removed")
-            .count()
+    /// How many sessions were changed.
+    pub fn done(&self) -> usize {
+        let done = self.sessions.iter().filter(|s| s.outcome == self.wanted);
+        done.count()
     }
 
-    /// Why it stays in the others, and in how many.
+    /// Of how many there was word.
+    pub fn all(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Why the others were not, and how many.
     pub fn refusals(&self) -> BTreeMap<String, usize> {
         let mut reasons = BTreeMap::new();
-        for session in self.sessions.iter().filter(|s| s.outcome != "removed") {
+        for session in self.sessions.iter().filter(|s| s.outcome != self.wanted) {
             let reason = session.reason.as_deref().unwrap_or("no reason was given");
             *reasons
                 .entry(format!("{}: {reason}", session.outcome))
@@ -81,20 +89,6 @@ impl Removal {
         let rank = |percent: usize| (times.len() * percent).div_ceil(100).max(1) - 1;
         let at = |percent| times.get(rank(percent)).map(|us| *us as f64 / 1e3);
         Some((at(50)?, at(99)?))
-    }
-
-    /// One line of it.
-    pub fn summary(&self, took: Duration) -> String {
-        let mut text = format!(
-            "HAProxy has left {} of {} sessions, in {:.0} ms with the last",
-            self.removed(),
-            self.sessions.len(),
-            took.as_secs_f64() * 1e3
-        );
-        for (reason, count) in self.refusals() {
-            text += &format!("\n  {count} {reason}");
-        }
-        text
     }
 }
 
@@ -118,17 +112,19 @@ mod tests {
             format!("{one}\n{two}\n"),
             format!("{{\"removals\": [{one}, {two}]}}"),
         ] {
-            let removal = Removal::read(&ran(&text, 5))?;
-            assert_eq!(removal.removed(), 1);
-            assert_eq!(removal.percentiles_ms(), Some((0.8, 0.8)));
-            assert_eq!(removal.refusals().get("refused: it is mode http"), Some(&1));
+            let told = Told::read(&ran(&text, 5), "removed")?;
+            assert_eq!(told.done(), 1);
+            assert_eq!(told.percentiles_ms(), Some((0.8, 0.8)));
+            assert_eq!(told.refusals().get("refused: it is mode http"), Some(&1));
         }
         Ok(())
     }
 
     #[test]
     fn a_failure_is_told_with_its_reason() {
-        let failure = Removal::read(&ran("", 3)).err().map(|e| e.to_string());
+        let failure = Told::read(&ran("", 3), "removed")
+            .err()
+            .map(|e| e.to_string());
         assert!(failure.is_some_and(|e| e.contains("no daemon")));
     }
 }

@@ -1,0 +1,163 @@
+//! A star: a client, a server and any number of middleboxes' hosts around one
+//! router, which counts what comes from each.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::folder::Folder;
+use crate::{Host, counters, require_root};
+
+/// Hosts around a router, each with the link `eth0`: the client 10.0.1.1, the
+/// server 10.0.2.1, the middleboxes' hosts `fw1` 10.0.3.1 and so on, which
+/// forward. Dropping the star ends all that runs on it; its folder stays unless
+/// [`Star::finish`] was called.
+pub struct Star {
+    /// The client, the server, and then the middleboxes' hosts.
+    hosts: Vec<Host>,
+    router: Host,
+    folder: Folder,
+}
+
+/// TCP packets that the router has forwarded, by the way they took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// From end to end.
+    pub direct: u64,
+    /// Out of each middlebox's host.
+    pub through: Vec<u64>,
+}
+
+impl Star {
+    /// Makes a star with so many middleboxes' hosts.
+    pub fn build(name: &str, middleboxes: usize) -> Result<Star> {
+        require_root()?;
+        let folder = Folder::make(name)?;
+        let make = |name: &str| Host::new(name, &folder.path.join(name));
+        let names = ["client".to_owned(), "server".to_owned()].into_iter();
+        let names = names.chain((1..=middleboxes).map(|n| format!("fw{n}")));
+        let hosts = names.map(|name| make(&name)).collect::<Result<_>>()?;
+        let router = make("router")?;
+        let star = Star {
+            hosts,
+            router,
+            folder,
+        };
+        for host in star.middleboxes().iter().chain([&star.router]) {
+            host.sysctl("net.ipv4.ip_forward", "1")?;
+        }
+        for at in 0..star.hosts.len() {
+            star.join(at)?;
+        }
+        star.count()?;
+        Ok(star)
+    }
+
+    /// Opens the sessions.
+    pub fn client(&self) -> &Host {
+        &self.hosts[0]
+    }
+
+    /// Accepts the sessions.
+    pub fn server(&self) -> &Host {
+        &self.hosts[1]
+    }
+
+    /// Where the middleboxes are.
+    pub fn middleboxes(&self) -> &[Host] {
+        &self.hosts[2..]
+    }
+
+    /// All but the router.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The address of one of [`Star::hosts`].
+    pub fn address(&self, at: usize) -> IpAddr {
+        address(at, 1).into()
+    }
+
+    /// A port of the server.
+    pub fn server_at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address(1), port)
+    }
+
+    /// What has taken which way so far.
+    pub fn ways(&self) -> Result<Ways> {
+        let text = self.router.output("nft", &["-j", "list", "counters"])?;
+        let json: Value = serde_json::from_str(&text).context("nft did not print JSON")?;
+        let all = json["nftables"].as_array().cloned().unwrap_or_default();
+        let of = |name: &str| {
+            let found = all.iter().map(|item| &item["counter"]);
+            let mut found = found.filter(|counter| counter["name"] == name);
+            let packets = found.next().and_then(|c| c["packets"].as_u64());
+            packets.with_context(|| format!("nft did not say the packets of {name}: {text}"))
+        };
+        let through = self.middleboxes().iter().map(|host| of(host.name()));
+        Ok(Ways {
+            direct: of("direct")?,
+            through: through.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Ends the star well: nothing of it is kept.
+    ///
+    /// # Errors
+    /// If a process was left on a host by what should have ended it.
+    pub fn finish(mut self, parts: impl Sized) -> Result<()> {
+        drop(parts);
+        let hosts = self.hosts.iter().chain([&self.router]);
+        let left: Vec<_> = hosts.flat_map(counters::processes).collect();
+        self.folder.keep = !left.is_empty();
+        ensure!(
+            left.is_empty(),
+            "left running on a host: {}",
+            left.join(", ")
+        );
+        Ok(())
+    }
+
+    pub(crate) fn dir(&self) -> &std::path::Path {
+        &self.folder.path
+    }
+
+    fn join(&self, at: usize) -> Result<()> {
+        let host = &self.hosts[at];
+        let (port, netns) = (host.name(), host.netns().display());
+        let (own, gateway) = (address(at, 1), address(at, 254));
+        let far = format!(
+            "link add {port} type veth peer name eth0 netns {netns}\n\
+             addr add {gateway}/24 dev {port}\nlink set {port} up\n"
+        );
+        let near = format!(
+            "addr add {own}/24 dev eth0\nlink set eth0 up\n\
+             route add default via {gateway} congctl cubic\n"
+        );
+        self.router.input("ip", &["-batch", "-"], &far)?;
+        host.input("ip", &["-batch", "-"], &near).map(drop)
+    }
+
+    fn count(&self) -> Result<()> {
+        let mut table = String::from("table inet star {\ncounter direct { }\n");
+        let mut rules = String::from(
+            "iifname client oifname server counter name direct\n\
+             iifname server oifname client counter name direct\n",
+        );
+        for host in self.middleboxes() {
+            let name = host.name();
+            table += &format!("counter {name} {{ }}\n");
+            rules += &format!("iifname {name} counter name {name}\n");
+        }
+        table += &format!(
+            "chain forward {{\ntype filter hook forward priority 0\n\
+             meta l4proto != tcp accept\n{rules}}}\n}}\n"
+        );
+        self.router.input("nft", &["-f", "-"], &table).map(drop)
+    }
+}
+
+fn address(at: usize, last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, at as u8 + 1, last)
+}

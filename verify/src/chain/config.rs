@@ -1,0 +1,302 @@
+//! What is explored: chains that are asked for, and the faults that may come.
+
+use super::seed::Seed;
+
+/// The host that opens the session.
+pub const LEFT: usize = 0;
+/// The one that accepts it.
+pub const RIGHT: usize = 1;
+
+/// How many faults of each kind may still come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Faults {
+    /// Messages lost.
+    pub losses: u8,
+    /// Messages delivered that come once more.
+    pub duplicates: u8,
+    /// Time-outs while an answer is on its way.
+    pub late: u8,
+    /// Daemons that die, at any step.
+    pub crashes: u8,
+    /// Commands that fail.
+    pub refusals: u8,
+    /// Cancels by an operator.
+    pub cancels: u8,
+    /// New paths that die before both ends have settled on them.
+    pub deaths: u8,
+    /// The session is reset.
+    pub resets: u8,
+}
+
+/// What must happen somewhere in the exploration, so that it is not vacuous.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// A session has another chain, and every host knows.
+    Changed,
+    /// A left anchor took everything back.
+    RollBack,
+    /// Everything was taken back when both anchors took the new path.
+    BackFromNew,
+    /// A session got a chain after another.
+    Twice,
+    /// A request was refused because another held the session.
+    Locked,
+    /// The right anchor's data plane followed the left one's.
+    Followed,
+    /// A daemon was started in the middle of a change that went on.
+    GoneOn,
+}
+
+/// One exploration.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// The two ends, and the hosts of chains, which are 2 and on.
+    pub hosts: usize,
+    /// The chain that the session has at first.
+    pub first: &'static [usize],
+    /// Chains that operators ask for, in any order and at any time.
+    pub chains: &'static [&'static [usize]],
+    /// State moves from the hosts that leave to those that come.
+    pub state: bool,
+    /// Faults that may come, in any order and at any time.
+    pub faults: Faults,
+    /// What must be seen.
+    pub seen: &'static [Seen],
+    /// A bug put in on purpose.
+    pub seed: Option<Seed>,
+}
+
+const NONE: Faults = Faults {
+    losses: 0,
+    duplicates: 0,
+    late: 0,
+    crashes: 0,
+    refusals: 0,
+    cancels: 0,
+    deaths: 0,
+    resets: 0,
+};
+
+/// A change, and that it can come to nothing.
+const BOTH: &[Seen] = &[Seen::Changed, Seen::RollBack];
+
+/// One host takes the place of another.
+const REPLACE: Configuration = Configuration {
+    name: "",
+    about: "",
+    hosts: 4,
+    first: &[2],
+    chains: &[&[3]],
+    state: false,
+    faults: NONE,
+    seen: &[Seen::Changed],
+    seed: None,
+};
+
+/// A host comes into a session that went direct.
+const INSERT: Configuration = Configuration {
+    hosts: 3,
+    first: &[],
+    chains: &[&[2]],
+    ..REPLACE
+};
+
+/// The only host leaves.
+const DELETE: Configuration = Configuration {
+    hosts: 3,
+    first: &[2],
+    chains: &[&[]],
+    ..REPLACE
+};
+
+/// All of them. Each is explored to its last state.
+pub fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-replace",
+            about: "a host takes another's place with its state; commands fail, the new path dies",
+            state: true,
+            faults: Faults {
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Followed],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-losses",
+            about: "the same, and messages are lost",
+            faults: Faults {
+                losses: 3,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-duplicates",
+            about: "messages come again, at any later time",
+            faults: Faults {
+                duplicates: 3,
+                ..NONE
+            },
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-late",
+            about: "time-outs pass while the answer is on its way",
+            faults: Faults { late: 3, ..NONE },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-crashes",
+            about: "two daemons die, or one twice, between any two of their steps; a message comes again",
+            faults: Faults {
+                crashes: 2,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-longer",
+            about: "two hosts come in; a daemon dies, a message is lost, a time-out passes",
+            hosts: 4,
+            first: &[],
+            chains: &[&[2, 3]],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-insert",
+            about: "a host comes in: lost, come again, too late, died, one of each",
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-delete",
+            about: "the only host leaves, with the same faults",
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..DELETE
+        },
+        Configuration {
+            name: "chain-cancels",
+            about: "given up by the operator at any time",
+            faults: Faults {
+                cancels: 1,
+                losses: 1,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-resets",
+            about: "the session is reset at any time, and a daemon dies",
+            faults: Faults {
+                resets: 1,
+                crashes: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-overlapping",
+            about: "two chains are asked for at once, for one session; a daemon dies",
+            hosts: 4,
+            first: &[],
+            chains: &[&[2], &[3]],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-and-back",
+            about: "in and out again, one after the other or at once; a daemon dies",
+            hosts: 3,
+            first: &[],
+            chains: &[&[2], &[]],
+            faults: Faults {
+                duplicates: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
+            ..REPLACE
+        },
+    ]
+}
+
+/// Bugs put in on purpose, each where it shows.
+pub fn seeded() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-right-forgets",
+            about: "the right anchor forgets the path before when it has switched",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::RightForgets),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-no-ack",
+            about: "a cancelled path is given up before the right anchor has answered",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::NoAck),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-lost-cancel",
+            about: "a cancel is said once, and nobody asks",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seed: Some(Seed::CancelOnce),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-no-record",
+            about: "that there is no way back is not recorded",
+            faults: Faults { crashes: 1, ..NONE },
+            seed: Some(Seed::NoRecord),
+            ..REPLACE
+        },
+    ]
+}

@@ -1,0 +1,354 @@
+//! One host: the machine that ships, what the engine does for it, and the paths in
+//! its data plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+use dysco_daemon::protocol::{
+    ChangeId, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role, Subsession,
+};
+
+use super::config::{LEFT, RIGHT};
+use super::engine;
+use crate::host::{NOW, Twist};
+
+/// A path: the change that made it, or the one that the session began with.
+pub type Route = Option<ChangeId>;
+
+/// The second path at an anchor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Other {
+    /// Which.
+    pub route: Route,
+    /// It was taken before; otherwise it may be taken next.
+    pub before: bool,
+    /// Packets come by it.
+    pub joined: bool,
+}
+
+/// The data plane of an anchor. A dead daemon does not touch it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Plane {
+    /// The path that it takes, and hears.
+    pub current: Route,
+    /// The other one that it hears, if any.
+    pub other: Option<Other>,
+    /// A SYN of the path that may be taken next would be answered.
+    pub awaits: bool,
+    /// The session has ended.
+    pub gone: bool,
+}
+
+/// What the engine remembers of a change, and loses with its process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Held {
+    /// The path before.
+    pub first: Route,
+    /// The new one, once it is heard.
+    pub second: Option<ChangeId>,
+    /// It was taken by command.
+    pub cut: bool,
+    /// The other anchor has taken it.
+    pub far: bool,
+    /// It has carried all that it had to.
+    pub settled: bool,
+    /// There is no way back.
+    pub completed: bool,
+    /// The machine has ended the change.
+    pub erased: bool,
+}
+
+/// What a host will have done at any later moment.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Later {
+    /// The path is open, or is known not to be.
+    Open(ChangeId),
+    /// A firewall's state has moved.
+    State(ChangeId, HostId),
+    /// The session is forgotten here.
+    Forgotten(ChangeId, HostId),
+    /// The session's end is noticed.
+    Gone,
+}
+
+/// How a change ended for one role here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ending {
+    /// Which.
+    pub change: ChangeId,
+    /// In which part.
+    pub role: Role,
+    /// The session has the chain.
+    pub changed: bool,
+}
+
+/// What no host may ever do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wrong {
+    /// A change was completed where its path is not taken.
+    CompletedElsewhere,
+    /// Back to a path that was given up.
+    BackAfterCompletion,
+    /// A third path was made beside two.
+    ThreePaths,
+    /// The end that was told is not the one that came.
+    FalseReport,
+    /// A host that kept the rules was taken for one that broke them.
+    TakenForIntruder,
+    /// A command that no part of a chain gives.
+    Unmodelled,
+    /// A record that its successor cannot read.
+    UnreadableRecord,
+}
+
+/// A host.
+#[derive(Clone)]
+pub struct Host {
+    /// Which.
+    pub place: usize,
+    /// The protocol, while the daemon lives.
+    pub machine: Option<Machine>,
+    /// How often the daemon was started.
+    pub life: u8,
+    /// At an anchor.
+    pub plane: Plane,
+    /// At a host of chains: the paths that it passes on.
+    pub knows: BTreeSet<Route>,
+    /// Records on disk.
+    pub records: BTreeMap<ChangeId, Vec<u8>>,
+    /// What it is at.
+    pub events: Vec<Later>,
+    /// What was told to operators.
+    pub endings: Vec<Ending>,
+    /// Memory of the engine's.
+    pub held: BTreeMap<ChangeId, Held>,
+    /// The engine takes up what a former process left.
+    pub(super) taking_up: bool,
+    /// A seeded bug: only the first record of a change is written.
+    pub(super) forgets_records: bool,
+}
+
+impl Hash for Host {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.life, &self.machine, &self.plane, &self.knows).hash(state);
+        (&self.records, &self.events, &self.endings, &self.held).hash(state);
+    }
+}
+
+/// What one input brought.
+#[derive(Default)]
+pub struct Outcome {
+    /// Messages to send.
+    pub letters: Vec<(HostId, Message)>,
+    /// Steps taken.
+    pub steps: u8,
+    /// The twist took effect.
+    pub twisted: bool,
+    /// A rule was broken.
+    pub wrong: Option<Wrong>,
+}
+
+/// The address of a host.
+pub fn address(place: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, place as u8 + 1])
+}
+
+/// The host that has an address.
+pub fn place_of(host: HostId) -> Option<usize> {
+    match host {
+        IpAddr::V4(a) => usize::from(a.octets()[3]).checked_sub(1),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// The session.
+pub fn session() -> Subsession {
+    Subsession {
+        left: (address(LEFT), 40_000).into(),
+        right: (address(RIGHT), 80).into(),
+    }
+}
+
+impl Host {
+    /// A host; if it is one of the session's chain, it passes it on.
+    pub fn new(place: usize, passes: bool, forgets_records: bool) -> Host {
+        let mut host = Host {
+            place,
+            machine: None,
+            life: 0,
+            plane: Plane::default(),
+            knows: passes.then_some(None).into_iter().collect(),
+            records: BTreeMap::new(),
+            events: Vec::new(),
+            endings: Vec::new(),
+            held: BTreeMap::new(),
+            taking_up: false,
+            forgets_records,
+        };
+        host.machine = Some(host.fresh());
+        host
+    }
+
+    fn fresh(&self) -> Machine {
+        let (place, life) = (self.place as u8, self.life);
+        let mut serial = 0;
+        let ids = move || {
+            serial += 1;
+            let mut id = [0; 16];
+            id[..3].copy_from_slice(&[place, life, serial]);
+            id
+        };
+        Machine::new(vec![address(self.place)], ids)
+    }
+
+    /// Is it an end of the session?
+    pub fn is_anchor(&self) -> bool {
+        self.place <= RIGHT
+    }
+
+    /// Does an anchor hear a path, should anything come by it?
+    pub fn hears(&self, route: Route) -> bool {
+        let other = |o: &Other| o.route == route && (o.before || o.joined);
+        self.plane.current == route || self.plane.other.as_ref().is_some_and(other)
+    }
+
+    /// Nothing of it survives but what the kernel and the disk hold.
+    pub fn die(&mut self) {
+        self.machine = None;
+        self.held.clear();
+        self.events.clear();
+    }
+
+    /// The daemon starts, as the engine's `take_up` has it.
+    pub fn start(&mut self) -> Outcome {
+        self.life += 1;
+        let mut out = Outcome::default();
+        let mut machine = self.fresh();
+        for record in self.records.values() {
+            if machine.restore(NOW, record).is_err() {
+                out.wrong = Some(Wrong::UnreadableRecord);
+            }
+        }
+        let under_way = machine.changes().next().is_some();
+        self.machine = Some(machine);
+        self.plane.awaits = false;
+        if self.plane.gone && under_way {
+            let subsession = session();
+            self.tell(HostEvent::SessionGone { subsession });
+        }
+        self.taking_up = true;
+        self.pump(Twist::Plain, &mut out);
+        self.taking_up = false;
+        self.undo_unrecorded();
+        out
+    }
+
+    pub(super) fn tell(&mut self, event: HostEvent) {
+        if let Some(machine) = &mut self.machine {
+            machine.handle_event(NOW, event);
+        }
+    }
+
+    /// Gives the machine an input and carries out what it wants.
+    pub fn input(&mut self, twist: Twist, give: impl FnOnce(&mut Machine)) -> Outcome {
+        self.does(twist, |host| {
+            if let Some(machine) = &mut host.machine {
+                give(machine);
+            }
+        })
+    }
+
+    /// The engine does something, and carries out what the machine wants then.
+    pub(super) fn does(&mut self, twist: Twist, what: impl FnOnce(&mut Host)) -> Outcome {
+        let mut out = Outcome::default();
+        what(self);
+        self.pump(twist, &mut out);
+        out
+    }
+
+    /// The engine's loop: all commands, one message, and again.
+    fn pump(&mut self, twist: Twist, out: &mut Outcome) {
+        while let Some(machine) = &mut self.machine {
+            let command = machine.poll_command();
+            let letter = match command {
+                None => machine.poll_transmit(),
+                Some(_) => None,
+            };
+            if command.is_none() && letter.is_none() {
+                break;
+            }
+            if twist == Twist::Dies(out.steps) {
+                out.twisted = true;
+                return self.die();
+            }
+            let fails = twist == Twist::Fails(out.steps);
+            out.steps += 1;
+            if let Some(command) = command {
+                if fails && engine::can_fail(&command) {
+                    out.twisted = true;
+                    self.fail(command);
+                } else {
+                    self.execute(command, &mut out.wrong);
+                }
+            } else if let Some((to, message)) = letter {
+                out.letters.push((to, plain(message)));
+            }
+        }
+        self.take_reports(out);
+    }
+
+    fn take_reports(&mut self, out: &mut Outcome) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        while let Some(report) = machine.poll_report() {
+            match report {
+                Report::Progress {
+                    change,
+                    role,
+                    progress,
+                    ..
+                } if progress.is_end() => {
+                    let changed = progress == Progress::Removed;
+                    let taken = self.plane.current == Some(change);
+                    // A right anchor's successor may be asked again for what is over.
+                    let falsely = match role {
+                        Role::Head => changed != taken,
+                        _ => changed && !taken,
+                    };
+                    if falsely && !self.plane.gone {
+                        out.wrong = Some(Wrong::FalseReport);
+                    }
+                    self.endings.push(Ending {
+                        change,
+                        role,
+                        changed,
+                    });
+                }
+                // A successor does not know who had a part in what.
+                Report::Violation { .. } if self.life == 0 => {
+                    out.wrong = Some(Wrong::TakenForIntruder);
+                }
+                Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
+            }
+        }
+    }
+}
+
+/// No decision depends on a reason's words: without them there are fewer states.
+fn plain(mut message: Message) -> Message {
+    match &mut message {
+        Message::Enlisted {
+            result: Err(reason),
+            ..
+        }
+        | Message::Extended {
+            result: Err(reason),
+            ..
+        }
+        | Message::Cancel { reason, .. } => *reason = Reason::Cancelled,
+        _ => {}
+    }
+    message
+}

@@ -1,0 +1,13 @@
+//! The chains of sessions that live, explored: the machine's left and right
+//! anchors (`protocol::{head,tail}`) and hosts of chains, on a data plane of which
+//! only the paths are kept: which one an anchor takes, which ones it hears, and
+//! which hosts know them. Either path may carry any segment, so that no byte can be
+//! lost but by one that is sent where nobody hears it.
+
+pub mod calm;
+pub mod config;
+pub mod engine;
+pub mod host;
+pub mod model;
+pub mod seed;
+pub mod world;

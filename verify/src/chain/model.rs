@@ -1,0 +1,419 @@
+//! The model that is explored.
+
+use dysco_daemon::protocol::{ChangeId, Machine, Message, Role, Time, Timer};
+use stateright::{Model, Property};
+
+use super::calm::{Fate, Fates, explain};
+use super::config::{Configuration, LEFT, RIGHT, Seen};
+use super::host::Host;
+use super::world::{Broken, World};
+use crate::host::{NOW, Twist};
+use crate::report::Explorable;
+
+/// No message is on its way for so long, nor said again in vain: a deadline as
+/// long as this passes only when none is.
+const LIFE: Time = Time::from_secs(30);
+/// More outputs than one input brings: where a daemon may die among them.
+const OUTPUTS: u8 = 6;
+
+/// A configuration, and what is known of its states.
+pub struct Exploration {
+    /// The configuration.
+    pub config: Configuration,
+    fates: Fates,
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// An operator asks for one of the chains.
+    Request(usize, Twist),
+    /// An operator changes their mind.
+    Cancel(ChangeId),
+    /// A message arrives; perhaps it will come again.
+    Deliver {
+        /// Which.
+        index: usize,
+        /// It stays on its way.
+        keep: bool,
+        /// What goes wrong.
+        twist: Twist,
+    },
+    /// A message is lost.
+    Lose(usize),
+    /// A host has done something that took its time.
+    Happen {
+        /// Which host.
+        place: usize,
+        /// Which of its events.
+        index: usize,
+        /// What goes wrong.
+        twist: Twist,
+    },
+    /// The engine of an anchor finds that the new path has carried what it had to.
+    Look(usize, Twist),
+    /// It forgets the path before.
+    Late(usize),
+    /// The right anchor's data plane takes the path that the left one's takes.
+    Follow,
+    /// A message is said again.
+    Repeat(usize, Timer),
+    /// A deadline passes.
+    Expire {
+        /// At this host.
+        place: usize,
+        /// Whose.
+        timer: Timer,
+        /// What goes wrong.
+        twist: Twist,
+    },
+    /// A daemon dies.
+    Crash(usize),
+    /// It starts anew.
+    Start(usize),
+    /// A new path carries nothing any more.
+    Break(ChangeId),
+    /// The session ends.
+    Reset,
+}
+
+impl Exploration {
+    /// Of one configuration.
+    pub fn new(config: Configuration) -> Exploration {
+        Exploration {
+            config,
+            fates: Fates::default(),
+        }
+    }
+
+    fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
+        let crashes = if world.left.crashes > 0 { OUTPUTS } else { 0 };
+        let refusals = if world.left.refusals > 0 { OUTPUTS } else { 0 };
+        std::iter::once(Twist::Plain)
+            .chain((0..crashes).map(Twist::Dies))
+            .chain((0..refusals).map(Twist::Fails))
+    }
+
+    fn operators(&self, world: &World, actions: &mut Vec<Action>) {
+        let Some(machine) = &world.host(LEFT).machine else {
+            return;
+        };
+        if world.left.cancels > 0 {
+            actions.extend(machine.changes().map(|c| Action::Cancel(c.change)));
+        }
+        if !world.gone() {
+            let left = (0..self.config.chains.len()).filter(|i| world.asked & (1 << i) == 0);
+            for i in left {
+                actions.extend(self.twists(world).map(|twist| Action::Request(i, twist)));
+            }
+        }
+    }
+
+    fn messages(&self, world: &World, actions: &mut Vec<Action>) {
+        for index in 0..world.net.len() {
+            let keep = false;
+            let twists = self.twists(world);
+            actions.extend(twists.map(|twist| Action::Deliver { index, keep, twist }));
+            if world.left.duplicates > 0 {
+                actions.push(Action::Deliver {
+                    index,
+                    keep: true,
+                    twist: Twist::Plain,
+                });
+            }
+            if world.left.losses > 0 {
+                actions.push(Action::Lose(index));
+            }
+        }
+    }
+
+    fn hosts(&self, world: &World, actions: &mut Vec<Action>) {
+        let only_time = world.only_time_helps();
+        let insists = |m: &Machine| m.waits().any(|w| w.insists);
+        let insisting = world
+            .hosts()
+            .any(|h| h.machine.as_ref().is_some_and(insists));
+        for host in world.hosts() {
+            let place = host.place;
+            let Some(machine) = &host.machine else {
+                actions.push(Action::Start(place));
+                continue;
+            };
+            if world.left.crashes > 0 {
+                actions.push(Action::Crash(place));
+            }
+            for index in 0..host.events.len() {
+                let twists = self.twists(world);
+                actions.extend(twists.map(|twist| Action::Happen {
+                    place,
+                    index,
+                    twist,
+                }));
+            }
+            for waits in machine.waits() {
+                let timer = waits.timer;
+                if waits.insists && (only_time || world.left.duplicates > 0) {
+                    actions.push(Action::Repeat(place, timer));
+                }
+                let late = |at| match at < LIFE {
+                    true => only_time || world.left.late > 0,
+                    false => only_time && !insisting,
+                };
+                if waits.deadline.is_some_and(late) {
+                    let twists = self.twists(world);
+                    actions.extend(twists.map(|twist| Action::Expire {
+                        place,
+                        timer,
+                        twist,
+                    }));
+                }
+            }
+        }
+    }
+
+    fn paths(&self, world: &World, actions: &mut Vec<Action>) {
+        for place in [LEFT, RIGHT] {
+            if world.carried(place).is_some() {
+                actions.extend(self.twists(world).map(|twist| Action::Look(place, twist)));
+            }
+            if world.waits_late(place).is_some() {
+                actions.push(Action::Late(place));
+            }
+        }
+        if world.can_follow() {
+            actions.push(Action::Follow);
+        }
+        if world.left.deaths > 0 {
+            actions.extend(world.mortal().map(Action::Break));
+        }
+        if world.left.resets > 0 && !world.gone() {
+            actions.push(Action::Reset);
+        }
+    }
+
+    /// Is this step a fault? Then one fewer may come.
+    fn pay(&self, world: &mut World, action: &Action) {
+        let only_time = world.only_time_helps();
+        let left = &mut world.left;
+        let twist = match action {
+            Action::Request(_, twist)
+            | Action::Deliver { twist, .. }
+            | Action::Happen { twist, .. }
+            | Action::Look(_, twist)
+            | Action::Expire { twist, .. } => *twist,
+            _ => Twist::Plain,
+        };
+        let twisted = match twist {
+            Twist::Plain => None,
+            Twist::Dies(_) => Some(&mut left.crashes),
+            Twist::Fails(_) => Some(&mut left.refusals),
+        };
+        let twisted = twisted.map(|budget| *budget -= 1).is_some();
+        let budget = match action {
+            Action::Cancel(..) => Some(&mut left.cancels),
+            Action::Deliver { keep: true, .. } => Some(&mut left.duplicates),
+            Action::Lose(_) => Some(&mut left.losses),
+            Action::Repeat(..) if !only_time => Some(&mut left.duplicates),
+            Action::Expire { .. } if !only_time => Some(&mut left.late),
+            Action::Crash(_) => Some(&mut left.crashes),
+            Action::Break(_) => Some(&mut left.deaths),
+            Action::Reset => Some(&mut left.resets),
+            _ => None,
+        };
+        let paid = budget.map(|budget| *budget -= 1).is_some();
+        world.pure &= !twisted && !paid;
+    }
+
+    fn act(&self, world: &mut World, action: &Action) -> bool {
+        let config = &self.config;
+        match *action {
+            Action::Request(i, twist) => return world.ask(config, i, twist),
+            Action::Cancel(change) => {
+                return world.input(config, LEFT, Twist::Plain, |m| m.cancel(NOW, change));
+            }
+            Action::Deliver { index, keep, twist } => {
+                return world.deliver(config, index, keep, twist);
+            }
+            Action::Happen {
+                place,
+                index,
+                twist,
+            } => return world.happen(config, place, index, twist),
+            Action::Look(place, twist) => return world.look(config, place, twist),
+            Action::Expire {
+                place,
+                timer,
+                twist,
+            } => return world.expire(config, place, timer, twist),
+            Action::Lose(index) => drop(world.net.remove(index)),
+            Action::Late(place) => world.late(config, place),
+            Action::Follow => world.follow(config),
+            Action::Repeat(place, timer) => world.repeat(config, place, timer),
+            Action::Crash(place) => world.edit(place, Host::die),
+            Action::Start(place) => world.start(config, place),
+            Action::Break(change) => world.dead.push(change),
+            Action::Reset => world.reset(),
+        }
+        true
+    }
+}
+
+impl Model for Exploration {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.config)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.broken.is_some() {
+            return;
+        }
+        self.operators(world, actions);
+        self.messages(world, actions);
+        self.hosts(world, actions);
+        self.paths(world, actions);
+    }
+
+    fn next_state(&self, before: &World, action: Action) -> Option<World> {
+        let mut world = before.clone();
+        self.pay(&mut world, &action);
+        if !self.act(&mut world, &action) {
+            return None;
+        }
+        if world.broken.is_none() {
+            world.fate = self.fates.of(&self.config, &world);
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = always();
+        properties.extend(self.config.seen.iter().map(sometimes));
+        properties
+    }
+}
+
+impl Explorable for Exploration {
+    fn name(&self) -> [&'static str; 2] {
+        [self.config.name, self.config.about]
+    }
+
+    fn tell(&self, world: &World, action: &Action) -> String {
+        let plainly = |twist: Twist| match twist {
+            Twist::Plain => String::new(),
+            other => format!(" ({other:?})"),
+        };
+        match action {
+            Action::Deliver { index, keep, twist } => {
+                let again = if *keep { ", to come again" } else { "" };
+                format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
+            }
+            Action::Lose(index) => format!("{} is lost", world.net[*index]),
+            Action::Happen {
+                place,
+                index,
+                twist,
+            } => {
+                let event = format!("{:?}", world.host(*place).events[*index]);
+                let name = event.split('(').next().unwrap_or_default();
+                format!("{place}: {name}{}", plainly(*twist))
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn explain(&self, world: &World) -> Vec<String> {
+        let mut lines = vec![format!(
+            "broken: {:?}, fate: {:?}",
+            world.broken, world.fate
+        )];
+        let after = explain(&self.config, world).into_iter();
+        lines.extend(after.map(|line| format!("   {line}")));
+        lines
+    }
+}
+
+/// What must hold in every state.
+pub fn always() -> Vec<Property<Exploration>> {
+    vec![
+        Property::always("one change at a time holds a session", |_, w: &World| {
+            w.broken != Some(Broken::Overlap)
+        }),
+        Property::always(
+            "what an anchor sends is heard, and known on its way",
+            |_, w: &World| w.broken != Some(Broken::Void),
+        ),
+        Property::always("no host breaks a rule of the two paths", |_, w: &World| {
+            !matches!(w.broken, Some(Broken::Host(_)))
+        }),
+        Property::always(
+            "every change of a chain ends once faults stop",
+            |_, w: &World| !matches!(w.fate, Fate::Stranded | Fate::Endless),
+        ),
+        Property::always("both anchors end on one path that lives", |_, w: &World| {
+            w.fate != Fate::Disagreement
+        }),
+        Property::always("no lock, record or path is left", |_, w: &World| {
+            w.fate != Fate::Leftover
+        }),
+        Property::always("hosts that are left out forget", |_, w: &World| {
+            w.fate != Fate::Remembered
+        }),
+        Property::always("who asked for a chain is told", |_, w: &World| {
+            w.fate != Fate::Untold
+        }),
+        Property::always("without faults one who asked wins", |_, w: &World| {
+            w.fate != Fate::NobodyWon
+        }),
+    ]
+}
+
+fn quiet(world: &World) -> bool {
+    let waits = |m: &Machine| m.waits().next().is_some();
+    let busy = |h: &Host| h.machine.as_ref().is_none_or(waits);
+    world.only_time_helps() && !world.hosts().any(busy)
+}
+
+fn ended(world: &World, changed: bool) -> usize {
+    let endings = world.hosts().flat_map(|h| &h.endings);
+    let wanted = endings.filter(|e| e.changed == changed && e.role == Role::Head);
+    wanted.count()
+}
+
+fn sometimes(seen: &Seen) -> Property<Exploration> {
+    match seen {
+        Seen::Changed => Property::sometimes("a session has another chain", |_, w: &World| {
+            ended(w, true) > 0 && quiet(w)
+        }),
+        Seen::RollBack => Property::sometimes("a chain is rolled back", |_, w: &World| {
+            ended(w, false) > 0 && quiet(w)
+        }),
+        Seen::BackFromNew => {
+            Property::sometimes("both go back from a path that both took", |_, w: &World| {
+                let [left, right] = w.anchors();
+                let cancels = w
+                    .net
+                    .iter()
+                    .any(|l| matches!(l.message, Message::Cancel { .. }));
+                let taken = right.plane.current.is_some() && right.hears(left.plane.current);
+                cancels && taken && left.plane.current != right.plane.current
+            })
+        }
+        Seen::Twice => Property::sometimes("one chain after another", |_, w: &World| {
+            ended(w, true) > 1 && quiet(w)
+        }),
+        Seen::Locked => Property::sometimes("of two requests one is refused", |_, w: &World| {
+            w.refused != 0 && ended(w, true) > 0
+        }),
+        Seen::Followed => Property::sometimes("the right anchor follows", |_, w: &World| {
+            w.followed && ended(w, true) > 0
+        }),
+        Seen::GoneOn => {
+            Property::sometimes("a chain's change outlives a daemon", |_, w: &World| {
+                ended(w, true) > 0 && w.hosts().any(|h| h.life > 0) && quiet(w)
+            })
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Bugs put in on purpose, to show that the check would find them. They sit
+//! around the machine, in what it hears and has done: the machine has none of this.
+
+use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role};
+
+use super::config::{Configuration, LEFT, RIGHT};
+use super::host::address;
+use super::world::World;
+use crate::host::{NOW, Twist};
+
+/// A bug that a protocol like this one may have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Seed {
+    /// The right anchor forgets the path before when it has switched.
+    RightForgets,
+    /// The left anchor takes its cancel for answered at once.
+    NoAck,
+    /// A cancel is said once, and nobody asks what became of the change.
+    CancelOnce,
+    /// A record is not written a second time.
+    NoRecord,
+}
+
+/// Is only the first record of each change written, at the left anchor?
+pub fn forgets_records(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::NoRecord)
+}
+
+/// Is what a timer repeats held back?
+pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
+    seed == Some(Seed::CancelOnce) && matches!(message, Message::Cancel { .. })
+}
+
+/// Is it never said at all?
+pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+    seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
+}
+
+/// After each input of a host.
+pub fn after(config: &Configuration, world: &mut World, place: usize) {
+    let part = |world: &World, role| -> Option<(ChangeId, Phase)> {
+        let changes = world.host(place).machine.iter().flat_map(Machine::changes);
+        let mut own = changes.filter(|c| c.role == role);
+        own.next().map(|c| (c.change, c.phase))
+    };
+    let says = |world: &mut World, message: Message| {
+        world.input(config, LEFT, Twist::Plain, |m| {
+            m.handle_message(NOW, &[address(RIGHT)], message);
+        });
+    };
+    match config.seed {
+        Some(Seed::RightForgets) => {
+            if let Some((_, Phase::Draining)) = part(world, Role::Tail) {
+                world.edit(place, |h| h.plane.other = None);
+            }
+        }
+        Some(Seed::NoAck) => {
+            if let Some((change, Phase::Cancelling)) = part(world, Role::Head) {
+                let before = world.host(LEFT).held.contains_key(&change);
+                if before {
+                    says(world, Message::CancelAck { change });
+                }
+            }
+        }
+        Some(Seed::CancelOnce | Seed::NoRecord) | None => {}
+    }
+}

@@ -1,0 +1,267 @@
+//! Watching the traffic and its ways: ten samples a second, a line each second.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dysco_netns::Ways;
+use plotters::style::{BLUE, GREEN, MAGENTA, RED, RGBColor};
+
+use super::Step;
+use super::stage::Stage;
+use crate::demo::mix::Mix;
+use crate::demo::plot::{self, Curve, Panel};
+
+/// The ways that packets may take: their names, and their colours.
+pub const WAYS: [(&str, RGBColor); 3] = [
+    ("direct", BLUE),
+    ("through fw1", RED),
+    ("through fw2", GREEN),
+];
+
+/// What a sample is taken for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum While {
+    /// Sessions change their paths.
+    Changing,
+    /// What was on its way arrives.
+    Settling,
+    /// The path is measured.
+    Measuring,
+}
+
+/// A tenth of a second.
+struct Sample {
+    /// Its end, since the traffic began.
+    at: Duration,
+    step: Step,
+    during: While,
+    rates: Rates,
+    /// The nanoseconds that requests took.
+    latencies: Vec<u32>,
+}
+
+/// What passed in a second.
+#[derive(Clone, Copy, Default)]
+struct Rates {
+    bps: f64,
+    /// Packets, by [`WAYS`].
+    packets: [f64; WAYS.len()],
+    /// The same, counted.
+    count: [u64; WAYS.len()],
+}
+
+/// What a step's path is like.
+#[derive(Clone, Copy)]
+pub struct Measured {
+    pub goodput_bps: f64,
+    /// Of any tenth of a second, that of the change included.
+    pub lowest_bps: f64,
+    pub latency_p50_us: f64,
+    /// Packets a second, by [`WAYS`].
+    pub packets: [f64; WAYS.len()],
+    /// Packets that took another way once it had settled.
+    pub stray: u64,
+}
+
+/// The watcher.
+pub struct Watch {
+    samples: Vec<Sample>,
+    speaks: bool,
+    start: Instant,
+    marks: Vec<plot::Mark>,
+}
+
+const SAMPLE: Duration = Duration::from_millis(100);
+
+impl Watch {
+    /// One that prints lines, or not.
+    pub fn new(speaks: bool) -> Watch {
+        Watch {
+            samples: vec![],
+            speaks,
+            start: Instant::now(),
+            marks: vec![],
+        }
+    }
+
+    /// Prints, where it may.
+    pub fn say(&self, text: &str) {
+        if self.speaks {
+            println!("{text}");
+        }
+    }
+
+    /// Notes that a step was asked for now.
+    pub fn mark(&mut self, step: Step) {
+        let at = self.start.elapsed().as_secs_f64();
+        self.marks.push((at, step.name()));
+    }
+
+    /// Watches a change until it is done.
+    pub fn until(
+        &mut self,
+        stage: &Stage,
+        mix: &Mix,
+        step: Step,
+        done: impl Fn() -> bool,
+    ) -> Result<()> {
+        self.run(stage, mix, (step, While::Changing), done)
+    }
+
+    /// Watches for so long, which is not measured.
+    pub fn settle(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
+        let start = Instant::now();
+        let done = || start.elapsed() >= time;
+        self.run(stage, mix, (step, While::Settling), done)
+    }
+
+    /// Measures for so long.
+    pub fn measure(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
+        let start = Instant::now();
+        let done = || start.elapsed() >= time;
+        self.run(stage, mix, (step, While::Measuring), done)
+    }
+
+    fn run(
+        &mut self,
+        stage: &Stage,
+        mix: &Mix,
+        (step, during): (Step, While),
+        done: impl Fn() -> bool,
+    ) -> Result<()> {
+        let mut second = Meter::start(stage, mix)?;
+        let (mut meter, mut recent) = (Meter::start(stage, mix)?, Vec::new());
+        while !done() {
+            std::thread::sleep(SAMPLE);
+            let latencies = mix.take_latencies();
+            recent.extend_from_slice(&latencies);
+            let next = Meter::start(stage, mix)?;
+            self.samples.push(Sample {
+                at: self.start.elapsed(),
+                step,
+                during,
+                rates: meter.until(&next),
+                latencies,
+            });
+            if next.at - second.at >= Duration::from_secs(1) && during == While::Measuring {
+                self.line(step, second.until(&next), median_us(&mut recent));
+                (second, recent) = (next.clone(), Vec::new());
+            }
+            meter = next;
+        }
+        Ok(())
+    }
+
+    fn line(&self, step: Step, rates: Rates, latency_us: f64) {
+        let ways = WAYS.iter().zip(rates.packets);
+        let ways: Vec<_> = ways
+            .map(|((name, _), packets)| format!("{name} {:>5.1}", packets / 1e3))
+            .collect();
+        self.say(&format!(
+            "{:>5.1} s  {:13}{:>6.2} Gbit/s   request {:>6.0} µs   1000 packets/s: {}",
+            self.start.elapsed().as_secs_f64(),
+            step.name(),
+            rates.bps / 1e9,
+            latency_us,
+            ways.join("   "),
+        ));
+    }
+
+    /// What a step's path was like.
+    pub fn path(&self, step: Step) -> Measured {
+        let of_step = || self.samples.iter().filter(move |s| s.step == step);
+        let measured = || of_step().filter(|s| s.during == While::Measuring);
+        let mean = |value: &dyn Fn(&Sample) -> f64| {
+            let count = measured().count().max(1) as f64;
+            measured().map(value).sum::<f64>() / count
+        };
+        let mut latencies: Vec<_> = measured().flat_map(|s| s.latencies.clone()).collect();
+        // Sessions that have only just opened are no dip.
+        let lowest = of_step().filter(|s| step != Step::Direct || s.during == While::Measuring);
+        let stray = |s: &Sample| s.rates.count.iter().sum::<u64>() - s.rates.count[step.way()];
+        Measured {
+            goodput_bps: mean(&|s| s.rates.bps),
+            lowest_bps: lowest.map(|s| s.rates.bps).fold(f64::INFINITY, f64::min),
+            latency_p50_us: median_us(&mut latencies),
+            packets: std::array::from_fn(|way| mean(&|s| s.rates.packets[way])),
+            stray: measured().map(stray).sum(),
+        }
+    }
+
+    /// Draws packets by their way, goodput and latency over time.
+    pub fn plot(&self, file: &Path) -> Result<()> {
+        let curve = |name, colour, value: &dyn Fn(&Sample) -> f64| {
+            let points = self.samples.iter();
+            let points = points.map(|s| (s.at.as_secs_f64(), value(s)));
+            Curve {
+                name,
+                colour,
+                points: points.collect(),
+            }
+        };
+        let ways = WAYS.iter().enumerate();
+        let ways = ways.map(|(way, (name, colour))| {
+            curve(name, *colour, &move |s| s.rates.packets[way] / 1e3)
+        });
+        let latency = |s: &Sample| median_us(&mut s.latencies.clone());
+        let panels = [
+            Panel {
+                title: "1000 packets a second, by the way they took",
+                height: 300,
+                curves: ways.collect(),
+            },
+            Panel {
+                title: "goodput of all sessions, Gbit/s",
+                height: 220,
+                curves: vec![curve("", MAGENTA, &|s| s.rates.bps / 1e9)],
+            },
+            Panel {
+                title: "request, µs (median of 0.1 s)",
+                height: 220,
+                curves: vec![curve("", MAGENTA, &latency)],
+            },
+        ];
+        plot::draw(file, &panels, &self.marks)
+    }
+}
+
+/// The median of nanoseconds, in microseconds; 0 of none.
+fn median_us(latencies: &mut [u32]) -> f64 {
+    latencies.sort_unstable();
+    let median = latencies.get(latencies.len() / 2).copied();
+    f64::from(median.unwrap_or(0)) / 1e3
+}
+
+/// Counts of a moment.
+#[derive(Clone)]
+struct Meter {
+    at: Instant,
+    bytes: u64,
+    ways: Ways,
+}
+
+impl Meter {
+    fn start(stage: &Stage, mix: &Mix) -> Result<Meter> {
+        let ways = stage.ways()?;
+        Ok(Meter {
+            at: Instant::now(),
+            bytes: mix.bytes(),
+            ways,
+        })
+    }
+
+    fn until(&self, later: &Meter) -> Rates {
+        let time = (later.at - self.at).as_secs_f64();
+        let of = |ways: &Ways, way: usize| match way {
+            0 => ways.direct,
+            _ => ways.through.get(way - 1).copied().unwrap_or(0),
+        };
+        let count = std::array::from_fn(|way| of(&later.ways, way) - of(&self.ways, way));
+        Rates {
+            bps: (later.bytes - self.bytes) as f64 * 8.0 / time,
+            packets: count.map(|packets| packets as f64 / time),
+            count,
+        }
+    }
+}
