@@ -208,6 +208,34 @@ pub fn all() -> Vec<Configuration> {
             ..DELETE
         },
         Configuration {
+            name: "chain-around",
+            about: "a host stays while another comes behind it or goes before it; lost, or too late",
+            hosts: 4,
+            first: &[2],
+            chains: &[&[2, 3], &[3, 2]],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-around-crashes",
+            about: "a host stays while another leaves; a daemon dies",
+            hosts: 4,
+            first: &[2, 3],
+            chains: &[&[3]],
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
             name: "chain-cancels",
             about: "given up by the operator at any time",
             faults: Faults {

@@ -3,7 +3,7 @@
 
 use dysco_common::Offer;
 use dysco_common::session::offer;
-use dysco_daemon::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Subsession};
+use dysco_daemon::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Scope, Subsession};
 
 use super::config::{LEFT, RIGHT};
 use super::host::{self, Held, Host, Later, Other, Route, Wrong};
@@ -26,6 +26,32 @@ fn refused() -> Reason {
 }
 
 impl Host {
+    /// What an earlier change asks to be forgotten is late from now on.
+    fn expect_passing(&mut self, change: ChangeId) {
+        if self.forgotten.contains(&change) {
+            return;
+        }
+        match self.passing.replace(change) {
+            Some(former) if former != change => {
+                self.forgotten.insert(former);
+            }
+            _ => {}
+        }
+    }
+
+    /// A host of a chain has a path less, or none.
+    fn forget(&mut self, change: ChangeId, scope: Scope) {
+        let by_another = self.passing.is_some_and(|by| by != change);
+        if by_another && scope != Scope::Session {
+            return;
+        }
+        match scope {
+            Scope::Session | Scope::Newcomer => self.knows.clear(),
+            Scope::PathBefore => self.knows.retain(|route| *route == Some(change)),
+            Scope::NewPath => self.knows.retain(|route| *route != Some(change)),
+        }
+    }
+
     /// It fails.
     pub(super) fn fail(&mut self, command: Command) {
         let change = command.change();
@@ -65,11 +91,14 @@ impl Host {
                 let result = self.hold(change, &session);
                 self.tell(HostEvent::Locked { change, result });
             }
-            Command::Enlist { from, .. } => self.tell(HostEvent::Enlisted {
-                change,
-                from,
-                result: Ok(()),
-            }),
+            Command::Enlist { from, .. } => {
+                self.expect_passing(change);
+                self.tell(HostEvent::Enlisted {
+                    change,
+                    from,
+                    result: Ok(()),
+                });
+            }
             Command::Extend { .. } => {
                 let result = self.add_path(change, wrong);
                 self.plane.awaits |= result.is_ok();
@@ -99,10 +128,13 @@ impl Host {
             }
             Command::Abandon { .. } => self.abandon(change, wrong),
             Command::Release { .. } => self.release(change),
-            Command::Forget { from, .. } => {
+            Command::Forget { from, scope, .. } => {
                 let later = Later::Forgotten(change, from);
                 if !self.events.contains(&later) {
-                    self.knows.clear();
+                    // Once: what comes again may be of a change long over.
+                    if self.forgotten.insert(change) {
+                        self.forget(change, scope);
+                    }
                     self.events.push(later);
                 }
             }

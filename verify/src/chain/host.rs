@@ -115,6 +115,10 @@ pub struct Host {
     pub plane: Plane,
     /// At a host of chains: the paths that it passes on.
     pub knows: BTreeSet<Route>,
+    /// The change by which the session passes it, or is to, as far as it remembers.
+    pub passing: Option<ChangeId>,
+    /// Changes that ask for nothing any more, likewise.
+    pub forgotten: BTreeSet<ChangeId>,
     /// Records on disk.
     pub records: BTreeMap<ChangeId, Vec<u8>>,
     /// What it is at.
@@ -131,7 +135,8 @@ pub struct Host {
 
 impl Hash for Host {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.life, &self.machine, &self.plane, &self.knows).hash(state);
+        (self.life, &self.machine, &self.plane).hash(state);
+        (&self.knows, self.passing, &self.forgotten).hash(state);
         (&self.records, &self.events, &self.endings, &self.held).hash(state);
     }
 }
@@ -179,6 +184,8 @@ impl Host {
             life: 0,
             plane: Plane::default(),
             knows: passes.then_some(None).into_iter().collect(),
+            passing: None,
+            forgotten: BTreeSet::new(),
             records: BTreeMap::new(),
             events: Vec::new(),
             endings: Vec::new(),
@@ -218,6 +225,8 @@ impl Host {
         self.machine = None;
         self.held.clear();
         self.events.clear();
+        self.forgotten.clear();
+        self.passing = None;
     }
 
     /// The daemon starts, as the engine's `take_up` has it.

@@ -287,7 +287,7 @@ impl World {
     pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
         let before = self.chain(config, self.host(LEFT).plane.current);
         let after = config.chains[i];
-        if before == after || after.iter().any(|at| before.contains(at)) {
+        if before == after {
             return false;
         }
         self.asked |= 1 << i;
@@ -299,6 +299,7 @@ impl World {
             state: Vec::new(),
         };
         if config.state {
+            // No configuration has a host that stays and state.
             let pairs = order.before.iter().zip(&order.after);
             order.state = pairs.map(|(from, to)| (*from, *to)).collect();
         }

@@ -167,7 +167,15 @@ impl Engine {
             }
             Command::Returned { subsession, .. } => self.returned(&subsession),
             Command::Hold { change, session } => self.hold_path(change, session),
-            Command::Enlist { change, from, next } => self.enlist(change, from, next),
+            Command::Enlist {
+                change,
+                from,
+                session,
+                next,
+            } => {
+                self.expect_passing(change, session);
+                self.enlist(change, from, next);
+            }
             Command::Extend { change, token, .. } => self.extend_path(change, token),
             Command::MoveState {
                 change,

@@ -232,6 +232,8 @@ pub enum Command {
         change: ChangeId,
         /// Who asked.
         from: HostId,
+        /// The session.
+        session: Subsession,
         /// The host to pass it on to.
         next: HostId,
     },

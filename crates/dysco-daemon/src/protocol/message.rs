@@ -356,8 +356,10 @@ pub enum Message {
 /// What a host of a chain is to forget.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Scope {
-    /// The session: no path of it passes there any more.
+    /// The session, which has left it by this change.
     Session,
+    /// The session, which was to come there by this change.
+    Newcomer,
     /// The path before: the session passes there by its new one.
     PathBefore,
     /// The new path: the session passes there by the one before.

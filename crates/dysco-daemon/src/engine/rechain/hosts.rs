@@ -18,6 +18,12 @@ use crate::state::{self, FiveTuple};
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);
 
+/// Changes of which it is remembered that they are done with here: of more than
+/// can be on their way.
+const FORGOTTEN: usize = 1024;
+/// Sessions of which it is remembered by which change they pass here.
+const PASSING: usize = 65_536;
+
 /// What waits for a neighbour.
 pub(super) struct Waiting {
     change: ChangeId,
@@ -58,6 +64,27 @@ impl Engine {
         self.meet(waiting.next);
         self.ask_about_keys(waiting.next);
         self.rechain.waiting.push(waiting);
+    }
+
+    /// A session is to pass here by this change's path: what an earlier one asks
+    /// to be forgotten is late.
+    pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
+        let full = self.rechain.passing.len() == PASSING;
+        let is_late = self.rechain.forgotten.contains(&change);
+        if is_late || full && !self.rechain.passing.contains_key(&session) {
+            return;
+        }
+        match self.rechain.passing.insert(session, change) {
+            Some(former) if former != change => self.done_with(former),
+            _ => {}
+        }
+    }
+
+    fn done_with(&mut self, change: ChangeId) {
+        if self.rechain.forgotten.len() == FORGOTTEN {
+            self.rechain.forgotten.pop_front();
+        }
+        self.rechain.forgotten.push_back(change);
     }
 
     pub(in crate::engine) fn enlist(&mut self, change: ChangeId, from: HostId, next: HostId) {
@@ -135,10 +162,20 @@ impl Engine {
         session: &Subsession,
         scope: Scope,
     ) {
+        // Late: the session may pass here by another change now.
+        let by_another = self
+            .rechain
+            .passing
+            .get(session)
+            .is_some_and(|by| *by != change);
+        let is_late = by_another && scope != Scope::Session;
+        if is_late || self.rechain.forgotten.contains(&change) {
+            return self.tell_machine(HostEvent::Forgotten { change, from });
+        }
         let (left, right) = (session.left, session.right);
         let keys = [FlowKey::new(left, right), FlowKey::new(right, left)];
         let keep = match scope {
-            Scope::Session => Keep::Taken,
+            Scope::Session | Scope::Newcomer => Keep::Taken,
             Scope::PathBefore => Keep::New,
             Scope::NewPath => Keep::Before,
         };
@@ -147,12 +184,13 @@ impl Engine {
         for slot in left_out {
             self.entomb_path(Some(slot));
         }
-        if scope != Scope::Session || has_other {
-            return self.tell_machine(HostEvent::Forgotten { change, from });
+        if has_other || matches!(scope, Scope::PathBefore | Scope::NewPath) {
+            return self.forgotten(change, from);
         }
         if !self.rechain.forgetting.insert(change) {
             return;
         }
+        self.rechain.passing.remove(session);
         for key in keys {
             let Some(slot) = self.agent.find(&key) else {
                 continue;
@@ -182,6 +220,7 @@ impl Engine {
     /// A session that has left is forgotten.
     pub(in crate::engine) fn forgotten(&mut self, change: ChangeId, from: HostId) {
         self.rechain.forgetting.remove(&change);
+        self.done_with(change);
         self.tell_machine(HostEvent::Forgotten { change, from });
     }
 }

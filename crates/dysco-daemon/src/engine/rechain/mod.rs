@@ -31,6 +31,10 @@ pub(super) struct Rechain {
     by_slot: HashMap<u32, ChangeId>,
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
+    /// By which change a session passes here, or is to.
+    passing: HashMap<Subsession, ChangeId>,
+    /// Changes that ask for nothing here any more, the latest last.
+    forgotten: VecDeque<ChangeId>,
     /// What waits for a neighbour.
     waiting: Vec<hosts::Waiting>,
     /// What sessions are called now that were called otherwise.

@@ -37,7 +37,7 @@ impl Head {
         for host in self.order.after.clone() {
             let scope = match self.is_kept(host) {
                 true => Scope::NewPath,
-                false => Scope::Session,
+                false => Scope::Newcomer,
             };
             let message = Message::Dismiss {
                 change,

@@ -185,8 +185,13 @@ impl Head {
     }
 
     pub(super) fn dismissed(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
-        let hosts: Vec<HostId> = self.waiting.iter().copied().collect();
-        for host in hosts.into_iter().filter(|h| from.contains(h)) {
+        let hosts = self.waiting.iter().filter(|h| from.contains(h));
+        let hosts: Vec<HostId> = hosts.copied().collect();
+        if hosts.is_empty() {
+            // Asked by a former process: this one has not asked anybody yet.
+            return ctx.stale();
+        }
+        for host in hosts {
             self.waiting.remove(&host);
             ctx.hush_to(host);
         }

@@ -167,11 +167,14 @@ impl Machine {
             Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
             // A host of a chain has no part of its own: it does what it is asked
             // as often as it is.
-            Message::Enlist { next, .. } => self.core.commands.push_back(Command::Enlist {
-                change,
-                from: first,
-                next,
-            }),
+            Message::Enlist { session, next, .. } => {
+                self.core.commands.push_back(Command::Enlist {
+                    change,
+                    from: first,
+                    session,
+                    next,
+                });
+            }
             Message::Dismiss { session, scope, .. } => {
                 self.core.commands.push_back(Command::Forget {
                     change,
