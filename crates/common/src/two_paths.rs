@@ -413,9 +413,29 @@ pub const fn carries_all(s: &Session) -> bool {
     s.two.cut_in_set != 0 && !before(s.rcv_max, s.cut_in)
 }
 
-/// Must this segment take the path before? What the new path has not carried may
-/// not be acknowledged there: a strict firewall drops the segment.
+/// Which path a segment of the local end takes while its path is being left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// The new one.
+    New,
+    /// The one before.
+    Before,
+    /// The new one, acknowledging there what that has carried, and the one before
+    /// a copy of its header with the acknowledgement.
+    Split,
+}
+
+/// Judges a segment of a session that has been switched. What the new path has not
+/// carried may not be acknowledged there: a strict firewall drops the segment. Nor
+/// may the path before carry what comes after the cutoff: its acknowledgement would
+/// come by the new path, as soon as that has carried all before.
 #[inline(always)]
-pub const fn takes_path_before(s: &Session, seg: &Segment) -> bool {
-    seg.has(ACK) && after(seg.ack, s.rcv_max) && !carries_all(s)
+pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
+    if !seg.has(ACK) || !after(seg.ack, s.rcv_max) || carries_all(s) {
+        Leaving::New
+    } else if seg.span() == 0 {
+        Leaving::Before
+    } else {
+        Leaving::Split
+    }
 }

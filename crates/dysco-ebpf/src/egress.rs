@@ -22,7 +22,7 @@ use crate::steady;
 use crate::write::{self, Change};
 
 /// Mark of a header-only copy on its second way through this program.
-const COPY_MARK: u32 = 0xd75c_0c09;
+pub const COPY_MARK: u32 = 0xd75c_0c09;
 
 /// Judges an outgoing packet that needs a closer look.
 #[inline(always)]
@@ -306,11 +306,13 @@ fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
         skb.mark = 0;
         return Verdict::Pass;
     }
-    let path = if path == Path::Old as u32 {
-        skb.mark = 0;
-        Path::Old
-    } else {
-        Path::New
+    let (path, s) = match second::entry_before(s) {
+        _ if path == Path::New as u32 => (Path::New, s),
+        Some(before) => (Path::New, before),
+        None => {
+            skb.mark = 0;
+            (Path::Old, s)
+        }
     };
     let Some(Scratch {
         packet: p,

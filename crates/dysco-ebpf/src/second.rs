@@ -11,7 +11,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
-use dysco_common::two_paths::{carries_all, opens_windows, takes_path_before};
+use dysco_common::two_paths::{Copy, Leaving, carries_all, leaving, opens_windows};
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey};
 
 use crate::Verdict;
@@ -19,35 +19,69 @@ use crate::egress;
 use crate::ingress::received;
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
 use crate::packet::{Found, Key};
+use crate::paths::send_copy;
 
 /// A packet of the local end, when the path is being left.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     egress::track(ctx, s, found, slot);
-    let mut back = takes_path_before(s, &found.seg);
-    let strip = !carries_all(s);
+    let mut seg = found.seg;
     let mut path = slot;
-    if back {
-        match s.other_path() {
-            Some(other) => path = other,
-            None => back = false,
+    let mut strip = !carries_all(s);
+    match leaving(s, &seg) {
+        Leaving::New => {}
+        Leaving::Before => {
+            if let Some(before) = s.other_path() {
+                path = before;
+                strip = false;
+            }
+        }
+        Leaving::Split => {
+            seg.ack = s.rcv_max;
+            acknowledge_before(ctx, s, &found.seg);
         }
     }
     let Some(s) = maps::session(path) else {
         return Verdict::Pass;
     };
-    if back && s.state == State::Tracked as u32 {
+    if path != slot && s.state == State::Tracked as u32 {
         return Verdict::Pass;
     }
     let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
-    egress::new_path(s, &found.seg, c);
-    if strip && !back {
+    egress::new_path(s, &seg, c);
+    if strip {
         // The blocks may be of what the path before has carried.
         c.edit.strip |= edit::SACK;
     }
     egress::write(ctx, Run::Egress, Path::New, s)
+}
+
+/// Acknowledges by the path before what has come by it, where that is news.
+#[inline(always)]
+fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
+    let news = s.two.old_ack_set == 0 || after(seg.ack, s.old_ack);
+    if news && s.other_path().is_some() {
+        let copy = Copy {
+            path: Path::Old,
+            seq: seg.seq,
+            ack: seg.ack,
+            flags: ACK,
+        };
+        send_copy(ctx, s, &copy, egress::COPY_MARK, 0);
+    }
+}
+
+/// The entry that a copy for the old path takes, if a session's own five-tuple
+/// does not do for it.
+#[inline(always)]
+pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
+    if s.state != State::Switching as u32 {
+        return None;
+    }
+    let before = s.other_path().and_then(maps::session)?;
+    (before.state != State::Tracked as u32).then_some(before)
 }
 
 /// Is it one of the packets that only a firewall is to see? It teaches what the

@@ -1,6 +1,7 @@
 //! Sessions that are steered through a chain from their SYN on.
 
 mod kept;
+mod leaving;
 
 use std::net::SocketAddr;
 

@@ -35,6 +35,7 @@ use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::{self, Call, SessionId};
 use crate::config::{self, Config};
@@ -269,15 +270,23 @@ fn proxy_config(config: &Config) -> ProxyConfig {
     }
 }
 
+/// Ticks, of which none is made up for: what is done at a tick looks at
+/// everything, and who has not ticked for long has no time to do it many times.
+fn every(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 impl Engine {
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
     async fn serve(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
-        let mut sweep = tokio::time::interval(SWEEP / SWEEP_PARTS);
+        let mut sweep = every(SWEEP / SWEEP_PARTS);
         let mut parts = (0..SWEEP_PARTS).cycle();
-        let mut drain_sweep = tokio::time::interval(DRAIN_SWEEP);
+        let mut drain_sweep = every(DRAIN_SWEEP);
         let mut happened = Vec::new();
         loop {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);

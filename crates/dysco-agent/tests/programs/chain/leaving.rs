@@ -1,0 +1,170 @@
+//! An end of a session that has taken its next path, while the one before still
+//! has something for it.
+
+use dysco_common::session::{Two, part};
+use dysco_common::{Path, Session};
+
+use crate::bench::SLOT;
+use crate::frame::{Options, options};
+
+use super::*;
+
+/// The slot of the next path.
+const NEXT: u32 = SLOT + 1;
+const SENT: u32 = 100_000;
+/// The end of what the next path has carried to this end, and of what the far
+/// end had sent elsewhere.
+const CARRIED: u32 = 0xffff_fff0;
+const CUT_IN: u32 = CARRIED.wrapping_add(5000);
+
+/// What the session's path before is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Before {
+    Direct,
+    Chain,
+}
+
+struct End {
+    p: Programs,
+    net: Net,
+    before: Before,
+}
+
+fn ends() -> Vec<End> {
+    let both = |net| [Before::Direct, Before::Chain].map(|before| End::new(net, before));
+    nets().into_iter().flat_map(both).collect()
+}
+
+impl End {
+    fn new(net: Net, before: Before) -> End {
+        let mut end = End {
+            p: Programs::load(),
+            net,
+            before,
+        };
+        let (state, path) = match before {
+            Before::Direct => (State::Tracked, net.key()),
+            Before::Chain => (State::NewPath, end.path_before()),
+        };
+        let s = Session {
+            key: net.key(),
+            ifindex: 1,
+            snd_max: SENT,
+            ..Session::default()
+        };
+        end.p.put(
+            SLOT,
+            &Session {
+                state: state as u32,
+                path,
+                other_path: NEXT + 1,
+                two: Two {
+                    part: part::BEFORE,
+                    ..Two::default()
+                },
+                ..s
+            },
+        );
+        end.p.put(
+            NEXT,
+            &Session {
+                state: State::Switching as u32,
+                path: net.path(),
+                rcv_max: CARRIED,
+                cut_in: CUT_IN,
+                other_path: SLOT + 1,
+                two: Two {
+                    chained: 2,
+                    part: part::CURRENT,
+                    cut_in_set: 1,
+                    ..Two::default()
+                },
+                ..s
+            },
+        );
+        end.p.flow(net.key(), NEXT, Path::Old);
+        end.p.flow(net.path(), NEXT, Path::New);
+        if before == Before::Chain {
+            end.p.flow(path, SLOT, Path::New);
+        }
+        end
+    }
+
+    fn path_before(&self) -> FlowKey {
+        let path = self.net.path();
+        let local = SocketAddr::new(path.local().ip(), 61_999);
+        FlowKey::new(local, path.remote())
+    }
+
+    fn sent(&self, ack: u32, len: usize) -> Frame {
+        Frame {
+            seq: SENT,
+            ack,
+            payload: vec![7; len],
+            options: options(Options::Timestamps, 1, 2, 0),
+            ..self.net.sent()
+        }
+    }
+
+    /// The packet as it is on the path before, and its verdict.
+    fn goes_back(&self, frame: &Frame) -> (u32, Vec<u8>) {
+        match self.before {
+            Before::Direct => (PASS, frame.bytes()),
+            Before::Chain => (REDIRECT, on(self.path_before(), frame).bytes()),
+        }
+    }
+}
+
+#[test]
+fn what_the_next_path_has_not_carried_is_acknowledged_on_the_one_before() {
+    for mut end in ends() {
+        let next = end.net.path();
+        let ack = end.sent(CARRIED + 1, 0);
+        let got = end.p.run(Way::Out, &ack.bytes());
+        assert_eq!(got, end.goes_back(&ack), "{:?}", end.before);
+
+        // Data never: its own acknowledgement may come by the next path.
+        for (sent, copies) in [(2, 1), (2, 1), (1, 1), (3, 2)] {
+            let data = end.sent(CARRIED.wrapping_add(sent), 1000);
+            let want = Frame {
+                ack: CARRIED,
+                ..data.clone()
+            };
+            end.p.becomes(Way::Out, &data, REDIRECT, &on(next, &want));
+            assert_eq!(end.p.count(Counter::Split), copies);
+        }
+    }
+}
+
+#[test]
+fn what_the_next_path_has_carried_is_acknowledged_there() {
+    for mut end in ends() {
+        let next = end.net.path();
+        for len in [0, 1000] {
+            let frame = end.sent(CARRIED, len);
+            end.p.becomes(Way::Out, &frame, REDIRECT, &on(next, &frame));
+        }
+        let s = end.p.session(NEXT);
+        let rcv_max = CUT_IN;
+        end.p.put(NEXT, &Session { rcv_max, ..s });
+        for len in [0, 1000] {
+            let frame = end.sent(CUT_IN.wrapping_add(9), len);
+            end.p.becomes(Way::Out, &frame, REDIRECT, &on(next, &frame));
+        }
+        assert_eq!(end.p.count(Counter::Split), 0);
+    }
+}
+
+#[test]
+fn the_copy_takes_the_path_before() {
+    for mut end in ends() {
+        let ack = CARRIED.wrapping_add(77);
+        let data = end.sent(ack, 999);
+        let copy = Frame {
+            payload: vec![],
+            ..data.clone()
+        };
+        let got = end.p.run_copy(&data.bytes(), SENT, ack, Path::Old, ACK);
+        assert_eq!(got, end.goes_back(&copy), "{:?}", end.before);
+    }
+}
