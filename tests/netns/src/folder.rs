@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::clean;
+use crate::{Host, clean, counters};
 
 /// It is removed by the lab's end, unless it is to be kept.
 pub(crate) struct Folder {
@@ -21,6 +21,19 @@ impl Folder {
         let path = dir.context("failed to make the lab's folder")?.keep();
         clean::remember(&path)?;
         Ok(Folder { path, keep: true })
+    }
+
+    /// Lets it go with its lab, unless something still runs on one of these hosts,
+    /// which is an error.
+    pub(crate) fn finish<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>) -> Result<()> {
+        let left: Vec<_> = hosts.into_iter().flat_map(counters::processes).collect();
+        self.keep = !left.is_empty();
+        ensure!(
+            left.is_empty(),
+            "left running on a host: {}",
+            left.join(", ")
+        );
+        Ok(())
     }
 }
 

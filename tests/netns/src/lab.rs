@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::folder::Folder;
 use crate::idle::{self, Hook};
@@ -160,26 +160,12 @@ impl Lab {
     /// If a process was left on a host by what should have ended it.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
-        let left = self.strays();
-        self.folder.keep = !left.is_empty();
-        ensure!(
-            left.is_empty(),
-            "left running on a host: {}",
-            left.join(", ")
-        );
-        Ok(())
+        let hosts = [&self.client, &self.proxy, &self.server, &self.router];
+        self.folder.finish(hosts)
     }
 
     /// Ends the lab and removes its folder whatever happened.
     pub fn discard(mut self) {
         self.folder.keep = false;
-    }
-
-    fn strays(&self) -> Vec<String> {
-        let hosts = [&self.client, &self.proxy, &self.server, &self.router];
-        hosts
-            .iter()
-            .flat_map(|host| crate::counters::processes(host))
-            .collect()
     }
 }

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::folder::Folder;
-use crate::{Host, counters, require_root};
+use crate::{Host, require_root};
 
 /// Hosts in a line, each of which forwards to those behind the next one. A host
 /// has one address, on its loopback, and the links `left` and `right`. Dropping
@@ -98,14 +98,7 @@ impl Line {
     /// If a process was left on a host by what should have ended it.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
-        let left: Vec<_> = self.hosts.iter().flat_map(counters::processes).collect();
-        self.folder.keep = !left.is_empty();
-        ensure!(
-            left.is_empty(),
-            "left running on a host: {}",
-            left.join(", ")
-        );
-        Ok(())
+        self.folder.finish(&self.hosts)
     }
 
     pub(crate) fn dir(&self) -> &std::path::Path {

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::folder::Folder;
-use crate::{Host, counters, require_root};
+use crate::{Host, require_root};
 
 /// Hosts around a router, each with the link `eth0`: the client 10.0.1.1, the
 /// server 10.0.2.1, the middleboxes' hosts `fw1` 10.0.3.1 and so on, which
@@ -108,15 +108,7 @@ impl Star {
     /// If a process was left on a host by what should have ended it.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
-        let hosts = self.hosts.iter().chain([&self.router]);
-        let left: Vec<_> = hosts.flat_map(counters::processes).collect();
-        self.folder.keep = !left.is_empty();
-        ensure!(
-            left.is_empty(),
-            "left running on a host: {}",
-            left.join(", ")
-        );
-        Ok(())
+        self.folder.finish(self.hosts.iter().chain([&self.router]))
     }
 
     pub(crate) fn dir(&self) -> &std::path::Path {

@@ -21,8 +21,6 @@ const CONNECT: Duration = Duration::from_secs(4);
 /// Changes of which it is remembered that they are done with here: of more than
 /// can be on their way.
 const FORGOTTEN: usize = 1024;
-/// Sessions of which it is remembered by which change they pass here.
-const PASSING: usize = 65_536;
 
 /// What waits for a neighbour.
 pub(super) struct Waiting {
@@ -69,12 +67,10 @@ impl Engine {
     /// A session is to pass here by this change's path: what an earlier one asks
     /// to be forgotten is late.
     pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
-        let full = self.rechain.passing.len() == PASSING;
-        let is_late = self.rechain.forgotten.contains(&change);
-        if is_late || full && !self.rechain.passing.contains_key(&session) {
+        if self.rechain.forgotten.contains(&change) {
             return;
         }
-        match self.rechain.passing.insert(session, change) {
+        match self.rechain.passing.put(session, change) {
             Some(former) if former != change => self.done_with(former),
             _ => {}
         }
@@ -166,7 +162,7 @@ impl Engine {
         let by_another = self
             .rechain
             .passing
-            .get(session)
+            .peek(session)
             .is_some_and(|by| *by != change);
         let is_late = by_another && scope != Scope::Session;
         if is_late || self.rechain.forgotten.contains(&change) {
@@ -190,7 +186,7 @@ impl Engine {
         if !self.rechain.forgetting.insert(change) {
             return;
         }
-        self.rechain.passing.remove(session);
+        self.rechain.passing.pop(session);
         for key in keys {
             let Some(slot) = self.agent.find(&key) else {
                 continue;

@@ -9,19 +9,22 @@ mod request;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use dysco_common::chain::Token;
+use lru::LruCache;
 use tokio::task::JoinHandle;
 
 use crate::api::SessionId;
 use crate::protocol::{ChangeId, Subsession};
 
 /// The most names that sessions had before.
-const NAMES: usize = 65_536;
+const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
+/// Sessions of which it is remembered by which change they pass here.
+const PASSING: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// All that is known of it.
-#[derive(Default)]
 pub(super) struct Rechain {
     /// What a former process left is being taken up: nothing of it is to be
     /// forgotten yet.
@@ -31,14 +34,15 @@ pub(super) struct Rechain {
     by_slot: HashMap<u32, ChangeId>,
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
-    /// By which change a session passes here, or is to.
-    passing: HashMap<Subsession, ChangeId>,
+    /// By which change a session passes here, or is to. The oldest are forgotten:
+    /// no message of such a change is on its way any more.
+    passing: LruCache<Subsession, ChangeId>,
     /// Changes that ask for nothing here any more, the latest last.
     forgotten: VecDeque<ChangeId>,
     /// What waits for a neighbour.
     waiting: Vec<hosts::Waiting>,
     /// What sessions are called now that were called otherwise.
-    names: HashMap<SessionId, SessionId>,
+    names: LruCache<SessionId, SessionId>,
     queue: VecDeque<request::Task>,
     running: HashMap<ChangeId, request::Running>,
     batches: HashMap<u64, request::Batch>,
@@ -88,6 +92,25 @@ impl Paths {
     }
 }
 
+impl Default for Rechain {
+    fn default() -> Rechain {
+        Rechain {
+            passing: LruCache::new(PASSING),
+            names: LruCache::new(NAMES),
+            taking_up: false,
+            paths: HashMap::new(),
+            by_slot: HashMap::new(),
+            forgetting: HashSet::new(),
+            forgotten: VecDeque::new(),
+            waiting: Vec::new(),
+            queue: VecDeque::new(),
+            running: HashMap::new(),
+            batches: HashMap::new(),
+            next_batch: 0,
+        }
+    }
+}
+
 impl Rechain {
     /// Is this the slot of a second path?
     pub fn has(&self, slot: u32) -> bool {
@@ -107,8 +130,8 @@ impl Rechain {
     pub fn name_now(&self, name: SessionId) -> SessionId {
         let mut now = name;
         // Each change gives it another one.
-        for _ in 0..NAMES {
-            match self.names.get(&now) {
+        for _ in 0..NAMES.get() {
+            match self.names.peek(&now) {
                 Some(next) => now = *next,
                 None => break,
             }
@@ -118,9 +141,9 @@ impl Rechain {
 
     fn rename(&mut self, from: SessionId, to: SessionId) {
         // A slot that is used again.
-        self.names.remove(&to);
-        if self.names.len() < NAMES && from != to {
-            self.names.insert(from, to);
+        self.names.pop(&to);
+        if from != to {
+            self.names.put(from, to);
         }
     }
 }
