@@ -33,8 +33,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
             return dysco_chain_answered(kept::dysco_answers(slot));
         }
         if !opens {
-            answered(s, slot, OUT);
-            return dysco_chain_plain(slot);
+            return dysco_chain_answered(slot);
         }
         if s.state == State::Passing as u32 {
             // SAFETY: the program's own context.
