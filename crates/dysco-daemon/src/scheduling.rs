@@ -85,6 +85,13 @@ pub fn take(realtime: bool) -> bool {
     false
 }
 
+/// Does short work that a change waits for on a thread that may block.
+pub fn spawn_short<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::task::spawn_blocking(work)
+}
+
 /// Does long work on a thread of its own, in turns like everybody's.
 pub fn spawn_long<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,

@@ -15,7 +15,7 @@ use crate::api::{
 };
 use crate::control;
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
-use crate::scheduling::spawn_long;
+use crate::scheduling::{spawn_long, spawn_short};
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, FiveTuple, StateError};
@@ -186,7 +186,7 @@ impl Engine {
                     kinds,
                 } => {
                     let answers = self.answers.clone();
-                    spawn_long(move || {
+                    spawn_short(move || {
                         let documents = state::export(&session, &kinds)
                             .map_err(|error| error.to_string())
                             .and_then(|all| {
@@ -204,7 +204,7 @@ impl Engine {
                 } => {
                     let answers = self.answers.clone();
                     let runtime = tokio::runtime::Handle::current();
-                    spawn_long(move || {
+                    spawn_short(move || {
                         let result = serde_json::from_slice(&documents)
                             .map_err(|error| error.to_string())
                             .and_then(|documents| {

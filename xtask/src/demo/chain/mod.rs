@@ -28,7 +28,7 @@ pub struct Chain {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=30))]
     seconds: u64,
     /// How many sessions get other chains
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(3..=500))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(3..=100))]
     sessions: u64,
     /// Where the plot goes; by default into cargo's target folder
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use dysco_common::{FlowKey, State};
 use crate::engine::chains::MANY;
 use crate::engine::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
-use crate::scheduling::spawn_long;
+use crate::scheduling::spawn_short;
 use crate::state::{self, FiveTuple};
 
 /// How long a neighbour is waited for.
@@ -204,7 +204,7 @@ impl Engine {
             destination: right,
         };
         let answers = self.answers.clone();
-        spawn_long(move || {
+        spawn_short(move || {
             if let Err(error) = state::remove(&session, &[]) {
                 tracing::warn!(%session, %error, "what the firewall knows of a session that has left is not removed");
             }

@@ -1,7 +1,7 @@
 //! Other chains as operators ask for them: many sessions at once, a few changes at
 //! a time, one report each.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use crate::api::{
 };
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
+
+/// Changes that have only to be forgotten by others, for each that may be on its way.
+const LEAVING_PER_COMING: usize = 4;
 
 /// One session's change that is asked for.
 pub(super) struct Task {
@@ -239,9 +242,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins what waits, as far as there is room.
+    /// Begins what waits, as far as there is room. What has its new path makes
+    /// room: the hosts that it has left take their time to forget it.
     fn start_chains_waiting(&mut self) {
-        while self.rechain.running.len() < self.config.removal.concurrency {
+        let most = self.config.removal.concurrency;
+        let on_their_way = |running: &HashMap<_, Running>| {
+            let waits = |r: &&Running| r.switched.is_none();
+            running.values().filter(waits).count()
+        };
+        while self.rechain.running.len() < most * LEAVING_PER_COMING
+            && on_their_way(&self.rechain.running) < most
+        {
             let Some(task) = self.rechain.queue.pop_front() else {
                 return;
             };
@@ -280,7 +291,7 @@ impl Engine {
         let (outcome, reason) = match progress {
             Progress::Switched => {
                 running.switched = Some(took);
-                return;
+                return self.start_chains_waiting();
             }
             Progress::Removed => (ChainOutcome::Changed, None),
             Progress::RolledBack(why) => (ChainOutcome::RolledBack, Some(why.to_string())),
