@@ -1,23 +1,16 @@
-//! How a state ends if from now on nothing goes wrong. Every step here is one
-//! that the model may take as well. So where each reachable state ends well,
-//! an end is always within reach, and a run whose faults stop gets there: in
-//! a finite model a fair run cannot pass by for ever what it can always reach.
-//! (`eventually` of the checker would not do: it sees no cycles, and judges a
-//! state by the first path that led there.)
+//! How a state ends if from now on nothing goes wrong.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{Role, Time, Timer};
-use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet};
+use dysco_daemon::protocol::{Machine, Role, Timer};
 
 use crate::config::{Configuration, Request};
-use crate::host::{Host, Twist};
+use crate::host::Host;
+use crate::parts::digest;
 use crate::place::Side;
+use crate::pump::Twist;
+use crate::run::Calm;
 use crate::socket::Say;
-use crate::world::{World, digest};
-
-/// More steps than any run has: it goes round in circles.
-const ENDLESS: usize = 5000;
+use crate::world::World;
 
 /// How a state ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,122 +42,46 @@ impl Default for Fate {
     }
 }
 
-/// Fates known already, by the names of states.
-#[derive(Default)]
-pub struct Fates(Mutex<FxHashMap<u64, Fate>>);
+impl Calm for World {
+    type Configuration = Configuration;
+    type Fate = Fate;
 
-impl Fates {
-    fn get(&self, name: u64) -> Option<Fate> {
-        self.0.lock().get(&name).copied()
+    const ENDLESS: Fate = Fate::Endless;
+    const STEPS: usize = 5000;
+
+    fn machines(&self) -> impl Iterator<Item = (usize, &Machine)> {
+        self.hosts()
+            .filter_map(|h| Some((h.place, h.machine.as_ref()?)))
     }
 
-    /// The fate of a state.
-    pub fn of(&self, config: &Configuration, world: &World) -> Fate {
-        let mut run = Run {
-            config,
-            world: world.clone(),
-            fates: self,
-            passed: Vec::new(),
-            first: true,
-            steps: 0,
-            log: None,
-        };
-        let fate = run.finish();
-        let mut known = self.0.lock();
-        known.extend(run.passed.into_iter().map(|name| (name, fate)));
-        fate
+    fn step(&mut self, config: &Configuration) -> bool {
+        self.control(config) || self.data(config)
+    }
+
+    fn says_again(&mut self, config: &Configuration, place: usize, timer: Timer) {
+        self.repeat(config, place, timer);
+    }
+
+    fn times_out(&mut self, config: &Configuration, place: usize, timer: Timer) {
+        self.expire(config, place, timer, Twist::Plain);
+    }
+
+    fn judge(&self, config: &Configuration) -> Fate {
+        judge(config, self)
     }
 }
 
-/// The states that a state passes on its way to its end, in words.
-pub fn explain(config: &Configuration, world: &World) -> Vec<String> {
-    let mut run = Run {
-        config,
-        world: world.clone(),
-        fates: &Fates::default(),
-        passed: Vec::new(),
-        first: true,
-        steps: 0,
-        log: Some(Vec::new()),
-    };
-    run.finish();
-    run.log.unwrap_or_default()
-}
-
-struct Run<'a> {
-    config: &'a Configuration,
-    world: World,
-    fates: &'a Fates,
-    /// States whose run this one goes on with.
-    passed: Vec<u64>,
-    /// Each step so far follows from the state alone.
-    first: bool,
-    steps: usize,
-    log: Option<Vec<String>>,
-}
-
-impl Run<'_> {
-    fn note(&mut self) {
-        if let Some(log) = &mut self.log
-            && log.len() < 60
-        {
-            log.push(self.world.to_string());
-        }
-    }
-
-    fn finish(&mut self) -> Fate {
-        let mut rounds = FxHashSet::default();
-        loop {
-            self.first = true;
-            if let Some(known) = self.settle() {
-                return known;
-            }
-            self.first = false;
-            let name = digest(&self.world);
-            if !rounds.insert(name) || self.steps > ENDLESS {
-                return Fate::Endless;
-            }
-            self.repeat_all();
-            if digest(&self.world) != name {
-                continue;
-            }
-            if !self.expire_all() {
-                return judge(self.config, &self.world);
-            }
-        }
-    }
-
-    /// Until only time helps. The fate, if it is known on the way.
-    fn settle(&mut self) -> Option<Fate> {
-        loop {
-            if self.first {
-                let name = digest(&self.world);
-                if let Some(fate) = self.fates.get(name) {
-                    return Some(fate);
-                }
-                self.passed.push(name);
-            }
-            self.note();
-            self.steps += 1;
-            if self.steps > ENDLESS {
-                return Some(Fate::Endless);
-            }
-            if !self.control() && !self.data() {
-                return None;
-            }
-        }
-    }
-
+impl World {
     /// The next thing that daemons have to do.
-    fn control(&mut self) -> bool {
-        let down = self.world.hosts().position(|h| h.machine.is_none());
-        let busy = self.world.hosts().position(|h| !h.events.is_empty());
+    fn control(&mut self, config: &Configuration) -> bool {
+        let down = self.hosts().position(|h| h.machine.is_none());
+        let busy = self.hosts().position(|h| !h.events.is_empty());
         if let Some(place) = down {
-            self.world.start(self.config, place);
-        } else if !self.world.net.is_empty() {
-            self.world.deliver(self.config, 0, false, Twist::Plain);
+            self.start(config, place);
+        } else if !self.net.is_empty() {
+            self.deliver(config, 0, false, Twist::Plain);
         } else if let Some(place) = busy {
-            self.world.happen(self.config, place, 0, Twist::Plain);
+            self.happen(config, place, 0, Twist::Plain);
         } else {
             return false;
         }
@@ -172,67 +89,30 @@ impl Run<'_> {
     }
 
     /// All that sockets have to say; false if nothing changes by it.
-    fn data(&mut self) -> bool {
-        let before = digest(&self.world);
-        for place in 0..self.config.hosts {
+    fn data(&mut self, config: &Configuration) -> bool {
+        let before = digest(self);
+        for place in 0..config.hosts {
             for side in Side::BOTH {
-                self.talk(place, side);
+                self.talk(config, place, side);
             }
         }
-        for place in 0..self.config.hosts {
+        for place in 0..config.hosts {
             for side in Side::BOTH {
-                if self.world.collectable(self.config, place, side) {
-                    self.world.collect(self.config, place, side, Twist::Plain);
+                if self.collectable(config, place, side) {
+                    self.collect(config, place, side, Twist::Plain);
                 }
             }
         }
-        digest(&self.world) != before
+        digest(self) != before
     }
 
-    fn talk(&mut self, place: usize, side: Side) {
-        if self.world.must_reset(place, side) {
-            self.world
-                .packet(self.config, place, side, Say::Reset, false);
+    fn talk(&mut self, config: &Configuration, place: usize, side: Side) {
+        if self.must_reset(place, side) {
+            self.packet(config, place, side, Say::Reset, false);
         }
         for say in [Say::New, Say::Again, Say::Ack] {
-            self.world.packet(self.config, place, side, say, false);
+            self.packet(config, place, side, say, false);
         }
-    }
-
-    fn repeat_all(&mut self) {
-        for (_, place, timer) in self.timers(|insists, _| insists.then_some(Time::ZERO)) {
-            self.world.repeat(self.config, place, timer);
-            let _ = self.settle();
-        }
-    }
-
-    fn expire_all(&mut self) -> bool {
-        let due = self.timers(|_, deadline| deadline);
-        for (_, place, timer) in &due {
-            let machine = self.world.host(*place).machine.as_ref();
-            let waits = machine
-                .is_some_and(|m| m.waits().any(|w| w.timer == *timer && w.deadline.is_some()));
-            if waits {
-                self.world.expire(self.config, *place, *timer, Twist::Plain);
-                let _ = self.settle();
-            }
-        }
-        !due.is_empty()
-    }
-
-    /// Timers that something is wanted of, the earliest first.
-    fn timers(
-        &self,
-        wanted: impl Fn(bool, Option<Time>) -> Option<Time>,
-    ) -> Vec<(Time, usize, Timer)> {
-        let mut found = Vec::new();
-        for host in self.world.hosts() {
-            for w in host.machine.iter().flat_map(|m| m.waits()) {
-                found.extend(wanted(w.insists, w.deadline).map(|at| (at, host.place, w.timer)));
-            }
-        }
-        found.sort_unstable();
-        found
     }
 }
 

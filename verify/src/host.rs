@@ -5,17 +5,15 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::State;
 use dysco_daemon::protocol::{
-    ChangeId, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role, Subsession, Time,
+    ChangeId, Command, HostEvent, Machine, Progress, Report, Role, Subsession,
 };
 
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
+use crate::pump::{self, Engine, NOW, Twist};
 use crate::socket::Socket;
 
 mod commands;
-
-/// The clock stands still: time passes where a timer is fired.
-pub const NOW: Time = Time::ZERO;
 
 /// What the engine remembers of a change, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
@@ -64,17 +62,6 @@ pub enum Wrong {
     UnreadableRecord,
 }
 
-/// What goes wrong in the middle of one input.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Twist {
-    /// Nothing.
-    Plain,
-    /// The daemon dies before the step of this number.
-    Dies(u8),
-    /// The command that is the step of this number fails.
-    Fails(u8),
-}
-
 /// A host.
 #[derive(Clone)]
 pub struct Host {
@@ -110,17 +97,7 @@ impl Hash for Host {
 }
 
 /// What one input brought.
-#[derive(Default)]
-pub struct Outcome {
-    /// Messages to send.
-    pub letters: Vec<(HostId, Message)>,
-    /// Steps taken.
-    pub steps: u8,
-    /// The twist took effect.
-    pub twisted: bool,
-    /// A rule was broken.
-    pub wrong: Option<Wrong>,
-}
+pub type Outcome = pump::Outcome<Wrong>;
 
 impl Host {
     /// A host of a chain of `count`, all sessions open.
@@ -249,63 +226,26 @@ impl Host {
         out
     }
 
-    /// The engine's loop: all commands, one message, and again.
-    pub fn pump(&mut self, twist: Twist, out: &mut Outcome) {
-        while let Some(machine) = &mut self.machine {
-            let command = machine.poll_command();
-            let letter = match command {
-                None => machine.poll_transmit(),
-                Some(_) => None,
-            };
-            if command.is_none() && letter.is_none() {
-                break;
-            }
-            if twist == Twist::Dies(out.steps) {
-                out.twisted = true;
-                self.die();
-                return;
-            }
-            let fails = twist == Twist::Fails(out.steps);
-            out.steps += 1;
-            if let Some(command) = command {
-                if fails && commands::can_fail(&command) {
-                    out.twisted = true;
-                    self.fail(command);
-                } else {
-                    self.execute(command, &mut out.wrong);
-                }
-            } else if let Some((to, message)) = letter {
-                out.letters.push((to, plain(message)));
-            }
-        }
-        self.take_reports(out);
-    }
-
-    fn take_reports(&mut self, out: &mut Outcome) {
-        let Some(machine) = &mut self.machine else {
-            return;
-        };
-        while let Some(report) = machine.poll_report() {
-            match report {
-                Report::Progress {
+    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+        match report {
+            Report::Progress {
+                change,
+                role,
+                progress,
+                ..
+            } if progress.is_end() => {
+                let removed = progress == Progress::Removed;
+                self.endings.push(Ending {
                     change,
                     role,
-                    progress,
-                    ..
-                } if progress.is_end() => {
-                    let removed = progress == Progress::Removed;
-                    self.endings.push(Ending {
-                        change,
-                        role,
-                        removed,
-                    });
-                }
-                // A successor does not know who had a part in what.
-                Report::Violation { .. } if self.life == 0 => {
-                    out.wrong = Some(Wrong::TakenForIntruder);
-                }
-                Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
+                    removed,
+                });
             }
+            // A successor does not know who had a part in what.
+            Report::Violation { .. } if self.life == 0 => {
+                *wrong = Some(Wrong::TakenForIntruder);
+            }
+            Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
         }
     }
 
@@ -384,18 +324,30 @@ impl Host {
     }
 }
 
-/// No decision depends on a reason's words: without them there are fewer states.
-fn plain(mut message: Message) -> Message {
-    let words = match &mut message {
-        Message::Asked {
-            result: Err(reason),
-            ..
-        }
-        | Message::NackLock { reason, .. }
-        | Message::SetUpNack { reason, .. }
-        | Message::Cancel { reason, .. } => reason,
-        _ => return message,
-    };
-    *words = Reason::Cancelled;
-    message
+impl Engine for Host {
+    type Wrong = Wrong;
+
+    fn machine(&mut self) -> Option<&mut Machine> {
+        self.machine.as_mut()
+    }
+
+    fn die(&mut self) {
+        Host::die(self);
+    }
+
+    fn can_fail(command: &Command) -> bool {
+        commands::can_fail(command)
+    }
+
+    fn fail(&mut self, command: Command) {
+        Host::fail(self, command);
+    }
+
+    fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
+        Host::execute(self, command, wrong);
+    }
+
+    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+        Host::hear(self, report, wrong);
+    }
 }

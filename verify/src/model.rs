@@ -4,11 +4,12 @@ use dysco_common::State;
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
 
-use crate::calm::{self, Fate, Fates};
+use crate::calm::Fate;
 use crate::config::{Configuration, Request, Seen};
-use crate::host::{NOW, Twist};
 use crate::place::{self, Side};
+use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
+use crate::run::{Fates, explain};
 use crate::seed;
 use crate::socket::Say;
 use crate::world::{Broken, World};
@@ -16,14 +17,12 @@ use crate::world::{Broken, World};
 /// No message is on its way for so long, nor said again in vain: a deadline as
 /// long as this passes only when none is.
 const LIFE: Time = Time::from_secs(30);
-/// More outputs than one input brings: where a daemon may die among them.
-const OUTPUTS: u8 = 7;
 
 /// A configuration, and what is known of its states.
 pub struct Exploration {
     /// The configuration.
     pub config: Configuration,
-    fates: Fates,
+    fates: Fates<World>,
 }
 
 /// One step.
@@ -123,11 +122,7 @@ impl Exploration {
     }
 
     fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
-        let crashes = if world.left.crashes > 0 { OUTPUTS } else { 0 };
-        let refusals = if world.left.refusals > 0 { OUTPUTS } else { 0 };
-        std::iter::once(Twist::Plain)
-            .chain((0..crashes).map(Twist::Dies))
-            .chain((0..refusals).map(Twist::Fails))
+        Twist::all(world.left.crashes, world.left.refusals)
     }
 
     fn messages(&self, world: &World, actions: &mut Vec<Action>) {
@@ -480,7 +475,7 @@ impl Explorable for Exploration {
             "broken: {:?}, fate: {:?}",
             world.broken, world.fate
         )];
-        let after = calm::explain(&self.config, world).into_iter();
+        let after = explain(&self.config, world).into_iter();
         lines.extend(after.map(|line| format!("   {line}")));
         lines
     }

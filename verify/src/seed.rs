@@ -6,9 +6,10 @@ use std::hash::{Hash, Hasher};
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
 
 use crate::config::Configuration;
-use crate::host::{NOW, Twist};
+use crate::parts::Letter;
 use crate::place::{self, Side};
-use crate::world::{Letter, World};
+use crate::pump::{NOW, Twist};
+use crate::world::World;
 
 /// A known bug of protocols like this one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

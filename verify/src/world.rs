@@ -2,17 +2,17 @@
 //! faults may still come.
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 
 use dysco_common::Path;
-use dysco_daemon::protocol::{Machine, Message, Subsession, Timer};
-use rustc_hash::FxHasher;
+use dysco_daemon::protocol::{Machine, Subsession, Timer};
 
 use crate::calm::Fate;
 use crate::config::Configuration;
-use crate::host::{Host, NOW, Outcome, Twist, Wrong};
+use crate::host::{Host, Outcome, Wrong};
+use crate::parts::{Net, Sealed, digest, post};
 use crate::place::{self, Side};
 use crate::plane::{Notice, Packet};
+use crate::pump::{NOW, Twist};
 use crate::seed;
 use crate::socket::{Harm, Say};
 
@@ -39,19 +39,6 @@ pub struct Faults {
     pub resets: u8,
 }
 
-/// A message on its way.
-#[derive(Clone, Debug)]
-pub struct Letter {
-    /// From this host.
-    pub from: usize,
-    /// To this one.
-    pub to: usize,
-    /// What it says.
-    pub message: Message,
-    /// Names all of that.
-    digest: u64,
-}
-
 /// Which rule a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Broken {
@@ -63,22 +50,12 @@ pub enum Broken {
     Overlap,
 }
 
-/// A host with the name of its state.
-#[derive(Clone)]
-pub struct Sealed(Arc<(u64, Host)>);
-
-impl Sealed {
-    fn new(host: Host) -> Sealed {
-        Sealed(Arc::new((digest(&host), host)))
-    }
-}
-
 /// The state.
 #[derive(Clone)]
 pub struct World {
-    hosts: Vec<Sealed>,
-    /// Messages on their way, in no order: they are sorted by their names.
-    pub net: Vec<Arc<Letter>>,
+    hosts: Vec<Sealed<Host>>,
+    /// What is on its way.
+    pub net: Net,
     /// Faults that may still come.
     pub left: Faults,
     /// Requests made, as bits.
@@ -91,25 +68,9 @@ pub struct World {
     pub fate: Fate,
 }
 
-/// A name for a state.
-pub fn digest(state: &impl Hash) -> u64 {
-    let mut hasher = FxHasher::default();
-    state.hash(&mut hasher);
-    // The low bits of this hasher are weak.
-    hasher
-        .finish()
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .rotate_left(29)
-}
-
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for host in &self.hosts {
-            host.0.0.hash(state);
-        }
-        for letter in &self.net {
-            letter.digest.hash(state);
-        }
+        (&self.hosts, &self.net).hash(state);
         (self.left, self.asked, self.pure, self.broken).hash(state);
     }
 }
@@ -149,12 +110,6 @@ impl std::fmt::Display for World {
     }
 }
 
-impl std::fmt::Display for Letter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}>{} {}", self.from, self.to, self.message.name())
-    }
-}
-
 impl World {
     /// All sessions open, nothing asked for.
     pub fn new(config: &Configuration) -> World {
@@ -173,26 +128,17 @@ impl World {
 
     /// All hosts.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &Host> + DoubleEndedIterator {
-        self.hosts.iter().map(|h| &h.0.1)
+        self.hosts.iter().map(Sealed::get)
     }
 
     /// One of them.
     pub fn host(&self, place: usize) -> &Host {
-        &self.hosts[place].0.1
+        self.hosts[place].get()
     }
 
     /// Changes a host, and names it anew.
     pub fn edit<T>(&mut self, place: usize, f: impl FnOnce(&mut Host) -> T) -> T {
-        let sealed = &mut self.hosts[place];
-        if Arc::get_mut(&mut sealed.0).is_none() {
-            *sealed = Sealed(Arc::new((0, sealed.0.1.clone())));
-        }
-        let Some((name, host)) = Arc::get_mut(&mut sealed.0) else {
-            unreachable!("it has just been made");
-        };
-        let result = f(host);
-        *name = digest(host);
-        result
+        self.hosts[place].edit(f)
     }
 
     /// Takes in what an input of a host brought; false if its twist found
@@ -203,7 +149,7 @@ impl World {
                 continue;
             }
             if let Some(to) = place::place_of(to).filter(|to| *to < self.hosts.len()) {
-                self.post(place, to, message);
+                post(&mut self.net, place, to, message);
             }
         }
         if let Some(wrong) = out.wrong {
@@ -247,20 +193,6 @@ impl World {
     pub fn only_time_helps(&self) -> bool {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
         self.net.is_empty() && self.hosts().all(idle)
-    }
-
-    /// A message sets out. One that is on its way already is the same message.
-    fn post(&mut self, from: usize, to: usize, message: Message) {
-        let name = digest(&(from, to, &message));
-        if let Err(at) = self.net.binary_search_by_key(&name, |l| l.digest) {
-            let letter = Letter {
-                from,
-                to,
-                message,
-                digest: name,
-            };
-            self.net.insert(at, Arc::new(letter));
-        }
     }
 
     /// An input of a host's machine.

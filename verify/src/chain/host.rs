@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_daemon::protocol::{
-    ChangeId, HostEvent, HostId, Machine, Message, Progress, Reason, Report, Role, Subsession,
+    ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
 
 use super::config::{LEFT, RIGHT};
 use super::engine;
-use crate::host::{NOW, Twist};
+use crate::pump::{self, Engine, NOW, Twist};
 
 /// A path: the change that made it, or the one that the session began with.
 pub type Route = Option<ChangeId>;
@@ -142,17 +142,7 @@ impl Hash for Host {
 }
 
 /// What one input brought.
-#[derive(Default)]
-pub struct Outcome {
-    /// Messages to send.
-    pub letters: Vec<(HostId, Message)>,
-    /// Steps taken.
-    pub steps: u8,
-    /// The twist took effect.
-    pub twisted: bool,
-    /// A rule was broken.
-    pub wrong: Option<Wrong>,
-}
+pub type Outcome = pump::Outcome<Wrong>;
 
 /// The address of a host.
 pub fn address(place: usize) -> IpAddr {
@@ -276,88 +266,63 @@ impl Host {
         out
     }
 
-    /// The engine's loop: all commands, one message, and again.
-    fn pump(&mut self, twist: Twist, out: &mut Outcome) {
-        while let Some(machine) = &mut self.machine {
-            let command = machine.poll_command();
-            let letter = match command {
-                None => machine.poll_transmit(),
-                Some(_) => None,
-            };
-            if command.is_none() && letter.is_none() {
-                break;
-            }
-            if twist == Twist::Dies(out.steps) {
-                out.twisted = true;
-                return self.die();
-            }
-            let fails = twist == Twist::Fails(out.steps);
-            out.steps += 1;
-            if let Some(command) = command {
-                if fails && engine::can_fail(&command) {
-                    out.twisted = true;
-                    self.fail(command);
-                } else {
-                    self.execute(command, &mut out.wrong);
+    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+        match report {
+            Report::Progress {
+                change,
+                role,
+                progress,
+                ..
+            } if progress.is_end() => {
+                let changed = progress == Progress::Removed;
+                let taken = self.plane.current == Some(change);
+                // A right anchor's successor may be asked again for what is over.
+                let falsely = match role {
+                    Role::Head => changed != taken,
+                    _ => changed && !taken,
+                };
+                if falsely && !self.plane.gone {
+                    *wrong = Some(Wrong::FalseReport);
                 }
-            } else if let Some((to, message)) = letter {
-                out.letters.push((to, plain(message)));
-            }
-        }
-        self.take_reports(out);
-    }
-
-    fn take_reports(&mut self, out: &mut Outcome) {
-        let Some(machine) = &mut self.machine else {
-            return;
-        };
-        while let Some(report) = machine.poll_report() {
-            match report {
-                Report::Progress {
+                self.endings.push(Ending {
                     change,
                     role,
-                    progress,
-                    ..
-                } if progress.is_end() => {
-                    let changed = progress == Progress::Removed;
-                    let taken = self.plane.current == Some(change);
-                    // A right anchor's successor may be asked again for what is over.
-                    let falsely = match role {
-                        Role::Head => changed != taken,
-                        _ => changed && !taken,
-                    };
-                    if falsely && !self.plane.gone {
-                        out.wrong = Some(Wrong::FalseReport);
-                    }
-                    self.endings.push(Ending {
-                        change,
-                        role,
-                        changed,
-                    });
-                }
-                // A successor does not know who had a part in what.
-                Report::Violation { .. } if self.life == 0 => {
-                    out.wrong = Some(Wrong::TakenForIntruder);
-                }
-                Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
+                    changed,
+                });
             }
+            // A successor does not know who had a part in what.
+            Report::Violation { .. } if self.life == 0 => {
+                *wrong = Some(Wrong::TakenForIntruder);
+            }
+            Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
         }
     }
 }
 
-/// No decision depends on a reason's words: without them there are fewer states.
-fn plain(mut message: Message) -> Message {
-    match &mut message {
-        Message::Enlisted {
-            result: Err(reason),
-            ..
-        }
-        | Message::Extended {
-            result: Err(reason),
-            ..
-        }
-        | Message::Cancel { reason, .. } => *reason = Reason::Cancelled,
-        _ => {}
+impl Engine for Host {
+    type Wrong = Wrong;
+
+    fn machine(&mut self) -> Option<&mut Machine> {
+        self.machine.as_mut()
     }
-    message
+
+    fn die(&mut self) {
+        Host::die(self);
+    }
+
+    fn can_fail(command: &Command) -> bool {
+        engine::can_fail(command)
+    }
+
+    fn fail(&mut self, command: Command) {
+        Host::fail(self, command);
+    }
+
+    fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
+        Host::execute(self, command, wrong);
+    }
+
+    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+        Host::hear(self, report, wrong);
+    }
 }

@@ -3,24 +3,23 @@
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Role, Time, Timer};
 use stateright::{Model, Property};
 
-use super::calm::{Fate, Fates, explain};
+use super::calm::Fate;
 use super::config::{Configuration, LEFT, RIGHT, Seen};
 use super::host::Host;
 use super::world::{Broken, World};
-use crate::host::{NOW, Twist};
+use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
+use crate::run::{Fates, explain};
 
 /// No message is on its way for so long, nor said again in vain: a deadline as
 /// long as this passes only when none is.
 const LIFE: Time = Time::from_secs(30);
-/// More outputs than one input brings: where a daemon may die among them.
-const OUTPUTS: u8 = 6;
 
 /// A configuration, and what is known of its states.
 pub struct Exploration {
     /// The configuration.
     pub config: Configuration,
-    fates: Fates,
+    fates: Fates<World>,
 }
 
 /// One step.
@@ -87,11 +86,7 @@ impl Exploration {
     }
 
     fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
-        let crashes = if world.left.crashes > 0 { OUTPUTS } else { 0 };
-        let refusals = if world.left.refusals > 0 { OUTPUTS } else { 0 };
-        std::iter::once(Twist::Plain)
-            .chain((0..crashes).map(Twist::Dies))
-            .chain((0..refusals).map(Twist::Fails))
+        Twist::all(world.left.crashes, world.left.refusals)
     }
 
     fn operators(&self, world: &World, actions: &mut Vec<Action>) {

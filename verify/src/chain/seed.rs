@@ -6,7 +6,7 @@ use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role};
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::address;
 use super::world::World;
-use crate::host::{NOW, Twist};
+use crate::pump::{NOW, Twist};
 
 /// A bug that a protocol like this one may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -2,31 +2,15 @@
 //! faults may still come.
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 
-use dysco_daemon::protocol::{
-    ChangeId, HostEvent, Machine, Message, Order, Phase, Reason, Role, Timer,
-};
+use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Order, Phase, Reason, Role, Timer};
 
 use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
 use super::host::{self, Host, Later, Outcome, Route, Wrong, address};
 use super::seed;
-use crate::host::{NOW, Twist};
-use crate::world::digest;
-
-/// A message on its way.
-#[derive(Clone, Debug)]
-pub struct Letter {
-    /// From this host.
-    pub from: usize,
-    /// To this one.
-    pub to: usize,
-    /// What it says.
-    pub message: Message,
-    /// Names all of that.
-    digest: u64,
-}
+use crate::parts::{Net, Sealed, digest, post};
+use crate::pump::{NOW, Twist};
 
 /// Which rule a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -51,22 +35,12 @@ pub struct Accepted {
     pub life: u8,
 }
 
-/// A host with the name of its state.
-#[derive(Clone)]
-pub struct Sealed(Arc<(u64, Host)>);
-
-impl Sealed {
-    fn new(host: Host) -> Sealed {
-        Sealed(Arc::new((digest(&host), host)))
-    }
-}
-
 /// The state.
 #[derive(Clone)]
 pub struct World {
-    hosts: Vec<Sealed>,
-    /// Messages on their way, in no order: they are sorted by their names.
-    pub net: Vec<Arc<Letter>>,
+    hosts: Vec<Sealed<Host>>,
+    /// What is on its way.
+    pub net: Net,
     /// Faults that may still come.
     pub left: Faults,
     /// Requests made, as bits.
@@ -91,12 +65,7 @@ pub struct World {
 
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for host in &self.hosts {
-            host.0.0.hash(state);
-        }
-        for letter in &self.net {
-            letter.digest.hash(state);
-        }
+        (&self.hosts, &self.net).hash(state);
         (self.left, self.asked, self.refused, &self.accepted).hash(state);
         (&self.dead, self.pure, self.impatient, self.followed).hash(state);
         self.broken.hash(state);
@@ -142,12 +111,6 @@ impl std::fmt::Display for World {
     }
 }
 
-impl std::fmt::Display for Letter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}>{} {}", self.from, self.to, self.message.name())
-    }
-}
-
 impl World {
     /// The session is open, nothing is asked for.
     pub fn new(config: &Configuration) -> World {
@@ -174,12 +137,12 @@ impl World {
 
     /// All hosts.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &Host> + DoubleEndedIterator {
-        self.hosts.iter().map(|h| &h.0.1)
+        self.hosts.iter().map(Sealed::get)
     }
 
     /// One of them.
     pub fn host(&self, place: usize) -> &Host {
-        &self.hosts[place].0.1
+        self.hosts[place].get()
     }
 
     /// The two ends of the session.
@@ -194,16 +157,7 @@ impl World {
 
     /// Changes a host, and names it anew.
     pub fn edit<T>(&mut self, place: usize, f: impl FnOnce(&mut Host) -> T) -> T {
-        let sealed = &mut self.hosts[place];
-        if Arc::get_mut(&mut sealed.0).is_none() {
-            *sealed = Sealed(Arc::new((0, sealed.0.1.clone())));
-        }
-        let Some((name, host)) = Arc::get_mut(&mut sealed.0) else {
-            unreachable!("it has just been made");
-        };
-        let result = f(host);
-        *name = digest(host);
-        result
+        self.hosts[place].edit(f)
     }
 
     /// The hosts that a path leads through.
@@ -236,7 +190,7 @@ impl World {
                 continue;
             }
             if let Some(to) = host::place_of(to).filter(|to| *to < self.hosts.len()) {
-                self.post(place, to, message);
+                post(&mut self.net, place, to, message);
             }
         }
         if let Some(wrong) = out.wrong {
@@ -267,20 +221,6 @@ impl World {
                 let chain = self.chain(config, route);
                 !other.hears(route) || !chain.iter().all(|at| self.host(*at).knows.contains(&route))
             })
-    }
-
-    /// A message sets out. One that is on its way already is the same message.
-    fn post(&mut self, from: usize, to: usize, message: Message) {
-        let name = digest(&(from, to, &message));
-        if let Err(at) = self.net.binary_search_by_key(&name, |l| l.digest) {
-            let letter = Letter {
-                from,
-                to,
-                message,
-                digest: name,
-            };
-            self.net.insert(at, Arc::new(letter));
-        }
     }
 
     /// An operator asks for a chain; false if that makes no sense now.

@@ -1,0 +1,91 @@
+//! What the states of both models are made of.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use dysco_daemon::protocol::Message;
+use rustc_hash::FxHasher;
+
+/// A name for a state.
+pub fn digest(state: &impl Hash) -> u64 {
+    let mut hasher = FxHasher::default();
+    state.hash(&mut hasher);
+    // The low bits of this hasher are weak.
+    hasher
+        .finish()
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+}
+
+/// A host with the name of its state: a step copies and names anew only those
+/// that it changes.
+#[derive(Clone)]
+pub struct Sealed<H>(Arc<(u64, H)>);
+
+impl<H: Hash + Clone> Sealed<H> {
+    /// Names it.
+    pub fn new(host: H) -> Sealed<H> {
+        Sealed(Arc::new((digest(&host), host)))
+    }
+
+    /// The host.
+    pub fn get(&self) -> &H {
+        &self.0.1
+    }
+
+    /// Changes it, and names it anew.
+    pub fn edit<T>(&mut self, f: impl FnOnce(&mut H) -> T) -> T {
+        let (name, host) = Arc::make_mut(&mut self.0);
+        let result = f(host);
+        *name = digest(host);
+        result
+    }
+}
+
+impl<H> Hash for Sealed<H> {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.0.0.hash(state);
+    }
+}
+
+/// A message on its way.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    /// From this host.
+    pub from: usize,
+    /// To this one.
+    pub to: usize,
+    /// What it says.
+    pub message: Message,
+    /// Names all of that.
+    digest: u64,
+}
+
+impl Hash for Letter {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.digest.hash(state);
+    }
+}
+
+impl std::fmt::Display for Letter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}>{} {}", self.from, self.to, self.message.name())
+    }
+}
+
+/// Messages on their way, in no order: they are sorted by their names.
+pub type Net = Vec<Arc<Letter>>;
+
+/// A message sets out. One that is on its way already is the same message.
+pub fn post(net: &mut Net, from: usize, to: usize, message: Message) {
+    let name = digest(&(from, to, &message));
+    if let Err(at) = net.binary_search_by_key(&name, |l| l.digest) {
+        let letter = Letter {
+            from,
+            to,
+            message,
+            digest: name,
+        };
+        net.insert(at, Arc::new(letter));
+    }
+}
