@@ -197,7 +197,7 @@ impl Agent {
     /// The slot of the session with this own five-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
         let flow = lock(&self.flows).get(&Key(key.short()), 0).ok()?.0;
-        let own = !flow.is_new() && self.memory.read(flow.slot).key == *key;
+        let own = flow.path == FlowPath::Old as u16 && self.memory.read(flow.slot).key == *key;
         own.then_some(flow.slot)
     }
 
@@ -327,7 +327,7 @@ impl Agent {
         }
         let s = self.memory.read(slot);
         self.drop_key(&s.key, slot);
-        self.drop_key(&s.path, slot);
+        self.pass_on_alias(slot, &s);
         self.forget_chain(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).push(slot);

@@ -176,7 +176,7 @@ impl Engine {
         let before = self.chain_now(slot, &s);
         let after = chain.apply(&before);
         let order = Order {
-            session: measure::opened(&s.key),
+            session: measure::opened(&s.name()),
             before: before.clone(),
             after: after.clone().unwrap_or_default(),
             state: Vec::new(),
@@ -201,15 +201,19 @@ impl Engine {
 
     fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
         let no = |why: String| Err(Reason::NoSuchChain(why));
+        if let Some(why) = State::from_word(s.state).and_then(by_middlebox) {
+            return no(why.into());
+        }
         if s.life.opened_here == 0 {
-            let opener = s.key.remote.ip();
+            let opener = s.name().remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
         }
-        if left_by_middlebox(s) {
-            return no("a middlebox has left it, and its numbers are translated since: this release gives other hosts only sessions whose numbers are the same at both ends; give new sessions a chain by a policy, or keep the middlebox of those that a firewall is to come into".into());
+        let own = measure::opened(&s.key);
+        if s.alias().is_some() && self.machine.is_changing(&own) {
+            return no("its middlebox has not left it altogether; ask again in a moment".into());
         }
         if !live(s) {
-            measure::facts(s, &measure::opened(&s.key))?;
+            measure::facts(s, &own)?;
         }
         if before == after {
             return no("it has that chain; nothing is to be done".into());
@@ -219,7 +223,7 @@ impl Engine {
                 "a chain has {MAX_CHAIN} hosts at most; leave some out"
             ));
         }
-        let server = s.key.remote.ip();
+        let server = s.name().remote.ip();
         let mut seen = HashSet::new();
         for host in after {
             if host.is_ipv4() != server.is_ipv4() {
@@ -349,18 +353,39 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
 fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
         Some(State::Tracked) => !s.has_ended(),
-        Some(State::NewPath | State::Switching) => s.two.chained > 1 && !s.has_ended(),
+        Some(State::NewPath | State::Switching) => {
+            (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
+        }
         _ => false,
     }
 }
 
-/// Has a middlebox left it, that had two sessions of its own?
-fn left_by_middlebox(s: &Session) -> bool {
-    let changed = matches!(
-        State::from_word(s.state),
-        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
-    );
-    changed && s.two.chained == 0
+/// Why a session can be given no other hosts that a middlebox is leaving, or has
+/// left in another way than the bypass.
+pub(super) fn by_middlebox(state: State) -> Option<&'static str> {
+    match state {
+        State::TwoPaths | State::FarTwoPaths => {
+            Some("a middlebox is leaving it at this moment; ask again when it has")
+        }
+        State::Relay => Some(
+            "a middlebox has left it, and this host alone relays it (local): its two connections have other numbers, which are translated here, and a host can come in only between two that run dyscod; let this host out of it first, where both of its neighbours run dyscod ('dyscoctl remove-middlebox self --mode bypass'), and ask on the host that opened it",
+        ),
+        State::Return => Some(
+            "a middlebox has left it, and its host relays what comes to this one, while replies go straight to a client that may not run dyscod (return): a host can come in only between two that run dyscod; let the middlebox's host out of it first ('dyscoctl remove-middlebox HOST --mode bypass'), and ask on the host that opened it",
+        ),
+        State::Tombstone => Some(
+            "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it",
+        ),
+        State::Free
+        | State::Opening
+        | State::Tracked
+        | State::NewPath
+        | State::Closed
+        | State::Adopted
+        | State::Joining
+        | State::Switching
+        | State::Passing => None,
+    }
 }
 
 /// A [`ChainChange`] with addresses.
