@@ -78,7 +78,9 @@ pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
         } else {
             count(Counter::DroppedStray);
         }
-    } else if live && s.life.opened_here == 0 && s.rcv_max == s.received_off_wire(seg.seq.wrapping_add(1))
+    } else if live
+        && s.life.opened_here == 0
+        && s.rcv_max == s.received_off_wire(seg.seq.wrapping_add(1))
     {
         // Again: the answer was lost.
         maps::tell(EventKind::Joins, slot);

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_common::{Session, State};
 use dysco_common::chain::Token;
+use dysco_common::{Session, State};
 
 use super::request::by_middlebox;
 use super::{Paths, packets};
