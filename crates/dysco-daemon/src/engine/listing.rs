@@ -120,7 +120,7 @@ impl Engine {
             || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
         let mode = match mode_of(state) {
             Some(Mode::Local) if returns => Some(Mode::Return),
-            mode => mode,
+            mode => mode.filter(|_| s.two.chained == 0),
         };
         let chained = s.two.chained != 0
             && matches!(
@@ -128,8 +128,7 @@ impl Engine {
                 Some(State::NewPath | State::Switching | State::Passing)
             );
         // A proxy may have left it before it was given the chain.
-        let left = s.alias().is_some();
-        let mode = mode.filter(|_| !chained || left);
+        let mode = mode.or(s.alias().map(|_| Mode::Bypass));
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
         let relayed = joined.filter(|_| state == Some(State::Relay));
