@@ -368,10 +368,10 @@ pub(super) fn by_middlebox(state: State) -> Option<&'static str> {
             Some("a middlebox is leaving it at this moment; ask again when it has")
         }
         State::Relay => Some(
-            "a middlebox has left it, and this host alone relays it (local): its two connections have other numbers, which are translated here, and a host can come in only between two that run dyscod; let this host out of it first, where both of its neighbours run dyscod ('dyscoctl remove-middlebox self --mode bypass'), and ask on the host that opened it",
+            "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod and send each other what it is to see, and that host has no such neighbour in this session, as far as this way goes; once both of its neighbours run dyscod let it out of the session ('dyscoctl remove-middlebox self --mode bypass' there), and ask then on the host that opened it",
         ),
         State::Return => Some(
-            "a middlebox has left it, and its host relays what comes to this one, while replies go straight to a client that may not run dyscod (return): a host can come in only between two that run dyscod; let the middlebox's host out of it first ('dyscoctl remove-middlebox HOST --mode bypass'), and ask on the host that opened it",
+            "a middlebox has left it, and its replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod and send each other what it is to see; once the client's host runs dyscod let the middlebox's host out of the session ('dyscoctl remove-middlebox self --mode bypass' there), and ask then on the host that opened it",
         ),
         State::Tombstone => Some(
             "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it",
