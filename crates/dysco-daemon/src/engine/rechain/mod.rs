@@ -2,6 +2,7 @@
 //! protocol's parts for it.
 
 mod hosts;
+mod left;
 mod open;
 mod packets;
 mod paths;

@@ -201,9 +201,7 @@ impl Engine {
 
     fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
         let no = |why: String| Err(Reason::NoSuchChain(why));
-        if let Some(why) = State::from_word(s.state).and_then(by_middlebox) {
-            return no(why.into());
-        }
+        self.not_in_between(s)?;
         if s.life.opened_here == 0 {
             let opener = s.name().remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
@@ -357,34 +355,6 @@ fn live(s: &Session) -> bool {
             (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
         }
         _ => false,
-    }
-}
-
-/// Why a session can be given no other hosts that a middlebox is leaving, or has
-/// left in another way than the bypass.
-pub(super) fn by_middlebox(state: State) -> Option<&'static str> {
-    match state {
-        State::TwoPaths | State::FarTwoPaths => {
-            Some("a middlebox is leaving it at this moment; ask again when it has")
-        }
-        State::Relay => Some(
-            "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod and send each other what it is to see, and that host has no such neighbour in this session, as far as this way goes; once both of its neighbours run dyscod let it out of the session ('dyscoctl remove-middlebox self --mode bypass' there), and ask then on the host that opened it",
-        ),
-        State::Return => Some(
-            "a middlebox has left it, and its replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod and send each other what it is to see; once the client's host runs dyscod let the middlebox's host out of the session ('dyscoctl remove-middlebox self --mode bypass' there), and ask then on the host that opened it",
-        ),
-        State::Tombstone => Some(
-            "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it",
-        ),
-        State::Free
-        | State::Opening
-        | State::Tracked
-        | State::NewPath
-        | State::Closed
-        | State::Adopted
-        | State::Joining
-        | State::Switching
-        | State::Passing => None,
     }
 }
 
