@@ -81,6 +81,82 @@ fn a_firewall_comes_and_goes_where_the_proxy_was_v6() -> Result<()> {
     to_and_fro(Family::V6, &[], "")
 }
 
+/// The entry of connection tracking goes along, by the name that both firewalls
+/// have for it.
+#[test]
+fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
+    let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
+    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    world.rechain(&names[0], &[At::Fw1])?;
+    get_on(&world, &group, 4 << 20)?;
+    // The other lets nobody in that it does not know.
+    let rule =
+        "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
+    let words: Vec<_> = rule.split(' ').collect();
+    world.host(At::Fw2).output("nft", &words)?;
+    let refused = world.reconfigure(&names[0], &[At::Fw2], &[])?;
+    ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
+    get_on(&world, &group, 1 << 20)?;
+    let (old, new) = (world.ip(At::Fw1), world.ip(At::Fw2));
+    // Told by either name.
+    let words = [
+        "state",
+        "move",
+        &names[0],
+        "--from",
+        &old,
+        "--to",
+        &new,
+        "--dry-run",
+    ];
+    world.ctl(At::Client, &words)?;
+    let before = world.refused(At::Fw2)?;
+    let words = [
+        "replace-middlebox",
+        &old,
+        "--with",
+        &new,
+        "--state",
+        "conntrack",
+        "--wait",
+    ];
+    let done = world.json(At::Client, &words)?;
+    ensure!(
+        done["changes"][0]["outcome"] == "changed",
+        "{done:#}\n{}",
+        world.logs()
+    );
+    world.wait_only_through(&[At::Fw2])?;
+    get_on(&world, &group, 4 << 20)?;
+    is_known(&world, At::Fw2)?;
+    world.wait_forgotten(At::Fw1)?;
+    ensure!(world.refused(At::Fw1)? == 0 && world.refused(At::Fw2)? == before);
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Many at once, by all that names them.
+#[test]
+fn thirty_sessions_at_once() -> Result<()> {
+    let mut world = Steered::with_proxy(Family::V4, &[], "")?;
+    let (group, names) = world.left("bypass", 30, &Plan::default())?;
+    let fw = world.ip(At::Fw1);
+    let insert = ["insert-middlebox", &fw, "--all", "--wait"];
+    let take_out = ["reconfigure", "--through", &fw, "--chain", "", "--wait"];
+    for (words, passes) in [(&insert[..], 30), (&take_out, 0), (&insert, 30)] {
+        let ran = world.try_ctl(At::Client, words)?;
+        ensure!(ran.code == Some(0), "{ran:?}\n{}", world.logs());
+        let through = |s: &&Value| s["chain"] == json!([fw]);
+        let all = world.sessions(At::Client)?;
+        ensure!(
+            all.len() == names.len() && all.iter().filter(through).count() == passes,
+            "{all:#?}"
+        );
+        get_on(&world, &group, 100_000)?;
+    }
+    nothing_refused(&world)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// What the two ends agreed with the proxy differs, and the proxy has put a header
 /// in before the client's bytes.
 #[test]
