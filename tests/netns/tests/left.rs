@@ -42,8 +42,22 @@ fn is_known(world: &Steered, fw: At) -> Result<()> {
 
 /// In, replaced, two of them, and out again; nothing is left where it has been.
 fn to_and_fro(family: Family, settings: &[(At, &str, &str)], words: &str) -> Result<()> {
+    to_and_fro_at(None, family, settings, words)
+}
+
+/// The same at a rate, in bytes a second.
+fn to_and_fro_at(
+    rate: Option<u64>,
+    family: Family,
+    settings: &[(At, &str, &str)],
+    words: &str,
+) -> Result<()> {
+    let plan = Plan {
+        rate,
+        ..Plan::default()
+    };
     let mut world = Steered::with_proxy(family, settings, words)?;
-    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    let (group, names) = world.left("bypass", 1, &plan)?;
     get_on(&world, &group, 1 << 20)?;
     let session = &names[0];
     let chains = [
@@ -183,7 +197,8 @@ fn only_the_client_has_timestamps_and_scales_windows() -> Result<()> {
         (At::Server, "net.ipv4.tcp_timestamps", "0"),
         (At::Server, "net.ipv4.tcp_window_scaling", "0"),
     ];
-    to_and_fro(Family::V6, &settings, "send-proxy-v2")
+    // The firewalls let numbers go ahead by 64 KiB only.
+    to_and_fro_at(Some(6_000_000), Family::V6, &settings, "send-proxy-v2")
 }
 
 /// Segments are repeated all the while, on either path.
