@@ -375,7 +375,9 @@ fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError>
     let hint_mask = hints - 1;
     let xdp = u32::from(xdp);
     let mut loader = EbpfLoader::new();
-    // Twice as many keys as sessions: each may have a new path.
+    // Twice as many keys as sessions: each may have a new path. The name that others
+    // have for one which a middlebox has left is a third, for which there is room
+    // beside those without a path.
     loader
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)

@@ -105,10 +105,10 @@ impl Agent {
     /// A slot is given up. What others know its session by stays the session's, as
     /// long as that has another.
     pub(crate) fn pass_on_alias(&self, slot: u32, s: &Session) {
-        for name in [s.path, s.alias] {
+        for name in [s.path, s.alias].into_iter().filter(|name| !name.is_none()) {
             let heir = self.find(&s.key).filter(|heir| *heir != slot);
             let heir = heir.filter(|heir| self.session(*heir).alias == name);
-            let (Some(heir), false) = (heir, name.is_none()) else {
+            let Some(heir) = heir else {
                 self.drop_key(&name, slot);
                 continue;
             };
