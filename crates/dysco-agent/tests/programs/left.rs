@@ -200,15 +200,16 @@ fn data_is_translated_on_both_paths() {
             ..data.clone()
         };
         p.becomes(Way::Out, &data, REDIRECT, &on(path(&net), &wire));
-        let later = |ack, frame: &Frame| Frame {
+        let only = |ack, frame: &Frame| Frame {
             ack,
+            payload: Vec::new(),
             ..frame.clone()
         };
         p.becomes(
             Way::Out,
-            &later(RECEIVED + 1, &data),
+            &only(RECEIVED + 1, &data),
             REDIRECT,
-            &on(net.path(), &later(received(RECEIVED + 1), &wire)),
+            &on(net.path(), &only(received(RECEIVED + 1), &wire)),
         );
         let back = Frame {
             seq: RECEIVED,
