@@ -113,6 +113,12 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// Is it nobody's? No connection has port 0.
+    #[inline(always)]
+    pub const fn is_none(&self) -> bool {
+        self.local_port == 0
+    }
+
     /// The key of a connection between two socket addresses.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         FlowKey {
@@ -220,13 +226,26 @@ impl ShortKey {
 pub struct FlowRef {
     /// Index in the session array.
     pub slot: u32,
-    /// A [`Path`].
+    /// A [`Path`], or [`FlowRef::ALIAS`].
     pub path: u16,
     /// 1 if the five-tuple is IPv6, 0 if not.
     pub v6: u16,
 }
 
 impl FlowRef {
+    /// In [`FlowRef::path`]: no packet is the session's by this five-tuple. It is
+    /// what others call it (`Session::alias`), and must not become another's.
+    pub const ALIAS: u16 = 2;
+
+    /// The value for what others call the session of a slot.
+    pub const fn alias(key: &FlowKey, slot: u32) -> Self {
+        FlowRef {
+            slot,
+            path: FlowRef::ALIAS,
+            v6: key.is_v6() as u16,
+        }
+    }
+
     /// The value for a five-tuple.
     #[inline(always)]
     pub const fn new(key: &FlowKey, slot: u32, path: Path) -> Self {
@@ -241,5 +260,11 @@ impl FlowRef {
     #[inline(always)]
     pub const fn is_new(&self) -> bool {
         self.path == Path::New as u16
+    }
+
+    /// Is it only what others call the session?
+    #[inline(always)]
+    pub const fn is_alias(&self) -> bool {
+        self.path == FlowRef::ALIAS
     }
 }

@@ -22,6 +22,7 @@ pub mod siphash;
 pub mod tcp;
 pub mod translate;
 pub mod two_paths;
+pub mod wire;
 
 pub use counter::Counter;
 pub use event::{Event, EventKind};

@@ -254,6 +254,11 @@ pub struct Session {
     pub old_ack: u32,
     /// Highest ack that went to the new path.
     pub new_ack: u32,
+
+    /// What the hosts of its chain call the session, from this host's side, where
+    /// that is not `key`: a middlebox has left it, each end knows it by another
+    /// five-tuple, and this is the one that they met on. Zeros for none.
+    pub alias: FlowKey,
 }
 
 /// Bytes of a cache line.

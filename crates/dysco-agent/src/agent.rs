@@ -197,7 +197,7 @@ impl Agent {
     /// The slot of the session with this own five-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
         let flow = lock(&self.flows).get(&Key(key.short()), 0).ok()?.0;
-        let own = !flow.is_new() && self.memory.read(flow.slot).key == *key;
+        let own = flow.path == FlowPath::Old as u16 && self.memory.read(flow.slot).key == *key;
         own.then_some(flow.slot)
     }
 
@@ -327,7 +327,7 @@ impl Agent {
         }
         let s = self.memory.read(slot);
         self.drop_key(&s.key, slot);
-        self.drop_key(&s.path, slot);
+        self.pass_on_alias(slot, &s);
         self.forget_chain(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).push(slot);
@@ -375,7 +375,9 @@ fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError>
     let hint_mask = hints - 1;
     let xdp = u32::from(xdp);
     let mut loader = EbpfLoader::new();
-    // Twice as many keys as sessions: each may have a new path.
+    // Twice as many keys as sessions: each may have a new path. The name that others
+    // have for one which a middlebox has left is a third, for which there is room
+    // beside those without a path.
     loader
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)

@@ -4,7 +4,7 @@
 
 use dysco_common::session::{Two, part};
 use dysco_common::two_paths::{self, Anchor};
-use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
+use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation, seq};
 
 use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
@@ -34,11 +34,16 @@ impl Agent {
         let Ok(second) = lock(&self.free).pop(0) else {
             return Err(AgentError::NoRoom);
         };
+        let first = self.session(slot);
+        // Of one that never took another path a change that failed may have left it.
+        let alias = first.alias();
+        let translation = alias.map_or(Translation::default(), |_| first.translation);
         let session = Session {
             state: State::Joining as u32,
             path: FlowKey::default(),
             short_path: ShortKey::default(),
-            translation: Default::default(),
+            alias: alias.unwrap_or_default(),
+            translation,
             two: Two {
                 chained: 2,
                 part: part::NEXT,
@@ -50,7 +55,7 @@ impl Agent {
             joined: 0,
             new_out: 0,
             new_in: 0,
-            ..self.session(slot)
+            ..first
         };
         self.memory().seed(second, &session);
         Ok(second)
@@ -86,6 +91,36 @@ impl Agent {
         let s = self.session(second);
         if let (part::NEXT, Some(first)) = (s.two.part, s.other_path()) {
             self.memory().take_over(second, first);
+        }
+    }
+
+    /// The slot that a session takes of which others know this name.
+    pub fn find_named(&self, name: &FlowKey) -> Option<u32> {
+        let flow = lock(&self.flows).get(&Key(name.short()), 0).ok()?.0;
+        // It may be an entry that the session has left since.
+        let slot = self.find(&self.session(flow.slot).key)?;
+        (self.session(slot).alias() == Some(*name)).then_some(slot)
+    }
+
+    /// A slot is given up. What others know its session by stays the session's, as
+    /// long as that has another.
+    pub(crate) fn pass_on_alias(&self, slot: u32, s: &Session) {
+        for name in [s.path, s.alias].into_iter().filter(|name| !name.is_none()) {
+            let heir = self.find(&s.key).filter(|heir| *heir != slot);
+            let heir = heir.filter(|heir| self.session(*heir).alias == name);
+            let Some(heir) = heir else {
+                self.drop_key(&name, slot);
+                continue;
+            };
+            let mut flows = lock(&self.flows);
+            let key = Key(name.short());
+            if !matches!(flows.get(&key, 0), Ok(held) if held.0.slot == slot) {
+                continue;
+            }
+            let value = Ref(FlowRef::alias(&name, heir));
+            if let Err(error) = flows.insert(key, value, 0) {
+                tracing::error!(?name, %error, "what a session is called may become another's");
+            }
         }
     }
 

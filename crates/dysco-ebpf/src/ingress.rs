@@ -183,8 +183,8 @@ fn decide(
             }
             from_old_path(s, p, c)
         }
-        // Late, on the path before.
-        Some(State::NewPath | State::Switching) if s.other_path != 0 => {
+        // Late, on the path before. One that a middlebox has left was not that.
+        Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
             Decision::Leave(Verdict::Pass)
         }
         Some(State::NewPath | State::Joining | State::Switching | State::Passing) => {

@@ -203,6 +203,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.tsval_out = 0;
     s.key = key.whole;
     s.path = FlowKey::default();
+    s.alias = FlowKey::default();
     s.short = key.short;
     s.short_path = ShortKey::default();
     s.translation = Translation::default();

@@ -296,6 +296,9 @@ fn look_up(key: &Key) -> Option<Flow> {
     // SAFETY: copied at once; an element freed meanwhile is still readable
     // until the end of the RCU section that the program runs in.
     let flow = unsafe { FLOWS.get(&key.short).copied() }?;
+    if flow.is_alias() {
+        return None;
+    }
     let new = flow.is_new();
     let s = session(flow.slot)?;
     if flow.v6 != key.is_v6() as u16 || key.is_v6() && !is_of(s, new, key) {

@@ -91,8 +91,8 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     if !opens_windows(seg) {
         return false;
     }
-    received(s, seg.end());
-    s.rcv_ack = seg.ack;
+    received(s, s.received_off_wire(seg.end()));
+    s.rcv_ack = s.acked_off_wire(seg.ack);
     s.new_in = s.new_in.wrapping_add(1);
     maps::tell(EventKind::Primed, slot);
     true
@@ -104,14 +104,18 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
 pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
     if seg.has(ACK) {
         // The entry's number stays that of the SYN until it is answered.
-        if s.life.opened_here != 0 && !after(seg.ack, s.snd_max) {
-            received(s, seg.end());
-            s.rcv_ack = seg.ack;
+        let ack = s.acked_off_wire(seg.ack);
+        if s.life.opened_here != 0 && !after(ack, s.snd_max) {
+            received(s, s.received_off_wire(seg.end()));
+            s.rcv_ack = ack;
             maps::tell(EventKind::PathOpen, slot);
         } else {
             count(Counter::DroppedStray);
         }
-    } else if live && s.life.opened_here == 0 && s.rcv_max == seg.seq.wrapping_add(1) {
+    } else if live
+        && s.life.opened_here == 0
+        && s.rcv_max == s.received_off_wire(seg.seq.wrapping_add(1))
+    {
         // Again: the answer was lost.
         maps::tell(EventKind::Joins, slot);
     } else {
@@ -172,7 +176,8 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         return REFUSED;
     };
     let awaited = s.state == State::Joining as u32 && s.life.opened_here == 0;
-    if !awaited || s.path.remote_port != 0 || !s.key.mirrors(&payload.session) {
+    let name = if s.alias.is_none() { &s.key } else { &s.alias };
+    if !awaited || s.path.remote_port != 0 || !name.mirrors(&payload.session) {
         count(Counter::ChainTaken);
         return REFUSED;
     }
@@ -190,7 +195,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         return REFUSED;
     }
     // What the path has carried so far, as its firewalls count.
-    received(s, p.seg.seq.wrapping_add(1));
+    received(s, s.received_off_wire(p.seg.seq.wrapping_add(1)));
     maps::tell(EventKind::Joins, slot);
     JOINED
 }

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 use serde_json::Value;
@@ -49,6 +49,33 @@ fn done(done: &Value, mode: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
+/// No firewall comes into a session that the proxy's host relays, and this is why.
+fn takes_no_other(w: &World, ends: &Ends, why: &str) -> Result<()> {
+    let name = format!("{}>{}", ends.proxy, ends.server);
+    let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
+    let mut said = String::new();
+    // What is not known of a neighbour is asked then.
+    wait::until("the reason", Duration::from_secs(20), || {
+        let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words).ok()?;
+        said = format!("{ran:?}");
+        let local = said.contains("its host alone relays it (local)");
+        (ran.code == Some(5) && local && said.contains(why)).then_some(())
+    })
+    .with_context(|| format!("{why}: {said}"))
+}
+
+#[test]
+fn a_proxys_host_alone_takes_no_firewall() -> Result<()> {
+    let w = world("autoalone", &[Role::Proxy])?;
+    let (group, ends) = open(&w, 1)?;
+    done(&remove(&w, &ends[0], &[])?, "local", "no dyscod at")?;
+    let why = "neither 10.0.3.1 nor 10.0.1.1 does, as far as is known";
+    takes_no_other(&w, &ends[0], why)?;
+    group.wait_progress(200_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
 #[test]
 fn a_neighbour_without_a_daemon_makes_it_local() -> Result<()> {
     let w = world("autolocal", &[Role::Client, Role::Proxy])?;
@@ -61,6 +88,7 @@ fn a_neighbour_without_a_daemon_makes_it_local() -> Result<()> {
     let reason = first(&refused, "reason");
     ensure!(reason.contains("no dyscod answers at"), "{refused:#}");
     done(&remove(&w, &ends[1], &[])?, "local", why)?;
+    takes_no_other(&w, &ends[0], "10.0.1.1 does and 10.0.3.1 does not")?;
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()
@@ -74,6 +102,7 @@ fn daemons_on_both_sides_make_it_a_bypass() -> Result<()> {
     done(&remove(&w, &ends[0], &["--dry-run"])?, "bypass", why)?;
     done(&remove(&w, &ends[0], &[])?, "bypass", why)?;
     done(&remove(&w, &ends[1], &["--mode", "local"])?, "local", "")?;
+    takes_no_other(&w, &ends[1], "both of its neighbours do")?;
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()

@@ -9,3 +9,4 @@ mod header;
 mod reference;
 mod translate;
 mod two_paths;
+mod wire;

@@ -3,7 +3,7 @@
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
-use dysco_common::chain::Hop;
+use dysco_common::chain::{Hop, Token};
 use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
 use dysco_common::session::Life;
@@ -240,9 +240,12 @@ impl Programs {
     }
 
     pub fn flow(&mut self, key: FlowKey, slot: u32, path: Path) {
+        self.flow_as(key, FlowRef::new(&key, slot, path));
+    }
+
+    pub fn flow_as(&mut self, key: FlowKey, value: FlowRef) {
         let map = self.ebpf.map_mut("FLOWS").unwrap();
         let mut map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
-        let value = FlowRef::new(&key, slot, path);
         map.insert(Plain(key.short()), Plain(value), 0).unwrap();
     }
 
@@ -298,6 +301,13 @@ impl Programs {
         let map = self.ebpf.map_mut("KEYS").unwrap();
         let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
         map.insert(id, key, 0).unwrap();
+    }
+
+    /// A SYN with this secret is awaited by the entry of a slot.
+    pub fn awaits(&mut self, token: Token, slot: u32) {
+        let map = self.ebpf.map_mut("JOINS").unwrap();
+        let mut map: HashMap<_, Token, u32> = map.try_into().unwrap();
+        map.insert(token, slot, 0).unwrap();
     }
 
     /// An address of the host.

@@ -9,6 +9,7 @@ mod chain;
 mod far;
 mod frame;
 mod learn;
+mod left;
 mod pass;
 mod straight;
 mod translate;

@@ -344,7 +344,8 @@ pub struct SessionCounts {
     /// Of those, the ones of which replies go straight to the client.
     #[serde(default, rename = "return")]
     pub returned: u64,
-    /// Steered through a chain since they were opened.
+    /// Steered through a chain since they were opened, or given one since; also of
+    /// those that a middlebox has left.
     #[serde(default)]
     pub chained: u64,
     /// Being changed.

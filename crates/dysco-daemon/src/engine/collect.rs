@@ -89,9 +89,10 @@ impl Engine {
             } else {
                 measure::accepted
             };
-            self.tell_machine(HostEvent::SessionGone {
-                subsession: of(&s.key),
-            });
+            let names = [Some(s.key), s.alias()];
+            for subsession in names.iter().flatten().map(of) {
+                self.tell_machine(HostEvent::SessionGone { subsession });
+            }
         }
         let sent_elsewhere = [
             State::NewPath as u32,

@@ -244,9 +244,10 @@ impl Engine {
     pub(super) fn find(&self, sub: &Subsession) -> Option<u32> {
         let opened = FlowKey::new(sub.left, sub.right);
         let accepted = FlowKey::new(sub.right, sub.left);
-        self.agent
-            .find(&opened)
-            .or_else(|| self.agent.find(&accepted))
+        let own = self.agent.find(&opened);
+        own.or_else(|| self.agent.find(&accepted))
+            .or_else(|| self.agent.find_named(&opened))
+            .or_else(|| self.agent.find_named(&accepted))
     }
 
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {

@@ -271,14 +271,13 @@ impl Engine {
     }
 
     /// A firewall has state of sessions that are none of its own: a five-tuple
-    /// needs no session here.
+    /// needs no session here. One that is, is what firewalls call it.
     fn five_tuple(&self, name: &SessionName) -> Option<FiveTuple> {
-        let (source, destination) = match name {
-            SessionName::Tuple { local, remote } => (*local, *remote),
-            SessionName::Id(_) => {
-                let key = self.agent.session(self.slot_named(name)?).key;
-                (key.local(), key.remote())
-            }
+        let own = self.slot_named(name).map(|slot| self.agent.session(slot));
+        let (source, destination) = match (own.map(|s| s.name()), name) {
+            (Some(called), _) => (called.local(), called.remote()),
+            (None, SessionName::Tuple { local, remote }) => (*local, *remote),
+            (None, SessionName::Id(_)) => return None,
         };
         Some(FiveTuple {
             source,

@@ -120,14 +120,15 @@ impl Engine {
             || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
         let mode = match mode_of(state) {
             Some(Mode::Local) if returns => Some(Mode::Return),
-            mode => mode,
+            mode => mode.filter(|_| s.two.chained == 0),
         };
         let chained = s.two.chained != 0
             && matches!(
                 state,
                 Some(State::NewPath | State::Switching | State::Passing)
             );
-        let mode = mode.filter(|_| !chained);
+        // A proxy may have left it before it was given the chain.
+        let mode = mode.or(s.alias().map(|_| Mode::Bypass));
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
         let relayed = joined.filter(|_| state == Some(State::Relay));
@@ -183,10 +184,11 @@ impl Engine {
     fn status(&self) -> StatusReport {
         let mut sessions = SessionCounts::default();
         let all = self.agent.sessions().into_iter();
-        for (_, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
+        for (slot, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
             sessions.adopted += u64::from(s.is_adopted());
+            let left = s.alias().is_some();
             match State::from_word(s.state) {
-                Some(State::NewPath) if s.two.chained != 0 => sessions.chained += 1,
+                Some(State::NewPath) if s.two.chained != 0 && !left => sessions.chained += 1,
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
                 Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
                     sessions.changing += 1;
@@ -197,7 +199,11 @@ impl Engine {
                 Some(State::Free | State::Closed | State::Joining) | None => {}
             }
             match State::from_word(s.state) {
-                Some(State::NewPath) => sessions.bypass += 1,
+                Some(State::NewPath) if left => {
+                    sessions.bypass += 1;
+                    let hosts = self.agent.chain_of(slot);
+                    sessions.chained += u64::from(hosts.is_some_and(|hosts| !hosts.is_empty()));
+                }
                 Some(State::Return) => sessions.returned += 1,
                 // Two entries are one session to whoever counts them.
                 Some(State::Relay) if s.life.opened_here != 0 => {}

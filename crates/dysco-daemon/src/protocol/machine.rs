@@ -306,6 +306,11 @@ impl Machine {
         Ok(change)
     }
 
+    /// Has a session a change under way?
+    pub fn is_changing(&self, session: &Subsession) -> bool {
+        self.core.locks.contains_key(session)
+    }
+
     /// Whether neighbours that ask get the middlebox out by this host alone.
     pub fn answer_asks_locally(&mut self, local: bool) {
         self.asked_locally = local;

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod left;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -24,6 +26,8 @@ pub enum At {
     Server,
     Fw1,
     Fw2,
+    /// Only in a lab that has one.
+    Proxy,
 }
 
 impl At {
@@ -36,6 +40,7 @@ impl At {
             At::Server => "server",
             At::Fw1 => "fw1",
             At::Fw2 => "fw2",
+            At::Proxy => "proxy",
         }
     }
 
@@ -75,6 +80,7 @@ pub struct Steered {
     pub router: Host,
     daemons: Vec<Option<Process>>,
     traffic: Option<Server>,
+    haproxy: Option<Process>,
     pub family: Family,
     dir: Option<tempfile::TempDir>,
 }
@@ -86,24 +92,38 @@ impl Steered {
 
     /// With a policy on the client's host.
     pub fn with_policy(family: Family, policy: &str) -> Result<Steered> {
+        Steered::of(&At::ALL, family, policy, &[])
+    }
+
+    /// These hosts, with their settings.
+    fn of(
+        all: &[At],
+        family: Family,
+        policy: &str,
+        settings: &[(At, &str, &str)],
+    ) -> Result<Steered> {
         require_root()?;
         let dir = tempfile::Builder::new()
             .prefix("dysco-steered-")
             .tempdir()?;
         let make = |name: &str| Host::new(name, &dir.path().join(name));
-        let hosts = At::ALL.map(|at| make(at.name()));
+        let hosts = all.iter().map(|at| make(at.name()));
         let mut world = Steered {
-            hosts: hosts.into_iter().collect::<Result<_>>()?,
+            hosts: hosts.collect::<Result<_>>()?,
             router: make("router")?,
             daemons: Vec::new(),
             traffic: None,
+            haproxy: None,
             family,
             dir: Some(dir),
         };
-        world.connect()?;
+        world.connect(all)?;
+        for (at, key, value) in settings {
+            world.host(*at).sysctl(key, value)?;
+        }
         let server = SocketAddr::new(At::Server.address(family), PORT);
         world.traffic = Some(Server::start(world.host(At::Server), server)?);
-        world.start_daemons(policy)?;
+        world.start_daemons(all, policy)?;
         Ok(world)
     }
 
@@ -111,14 +131,14 @@ impl Steered {
         &self.hosts[at as usize]
     }
 
-    fn connect(&self) -> Result<()> {
+    fn connect(&self, all: &[At]) -> Result<()> {
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             for host in [&self.router, self.host(At::Fw1), self.host(At::Fw2)] {
                 host.sysctl(key, "1")?;
             }
         }
-        for at in At::ALL {
-            self.join(at)?;
+        for at in all {
+            self.join(*at)?;
         }
         for at in At::FIREWALLS {
             let host = self.host(at);
@@ -145,14 +165,14 @@ impl Steered {
         host.input("ip", &["-batch", "-"], &near).map(drop)
     }
 
-    fn start_daemons(&mut self, policy: &str) -> Result<()> {
+    fn start_daemons(&mut self, all: &[At], policy: &str) -> Result<()> {
         let authority = self.authority();
         let words = ["pki", "init", "--dir", &authority];
         self.router.output(&program("dyscoctl")?, &words)?;
         fs::write(self.policy_file(), policy)?;
-        for at in At::ALL {
-            self.configure(at)?;
-            let daemon = self.start(at)?;
+        for at in all {
+            self.configure(*at)?;
+            let daemon = self.start(*at)?;
             self.daemons.push(Some(daemon));
         }
         Ok(())
@@ -180,6 +200,7 @@ impl Steered {
         host.output(&program("dyscoctl")?, &words)?;
         let policy = match at {
             At::Client => format!("[chain]\npolicy = \"{}\"\n", self.policy_file().display()),
+            At::Proxy => left::DECLARED.to_owned(),
             _ => String::new(),
         };
         let text = format!(
@@ -215,6 +236,12 @@ impl Steered {
         wait::until("dyscod to die", PATIENCE, || {
             self.ctl(at, &["status"]).is_err().then_some(())
         })?;
+        drop(self.daemons[at as usize].take());
+        Ok(())
+    }
+
+    /// Ends a host's `dyscod` as a crash would.
+    pub fn kill(&mut self, at: At) -> Result<()> {
         drop(self.daemons[at as usize].take());
         Ok(())
     }
@@ -347,7 +374,8 @@ impl Steered {
     /// The ends of all logs, for a test that fails.
     pub fn logs(&self) -> String {
         let mut all = String::new();
-        for at in At::ALL {
+        let proxy = (self.hosts.len() > At::ALL.len()).then_some(At::Proxy);
+        for at in At::ALL.into_iter().chain(proxy) {
             let log = self.host(at).dir().join("dyscod.log");
             let text = fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<_> = text.lines().rev().take(25).collect();

@@ -2,6 +2,7 @@
 //! protocol's parts for it.
 
 mod hosts;
+mod left;
 mod open;
 mod packets;
 mod paths;
@@ -65,9 +66,9 @@ struct Paths {
     answered: bool,
     /// Something has come on the new path since.
     heard: bool,
-    /// The highest number that was sent here before the switch.
+    /// The highest number that was sent here before the switch, as this end has it.
     cutoff: Option<u32>,
-    /// The other anchor's.
+    /// The other anchor's, as the wire has it.
     far_cutoff: Option<u32>,
     settled: bool,
     /// Neither path is in doubt any more, since then.

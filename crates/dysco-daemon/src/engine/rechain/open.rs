@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_agent::AgentError;
 use dysco_common::chain::{self, Hop, Token};
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session};
@@ -22,11 +23,14 @@ const REPEAT: [Duration; 6] = [
     Duration::from_millis(800),
 ];
 
+/// So many five-tuples are tried for a path.
+const ROUNDS: u32 = 16;
+
 /// Is what the other end has heard on the path close behind what was sent
 /// elsewhere? A firewall lets the numbers go ahead by the widest window at most,
 /// and some more is sent until the path is taken.
 fn is_close(s: &Session) -> bool {
-    let widest = u32::from(u16::MAX) << s.remote_wscale();
+    let widest = u32::from(u16::MAX) << s.on_wire().remote_wscale();
     s.snd_max.wrapping_sub(s.rcv_ack) <= widest / 4
 }
 
@@ -61,18 +65,12 @@ impl Engine {
         chain: &[IpAddr],
         token: Token,
     ) -> Result<(), Reason> {
-        let failed = |e: dysco_agent::AgentError| Reason::Failed(e.to_string());
+        let failed = |e: AgentError| Reason::Failed(e.to_string());
         let second = self.add_path(change)?;
-        let remote_port = self.agent.session(second).key.remote().port();
-        let ports = self.config.removal.ports;
-        let count = ports.count().min(usize::from(u16::MAX)) as u16;
-        let (source, destination) = chain::ports(second, ports.first, count, remote_port);
-        let path = FlowKey::new((hop.local.ip(), source).into(), (next, destination).into());
-        self.agent
-            .aim_path(second, path, hop.ifindex)
-            .map_err(failed)?;
+        self.aim(second, next, hop).map_err(failed)?;
         self.agent.set_chain(second, chain).map_err(failed)?;
         let s = self.agent.session(second);
+        let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
         let answers = self.answers.clone();
         let task = tokio::spawn(async move {
@@ -89,6 +87,25 @@ impl Engine {
             paths.opening = Some(Opening(task));
         }
         Ok(())
+    }
+
+    /// Gives a path its five-tuple to the next host: that of its slot. A bypass that
+    /// begins here may have that already, to the same server; then one of a later
+    /// round.
+    fn aim(&self, second: u32, next: IpAddr, hop: &Hop) -> Result<(), AgentError> {
+        let remote_port = self.agent.session(second).name().remote().port();
+        let ports = self.config.removal.ports;
+        let count = ports.count().min(usize::from(u16::MAX)) as u16;
+        let mut slot = second;
+        loop {
+            let (source, destination) = chain::ports(slot, ports.first, count, remote_port);
+            let path = FlowKey::new((hop.local.ip(), source).into(), (next, destination).into());
+            slot = slot.saturating_add(u32::from(count));
+            match self.agent.aim_path(second, path, hop.ifindex) {
+                Err(AgentError::PathInUse(_)) if slot < second + ROUNDS * u32::from(count) => {}
+                result => return result,
+            }
+        }
     }
 
     /// A SYN has come on an awaited path.

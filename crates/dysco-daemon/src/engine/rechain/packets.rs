@@ -1,4 +1,4 @@
-//! What the anchors send on a new path by themselves.
+//! What the anchors send on a new path by themselves, in the numbers of the wire.
 
 use std::net::IpAddr;
 
@@ -12,6 +12,7 @@ use crate::engine::probe::HOP_LIMIT;
 /// The SYN that opens a path through a chain: its number is just before those that
 /// follow, its options are what the session agreed on.
 pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec<u8> {
+    let s = &s.on_wire();
     let hosts: Vec<Addr> = chain.iter().map(|host| (*host).into()).collect();
     let chain = Chain::of(&hosts).unwrap_or_default();
     let mut payload = Payload::default();
@@ -26,6 +27,7 @@ pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec
 
 /// The answer to it.
 pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
+    let s = &s.on_wire();
     let mut tcp = header(s, s.snd_max.wrapping_sub(1));
     tcp.syn = true;
     tcp.ack = true;
@@ -34,8 +36,10 @@ pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
     packet(s, tcp, &[])
 }
 
-/// See `two_paths::opens_windows`.
+/// See `two_paths::opens_windows`. `seq` is the local end's.
 pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
+    let seq = s.sent_on_wire(seq);
+    let s = &s.on_wire();
     let mut tcp = header(s, seq);
     (tcp.ack, tcp.psh) = (true, true);
     tcp.acknowledgment_number = s.rcv_max;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_common::State;
 use dysco_common::chain::Token;
+use dysco_common::{Session, State};
 
 use super::{Paths, packets};
 use crate::engine::{Engine, measure, probe};
@@ -38,6 +38,7 @@ impl Engine {
             self.forget_late(slot);
         }
         let s = self.confirmed(slot);
+        self.not_in_between(&s)?;
         let facts = anchor_facts(&s, &session)?;
         let paths = Paths {
             session,
@@ -138,6 +139,8 @@ impl Engine {
         }
         self.follow(before, second);
         self.prime(second, cutoff);
+        // To the other anchor, which has other numbers for it.
+        let cutoff = self.agent.session(second).sent_on_wire(cutoff);
         self.tell_machine(HostEvent::CutDone { change, cutoff });
     }
 
@@ -183,6 +186,7 @@ impl Engine {
         let (Some(_), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled) else {
             return;
         };
+        let far = self.agent.session(second).received_off_wire(far);
         if self.agent.settle_path(second, far) {
             paths.settled = true;
             self.tell_machine(HostEvent::Drained { change });
@@ -314,10 +318,16 @@ impl Engine {
     }
 }
 
-/// What is known of a session that may take another path: none of its paths may
-/// translate its numbers.
-fn anchor_facts(s: &dysco_common::Session, session: &Subsession) -> Result<Facts, Reason> {
+/// What is known of a session that may take another path, as the wire has it.
+fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
+        Some(State::NewPath | State::Switching) if s.alias().is_some() => {
+            let mut facts = measure::known(&s.on_wire())?;
+            // Its two openings differ by what the middlebox has put in since: that
+            // they are of one session is shown by its name, which only both know.
+            (facts.local.isn, facts.remote.isn) = (0, 0);
+            Ok(facts)
+        }
         Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
         Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
         _ => measure::facts(s, session),

@@ -179,7 +179,7 @@ impl Engine {
         let before = self.chain_now(slot, &s);
         let after = chain.apply(&before);
         let order = Order {
-            session: measure::opened(&s.key),
+            session: measure::opened(&s.name()),
             before: before.clone(),
             after: after.clone().unwrap_or_default(),
             state: Vec::new(),
@@ -204,15 +204,17 @@ impl Engine {
 
     fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
         let no = |why: String| Err(Reason::NoSuchChain(why));
+        self.not_in_between(s)?;
         if s.life.opened_here == 0 {
-            let opener = s.key.remote.ip();
+            let opener = s.name().remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
         }
-        if left_by_middlebox(s) {
-            return no("a middlebox has left it, and its numbers are translated since: this release gives other hosts only sessions whose numbers are the same at both ends; give new sessions a chain by a policy, or keep the middlebox of those that a firewall is to come into".into());
+        let own = measure::opened(&s.key);
+        if s.alias().is_some() && self.machine.is_changing(&own) {
+            return no("its middlebox has not left it altogether; ask again in a moment".into());
         }
         if !live(s) {
-            measure::facts(s, &measure::opened(&s.key))?;
+            measure::facts(s, &own)?;
         }
         if before == after {
             return no("it has that chain; nothing is to be done".into());
@@ -222,7 +224,7 @@ impl Engine {
                 "a chain has {MAX_CHAIN} hosts at most; leave some out"
             ));
         }
-        let server = s.key.remote.ip();
+        let server = s.name().remote.ip();
         let mut seen = HashSet::new();
         for host in after {
             if host.is_ipv4() != server.is_ipv4() {
@@ -360,18 +362,11 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
 fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
         Some(State::Tracked) => !s.has_ended(),
-        Some(State::NewPath | State::Switching) => s.two.chained > 1 && !s.has_ended(),
+        Some(State::NewPath | State::Switching) => {
+            (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
+        }
         _ => false,
     }
-}
-
-/// Has a middlebox left it, that had two sessions of its own?
-fn left_by_middlebox(s: &Session) -> bool {
-    let changed = matches!(
-        State::from_word(s.state),
-        Some(State::TwoPaths | State::NewPath | State::FarTwoPaths | State::Relay | State::Return)
-    );
-    changed && s.two.chained == 0
 }
 
 /// A [`ChainChange`] with addresses.

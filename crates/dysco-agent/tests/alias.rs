@@ -1,0 +1,122 @@
+//! What others call a session that a middlebox has left: it is found by it
+//! whatever path it takes, and nobody else gets it while the session lives.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+
+use dysco_agent::common::{FlowKey, State, Translation};
+use dysco_agent::{Agent, AgentConfig, Attach, NewPath, Xdp};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+/// A data plane on the loopback of a network of this thread's own.
+fn plane() -> (Agent, dysco_agent::Events) {
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
+    let none = None::<&str>;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(none, "/", none, private, none).unwrap();
+    mount(none, "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).unwrap();
+    let up = ["link", "set", "lo", "up"];
+    assert!(Command::new("ip").args(up).status().unwrap().success());
+    let config = AgentConfig {
+        pin_dir: PathBuf::from("/sys/fs/bpf/alias"),
+        max_sessions: 64,
+        interfaces: vec!["lo".into()],
+        attach: Attach::Auto,
+        xdp: Xdp::Auto,
+        rules: Vec::new(),
+        ports: (61000, 1000),
+        addresses: Vec::new(),
+    };
+    Agent::start(&config).expect("the data plane starts as root")
+}
+
+fn path(port: u16) -> FlowKey {
+    let end = |port| ([127, 0, 0, 1], port).into();
+    FlowKey::new(end(port), end(9))
+}
+
+#[tokio::test]
+async fn its_name_is_the_sessions_until_it_ends() {
+    let (agent, _events) = plane();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let first = agent.find(&key).expect("it is tracked");
+    let name = path(61_500);
+    let translation = Translation {
+        seq_out: 7,
+        ..Translation::default()
+    };
+    let new = NewPath {
+        key: name,
+        ifindex: 1,
+        translation,
+    };
+    agent.prepare(first, &new).unwrap();
+    assert_eq!(agent.find_named(&name), None, "it is not left yet");
+    agent.complete(first);
+    assert_eq!(agent.find_named(&name), Some(first));
+    assert_eq!(agent.find(&name), None, "it is no session's own five-tuple");
+
+    let mut before = first;
+    for port in [61_501, 61_502] {
+        let next = agent.add_path(before).unwrap();
+        agent.aim_path(next, path(port), 1).unwrap();
+        assert_eq!(agent.find_named(&name), Some(before));
+        agent.switch_path(next).unwrap();
+        assert_eq!(agent.find_named(&name), Some(next));
+        let left = agent.drop_path_before(next).unwrap();
+        assert_eq!(left, before);
+        let s = agent.session(next);
+        assert_eq!((s.alias, s.translation), (name, translation));
+        // Late packets of that path are let in, and then it is nobody's.
+        assert_eq!(agent.find_named(&name), Some(next));
+        agent.collect(left);
+        assert_eq!(agent.find_named(&name), Some(next), "after {left}");
+        assert!(agent.in_use(&name), "another session may get it");
+        before = next;
+    }
+    // Another path that is given up takes nothing with it.
+    let tried = agent.add_path(before).unwrap();
+    agent.drop_next_path(tried);
+    agent.collect(tried);
+    assert_eq!(agent.find_named(&name), Some(before));
+
+    agent.collect(before);
+    assert!(!agent.in_use(&name) && !agent.in_use(&key));
+    assert_eq!(agent.find_named(&name), None);
+}
+
+/// A session without a middlebox has no other name, whatever a change that failed
+/// has left behind.
+#[tokio::test]
+async fn a_session_of_its_own_has_none() {
+    let (agent, _events) = plane();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let first = agent.find(&key).expect("it is tracked");
+    let failed = NewPath {
+        key: path(61_500),
+        ifindex: 1,
+        translation: Translation {
+            seq_out: 7,
+            ..Translation::default()
+        },
+    };
+    agent.prepare(first, &failed).unwrap();
+    agent.unprepare(first);
+    let next = agent.add_path(first).unwrap();
+    agent.aim_path(next, path(61_501), 1).unwrap();
+    agent.switch_path(next).unwrap();
+    agent.drop_path_before(next).unwrap();
+    let s = agent.session(next);
+    assert_eq!(s.state, State::NewPath as u32);
+    assert_eq!((s.alias(), s.translation), (None, Translation::default()));
+    assert_eq!(agent.find_named(&path(61_500)), None);
+    assert_eq!(agent.find_named(&path(61_501)), None);
+}

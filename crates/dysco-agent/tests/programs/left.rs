@@ -1,0 +1,261 @@
+//! Another path of a session that a middlebox has left: what opens it speaks the
+//! numbers of the wire, the entry those of its own end.
+
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Element, Payload, Token};
+use dysco_common::session::{Life, Two, part};
+use dysco_common::siphash::Key;
+use dysco_common::tcp::{ACK, PSH, SYN};
+use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path, Session, State, Translation};
+
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
+use crate::frame::{Frame, Net, nets};
+
+const KEY: Key = [1, 2];
+const KEY_ID: u64 = 0xfeed;
+const TOKEN: Token = [3, 4];
+/// The slot of the path that it is given.
+const NEXT: u32 = 4;
+/// Highest numbers of its own end and of the other, in its own end's space.
+const SENT: u32 = 0xffff_fff0;
+const RECEIVED: u32 = 90_000;
+
+fn translation() -> Translation {
+    Translation {
+        seq_out: 1000,
+        seq_in: 0x8000_0000,
+        wscale_local: 7,
+        wscale_local_far: 3,
+        wscale_remote_far: 2,
+        wscale_remote: 5,
+        ..Translation::default()
+    }
+}
+
+/// A number that the end has sent, as the wire has it; what it has received.
+fn sent(number: u32) -> u32 {
+    number.wrapping_add(translation().seq_out)
+}
+
+fn received(number: u32) -> u32 {
+    number.wrapping_sub(translation().seq_in)
+}
+
+/// The path that it is given, by a firewall that has the proxy's address.
+fn path(net: &Net) -> FlowKey {
+    let end = |ip, port| SocketAddr::new(ip, port);
+    FlowKey::new(
+        end(net.new_local.ip(), 61_004),
+        end(net.remote.ip(), net.new_remote.port()),
+    )
+}
+
+/// A session that its proxy has left, with an entry of another path.
+fn given(net: &Net, state: State, opened: bool) -> Programs {
+    let mut p = Programs::with(net, State::NewPath, translation());
+    let second = Session {
+        state: state as u32,
+        key: net.key(),
+        alias: net.path(),
+        path: if opened {
+            path(net)
+        } else {
+            FlowKey::default()
+        },
+        ifindex: 1,
+        translation: translation(),
+        snd_max: SENT,
+        snd_seen: SENT,
+        rcv_max: RECEIVED,
+        rcv_ack: SENT,
+        other_path: SLOT + 1,
+        two: Two {
+            chained: 2,
+            part: part::NEXT,
+            ..Two::default()
+        },
+        life: Life {
+            opened_here: opened.into(),
+            ..Life::default()
+        },
+        ..Session::default()
+    };
+    p.put(NEXT, &second);
+    if opened {
+        p.flow(path(net), NEXT, Path::New);
+    }
+    p
+}
+
+/// It takes that path, and did not find it to have carried anything yet.
+fn taking(net: &Net) -> Programs {
+    let mut p = given(net, State::Switching, true);
+    let mut s = p.session(NEXT);
+    s.two.part = part::CURRENT;
+    p.put(NEXT, &s);
+    p.flow(net.key(), NEXT, Path::Old);
+    p
+}
+
+fn on(path: FlowKey, frame: &Frame) -> Frame {
+    Frame {
+        src: path.local(),
+        dst: path.remote(),
+        ..frame.clone()
+    }
+}
+
+fn mirror(path: FlowKey) -> FlowKey {
+    FlowKey::new(path.remote(), path.local())
+}
+
+/// What comes by the path.
+fn comes(net: &Net, seq: u32, ack: u32, flags: u8) -> Frame {
+    Frame {
+        seq,
+        ack,
+        flags,
+        window: u16::MAX,
+        ..on(mirror(path(net)), &net.received())
+    }
+}
+
+#[test]
+fn the_answer_to_its_syn_is_judged_in_the_ends_own_numbers() {
+    for net in nets() {
+        let mut p = given(&net, State::Joining, true);
+        let of = |ack| comes(&net, received(RECEIVED), ack, SYN | ACK);
+        p.drops(Way::In, &of(sent(SENT + 1)), Counter::DroppedStray);
+        assert_eq!(p.events(), []);
+        assert_eq!(p.run(Way::In, &of(sent(SENT)).bytes()).0, DROP);
+        assert_eq!(p.events(), [(EventKind::PathOpen, NEXT)]);
+        let s = p.session(NEXT);
+        assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 1, SENT));
+    }
+}
+
+#[test]
+fn what_opens_windows_teaches_the_ends_own_numbers() {
+    for net in nets() {
+        let mut p = given(&net, State::Joining, true);
+        let primer = comes(&net, received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
+        assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
+        assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
+        let s = p.session(NEXT);
+        assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
+    }
+}
+
+/// The end that awaits the path knows the session by the name that both met on,
+/// and by no other.
+#[test]
+fn it_is_awaited_by_its_name() {
+    for net in nets() {
+        for (session, fits) in [(net.path(), true), (net.key(), false)] {
+            let mut p = given(&net, State::Joining, false);
+            p.key(KEY_ID, KEY);
+            p.own(net.new_local.ip().into());
+            p.awaits(TOKEN, NEXT);
+            let mut payload = Payload::default();
+            payload.fill(KEY_ID, &mirror(session), &mirror(path(&net)));
+            payload.set_rest(&Default::default(), &Element::live(TOKEN));
+            payload.mac = payload.proof(KEY);
+            let syn = Frame {
+                payload: payload.to_bytes().to_vec(),
+                ..comes(&net, received(RECEIVED + 70), 0, SYN)
+            };
+            if !fits {
+                p.drops(Way::In, &syn, Counter::ChainTaken);
+                continue;
+            }
+            assert_eq!(p.run(Way::In, &syn.bytes()).0, DROP);
+            let s = p.session(NEXT);
+            assert_eq!((s.path, s.rcv_max), (path(&net), RECEIVED + 71));
+            // Repeated, it is known by its number.
+            p.run(Way::In, &syn.bytes());
+            let joins = (EventKind::Joins, NEXT);
+            assert_eq!(p.events(), [joins, joins]);
+        }
+    }
+}
+
+/// Either path speaks the numbers of the wire; what the new one has not carried is
+/// acknowledged on the one before.
+#[test]
+fn data_is_translated_on_both_paths() {
+    for net in nets() {
+        let mut p = taking(&net);
+        let data = Frame {
+            seq: SENT,
+            ack: RECEIVED,
+            window: 64,
+            payload: b"hello".to_vec(),
+            ..net.sent()
+        };
+        let wire = Frame {
+            seq: sent(SENT),
+            ack: received(RECEIVED),
+            window: 64 << 4,
+            ..data.clone()
+        };
+        p.becomes(Way::Out, &data, REDIRECT, &on(path(&net), &wire));
+        let only = |ack, frame: &Frame| Frame {
+            ack,
+            payload: Vec::new(),
+            ..frame.clone()
+        };
+        p.becomes(
+            Way::Out,
+            &only(RECEIVED + 1, &data),
+            REDIRECT,
+            &on(net.path(), &only(received(RECEIVED + 1), &wire)),
+        );
+        let back = Frame {
+            seq: RECEIVED,
+            ack: SENT,
+            window: 80,
+            payload: b"hello".to_vec(),
+            ..net.received()
+        };
+        let wire = Frame {
+            seq: received(RECEIVED),
+            ack: sent(SENT),
+            window: 80 << 3,
+            ..back.clone()
+        };
+        for path in [net.path(), path(&net)] {
+            p.becomes(Way::In, &on(mirror(path), &wire), OK, &back);
+        }
+        assert_eq!(p.session(NEXT).rcv_max, RECEIVED + 5);
+    }
+}
+
+/// What a proxy that has left still says is not of the path before.
+#[test]
+fn the_proxy_is_not_heard() {
+    for net in nets() {
+        let mut p = taking(&net);
+        p.drops(Way::In, &net.received(), Counter::DroppedLateOld);
+    }
+}
+
+/// The name is no path any more, and does not become another session's.
+#[test]
+fn its_name_is_nobody_elses() {
+    for net in nets() {
+        let mut p = taking(&net);
+        p.free([9]);
+        p.flow_as(net.path(), FlowRef::alias(&net.path(), NEXT));
+        let before = p.session(NEXT);
+        p.passes(Way::In, &net.new_received());
+        p.passes(Way::Out, &net.new_sent());
+        for (way, syn) in [(Way::In, net.new_received()), (Way::Out, net.new_sent())] {
+            let syn = Frame { flags: SYN, ..syn };
+            assert_eq!(p.run(way, &syn.bytes()).0, PASS);
+        }
+        assert_eq!(p.session(NEXT).new_in, before.new_in);
+        assert_eq!(p.session(9).state, State::Free as u32);
+        assert!(p.find(&net.path()).unwrap().is_alias());
+    }
+}
