@@ -52,6 +52,8 @@ impl Better {
 pub struct Figure {
     /// What it is called.
     pub name: String,
+    /// The part of the benchmark that found it.
+    pub part: &'static str,
     /// Its unit; a ratio has none.
     pub unit: &'static str,
     /// The number.
@@ -77,6 +79,7 @@ impl Figure {
         Figure {
             better: Better::of(&name, unit),
             name,
+            part: "",
             unit,
             value,
             interval: None,

@@ -14,6 +14,7 @@ mod disruption;
 mod drain;
 mod ends;
 mod figure;
+mod firewalls;
 mod flood;
 mod local;
 mod lookup;
@@ -24,8 +25,10 @@ mod packet;
 mod pair;
 mod ping;
 mod plot;
+mod reconfigure;
 mod record;
 mod removal;
+mod replace;
 mod report;
 mod requests;
 mod rivals;
@@ -40,6 +43,7 @@ mod wrk;
 mod xdp;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -81,6 +85,7 @@ pub struct Effort {
     quick: bool,
     speaks: bool,
     plots: RefCell<Vec<Plot>>,
+    absent: RefCell<BTreeMap<String, String>>,
 }
 
 impl Effort {
@@ -97,6 +102,12 @@ impl Effort {
     /// Keeps something to be drawn.
     fn plot(&self, plot: Plot) {
         self.plots.borrow_mut().push(plot);
+    }
+
+    /// Says what this machine does not have, so that it is not measured.
+    fn lacks(&self, what: &str, why: &str) {
+        self.say(&format!("  not on this machine: {what}, {why}"));
+        self.absent.borrow_mut().insert(what.into(), why.into());
     }
 
     /// Tells how far it has got.
@@ -166,6 +177,16 @@ const BENCHES: &[Bench] = &[
         run: disruption::run,
     },
     Bench {
+        name: "replace",
+        about: "a firewall is replaced with its state under 3 bundles of 100 sessions",
+        run: replace::run,
+    },
+    Bench {
+        name: "reconfigure",
+        about: "1,000 live sessions get a firewall, another in its place, and none",
+        run: reconfigure::run,
+    },
+    Bench {
         name: "drain",
         about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
         run: drain::run,
@@ -214,18 +235,26 @@ fn main() -> Result<()> {
         quick: arguments.quick,
         speaks: !arguments.json,
         plots: RefCell::default(),
+        absent: RefCell::default(),
     };
     machine::sockets()?;
     let mut record = Record::begin(arguments.quick)?;
-    for bench in &chosen {
-        effort.say(&format!("{}: {}", bench.name, bench.about));
+    for (at, bench) in chosen.iter().enumerate() {
+        let (number, of, begun) = (at + 1, chosen.len(), record.seconds());
+        let (minutes, seconds) = (begun as u64 / 60, begun as u64 % 60);
+        effort.say(&format!(
+            "[{number} of {of}, {minutes}:{seconds:02}] {}: {}",
+            bench.name, bench.about
+        ));
         match (bench.run)(&effort) {
             Ok(figures) => record.take(bench.name, figures, &effort),
             // What the others find is found all the same.
             Err(error) => record.fail(bench.name, &error),
         }
+        record.took(bench.name, begun);
     }
     record.plots = effort.plots.take();
+    record.absent = effort.absent.take();
     record.end()?;
     // A part, or a brief look, must not pass for a whole run.
     let whole = !arguments.quick && chosen.len() == BENCHES.len();

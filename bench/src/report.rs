@@ -32,7 +32,12 @@ pub fn markdown(record: &Record) -> String {
     for (name, why) in &record.failed {
         text += &format!("\nNot measured: {name}, {why}\n");
     }
-    text
+    for (what, why) in &record.absent {
+        text += &format!("\nNot on this machine: {what}, {why}\n");
+    }
+    let parts = record.parts.iter();
+    let parts: Vec<_> = parts.map(|(part, s)| format!("{part} {s:.0}")).collect();
+    text + &format!("\nSeconds of each part: {}\n", parts.join(", "))
 }
 
 /// What each figure is, should be, and was in the paper.
