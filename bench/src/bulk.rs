@@ -172,7 +172,7 @@ fn sender(shared: &Arc<Shared>, pace: Option<u64>) -> Work {
         let paced = pace.map_or(Ok(()), |rate| {
             streams.iter().try_for_each(|s| slow(s, rate))
         });
-        tell(paced.and_then(|()| send(streams, &shared)));
+        tell(&shared, paced.and_then(|()| send(streams, &shared)));
     })
 }
 
@@ -192,11 +192,13 @@ fn slow(socket: &TcpStream, rate: u64) -> Result<()> {
 
 fn receiver_of(shared: &Arc<Shared>) -> Work {
     let shared = shared.clone();
-    Box::new(move |streams| tell(receive(streams, &shared)))
+    Box::new(move |streams| tell(&shared, receive(streams, &shared)))
 }
 
-fn tell(ended: Result<()>) {
-    if let Err(error) = ended {
+fn tell(shared: &Shared, ended: Result<()>) {
+    // Who is gone at the end may leave something unread.
+    let meant = *shared.gate() == Gate::Ended;
+    if let (false, Err(error)) = (meant, ended) {
         eprintln!("a stream broke off: {error:#}");
     }
 }

@@ -9,6 +9,7 @@ mod bulk;
 mod bundles;
 mod chain;
 mod compare;
+mod contest;
 mod crowd;
 mod disruption;
 mod drain;
@@ -16,6 +17,7 @@ mod ends;
 mod figure;
 mod firewalls;
 mod flood;
+mod forwards;
 mod local;
 mod lookup;
 mod machine;
@@ -143,7 +145,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "rivals",
-        about: "many sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap",
+        about: "1 to 10,000 sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap, the kernel's own",
         run: rivals::run,
     },
     Bench {
