@@ -10,13 +10,14 @@ use crate::Effort;
 use crate::asks::Asks;
 use crate::bulk::Bulk;
 use crate::figure::{Figure, median};
-use crate::turns::{BASE, Turns, order};
+use crate::turns::{BASE, RUN_IN, Turns, order};
 
 /// How long each kind has its turns, and how many.
 #[derive(Clone, Copy)]
 pub struct Pace {
     turns: usize,
     turn: Duration,
+    many: bool,
 }
 
 impl Pace {
@@ -26,6 +27,15 @@ impl Pace {
         Pace {
             turns: effort.pick(if many { 6 } else { 16 }, 4),
             turn: effort.turn() * if many { 3 } else { 1 },
+            many,
+        }
+    }
+
+    /// For how long all carry something before their turns.
+    pub fn warm(self) -> Duration {
+        match self.many {
+            true => RUN_IN * 10,
+            false => RUN_IN,
         }
     }
 

@@ -79,8 +79,9 @@ fn ipvs(host: &Host, [at, to]: [SocketAddr; 2]) -> Result<()> {
     host.output("ipvsadm", &server).map(drop)
 }
 
-/// The figures of all that there are, with so many sessions.
-pub fn measure(effort: &Effort, count: usize) -> Result<Vec<Figure>> {
+/// The figures of all that there are, with so many sessions, whose ends take so
+/// many bytes of memory each.
+pub fn measure(effort: &Effort, count: usize, ends_alone: f64) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for forward in &FORWARDS {
         let lab = Lab::builder(forward.name).build()?;
@@ -88,8 +89,12 @@ pub fn measure(effort: &Effort, count: usize) -> Result<Vec<Figure>> {
         let ends = [Role::Proxy.at(Family::V4, 8100), server_at(OTHER)];
         match (forward.begin)(&lab.proxy, ends) {
             Ok(()) => {
-                let contest = contest(effort, &lab, ends[0], count);
-                let contest = contest.with_context(|| format!("by {}", forward.about))?;
+                effort.say(&format!("    {}", forward.about));
+                let (mut contest, bytes) = contest(effort, &lab, ends[0], count)
+                    .with_context(|| format!("by {}", forward.about))?;
+                if count >= WEIGHED {
+                    contest.memory(OTHER, bytes - ends_alone);
+                }
                 figures.extend(contest.figures(forward.name, OTHER, count));
             }
             Err(error) => {
@@ -106,7 +111,12 @@ fn server_at(kind: usize) -> SocketAddr {
     Role::Server.at(Family::V4, 9000 + kind as u16)
 }
 
-fn contest(effort: &Effort, lab: &Lab, by: SocketAddr, count: usize) -> Result<Contest<KINDS>> {
+fn contest(
+    effort: &Effort,
+    lab: &Lab,
+    by: SocketAddr,
+    count: usize,
+) -> Result<(Contest<KINDS>, f64)> {
     let (mut contest, pace) = (Contest::new(), Pace::of(effort, count));
     let between = |kind: usize| Between {
         client: &lab.client,
@@ -115,18 +125,12 @@ fn contest(effort: &Effort, lab: &Lab, by: SocketAddr, count: usize) -> Result<C
         at: server_at(kind),
     };
     let buffer = buffer_of(count * KINDS);
-    let weigh = |kind: usize| {
-        let before = used()?;
-        let streams = Bulk::open(between(kind), count, buffer)?;
-        Ok::<_, anyhow::Error>((streams, used()? - before))
-    };
-    let (forwarded, ends) = weigh(BASE)?;
-    let (other, all) = weigh(OTHER)?;
-    if count >= WEIGHED {
-        contest.memory(OTHER, (all - ends) / count as f64);
-    }
+    let forwarded = Bulk::open(between(BASE), count, buffer)?;
+    let before = used()?;
+    let other = Bulk::open(between(OTHER), count, buffer)?;
+    let bytes = (used()? - before) / count as f64;
     let streams = [forwarded, other];
-    let warm = |streams: &Bulk| streams.measure(RUN_IN, RUN_IN).map(drop);
+    let warm = |streams: &Bulk| streams.measure(RUN_IN, pace.warm()).map(drop);
     streams.iter().try_for_each(warm)?;
     contest.streams(&streams, pace)?;
     drop(streams);
@@ -134,8 +138,8 @@ fn contest(effort: &Effort, lab: &Lab, by: SocketAddr, count: usize) -> Result<C
         Asks::open(between(BASE), count)?,
         Asks::open(between(OTHER), count)?,
     ];
-    let warm = |asks: &Asks| asks.measure(RUN_IN).map(drop);
+    let warm = |asks: &Asks| asks.measure(pace.warm()).map(drop);
     asks.iter().try_for_each(warm)?;
     contest.requests(&asks, pace)?;
-    Ok(contest)
+    Ok((contest, bytes))
 }

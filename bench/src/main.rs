@@ -7,7 +7,9 @@ mod apart;
 mod asks;
 mod bulk;
 mod bundles;
+mod calls;
 mod chain;
+mod code;
 mod compare;
 mod contest;
 mod crowd;
@@ -18,6 +20,8 @@ mod figure;
 mod firewalls;
 mod flood;
 mod forwards;
+mod handshakes;
+mod instructions;
 mod local;
 mod lookup;
 mod machine;
@@ -25,8 +29,10 @@ mod many;
 mod memory;
 mod packet;
 mod pair;
+mod paths;
 mod ping;
 mod plot;
+mod readme;
 mod reconfigure;
 mod record;
 mod removal;
@@ -54,6 +60,7 @@ use clap::{Parser, Subcommand};
 use compare::Compare;
 use figure::{Figure, Goal};
 use plot::Plot;
+use readme::Readme;
 use record::Record;
 
 /// Measures every published figure again.
@@ -80,6 +87,11 @@ struct Arguments {
 enum Command {
     /// Tell a regression from noise: fails if something got worse
     Compare(Compare),
+    /// Put a run's figures into the README, as every whole run does by itself
+    Readme(Readme),
+    /// Make the calls that the shim stands before, and say how long each took
+    #[command(hide = true)]
+    Calls,
 }
 
 /// How much is measured, and who hears of it.
@@ -205,13 +217,23 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "shim",
-        about: "requests through HAProxy under the shim, and without it",
+        about: "requests through HAProxy under the shim, and without it; single calls",
         run: shim::run,
+    },
+    Bench {
+        name: "paths",
+        about: "what the programs take of a packet on each path, by the kernel's statistics",
+        run: paths::run,
     },
     Bench {
         name: "packet",
         about: "a packet in the programs themselves",
         run: packets,
+    },
+    Bench {
+        name: "code",
+        about: "the state machine, and what reads packets and messages: criterion's benches",
+        run: code::run,
     },
     Bench {
         name: "memory",
@@ -222,8 +244,11 @@ const BENCHES: &[Bench] = &[
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Command::Compare(compare)) = &arguments.command {
-        return compare.run();
+    match &arguments.command {
+        Some(Command::Compare(compare)) => return compare.run(),
+        Some(Command::Readme(readme)) => return readme.run(),
+        Some(Command::Calls) => return calls::make(),
+        None => {}
     }
     if arguments.list {
         BENCHES
@@ -273,13 +298,23 @@ fn main() -> Result<()> {
 }
 
 /// The whole program's run on a packet that it translates, beside others.
-fn packets(_: &Effort) -> Result<Vec<Figure>> {
+fn packets(effort: &Effort) -> Result<Vec<Figure>> {
+    if let Err(error) = instructions::Instructions::begin() {
+        effort.lacks("a processor that counts instructions", &error.to_string());
+    }
     let cases = packet::measure()?;
     let translated = cases.iter().find(|case| case.name == "translated_in");
     let ns = translated.context("no packet was translated")?.ns;
     let figure = Figure::new("translate_ns", "ns", ns).goal(Goal::AtMost(80.0));
     let aside = |figure: Figure, case: &packet::Case| figure.aside(case.name, case.ns);
-    Ok(vec![cases.iter().fold(figure, aside)])
+    let mut figures = vec![cases.iter().fold(figure, aside)];
+    for case in &cases {
+        if let Some(count) = case.instructions {
+            let name = format!("instructions_{}", case.name);
+            figures.push(Figure::new(name, "instructions", count));
+        }
+    }
+    Ok(figures)
 }
 
 fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {

@@ -12,7 +12,7 @@ use crate::Effort;
 use crate::figure::Figure;
 use crate::machine::Machine;
 use crate::plot::Plot;
-use crate::report;
+use crate::{readme, report};
 
 /// One run.
 #[derive(Serialize)]
@@ -115,7 +115,7 @@ impl Record {
         };
         fs::create_dir_all(&folder)
             .with_context(|| format!("failed to make {}", folder.display()))?;
-        let name = self.date.replace(' ', "-").replace(':', "");
+        let name = readme::file_name(&self.date);
         let json = folder.join(format!("{name}.json"));
         let write = |path: &Path, text: String| {
             fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
@@ -126,6 +126,7 @@ impl Record {
         if whole {
             let summary = serde_json::to_string_pretty(&report::summary(self))?;
             write(&folder.join("summary.json"), summary + "\n")?;
+            readme::write(&serde_json::to_value(self).context("a run is no JSON")?)?;
         }
         for plot in &self.plots {
             plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;

@@ -37,6 +37,7 @@ const NAMES: [&str; 8] = [
 const KINDS: usize = NAMES.len();
 /// How often HAProxy is asked to leave what it has not left yet.
 const TRIES: usize = 20;
+const CONTROL: usize = 1;
 const DIRECT: usize = 2;
 const RELAYED: usize = 3;
 const SPLICED: usize = 4;
@@ -66,13 +67,13 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for &count in counts {
         let mut contest = Contest::<KINDS>::new();
         effort.say(&format!("  {count} sessions"));
-        let mut labs = Labs::build(count)?;
-        labs.measure(effort, &mut contest)?;
+        let labs = Labs::build(count)?;
+        let ends_alone = labs.measure(effort, &mut contest)?;
         labs.end()?;
         for (kind, name) in NAMES.iter().enumerate().skip(1) {
             figures.extend(contest.figures(name, kind, count));
         }
-        figures.extend(forwards::measure(effort, count)?);
+        figures.extend(forwards::measure(effort, count, ends_alone)?);
     }
     Ok(figures)
 }
@@ -135,23 +136,27 @@ impl Labs {
         self.stage.end()
     }
 
-    fn measure(&mut self, effort: &Effort, contest: &mut Contest<KINDS>) -> Result<()> {
+    /// Measures; what the ends of a session take of memory by themselves.
+    fn measure(&self, effort: &Effort, contest: &mut Contest<KINDS>) -> Result<f64> {
         let pace = Pace::of(effort, self.count);
         let buffer = buffer_of(self.count * KINDS);
         let open = |between: Between<'_>| Bulk::open(between, self.count, buffer);
-        let warm = |streams: &Bulk| streams.measure(RUN_IN, RUN_IN).map(drop);
+        let warm = |streams: &Bulk| streams.measure(RUN_IN, pace.warm()).map(drop);
+        effort.say("    streams");
         let (relay, streams, memory) = self.sessions(open, warm)?;
         contest.streams(&streams, pace)?;
         drop((streams, relay));
         if self.count >= WEIGHED {
-            for (kind, bytes) in memory.into_iter().enumerate().skip(DIRECT + 1) {
-                contest.memory(kind, bytes);
+            for kind in [RELAYED, SPLICED, COPIED, NGINX, SOCKMAP] {
+                contest.memory(kind, memory[kind]);
             }
         }
+        effort.say("    requests");
         let open = |between: Between<'_>| Asks::open(between, self.count);
-        let warm = |asks: &Asks| asks.measure(RUN_IN).map(drop);
+        let warm = |asks: &Asks| asks.measure(pace.warm()).map(drop);
         let (_relay, asks, _) = self.sessions(open, warm)?;
-        contest.requests(&asks, pace)
+        contest.requests(&asks, pace)?;
+        Ok(memory[CONTROL])
     }
 
     /// Takes HAProxy out of all sessions, of which each must have carried
@@ -214,7 +219,7 @@ impl Labs {
         };
         let all = [
             one(BASE)?,
-            one(1)?,
+            one(CONTROL)?,
             one(DIRECT)?,
             relayed,
             one(SPLICED)?,
@@ -223,7 +228,8 @@ impl Labs {
             one(SOCKMAP)?,
         ];
         all.iter().try_for_each(warm)?;
-        let ends_alone = memory[BASE];
+        // The first to be opened are made of what was free for the like before.
+        let ends_alone = memory[CONTROL];
         for kind in [SPLICED, COPIED, NGINX, SOCKMAP] {
             memory[kind] -= ends_alone;
         }
