@@ -48,7 +48,12 @@ fn measure(effort: &Effort, folder: &Path) -> Result<Vec<Figure>> {
         .args(["bench", "--quiet"])
         .args(BENCHES)
         .arg("--")
-        .args(["--noplot", "--warm-up-time", effort.pick("1", "0.1")])
+        .args([
+            "--quiet",
+            "--noplot",
+            "--warm-up-time",
+            effort.pick("1", "0.1"),
+        ])
         .args(["--measurement-time", effort.pick("3", "0.3")])
         .args(["--sample-size", effort.pick("50", "10")])
         .env("CRITERION_HOME", folder)

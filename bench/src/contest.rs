@@ -25,7 +25,7 @@ impl Pace {
     pub fn of(effort: &Effort, count: usize) -> Pace {
         let many = count > 1_000;
         Pace {
-            turns: effort.pick(if many { 6 } else { 16 }, 4),
+            turns: effort.pick(if many { 6 } else { 10 }, 4),
             turn: effort.turn() * if many { 3 } else { 1 },
             many,
         }

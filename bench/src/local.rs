@@ -46,7 +46,7 @@ const HANDING_OVER: u16 = 8083;
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("forwarding"));
-    let rounds = effort.pick(6, 1);
+    let rounds = effort.pick(5, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let mut labs = Labs::build()?;

@@ -39,7 +39,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 200);
     let mut times = CHANGES.map(|_| Times::default());
     let mut dropped = 0;
-    for round in 1..=effort.pick(3, 1) {
+    for round in 1..=effort.pick(2, 1) {
         effort.say(&format!("  {sessions} sessions, round {round}"));
         dropped += measure(sessions, &mut times)?;
     }
