@@ -42,7 +42,8 @@ struct PastFigure {
     part: String,
     unit: String,
     value: Option<f64>,
-    better: Better,
+    /// Early runs do not say it.
+    better: Option<Better>,
     #[serde(deserialize_with = "numbers")]
     samples: Vec<f64>,
 }
@@ -80,14 +81,14 @@ impl Compare {
                 continue;
             };
             let noise = before.noise(old).max(after.noise(new));
-            let verdict = judge(old, new, to / from - 1.0, noise);
+            let verdict = judge(old, new, change(from, to), noise);
             println!(
                 "| {} | {} {} | {} | {:+.1} % | {:.1} % | {} |",
                 new.name,
                 short(from),
                 new.unit,
                 short(to),
-                (to / from - 1.0) * 100.0,
+                change(from, to) * 100.0,
                 noise * 100.0,
                 verdict.words(),
             );
@@ -98,6 +99,18 @@ impl Compare {
         ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
         Ok(())
     }
+}
+
+impl PastFigure {
+    fn better(&self) -> Better {
+        let usual = || Better::of(&self.name, &self.unit);
+        self.better.unwrap_or_else(usual)
+    }
+}
+
+/// By which share a figure has changed.
+fn change(from: f64, to: f64) -> f64 {
+    if from == to { 0.0 } else { to / from - 1.0 }
 }
 
 impl Past {
@@ -145,7 +158,7 @@ fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict
     if apart(&old.samples, &new.samples) < APART || change.abs() <= noise {
         return Verdict::Same;
     }
-    if (change > 0.0) == (new.better == Better::More) {
+    if (change > 0.0) == (new.better() == Better::More) {
         Verdict::Improved
     } else {
         Verdict::Regressed
@@ -191,7 +204,7 @@ mod tests {
             part: "a".into(),
             unit: String::new(),
             value: Some(centre),
-            better,
+            better: Some(better),
             samples: samples.collect(),
         }
     }

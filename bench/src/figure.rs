@@ -35,7 +35,7 @@ pub enum Better {
 
 impl Better {
     /// As its unit says, or its name if it has none: what is spent, less of it.
-    fn of(name: &str, unit: &str) -> Better {
+    pub fn of(name: &str, unit: &str) -> Better {
         let spent = ["latency", "cpu", "_vs_1k"]
             .iter()
             .any(|w| name.contains(w));

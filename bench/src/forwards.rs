@@ -98,8 +98,8 @@ pub fn measure(effort: &Effort, count: usize, ends_alone: f64) -> Result<Vec<Fig
                 figures.extend(contest.figures(forward.name, OTHER, count));
             }
             Err(error) => {
-                let why = format!("{:#}", error).replace('\n', " ");
-                effort.lacks(forward.about, why.split(" ^").next().unwrap_or_default());
+                let why = format!("{error:#}");
+                effort.lacks(forward.about, why.lines().next().unwrap_or_default());
             }
         }
         lab.finish(())?;
