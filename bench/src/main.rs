@@ -273,6 +273,9 @@ fn main() -> Result<()> {
             "[{number} of {of}, {minutes}:{seconds:02}] {}: {}",
             bench.name, bench.about
         ));
+        if !effort.quick {
+            machine::settle()?;
+        }
         match (bench.run)(&effort) {
             Ok(figures) => record.take(bench.name, figures, &effort),
             // What the others find is found all the same.
