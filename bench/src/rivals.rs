@@ -139,7 +139,8 @@ impl Labs {
     /// Measures; what the ends of a session take of memory by themselves.
     fn measure(&self, effort: &Effort, contest: &mut Contest<KINDS>) -> Result<f64> {
         let pace = Pace::of(effort, self.count);
-        let buffer = buffer_of(self.count * KINDS);
+        // One kind at a time fills its own.
+        let buffer = buffer_of(self.count * 2);
         let open = |between: Between<'_>| Bulk::open(between, self.count, buffer);
         let warm = |streams: &Bulk| streams.measure(RUN_IN, pace.warm()).map(drop);
         effort.say("    streams");
