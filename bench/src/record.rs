@@ -126,10 +126,12 @@ impl Record {
         if whole {
             let summary = serde_json::to_string_pretty(&report::summary(self))?;
             write(&folder.join("summary.json"), summary + "\n")?;
-            readme::write(&serde_json::to_value(self).context("a run is no JSON")?)?;
         }
         for plot in &self.plots {
             plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
+        }
+        if whole {
+            readme::write(&serde_json::to_value(self).context("a run is no JSON")?)?;
         }
         Ok(json)
     }
