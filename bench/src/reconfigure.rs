@@ -1,5 +1,5 @@
 //! A thousand live sessions get another chain: a firewall comes in, another takes
-//! its place with its state, and leaves. A tenth of them are asked for one by
+//! its place with its state, and leaves. A twentieth of them are asked for one by
 //! one, all others by one request.
 
 use anyhow::Result;
@@ -71,7 +71,7 @@ impl Times {
         let (all, together) = (sorted(&self.one_by_one), sorted(&self.together));
         let p50 = Figure::median(named("ms_p50"), "ms", self.one_by_one);
         let p99 = Figure::new(named("ms_p99"), "ms", rank(&all, 99));
-        let count = sessions - sessions / 10;
+        let count = sessions - sessions / 20;
         [
             p50.goal(Goal::AtMost(1.0))
                 .aside("live sessions", sessions as f64),
@@ -96,7 +96,7 @@ fn measure(sessions: usize, times: &mut [Times; CHANGES.len()]) -> Result<u64> {
         after_close: 1_000,
         ..Plan::default()
     };
-    let count = [sessions - sessions / 10, sessions / 10];
+    let count = [sessions - sessions / 20, sessions / 20];
     let to = [TOGETHER, APART].map(|port| hosts.between(port).to);
     let start = |at| Server::start(hosts.server(), at);
     let behind = [start(to[0])?, start(to[1])?];
