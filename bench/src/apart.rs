@@ -96,7 +96,7 @@ fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Gives the calling thread an empty table of open files, but for the first
 /// three: those of others would stay open in its copy.
-fn own_files() -> Result<()> {
+pub fn own_files() -> Result<()> {
     // SAFETY: with this flag the files of no other thread are closed, and this
     // one has just begun and owns none.
     let done = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };

@@ -3,12 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::wait;
 use nix::sys::epoll::EpollFlags;
 
@@ -102,7 +103,7 @@ impl Bulk {
             started.context("failed to start a thread")
         };
         let threads = vec![
-            start("sender", sender(&shared), from)?,
+            start("sender", sender(&shared, None), from)?,
             start("receiver", receiver_of(&shared), to)?,
         ];
         Ok(Bulk {
@@ -114,8 +115,18 @@ impl Bulk {
 
     /// Opens so many sessions; they are silent at first. The server sends.
     pub fn open(between: Between<'_>, count: usize, buffer: usize) -> Result<Bulk> {
+        Bulk::open_paced(between, count, buffer, None)
+    }
+
+    /// The same with sessions that send so many bytes a second at most.
+    pub fn open_paced(
+        between: Between<'_>,
+        count: usize,
+        buffer: usize,
+        pace: Option<u64>,
+    ) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
-        let works = [receiver_of(&shared), sender(&shared)];
+        let works = [receiver_of(&shared), sender(&shared, pace)];
         let threads = apart::open(between, count, buffer, works)?;
         Ok(Bulk {
             shared,
@@ -155,18 +166,39 @@ impl Bulk {
     }
 }
 
-fn sender(shared: &Arc<Shared>) -> Work {
+fn sender(shared: &Arc<Shared>, pace: Option<u64>) -> Work {
     let shared = shared.clone();
-    Box::new(move |streams| tell(send(streams, &shared)))
+    Box::new(move |streams| {
+        let paced = pace.map_or(Ok(()), |rate| {
+            streams.iter().try_for_each(|s| slow(s, rate))
+        });
+        tell(&shared, paced.and_then(|()| send(streams, &shared)));
+    })
+}
+
+/// Has the kernel pace a session to so many bytes a second.
+fn slow(socket: &TcpStream, rate: u64) -> Result<()> {
+    let (at, len) = (
+        (&raw const rate).cast(),
+        size_of_val(&rate) as libc::socklen_t,
+    );
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
+    // SAFETY: the kernel reads `len` bytes of a number that outlives the call.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, at, len) };
+    let error = std::io::Error::last_os_error();
+    ensure!(done == 0, "failed to pace a session: {error}");
+    Ok(())
 }
 
 fn receiver_of(shared: &Arc<Shared>) -> Work {
     let shared = shared.clone();
-    Box::new(move |streams| tell(receive(streams, &shared)))
+    Box::new(move |streams| tell(&shared, receive(streams, &shared)))
 }
 
-fn tell(ended: Result<()>) {
-    if let Err(error) = ended {
+fn tell(shared: &Shared, ended: Result<()>) {
+    // Who is gone at the end may leave something unread.
+    let meant = *shared.gate() == Gate::Ended;
+    if let (false, Err(error)) = (meant, ended) {
         eprintln!("a stream broke off: {error:#}");
     }
 }

@@ -13,6 +13,7 @@ use crate::Effort;
 use crate::apart::Between;
 use crate::bulk::Bulk;
 use crate::figure::{Figure, Goal, median, rank, sorted};
+use crate::handshakes::Handshakes;
 use crate::pair::buffer_of;
 use crate::plot::{Line, Panel, Plot};
 
@@ -45,6 +46,8 @@ struct Seen {
     asked: Vec<f64>,
     /// From the request to the new path, milliseconds.
     switch_ms: Vec<f64>,
+    /// From the new path's SYN to its SYN-ACK, at the client's host.
+    handshake_ms: Vec<f64>,
 }
 
 /// Measures.
@@ -54,17 +57,22 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let rounds = effort.pick(3, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
-        let seen = measure(phase)?;
+        let seen = measure(phase, false)?;
         gains.extend(seen.gains());
         switch.extend(&seen.switch_ms);
         if round == 1 {
             effort.plot(seen.plot());
         }
     }
+    effort.say("  a round whose handshakes are captured");
+    let handshakes = measure(phase / 3, true)?.handshake_ms;
     let panel = Panel::new(
-        "share of removals that took so long at most, from request to new path",
+        "share of removals that took so long at most",
         "ms",
-        vec![Line::distribution("removals", &switch)],
+        vec![
+            Line::distribution("from request to new path", &switch),
+            Line::distribution("the new path's handshake", &handshakes),
+        ],
     );
     effort.plot(Plot::single("reconfiguration", panel));
     let all = sorted(&switch);
@@ -74,14 +82,22 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         .aside("p80, ms", rank(&all, 80))
         .aside("longest, ms", rank(&all, 100));
     let p50 = Figure::median("reconfig_ms_p50", "ms", switch);
+    let all = sorted(&handshakes);
+    let handshake_p99 = Figure::new("reconfig_handshake_ms_p99", "ms", rank(&all, 99));
     Ok(vec![
         Figure::median("removal_goodput_gain", "", gains).paper(2.0),
         p50.goal(Goal::AtMost(0.5)),
         p99,
+        Figure::median("reconfig_handshake_ms_p50", "ms", handshakes),
+        handshake_p99
+            .paper(4.0)
+            .aside("p80, ms", rank(&all, 80))
+            .aside("longest, ms", rank(&all, 100)),
     ])
 }
 
-fn measure(phase: Duration) -> Result<Seen> {
+/// A round; its handshakes are seen only if they are captured, which costs time.
+fn measure(phase: Duration, captured: bool) -> Result<Seen> {
     let lab = Lab::builder("bundles").build()?;
     let fleet = Fleet::new(&lab)?;
     let listener = |n| {
@@ -97,6 +113,8 @@ fn measure(phase: Duration) -> Result<Seen> {
     bundles.iter().for_each(|bundle| bundle.sessions.start());
     let begin = Instant::now();
     seen.watch(&bundles, begin, phase)?;
+    let capture = captured.then(|| Handshakes::watch(&lab.client));
+    let capture = capture.transpose()?;
     for bundle in &bundles {
         seen.asked.push(begin.elapsed().as_secs_f64());
         let done = std::thread::scope(|scope| {
@@ -107,6 +125,15 @@ fn measure(phase: Duration) -> Result<Seen> {
                 .unwrap_or_else(|p| std::panic::resume_unwind(p))
         })?;
         seen.switched(&done)?;
+    }
+    if let Some(capture) = capture {
+        seen.handshake_ms = capture.end()?;
+        let (found, all) = (seen.handshake_ms.len(), SESSIONS * usize::from(BUNDLES));
+        // A capture may miss some under full load.
+        ensure!(
+            found * 10 >= all * 9,
+            "{found} of {all} handshakes were seen"
+        );
     }
     drop(bundles);
     lab.finish(daemons)?;

@@ -37,9 +37,13 @@ struct Past {
 #[derive(Deserialize)]
 struct PastFigure {
     name: String,
+    /// Of runs that do not say it, all figures are of one part.
+    #[serde(default)]
+    part: String,
     unit: String,
     value: Option<f64>,
-    better: Better,
+    /// Early runs do not say it.
+    better: Option<Better>,
     #[serde(deserialize_with = "numbers")]
     samples: Vec<f64>,
 }
@@ -67,12 +71,7 @@ impl Compare {
             let quick = if run.quick { ", a brief look" } else { "" };
             println!("{when}: {} UTC, {}{quick}", run.date, run.commit);
         }
-        let noise = before.noise().max(after.noise());
-        println!(
-            "what should be equal differed by {:.1} % at most\n",
-            noise * 100.0
-        );
-        println!("| figure | before | after | change | |\n|---|---:|---:|---:|---|");
+        println!("| figure | before | after | change | noise | |\n|---|---:|---:|---:|---:|---|");
         let mut worse = Vec::new();
         for new in &after.figures {
             let Some(old) = before.figures.iter().find(|old| old.name == new.name) else {
@@ -81,14 +80,16 @@ impl Compare {
             let (Some(from), Some(to)) = (old.value, new.value) else {
                 continue;
             };
-            let verdict = judge(old, new, to / from - 1.0, noise);
+            let noise = before.noise(old).max(after.noise(new));
+            let verdict = judge(old, new, change(from, to), noise);
             println!(
-                "| {} | {} {} | {} | {:+.1} % | {} |",
+                "| {} | {} {} | {} | {:+.1} % | {:.1} % | {} |",
                 new.name,
                 short(from),
                 new.unit,
                 short(to),
-                (to / from - 1.0) * 100.0,
+                change(from, to) * 100.0,
+                noise * 100.0,
                 verdict.words(),
             );
             if verdict == Verdict::Regressed {
@@ -100,6 +101,18 @@ impl Compare {
     }
 }
 
+impl PastFigure {
+    fn better(&self) -> Better {
+        let usual = || Better::of(&self.name, &self.unit);
+        self.better.unwrap_or_else(usual)
+    }
+}
+
+/// By which share a figure has changed.
+fn change(from: f64, to: f64) -> f64 {
+    if from == to { 0.0 } else { to / from - 1.0 }
+}
+
 impl Past {
     fn read(file: &Path) -> Result<Past> {
         let shown = file.display();
@@ -107,11 +120,32 @@ impl Past {
         serde_json::from_str(&text).with_context(|| format!("{shown} holds no results of a run"))
     }
 
-    /// The most that two equal things differed by.
-    fn noise(&self) -> f64 {
-        let controls = self.figures.iter().filter(|f| f.name.contains("control"));
-        let apart = controls.filter_map(|f| Some((f.value? - 1.0).abs()));
-        apart.fold(0.0, f64::max)
+    /// The most that two equal things differed by in a figure's own part of the
+    /// benchmark, as a share; in all, where the part has no control.
+    fn noise(&self, of: &PastFigure) -> f64 {
+        let within = |part: Option<&str>| {
+            let all = self.figures.iter();
+            let own = all.filter(|f| part.is_none_or(|part| f.part == part));
+            own.filter_map(|f| self.apart(f)).reduce(f64::max)
+        };
+        within(Some(&of.part))
+            .or_else(|| within(None))
+            .unwrap_or(0.0)
+    }
+
+    /// How far a control is from what it should be; nothing of other figures.
+    fn apart(&self, control: &PastFigure) -> Option<f64> {
+        let value = control.value?;
+        if !control.name.contains("control") {
+            return None;
+        }
+        if control.unit.is_empty() {
+            return Some((value - 1.0).abs());
+        }
+        // What is added, which should be nothing: as a share of what it controls.
+        let controlled = control.name.strip_prefix("control_")?;
+        let controlled = self.figures.iter().find(|f| f.name == controlled)?;
+        Some((value / controlled.value?).abs())
     }
 }
 
@@ -124,7 +158,7 @@ fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict
     if apart(&old.samples, &new.samples) < APART || change.abs() <= noise {
         return Verdict::Same;
     }
-    if (change > 0.0) == (new.better == Better::More) {
+    if (change > 0.0) == (new.better() == Better::More) {
         Verdict::Improved
     } else {
         Verdict::Regressed
@@ -167,9 +201,10 @@ mod tests {
         let samples = (0..count).map(|i| centre * (1.0 + (i % 7) as f64 * 0.01));
         PastFigure {
             name: "x".into(),
+            part: "a".into(),
             unit: String::new(),
             value: Some(centre),
-            better,
+            better: Some(better),
             samples: samples.collect(),
         }
     }
@@ -198,5 +233,33 @@ mod tests {
         assert_eq!(verdict(Better::More, 0.999, 40, 0.0), Verdict::Same);
         assert_eq!(verdict(Better::More, 0.9, 40, 0.2), Verdict::Same);
         assert_eq!(verdict(Better::More, 0.9, 3, 0.0), Verdict::CannotTell);
+    }
+
+    #[test]
+    fn noise_is_that_of_the_same_part() {
+        let of = |name: &str, part: &str, unit: &str, value| PastFigure {
+            name: name.into(),
+            part: part.into(),
+            unit: unit.into(),
+            value: Some(value),
+            ..figure(Better::More, 1.0, 0)
+        };
+        let run = Past {
+            date: String::new(),
+            commit: String::new(),
+            quick: false,
+            figures: vec![
+                of("control_a", "calm", "", 0.99),
+                of("a", "calm", "", 0.9),
+                of("control_b", "rough", "", 1.2),
+                of("added", "opening", "µs", 100.0),
+                of("control_added", "opening", "µs", -3.0),
+                of("c", "without", "", 1.0),
+            ],
+        };
+        let noise = [1, 3, 5].map(|at| run.noise(&run.figures[at]));
+        for (noise, wanted) in noise.into_iter().zip([0.01, 0.03, 0.2]) {
+            assert!((noise - wanted).abs() < 1e-9, "{noise} is not {wanted}");
+        }
     }
 }

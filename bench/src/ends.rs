@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use anyhow::Result;
 use nix::errno::Errno;
@@ -9,6 +10,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 /// Milliseconds after which who waits looks whether he still should.
 const LOOK_UP: u8 = 20;
+
+/// After which a single one that hears nothing looks, too.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// What was done, unless it would have had to wait.
 pub fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
@@ -39,6 +43,9 @@ impl Ends {
                 epoll.add(socket, EpollEvent::new(wanted, at as u64))?;
             }
             ends.epoll = Some(epoll);
+        } else if let [socket] = &ends.sockets[..] {
+            // What is between the ends may tell neither of the other's end.
+            socket.set_read_timeout(Some(LONGEST))?;
         }
         Ok(ends)
     }

@@ -35,7 +35,7 @@ pub enum Better {
 
 impl Better {
     /// As its unit says, or its name if it has none: what is spent, less of it.
-    fn of(name: &str, unit: &str) -> Better {
+    pub fn of(name: &str, unit: &str) -> Better {
         let spent = ["latency", "cpu", "_vs_1k"]
             .iter()
             .any(|w| name.contains(w));
@@ -52,6 +52,8 @@ impl Better {
 pub struct Figure {
     /// What it is called.
     pub name: String,
+    /// The part of the benchmark that found it.
+    pub part: &'static str,
     /// Its unit; a ratio has none.
     pub unit: &'static str,
     /// The number.
@@ -77,6 +79,7 @@ impl Figure {
         Figure {
             better: Better::of(&name, unit),
             name,
+            part: "",
             unit,
             value,
             interval: None,

@@ -46,7 +46,7 @@ const HANDING_OVER: u16 = 8083;
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("forwarding"));
-    let rounds = effort.pick(6, 1);
+    let rounds = effort.pick(5, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let mut labs = Labs::build()?;
@@ -82,6 +82,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 struct Labs {
     stage: Stage,
     sockmap: Relay,
+    /// Sessions that it has been given so far.
+    handed_over: usize,
     proxies: [Process; 2],
     behind: Listener,
     plainly: Listener,
@@ -103,7 +105,8 @@ impl Labs {
                 haproxy("splicing", SPLICING, true)?,
                 haproxy("copying", COPYING, false)?,
             ],
-            sockmap: Relay::start(&plain.proxy, at(HANDING_OVER), server())?,
+            sockmap: Relay::start(&plain.proxy, at(HANDING_OVER), server(), 1)?,
+            handed_over: 0,
             behind: Listener::start(&stage.lab, server())?,
             plainly: Listener::start(&plain, server())?,
             stage,
@@ -124,11 +127,9 @@ impl Labs {
         self.stage.remove_all(1)?;
         let (plain, plainly) = (&self.plain, &self.plainly);
         let open = |port| plainly.open(plain, Role::Proxy.at(Family::V4, port));
-        let sockmap = &mut self.sockmap;
-        let handed_over =
-            plainly.open_by(plain, Role::Proxy.at(Family::V4, HANDING_OVER), || {
-                sockmap.join(&plain.proxy)
-            })?;
+        let handed_over = open(HANDING_OVER)?;
+        self.handed_over += 1;
+        self.sockmap.wait(self.handed_over)?;
         Ok([
             start(plainly.open(plain, server())?)?,
             start(plainly.open(plain, server())?)?,

@@ -1,7 +1,7 @@
 //! The machine that a run was made on.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -69,6 +69,22 @@ pub fn sockets() -> Result<usize> {
 /// How many processors there are.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+/// Waits until the processors have hardly anything to do, but not for long: what a
+/// part leaves behind is taken down by the kernel after its end.
+pub fn settle() -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(500);
+    const LOOKS: usize = 20;
+    for _ in 0..LOOKS {
+        let (start, before) = (Instant::now(), idle()?);
+        std::thread::sleep(LOOK);
+        let all = start.elapsed() * processors() as u32;
+        if all.saturating_sub(idle()? - before) * 10 < all {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// For how long processors have been idle since the machine began, all taken

@@ -7,14 +7,21 @@ mod apart;
 mod asks;
 mod bulk;
 mod bundles;
+mod calls;
 mod chain;
+mod code;
 mod compare;
+mod contest;
 mod crowd;
 mod disruption;
 mod drain;
 mod ends;
 mod figure;
+mod firewalls;
 mod flood;
+mod forwards;
+mod handshakes;
+mod instructions;
 mod local;
 mod lookup;
 mod machine;
@@ -22,10 +29,14 @@ mod many;
 mod memory;
 mod packet;
 mod pair;
+mod paths;
 mod ping;
 mod plot;
+mod readme;
+mod reconfigure;
 mod record;
 mod removal;
+mod replace;
 mod report;
 mod requests;
 mod rivals;
@@ -40,6 +51,7 @@ mod wrk;
 mod xdp;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -48,6 +60,7 @@ use clap::{Parser, Subcommand};
 use compare::Compare;
 use figure::{Figure, Goal};
 use plot::Plot;
+use readme::Readme;
 use record::Record;
 
 /// Measures every published figure again.
@@ -74,6 +87,11 @@ struct Arguments {
 enum Command {
     /// Tell a regression from noise: fails if something got worse
     Compare(Compare),
+    /// Put a run's figures into the README, as every whole run does by itself
+    Readme(Readme),
+    /// Make the calls that the shim stands before, and say how long each took
+    #[command(hide = true)]
+    Calls,
 }
 
 /// How much is measured, and who hears of it.
@@ -81,6 +99,7 @@ pub struct Effort {
     quick: bool,
     speaks: bool,
     plots: RefCell<Vec<Plot>>,
+    absent: RefCell<BTreeMap<String, String>>,
 }
 
 impl Effort {
@@ -97,6 +116,12 @@ impl Effort {
     /// Keeps something to be drawn.
     fn plot(&self, plot: Plot) {
         self.plots.borrow_mut().push(plot);
+    }
+
+    /// Says what this machine does not have, so that it is not measured.
+    fn lacks(&self, what: &str, why: &str) {
+        self.say(&format!("  not on this machine: {what}, {why}"));
+        self.absent.borrow_mut().insert(what.into(), why.into());
     }
 
     /// Tells how far it has got.
@@ -132,7 +157,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "rivals",
-        about: "many sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap",
+        about: "1 to 10,000 sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap, the kernel's own",
         run: rivals::run,
     },
     Bench {
@@ -166,6 +191,16 @@ const BENCHES: &[Bench] = &[
         run: disruption::run,
     },
     Bench {
+        name: "replace",
+        about: "a firewall is replaced with its state under 3 bundles of 100 sessions",
+        run: replace::run,
+    },
+    Bench {
+        name: "reconfigure",
+        about: "1,000 live sessions get a firewall, another in its place, and none",
+        run: reconfigure::run,
+    },
+    Bench {
         name: "drain",
         about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
         run: drain::run,
@@ -182,13 +217,23 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "shim",
-        about: "requests through HAProxy under the shim, and without it",
+        about: "requests through HAProxy under the shim, and without it; single calls",
         run: shim::run,
+    },
+    Bench {
+        name: "paths",
+        about: "what the programs take of a packet on each path, by the kernel's statistics",
+        run: paths::run,
     },
     Bench {
         name: "packet",
         about: "a packet in the programs themselves",
         run: packets,
+    },
+    Bench {
+        name: "code",
+        about: "the state machine, and what reads packets and messages: criterion's benches",
+        run: code::run,
     },
     Bench {
         name: "memory",
@@ -199,8 +244,11 @@ const BENCHES: &[Bench] = &[
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Command::Compare(compare)) = &arguments.command {
-        return compare.run();
+    match &arguments.command {
+        Some(Command::Compare(compare)) => return compare.run(),
+        Some(Command::Readme(readme)) => return readme.run(),
+        Some(Command::Calls) => return calls::make(),
+        None => {}
     }
     if arguments.list {
         BENCHES
@@ -214,18 +262,29 @@ fn main() -> Result<()> {
         quick: arguments.quick,
         speaks: !arguments.json,
         plots: RefCell::default(),
+        absent: RefCell::default(),
     };
     machine::sockets()?;
     let mut record = Record::begin(arguments.quick)?;
-    for bench in &chosen {
-        effort.say(&format!("{}: {}", bench.name, bench.about));
+    for (at, bench) in chosen.iter().enumerate() {
+        let (number, of, begun) = (at + 1, chosen.len(), record.seconds());
+        let (minutes, seconds) = (begun as u64 / 60, begun as u64 % 60);
+        effort.say(&format!(
+            "[{number} of {of}, {minutes}:{seconds:02}] {}: {}",
+            bench.name, bench.about
+        ));
+        if !effort.quick {
+            machine::settle()?;
+        }
         match (bench.run)(&effort) {
             Ok(figures) => record.take(bench.name, figures, &effort),
             // What the others find is found all the same.
             Err(error) => record.fail(bench.name, &error),
         }
+        record.took(bench.name, begun);
     }
     record.plots = effort.plots.take();
+    record.absent = effort.absent.take();
     record.end()?;
     // A part, or a brief look, must not pass for a whole run.
     let whole = !arguments.quick && chosen.len() == BENCHES.len();
@@ -242,13 +301,23 @@ fn main() -> Result<()> {
 }
 
 /// The whole program's run on a packet that it translates, beside others.
-fn packets(_: &Effort) -> Result<Vec<Figure>> {
+fn packets(effort: &Effort) -> Result<Vec<Figure>> {
+    if let Err(error) = instructions::Instructions::begin() {
+        effort.lacks("a processor that counts instructions", &error.to_string());
+    }
     let cases = packet::measure()?;
     let translated = cases.iter().find(|case| case.name == "translated_in");
     let ns = translated.context("no packet was translated")?.ns;
     let figure = Figure::new("translate_ns", "ns", ns).goal(Goal::AtMost(80.0));
     let aside = |figure: Figure, case: &packet::Case| figure.aside(case.name, case.ns);
-    Ok(vec![cases.iter().fold(figure, aside)])
+    let mut figures = vec![cases.iter().fold(figure, aside)];
+    for case in &cases {
+        if let Some(count) = case.instructions {
+            let name = format!("instructions_{}", case.name);
+            figures.push(Figure::new(name, "instructions", count));
+        }
+    }
+    Ok(figures)
 }
 
 fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {

@@ -2,7 +2,6 @@
 //! through HAProxy and removed from it: what they take of memory, how long the
 //! removal takes, and what finding one among them costs in traffic.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +11,7 @@ use dysco_netns::{Family, Lab, Process, Role, wait};
 use crate::Effort;
 use crate::apart::Between;
 use crate::bulk::{Bulk, Way};
+use crate::contest::{resident, used};
 use crate::crowd::{Crowd, LOT, Order};
 use crate::figure::{Figure, Goal};
 use crate::local::through_the_proxys_host;
@@ -180,32 +180,19 @@ struct Memory {
 
 impl Memory {
     fn of(stage: &Stage, daemon: u32) -> Result<Memory> {
-        let read =
-            |path: &str| fs::read_to_string(path).with_context(|| format!("failed to read {path}"));
-        let status = read(&format!("/proc/{daemon}/status"))?;
-        let machine = read("/proc/meminfo")?;
         let sockets = stage
             .lab
             .proxy
             .output("ss", &["-Htan", "state", "connected"])?;
         Ok(Memory {
-            daemon: kilobytes(&status, "VmRSS:")?,
-            machine: kilobytes(&machine, "MemTotal:")? - kilobytes(&machine, "MemAvailable:")?,
+            daemon: resident(daemon)?,
+            machine: used()?,
             sockets: sockets
                 .lines()
                 .filter(|line| !line.starts_with("TIME-WAIT"))
                 .count(),
         })
     }
-}
-
-/// A line's number, in bytes.
-fn kilobytes(text: &str, name: &str) -> Result<f64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    number
-        .map(|n| n * 1024.0)
-        .with_context(|| format!("no {name} is told"))
 }
 
 type Both<'a> = (&'a Turns<KINDS>, &'a Turns<KINDS>);

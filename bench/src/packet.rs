@@ -10,6 +10,8 @@ use aya::{Ebpf, EbpfLoader, Pod};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
 use serde::Serialize;
 
+use crate::instructions::Instructions;
+
 /// Runs of a case at a time, and how often; the quickest time counts.
 const REPEAT: u32 = 200_000;
 const TIMES: u32 = 5;
@@ -21,6 +23,8 @@ pub struct Case {
     pub name: &'static str,
     /// Nanoseconds a packet.
     pub ns: f64,
+    /// Instructions a packet, where the processor counts them.
+    pub instructions: Option<f64>,
 }
 
 /// A value of a map.
@@ -121,9 +125,13 @@ pub fn measure() -> Result<Vec<Case>> {
     .map(
         |(name, path, state, translation, options, protocol, payload)| {
             let frame = frame(options, protocol, payload);
-            let ns = run(path, state, translation, &frame)
+            let (ns, instructions) = run(path, state, translation, &frame)
                 .with_context(|| format!("failed to measure {name}"))?;
-            Ok(Case { name, ns })
+            Ok(Case {
+                name,
+                ns,
+                instructions,
+            })
         },
     )
     .collect()
@@ -131,7 +139,12 @@ pub fn measure() -> Result<Vec<Case>> {
 
 /// Each run sees the packet as the last one left it, so the session's two
 /// five-tuples are the same: what is translated belongs to it again.
-fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8]) -> Result<f64> {
+fn run(
+    path: Option<Path>,
+    state: State,
+    translation: Translation,
+    frame: &[u8],
+) -> Result<(f64, Option<f64>)> {
     let mut ebpf = EbpfLoader::new()
         .map_max_entries("FLOWS", 16)
         .map_max_entries("SESSIONS", 16)
@@ -162,15 +175,23 @@ fn run(path: Option<Path>, state: State, translation: Translation, frame: &[u8])
     let program = ingress(&mut ebpf)?;
     program.load()?;
     let mut best = Duration::MAX;
+    let counter = Instructions::begin().ok();
+    let count = || counter.as_ref().and_then(|counter| counter.so_far().ok());
+    let mut fewest: Option<u64> = None;
     for _ in 0..TIMES {
+        let before = count();
         let result = program.test_run(TestRunOptions {
             data_in: Some(frame),
             repeat: REPEAT,
             ..TestRunOptions::default()
         })?;
         best = best.min(result.duration);
+        if let Some((from, to)) = before.zip(count()) {
+            fewest = Some(fewest.map_or(to - from, |fewest| fewest.min(to - from)));
+        }
     }
-    Ok(best.as_nanos() as f64)
+    let each = fewest.map(|all| all as f64 / f64::from(REPEAT));
+    Ok((best.as_nanos() as f64, each))
 }
 
 fn ingress(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {

@@ -35,19 +35,8 @@ impl Listener {
 
     /// Opens a session from the lab's client to an address that leads here.
     pub fn open(&self, lab: &Lab, to: SocketAddr) -> Result<Pair> {
-        self.open_by(lab, to, || Ok(()))
-    }
-
-    /// The same through a relay that has to `join` it on.
-    pub fn open_by(
-        &self,
-        lab: &Lab,
-        to: SocketAddr,
-        join: impl FnOnce() -> Result<()>,
-    ) -> Result<Pair> {
         let client = lab.client.run(move || TcpStream::connect(to));
         let client = client.with_context(|| format!("failed to connect to {to}"))?;
-        join()?;
         let accept = || self.0.accept().ok();
         let (server, _) = wait::until("the session at the server", PATIENCE, accept)?;
         for stream in [&client, &server] {

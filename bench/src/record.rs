@@ -12,7 +12,7 @@ use crate::Effort;
 use crate::figure::Figure;
 use crate::machine::Machine;
 use crate::plot::Plot;
-use crate::report;
+use crate::{readme, report};
 
 /// One run.
 #[derive(Serialize)]
@@ -31,6 +31,10 @@ pub struct Record {
     pub figures: Vec<Figure>,
     /// What could not be measured, and why.
     pub failed: BTreeMap<String, String>,
+    /// What this machine does not have, and why that is known.
+    pub absent: BTreeMap<String, String>,
+    /// How many seconds each part took.
+    pub parts: BTreeMap<&'static str, f64>,
     /// What is drawn of it.
     pub plots: Vec<Plot>,
     #[serde(skip)]
@@ -56,14 +60,28 @@ impl Record {
             machine: Machine::here(),
             figures: Vec::new(),
             failed: BTreeMap::new(),
+            absent: BTreeMap::new(),
+            parts: BTreeMap::new(),
             plots: Vec::new(),
             start: Instant::now(),
         })
     }
 
+    /// Seconds since it began.
+    pub fn seconds(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
+    }
+
+    /// Takes in that a part is over, which began so many seconds after the run.
+    pub fn took(&mut self, name: &'static str, begun: f64) {
+        let seconds = self.seconds() - begun;
+        self.parts.insert(name, (seconds * 10.0).round() / 10.0);
+    }
+
     /// Takes in what was found by one of its parts, and says so.
-    pub fn take(&mut self, name: &str, figures: Vec<Figure>, effort: &Effort) {
-        for figure in &figures {
+    pub fn take(&mut self, name: &'static str, mut figures: Vec<Figure>, effort: &Effort) {
+        for figure in &mut figures {
+            figure.part = name;
             effort.say(&format!(
                 "  {}: {:.4} {}",
                 figure.name, figure.value, figure.unit
@@ -83,7 +101,7 @@ impl Record {
 
     /// Ends it.
     pub fn end(&mut self) -> Result<()> {
-        self.seconds = self.start.elapsed().as_secs_f64().round();
+        self.seconds = self.seconds().round();
         Ok(())
     }
 
@@ -97,7 +115,7 @@ impl Record {
         };
         fs::create_dir_all(&folder)
             .with_context(|| format!("failed to make {}", folder.display()))?;
-        let name = self.date.replace(' ', "-").replace(':', "");
+        let name = readme::file_name(&self.date);
         let json = folder.join(format!("{name}.json"));
         let write = |path: &Path, text: String| {
             fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
@@ -111,6 +129,9 @@ impl Record {
         }
         for plot in &self.plots {
             plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
+        }
+        if whole {
+            readme::write(&serde_json::to_value(self).context("a run is no JSON")?)?;
         }
         Ok(json)
     }

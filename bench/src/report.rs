@@ -32,11 +32,36 @@ pub fn markdown(record: &Record) -> String {
     for (name, why) in &record.failed {
         text += &format!("\nNot measured: {name}, {why}\n");
     }
-    text
+    for (what, why) in &record.absent {
+        text += &format!("\nNot on this machine: {what}, {why}\n");
+    }
+    let parts = record.parts.iter();
+    let parts: Vec<_> = parts.map(|(part, s)| format!("{part} {s:.0}")).collect();
+    text + &format!("\nSeconds of each part: {}\n", parts.join(", "))
 }
+
+/// Figures that every summary has, measured or not.
+pub const ALWAYS: [&str; 14] = [
+    "setup_added_us_4mb",
+    "goodput_ratio_1",
+    "goodput_ratio_10000",
+    "requests_ratio_4mb",
+    "removal_goodput_gain",
+    "reconfig_ms_p50",
+    "reconfig_ms_p99",
+    "bypass_goodput_vs_direct",
+    "bypass_latency_p50_vs_direct",
+    "local_goodput_vs_forwarding",
+    "translate_ns",
+    "lookup_1m_vs_1k",
+    "bytes_per_session",
+    "shim_request_ratio",
+];
 
 /// What each figure is, should be, and was in the paper.
 pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
+    let nothing = json!({"value": null, "unit": null, "goal": null, "paper": null});
+    let absent = ALWAYS.map(|name| (name, nothing.clone()));
     let short = |figure: &Figure| {
         json!({
             "value": figure.value,
@@ -46,7 +71,8 @@ pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
         })
     };
     let figures = record.figures.iter();
-    figures.map(|f| (f.name.as_str(), short(f))).collect()
+    let found = figures.map(|f| (f.name.as_str(), short(f)));
+    absent.into_iter().chain(found).collect()
 }
 
 fn row(figure: &Figure) -> String {

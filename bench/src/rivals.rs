@@ -1,9 +1,9 @@
 //! Many sessions through each of what one can put between two hosts: nothing,
 //! forwarding, a proxy of which there are several, a sockmap, and a proxy that
 //! has left. What they carry, how soon requests are answered, and what that
-//! takes of the processors.
+//! takes of processors and memory.
 
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 use dysco_netns::haproxy::Config;
@@ -13,12 +13,15 @@ use crate::Effort;
 use crate::apart::Between;
 use crate::asks::Asks;
 use crate::bulk::Bulk;
-use crate::figure::{Figure, median};
+use crate::contest::{Contest, Pace, resident, used};
+use crate::figure::Figure;
+use crate::forwards;
 use crate::local::through_the_proxys_host;
 use crate::pair::buffer_of;
 use crate::sockmap::Relay;
 use crate::stage::{Stage, proxied, server};
-use crate::turns::{BASE, RUN_IN, Turns, all_turns};
+use crate::turns::{BASE, RUN_IN};
+use crate::{machine, memory};
 
 /// The kinds of session, in this order.
 const NAMES: [&str; 8] = [
@@ -34,6 +37,7 @@ const NAMES: [&str; 8] = [
 const KINDS: usize = NAMES.len();
 /// How often HAProxy is asked to leave what it has not left yet.
 const TRIES: usize = 20;
+const CONTROL: usize = 1;
 const DIRECT: usize = 2;
 const RELAYED: usize = 3;
 const SPLICED: usize = 4;
@@ -46,196 +50,215 @@ const _: () = assert!(BASE == 0);
 fn ports(kind: usize) -> (u16, u16) {
     (8100 + kind as u16, 9100 + kind as u16)
 }
-
-/// What each kind's turns brought, of requests.
-#[derive(Default)]
-struct Asked {
-    rate: [Vec<f64>; KINDS],
-    p50: [Vec<f64>; KINDS],
-    p99: [Vec<f64>; KINDS],
-    cpu: [Vec<f64>; KINDS],
-}
+/// Of fewer sessions what one takes of memory is lost among what else there is.
+const WEIGHED: usize = 1_000;
+/// HAProxies under one limit of open files have so many sessions at most.
+const EACH_AT_MOST: usize = 8_000;
+const LOCAL: &str = "[removal]\nmode = \"local\"\n";
 
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let counts: &[usize] = if effort.quick { &[20] } else { &[100, 1_000] };
+    let counts: &[usize] = if effort.quick {
+        &[1, 20]
+    } else {
+        &[1, 100, 10_000]
+    };
     for &count in counts {
-        let (mut bulk, mut asked) = (Turns::new("forwarding"), Asked::default());
-        let rounds = effort.pick(2, 1);
-        for round in 1..=rounds {
-            effort.say(&format!("  {count} sessions, round {round} of {rounds}"));
-            let mut labs = Labs::build()?;
-            labs.measure(effort, count, &mut bulk, &mut asked)?;
-            labs.end()?;
-        }
+        let mut contest = Contest::<KINDS>::new();
+        effort.say(&format!("  {count} sessions"));
+        let labs = Labs::build(count)?;
+        let ends_alone = labs.measure(effort, &mut contest)?;
+        labs.end()?;
         for (kind, name) in NAMES.iter().enumerate().skip(1) {
-            let name = |what: &str| format!("rival_{name}_{what}_vs_forwarding_{count}");
-            figures.push(bulk.figure(name("goodput"), kind, 1e9, "Gbit/s"));
-            figures.push(bulk.cpu_figure(name("cpu"), kind));
-            figures.extend(asked.figures(kind, name));
+            figures.extend(contest.figures(name, kind, count));
         }
+        figures.extend(forwards::measure(effort, count, ends_alone)?);
     }
     Ok(figures)
 }
 
-impl Asked {
-    fn figures(&self, kind: usize, name: impl Fn(&str) -> String) -> [Figure; 3] {
-        let figure = |what: &str, all: &[Vec<f64>; KINDS], unit: &str| {
-            let pairs = all[kind].iter().zip(&all[BASE]);
-            Figure::median(
-                name(what),
-                "",
-                pairs.map(|(this, base)| this / base).collect(),
-            )
-            .aside(&format!("forwarding, {unit}"), median(&all[BASE]))
-            .aside(&format!("this, {unit}"), median(&all[kind]))
-        };
-        let p50 = figure("latency_p50", &self.p50, "µs");
-        [
-            p50.aside("this p99, µs", median(&self.p99[kind]))
-                .aside("forwarding p99, µs", median(&self.p99[BASE])),
-            figure("requests", &self.rate, "requests/s"),
-            figure("cpu_of_a_request", &self.cpu, "µs"),
-        ]
-    }
-}
-
 /// The labs. The fields end in this order.
 struct Labs {
+    count: usize,
     stage: Stage,
-    sockmap: Relay,
-    proxies: [Process; 3],
+    second: Option<Process>,
+    proxies: Vec<Process>,
     plain: Lab,
     direct: Lab,
 }
 
 impl Labs {
-    fn build() -> Result<Labs> {
+    /// For so many sessions of each kind.
+    fn build(count: usize) -> Result<Labs> {
         let direct = Lab::builder("direct").build()?;
         let plain = Lab::builder("rivals").build()?;
         through_the_proxys_host(&plain)?;
-        let at = |kind: usize| Role::Proxy.at(Family::V4, ports(kind).0);
-        let to = |kind: usize| Role::Server.at(Family::V4, ports(kind).1);
-        let haproxy = |name, kind: usize, splice| {
-            let config = Config::tcp(at(kind), to(kind)).named(name).splice(splice);
-            config.start(&plain.proxy, |haproxy| haproxy)
+        let hands = hands(count)?;
+        // Those that listen on one port have as many sessions each as one may.
+        let roomy = move |c: Config| match hands {
+            1 => c,
+            _ => c.connections(EACH_AT_MOST).pipes(512).threads(1),
         };
+        let stage = Stage::alone_by("relayed", LOCAL, roomy)?;
+        let second = roomy(Config::tcp(proxied(), server()).named("second"));
+        let second = (hands > 1)
+            .then(|| second.start(&stage.lab.proxy, |haproxy| stage.fleet.under_shim(haproxy)));
+        let (at, to) = (|kind| ends(kind).0, |kind| ends(kind).1);
+        let mut proxies = Vec::new();
+        for (name, kind, splice) in [("splicing", SPLICED, true), ("copying", COPIED, false)] {
+            for hand in 0..hands {
+                let config = Config::tcp(at(kind), to(kind)).splice(splice);
+                let config = roomy(config.named(&format!("{name}{hand}")));
+                proxies.push(config.start(&plain.proxy, |haproxy| haproxy)?);
+            }
+        }
+        let nginx = relays::nginx_stream_of(&plain.proxy, at(NGINX), to(NGINX), hands)?;
+        proxies.push(nginx);
         Ok(Labs {
-            proxies: [
-                haproxy("splicing", SPLICED, true)?,
-                haproxy("copying", COPIED, false)?,
-                relays::nginx_stream(&plain.proxy, at(NGINX), to(NGINX))?,
-            ],
-            sockmap: Relay::start(&plain.proxy, at(SOCKMAP), to(SOCKMAP))?,
-            stage: Stage::alone("relayed", "")?,
+            count,
+            stage,
+            second: second.transpose()?,
+            proxies,
             plain,
             direct,
         })
     }
 
-    fn end(self) -> Result<()> {
+    fn end(mut self) -> Result<()> {
         self.direct.finish(())?;
-        // Its worker ends before it does only if it is asked to end.
-        let [splicing, copying, mut nginx] = self.proxies;
-        nginx.stop()?;
-        self.plain
-            .finish((self.sockmap, splicing, copying, nginx))?;
+        // nginx's workers end before it does only if it is asked to end.
+        if let Some(mut nginx) = self.proxies.pop() {
+            nginx.stop()?;
+        }
+        self.plain.finish(self.proxies)?;
+        drop(self.second);
         self.stage.end()
     }
 
-    fn measure(
-        &mut self,
-        effort: &Effort,
-        count: usize,
-        bulk: &mut Turns<KINDS>,
-        asked: &mut Asked,
-    ) -> Result<()> {
-        let buffer = buffer_of(count * KINDS);
-        let open = |between: Between<'_>| Bulk::open(between, count, buffer);
-        let warm = |streams: &Bulk| streams.measure(RUN_IN, RUN_IN).map(drop);
-        let streams = self.sessions(count, open, warm)?;
-        bulk.bulk(&streams, effort.turn(), || Ok(Duration::ZERO))?;
-        drop(streams);
-        let open = |between: Between<'_>| Asks::open(between, count);
-        let warm = |asks: &Asks| asks.measure(RUN_IN).map(drop);
-        let asks = self.sessions(count, open, warm)?;
-        for kind in all_turns::<KINDS>() {
-            let answers = asks[kind].measure(effort.turn())?;
-            asked.rate[kind].push(answers.rate);
-            asked.p50[kind].push(answers.p50_us);
-            asked.p99[kind].push(answers.p99_us);
-            asked.cpu[kind].push(answers.cpu_us);
+    /// Measures; what the ends of a session take of memory by themselves.
+    fn measure(&self, effort: &Effort, contest: &mut Contest<KINDS>) -> Result<f64> {
+        let pace = Pace::of(effort, self.count);
+        // One kind at a time fills its own.
+        let buffer = buffer_of(self.count * 2);
+        let open = |between: Between<'_>| Bulk::open(between, self.count, buffer);
+        let warm = |streams: &Bulk| streams.measure(RUN_IN, pace.warm()).map(drop);
+        effort.say("    streams");
+        let (relay, streams, memory) = self.sessions(open, warm)?;
+        contest.streams(&streams, pace)?;
+        drop((streams, relay));
+        if self.count >= WEIGHED {
+            for kind in [RELAYED, SPLICED, COPIED, NGINX, SOCKMAP] {
+                contest.memory(kind, memory[kind]);
+            }
         }
-        Ok(())
+        effort.say("    requests");
+        let open = |between: Between<'_>| Asks::open(between, self.count);
+        let warm = |asks: &Asks| asks.measure(pace.warm()).map(drop);
+        let (_relay, asks, _) = self.sessions(open, warm)?;
+        contest.requests(&asks, pace)?;
+        Ok(memory[CONTROL])
     }
 
-    /// Takes HAProxy out of `count` sessions, of which each must have carried
+    /// Takes HAProxy out of all sessions, of which each must have carried
     /// enough: among many a turn is not long enough for all.
-    fn remove(&self, count: usize, warm: impl Fn() -> Result<()>) -> Result<()> {
+    fn remove(&self, warm: impl Fn() -> Result<()>) -> Result<()> {
         let mut removed = 0;
         for _ in 0..TRIES {
             warm()?;
             let done = self.stage.remove()?;
             removed += done["summary"]["removed"].as_u64().unwrap_or(0);
-            if removed == count as u64 {
+            if removed == self.count as u64 {
                 return Ok(());
             }
         }
-        bail!("HAProxy left {removed} of {count} sessions")
+        bail!("HAProxy left {removed} of {} sessions", self.count)
     }
 
-    /// Sessions of each kind. Those that lose their proxy are opened first.
+    /// Sessions of each kind, the sockmap's relay, and what a session of each kind
+    /// takes of memory more than one that is forwarded. Those that lose their
+    /// proxy are opened first.
     fn sessions<S>(
-        &mut self,
-        count: usize,
+        &self,
         open: impl Fn(Between<'_>) -> Result<S>,
         warm: impl Fn(&S) -> Result<()>,
-    ) -> Result<[S; KINDS]> {
+    ) -> Result<(Relay, [S; KINDS], [f64; KINDS])> {
+        let mut memory = [0.0; KINDS];
+        let daemon = self.stage.daemons().into_iter().next();
+        let own = || daemon.map_or(Ok(0.0), resident);
+        let before = own()?;
         let relayed = open(Between {
             client: &self.stage.lab.client,
             to: proxied(),
             server: &self.stage.lab.server,
             at: server(),
         })?;
-        self.remove(count, || warm(&relayed))?;
-        let (plain, sockmap) = (&self.plain, &mut self.sockmap);
-        let join = |sockmap: &mut Relay| (0..count).try_for_each(|_| sockmap.join(&plain.proxy));
-        let handed_over = std::thread::scope(|scope| {
-            let joining = scope.spawn(|| join(sockmap));
-            let opened = open(between(plain, SOCKMAP));
-            joining
-                .join()
-                .unwrap_or_else(|p| std::panic::resume_unwind(p))?;
-            opened
-        })?;
+        self.remove(|| warm(&relayed))?;
+        // The proxy has let go of it: there are two entries, and what the daemon
+        // remembers.
+        let entries = 2.0 * memory::of_an_entry(&self.stage.lab.proxy)?;
+        memory[RELAYED] = entries + (own()? - before).max(0.0) / self.count as f64;
+        let relay = Relay::start(
+            &self.plain.proxy,
+            ends(SOCKMAP).0,
+            ends(SOCKMAP).1,
+            hands(self.count)?,
+        )?;
+        let mut one = |kind: usize| {
+            let lab = if kind == DIRECT {
+                &self.direct
+            } else {
+                &self.plain
+            };
+            let before = used()?;
+            let sessions = open(between(lab, kind))?;
+            if kind == SOCKMAP {
+                relay.wait(self.count)?;
+            }
+            memory[kind] = (used()? - before) / self.count as f64;
+            Ok::<_, anyhow::Error>(sessions)
+        };
         let all = [
-            open(between(plain, BASE))?,
-            open(between(plain, 1))?,
-            open(between(&self.direct, DIRECT))?,
+            one(BASE)?,
+            one(CONTROL)?,
+            one(DIRECT)?,
             relayed,
-            open(between(plain, SPLICED))?,
-            open(between(plain, COPIED))?,
-            open(between(plain, NGINX))?,
-            handed_over,
+            one(SPLICED)?,
+            one(COPIED)?,
+            one(NGINX)?,
+            one(SOCKMAP)?,
         ];
-        // A sockmap has lost what came before it had both sockets.
         all.iter().try_for_each(warm)?;
-        Ok(all)
+        // The first to be opened are made of what was free for the like before.
+        let ends_alone = memory[CONTROL];
+        for kind in [SPLICED, COPIED, NGINX, SOCKMAP] {
+            memory[kind] -= ends_alone;
+        }
+        Ok((relay, all, memory))
     }
+}
+
+/// How many processes, each with a table of open files, have both sockets of all
+/// sessions.
+pub fn hands(count: usize) -> Result<usize> {
+    Ok((2 * count + 1_000).div_ceil(machine::sockets()?))
+}
+
+/// Where a kind's proxy listens, and its server, but for the relayed.
+fn ends(kind: usize) -> (SocketAddr, SocketAddr) {
+    let (proxy, server) = ports(kind);
+    (
+        Role::Proxy.at(Family::V4, proxy),
+        Role::Server.at(Family::V4, server),
+    )
 }
 
 /// From where to where a kind's sessions are opened, but for the relayed.
 fn between(lab: &Lab, kind: usize) -> Between<'_> {
-    let (proxy, server) = ports(kind);
-    let at = Role::Server.at(Family::V4, server);
+    let (to, at) = ends(kind);
     Between {
         client: &lab.client,
-        to: if kind < RELAYED {
-            at
-        } else {
-            Role::Proxy.at(Family::V4, proxy)
-        },
+        to: if kind < RELAYED { at } else { to },
         server: &lab.server,
         at,
     }

@@ -48,6 +48,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let cases = [
         case(1, true, 0, "1mb"),
         case(1, false, 0, "1mb_no_offload"),
+        case(1, true, others, "1mb_among_others"),
         case(4, true, 0, "4mb"),
         case(4, false, 0, "4mb_no_offload"),
         case(4, true, others, "4mb_among_others"),

@@ -7,6 +7,7 @@ use dysco_netns::nginx::Nginx;
 use dysco_netns::{Family, Role};
 
 use crate::Effort;
+use crate::calls;
 use crate::figure::Figure;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::{Turns, order};
@@ -38,8 +39,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         opened.each_of(order(turn), |kind| ask(kind, false))?;
     }
     drop((bare, nginx));
+    let mut figures = calls::figures(effort, &stage.lab.proxy)?;
     stage.end()?;
-    let mut figures = Vec::new();
     for (turns, what) in [(&kept, "request"), (&opened, "connect")] {
         for (name, kind) in [("shim", SHIMMED), ("control_shim", CONTROL)] {
             let name = format!("{name}_{what}_ratio");

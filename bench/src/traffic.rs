@@ -34,7 +34,7 @@ type Kinds = Turns<KINDS>;
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("direct"));
-    let rounds = effort.pick(10, 1);
+    let rounds = effort.pick(8, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let labs = Labs::build()?;

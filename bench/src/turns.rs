@@ -49,7 +49,18 @@ impl<const K: usize> Turns<K> {
         time: Duration,
         process: impl Fn() -> Result<Duration>,
     ) -> Result<()> {
-        for kind in all_turns::<K>() {
+        self.bulk_of(all_turns::<K>(), sessions, time, process)
+    }
+
+    /// The same in turns of these kinds.
+    pub fn bulk_of(
+        &mut self,
+        kinds: impl Iterator<Item = usize>,
+        sessions: &[Bulk; K],
+        time: Duration,
+        process: impl Fn() -> Result<Duration>,
+    ) -> Result<()> {
+        for kind in kinds {
             let before = process()?;
             let bits = sessions[kind].measure(RUN_IN, time)?;
             let spent = (process()? - before).as_secs_f64();

@@ -10,7 +10,7 @@ use crate::{build, setup, shell};
 /// Measure every published figure again.
 #[derive(Args)]
 pub struct Bench {
-    /// For the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER
+    /// For the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER, readme RUN
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -20,8 +20,9 @@ impl Bench {
     pub fn run(self) -> Result<()> {
         let has = |word: &str| self.arguments.iter().any(|a| a == word);
         let quiet = has("--json");
-        // To list or compare is not to measure.
-        if !has("--list") && !has("compare") {
+        // To list, to compare or to show is not to measure.
+        let measures = !["--list", "compare", "readme"].into_iter().any(has);
+        if measures {
             dysco_netns::require_root()?;
             setup::ensure()?;
             build::programs(quiet)?;
@@ -29,6 +30,21 @@ impl Bench {
         let mut cargo = shell::cargo();
         cargo.args(["build", "--release", "-p", "dysco-bench"]);
         shell::run(cargo.args(quiet.then_some("--quiet")))?;
+        let named = self.arguments.iter().any(|a| !a.starts_with('-'));
+        if measures && (has("code") || !named) {
+            // Built before anything is measured.
+            let mut cargo = shell::cargo();
+            cargo.args([
+                "bench",
+                "--no-run",
+                "-p",
+                "dysco-common",
+                "--bench",
+                "decode",
+            ]);
+            cargo.args(["-p", "dysco-daemon", "--bench", "protocol"]);
+            shell::run(cargo.args(quiet.then_some("--quiet")))?;
+        }
         let program = shell::target()?.join("release/dysco-bench");
         shell::run(Command::new(program).args(&self.arguments))
     }

@@ -13,7 +13,7 @@ use aya_ebpf::programs::SkBuffContext;
 /// The socket that what arrives is handed to, by the remote and the local port
 /// of the socket at which it arrives.
 #[map]
-static PEERS: SockHash<[u32; 2]> = SockHash::with_max_entries(4096, 0);
+static PEERS: SockHash<[u32; 2]> = SockHash::with_max_entries(32_768, 0);
 
 /// What arrives at one of two sockets that belong together is handed to the
 /// other inside the kernel, without the process that opened both.

@@ -24,16 +24,27 @@ pub fn socat(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Proc
 
 /// Starts nginx as a TCP proxy: a master and one worker, recv and writev.
 pub fn nginx_stream(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    nginx_stream_of(host, listen, server, 1)
+}
+
+/// The same with so many workers, each of which has a listener of its own.
+pub fn nginx_stream_of(
+    host: &Host,
+    listen: SocketAddr,
+    server: SocketAddr,
+    workers: usize,
+) -> Result<Process> {
     ensure!(
         Path::new(STREAM).exists(),
         "{STREAM} is missing: run `cargo xtask setup`, or install libnginx-mod-stream"
     );
     let file = host.dir().join("stream.conf");
+    let shared = if workers > 1 { " reuseport" } else { "" };
     let text = format!(
         "load_module {STREAM};
-daemon off; user root; worker_processes 1; pid /run/stream.pid; error_log stderr notice;
-events {{ worker_connections 4096; }}
-stream {{ server {{ listen {listen}; proxy_pass {server}; proxy_timeout 1h; proxy_half_close on; }} }}
+daemon off; user root; worker_processes {workers}; pid /run/stream.pid; error_log stderr notice;
+events {{ worker_connections 16384; }}
+stream {{ server {{ listen {listen}{shared}; proxy_pass {server}; proxy_timeout 1h; proxy_half_close on; }} }}
 "
     );
     fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;

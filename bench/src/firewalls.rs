@@ -1,0 +1,190 @@
+//! Two strict firewalls around a router, and sessions that are to pass the one or
+//! the other: `dyscod` is on every host.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::{Daemon, Fleet, built};
+use dysco_netns::{Host, Star, counters};
+use serde_json::Value;
+
+use crate::apart::Between;
+
+/// Places of the firewalls among the star's hosts.
+const FIREWALLS: [usize; 2] = [2, 3];
+
+/// Lets nothing pass that connection tracking did not see opening, and counts
+/// what it refuses. New connections come in by the rule that is added.
+const RULES: &str = "
+table inet fw {
+  counter dropped { }
+  counter invalid { }
+  chain forward {
+    type filter hook forward priority 0; policy drop;
+    meta l4proto != tcp accept
+    ct state invalid counter name invalid drop
+    RULE
+    ct state established accept
+    counter name dropped
+  }
+}
+";
+/// The first firewall marks whom it lets in.
+const MARKS: &str = "ct state new tcp flags & (fin|syn|rst|ack) == syn ct mark set 0x17 accept";
+/// The second lets in nobody but those: without the first one's state it would
+/// refuse all.
+const BELIEVES: &str = "ct mark != 0x17 counter name dropped drop
+    ct state new tcp flags & (fin|syn|rst|ack) == syn accept";
+
+/// A change of many sessions' chain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The first firewall comes in.
+    Insert,
+    /// The second takes its place, with its state.
+    Replace,
+    /// The second leaves.
+    Remove,
+}
+
+/// Whose chain is changed.
+#[derive(Clone, Copy)]
+pub enum Whom {
+    /// That of all sessions to a port of the server.
+    All {
+        /// The port.
+        port: u16,
+    },
+    /// That of one session.
+    One {
+        /// The client's end.
+        local: SocketAddr,
+        /// The server's.
+        remote: SocketAddr,
+    },
+}
+
+/// The hosts. The fields end in this order.
+pub struct Firewalls {
+    daemons: Vec<Daemon>,
+    fleet: Fleet,
+    star: Star,
+}
+
+impl Firewalls {
+    /// Builds them; nothing passes the firewalls at first.
+    pub fn build(name: &str) -> Result<Firewalls> {
+        let star = Star::build(name, FIREWALLS.len())?;
+        for (host, rule) in star.middleboxes().iter().zip([MARKS, BELIEVES]) {
+            host.input("nft", &["-f", "-"], &RULES.replace("RULE", rule))?;
+            host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
+            host.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")?;
+        }
+        let dyscod = built("dyscod")?;
+        let fleet = Fleet::of_star(&star, dyscod.parent().unwrap_or(Path::new(".")))?;
+        let start = |at: usize| {
+            let policy = star.hosts()[at].dir().join("policy.toml");
+            fs::write(&policy, "").context("failed to write a policy")?;
+            let extra = format!(
+                "[chain]\npolicy = \"{}\"\n\n[[track]]\ndestination = \"10.0.0.0/8\"\n",
+                policy.display()
+            );
+            fleet.start_around(&star, at, &extra)
+        };
+        let daemons = (0..star.hosts().len()).map(start).collect::<Result<_>>()?;
+        Ok(Firewalls {
+            daemons,
+            fleet,
+            star,
+        })
+    }
+
+    /// Opens the sessions.
+    pub fn client(&self) -> &Host {
+        self.star.client()
+    }
+
+    /// Accepts them.
+    pub fn server(&self) -> &Host {
+        self.star.server()
+    }
+
+    /// From end to end, to a port of the server.
+    pub fn between(&self, port: u16) -> Between<'_> {
+        let at = self.star.server_at(port);
+        Between {
+            client: self.client(),
+            to: at,
+            server: self.server(),
+            at,
+        }
+    }
+
+    /// Changes the chain of `count` sessions; what each took from the request, which
+    /// is one for all, to the new path, in milliseconds.
+    ///
+    /// # Errors
+    /// If it was not all of them.
+    pub fn change(&self, change: Change, whom: Whom, count: usize) -> Result<Vec<f64>> {
+        let [one, two]: [IpAddr; 2] = FIREWALLS.map(|at| self.star.address(at));
+        let words = match change {
+            Change::Insert => format!("insert-middlebox {one}"),
+            Change::Replace => format!("replace-middlebox {one} --with {two} --state conntrack"),
+            Change::Remove => "reconfigure --chain=".to_owned(),
+        };
+        let whom = match (whom, change) {
+            (Whom::All { port }, _) => format!("--filter port={port}"),
+            (Whom::One { local, remote }, Change::Remove) => format!("{local}>{remote}"),
+            (Whom::One { local, remote }, _) => format!("--session {local}>{remote}"),
+        };
+        let words = format!("{words} {whom} --wait -o json");
+        let words: Vec<_> = words.split(' ').collect();
+        let ran = self.fleet.try_dyscoctl(self.client(), &words)?;
+        let done: Value = serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
+        let changes = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
+        let other = changes.iter().find(|c| c["outcome"] != "changed");
+        if let Some(other) = other {
+            anyhow::bail!("a session did not get another chain: {other}");
+        }
+        ensure!(
+            changes.len() == count,
+            "{} of {count} sessions got another chain",
+            changes.len()
+        );
+        let time = |change: &Value| change["request_to_switch_us"].as_f64();
+        let times = changes.iter().map(|c| Some(time(c)? / 1e3));
+        times.collect::<Option<_>>().context("a change has no time")
+    }
+
+    /// Packets that both firewalls have refused so far.
+    pub fn dropped(&self) -> Result<u64> {
+        let mut all = 0;
+        for host in self.star.middleboxes() {
+            let text = host.output("nft", &["-j", "list", "counters"])?;
+            let json: Value = serde_json::from_str(&text).context("nft printed no JSON")?;
+            let items = json["nftables"].as_array().into_iter().flatten();
+            let packets = items.filter_map(|item| item["counter"]["packets"].as_u64());
+            all += packets.sum::<u64>();
+        }
+        Ok(all)
+    }
+
+    /// Segments that both ends have sent again so far.
+    pub fn sent_again(&self) -> Result<u64> {
+        let of = |host| {
+            let all = counters::tcp(host)?;
+            let count = all.get("Tcp.RetransSegs").copied();
+            count.context("the kernel does not count what it sends again")
+        };
+        Ok(of(self.client())? + of(self.server())?)
+    }
+
+    /// Ends all.
+    pub fn end(self, parts: impl Sized) -> Result<()> {
+        drop(parts);
+        self.star.finish(self.daemons)
+    }
+}

@@ -1,0 +1,259 @@
+//! The last whole run, as the README shows it: between two marks, by this alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::report::short;
+
+const BEGIN: &str = "<!-- bench: begin -->\n";
+const END: &str = "<!-- bench: end -->\n";
+
+/// Figures, and what they say.
+const FIGURES: &[(&str, &str)] = &[
+    (
+        "bypass_goodput_vs_direct",
+        "goodput once its proxy has left, of a direct session's",
+    ),
+    (
+        "bypass_latency_p50_vs_direct",
+        "median time of a request then, of a direct session's",
+    ),
+    (
+        "local_goodput_vs_forwarding",
+        "goodput where the proxy's host relays, of plain forwarding's",
+    ),
+    (
+        "removal_goodput_gain",
+        "goodput of 600 sessions once all proxies have left, of that before",
+    ),
+    (
+        "reconfig_ms_p50",
+        "a proxy leaves under full load, from request to new path: median",
+    ),
+    ("reconfig_ms_p99", "the same: 99th percentile"),
+    (
+        "setup_added_us_4mb",
+        "a session opened through 4 middleboxes: more than by forwarding",
+    ),
+    (
+        "goodput_ratio_1",
+        "goodput of 1 session along a chain, of plain forwarding's",
+    ),
+    ("goodput_ratio_10000", "of 10,000 sessions"),
+    (
+        "requests_ratio_4mb",
+        "requests to nginx through 4 middleboxes, of plain forwarding's",
+    ),
+    (
+        "reconfigure_replace_ms_p50",
+        "a firewall replaced with its state, among 1,000 sessions: median",
+    ),
+    ("reconfigure_replace_ms_p99", "the same: 99th percentile"),
+    (
+        "replace_lowest_goodput",
+        "lowest goodput of any 100 ms meanwhile, of that before",
+    ),
+    (
+        "replace_dropped",
+        "packets that firewalls refused meanwhile",
+    ),
+    ("translate_ns", "a packet translated"),
+    (
+        "lookup_1m_vs_1k",
+        "a session found among a million, of one among a thousand",
+    ),
+    ("bytes_per_session", "memory of an entry of the data plane"),
+    (
+        "shim_request_ratio",
+        "requests through HAProxy under the shim, of HAProxy's without",
+    ),
+];
+
+/// Rivals, and what they are.
+const RIVALS: &[(&str, &str)] = &[
+    ("direct", "no proxy, no hop"),
+    ("relayed", "**`dyscod` relays, the proxy has left**"),
+    ("nat", "translation by netfilter"),
+    ("flowtable", "netfilter's flow table"),
+    ("ipvs", "IPVS"),
+    ("spliced", "HAProxy, splicing"),
+    ("copied", "HAProxy, copying"),
+    ("nginx", "nginx stream"),
+    ("sockmap", "BPF sockmap"),
+];
+/// With so many sessions.
+const SESSIONS: usize = 100;
+/// Columns, and what they say.
+const COLUMNS: &[(&str, &str)] = &[
+    ("goodput", "goodput"),
+    ("latency_p50", "request p50"),
+    ("latency_p99", "request p99"),
+    ("cpu", "CPU of a gigabyte"),
+    ("cpu_of_a_request", "CPU of a request"),
+];
+
+/// Puts a whole run into the README.
+#[derive(clap::Args)]
+pub struct Readme {
+    /// The run: the JSON of its raw results
+    run: PathBuf,
+}
+
+impl Readme {
+    /// Runs the command.
+    pub fn run(&self) -> Result<()> {
+        let shown = self.run.display();
+        let text = fs::read_to_string(&self.run);
+        let text = text.with_context(|| format!("failed to read {shown}"))?;
+        let run = serde_json::from_str(&text);
+        let run = run.with_context(|| format!("{shown} holds no results of a run"))?;
+        write(&run)
+    }
+}
+
+/// Puts a run, as its JSON has it, between the marks.
+pub fn write(run: &Value) -> Result<()> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let text = fs::read_to_string(&file).context("failed to read README.md")?;
+    let text = replaced(&text, &shown(run)).context("README.md has no marks of the benchmark")?;
+    fs::write(&file, text).context("failed to write README.md")
+}
+
+/// The text with something else between the marks.
+fn replaced(text: &str, new: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}{new}{END}{after}"))
+}
+
+fn shown(run: &Value) -> String {
+    let (date, machine) = (run["date"].as_str().unwrap_or_default(), &run["machine"]);
+    let name = file_name(date);
+    let mut text = format!(
+        "{date} UTC, {}, {} × {}{}, Linux {}: ends, proxies and all hosts share these processors.\n\n",
+        run["commit"].as_str().unwrap_or_default(),
+        machine["processors"],
+        machine["processor"].as_str().unwrap_or_default(),
+        match machine["virtual_machine"].as_bool() {
+            Some(true) => " (a virtual machine)",
+            _ => "",
+        },
+        machine["kernel"].as_str().unwrap_or_default(),
+    );
+    let plots = run["plots"].as_array().into_iter().flatten();
+    if plots.into_iter().any(|plot| plot["name"] == "bundles") {
+        text += &format!(
+            "![four bundles of sessions lose their proxies](bench/results/{name}-bundles.svg)\n\n"
+        );
+    }
+    text += "| | measured | goal | paper |\n|---|---:|---:|---:|\n";
+    for (name, about) in FIGURES {
+        text += &row(find(run, name), about);
+    }
+    text += &rivals(run);
+    text + &format!(
+        "\n[All figures](bench/results/{name}.md), with their spread; \
+         [how they are measured](bench/README.md), and what biases them.\n"
+    )
+}
+
+/// How a run's files begin.
+pub fn file_name(date: &str) -> String {
+    date.replace(' ', "-").replace(':', "")
+}
+
+fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
+    let figures = run["figures"].as_array()?;
+    figures.iter().find(|figure| figure["name"] == name)
+}
+
+fn row(figure: Option<&Value>, about: &str) -> String {
+    let unit = figure.and_then(|f| f["unit"].as_str()).unwrap_or_default();
+    let number = |value: Option<f64>| value.map(short);
+    let value = number(figure.and_then(|f| f["value"].as_f64()));
+    let value = value.map_or("not measured".into(), |v| format!("{v} {unit}"));
+    let goal = |way: &str| figure.and_then(|f| f["goal"][way].as_f64());
+    let least = goal("at_least").map(|bound| format!("≥ {bound}"));
+    let most = goal("at_most").map(|bound| format!("≤ {bound}"));
+    let paper = figure.and_then(|f| f["paper"].as_f64());
+    format!(
+        "| {about} | {} | {} | {} |\n",
+        value.trim_end(),
+        least.or(most).unwrap_or_default(),
+        paper.map(|paper| paper.to_string()).unwrap_or_default(),
+    )
+}
+
+/// What else one can put between two hosts, against plain forwarding.
+fn rivals(run: &Value) -> String {
+    let measured = |rival: &str, column: &str| {
+        let name = format!("rival_{rival}_{column}_vs_forwarding_{SESSIONS}");
+        find(run, &name)?["value"].as_f64().map(short)
+    };
+    let memory = |rival: &str| {
+        let name = format!("rival_{rival}_bytes_per_session_10000");
+        find(run, &name)?["value"].as_f64().map(short)
+    };
+    let mut rows = String::new();
+    for (rival, about) in RIVALS {
+        let cells: Vec<_> = COLUMNS.iter().map(|(c, _)| measured(rival, c)).collect();
+        if cells.iter().all(Option::is_none) {
+            continue;
+        }
+        rows += &format!("| {about} |");
+        for cell in cells.into_iter().chain([memory(rival)]) {
+            rows += &format!(" {} |", cell.unwrap_or_default());
+        }
+        rows += "\n";
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads: String = COLUMNS
+        .iter()
+        .map(|(_, head)| format!(" {head} |"))
+        .collect();
+    let rules = "---:|".repeat(COLUMNS.len());
+    format!(
+        "\n{SESSIONS} sessions through what one can put between two hosts, each against plain \
+         IP forwarding; bytes a session with 10,000:\n\n\
+         | |{heads} memory |\n|---|{rules}---:|\n{rows}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let text = format!("a\n{BEGIN}old\n{END}b\n");
+        let wanted = format!("a\n{BEGIN}new\n{END}b\n");
+        assert_eq!(replaced(&text, "new\n"), Some(wanted));
+        assert_eq!(replaced("no marks", "new"), None);
+    }
+
+    #[test]
+    fn a_figure_is_told_with_its_goal_or_as_missing() {
+        let figure = json!({
+            "name": "translate_ns", "unit": "ns", "value": 71.5, "goal": {"at_most": 80.0},
+            "paper": null,
+        });
+        let run = json!({"date": "2026-01-02 03:04", "figures": [figure]});
+        let text = shown(&run);
+        assert!(
+            text.contains("| a packet translated | 71.5 ns | ≤ 80 |  |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("nginx through 4 middleboxes, of plain forwarding's | not measured |")
+        );
+        assert!(text.contains("bench/results/2026-01-02-0304.md"));
+        assert!(!text.contains("HAProxy, copying"));
+    }
+}

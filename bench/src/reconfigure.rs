@@ -1,0 +1,131 @@
+//! A thousand live sessions get another chain: a firewall comes in, another takes
+//! its place with its state, and leaves. A twentieth of them are asked for one by
+//! one, all others by one request.
+
+use anyhow::Result;
+use dysco_netns::stream::{Close, Group, Plan, Server, Side, all_intact};
+
+use crate::Effort;
+use crate::figure::{Figure, Goal, rank, sorted};
+use crate::firewalls::{Change, Firewalls, Whom};
+use crate::plot::{Line, Panel, Plot};
+
+const SESSIONS: usize = 1_000;
+/// Where those end that are asked for by one request, and one by one.
+const TOGETHER: u16 = 9000;
+const APART: u16 = 9001;
+/// What each session carries meanwhile, each way: bytes a second, and at once.
+const RATE: u64 = 32 << 10;
+const WRITE: usize = 4 << 10;
+
+const CHANGES: [(&str, Change); 3] = [
+    ("insert", Change::Insert),
+    ("replace", Change::Replace),
+    ("remove", Change::Remove),
+];
+
+/// Times of a kind of change, from the request to the new path, in milliseconds.
+#[derive(Default)]
+struct Times {
+    one_by_one: Vec<f64>,
+    /// Of all that were asked for together, from their request on.
+    together: Vec<f64>,
+    /// The longest of these, each round.
+    last: Vec<f64>,
+}
+
+/// Measures.
+pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+    let sessions = effort.pick(SESSIONS, 200);
+    let mut times = CHANGES.map(|_| Times::default());
+    let mut dropped = 0;
+    for round in 1..=effort.pick(2, 1) {
+        effort.say(&format!("  {sessions} sessions, round {round}"));
+        dropped += measure(sessions, &mut times)?;
+    }
+    effort.plot(Plot::single("reconfigure", panel(&times)));
+    let mut figures = Vec::new();
+    for ((name, _), times) in CHANGES.iter().zip(times) {
+        figures.extend(times.figures(name, sessions));
+    }
+    let dropped = Figure::new("reconfigure_dropped", "packets", dropped as f64);
+    figures.push(dropped.goal(Goal::AtMost(0.0)));
+    Ok(figures)
+}
+
+fn panel(times: &[Times; CHANGES.len()]) -> Panel {
+    let each = CHANGES.iter().zip(times);
+    let line = |((name, _), times): (&(&str, Change), &Times)| {
+        Line::distribution(*name, &times.one_by_one)
+    };
+    Panel::new(
+        "share of changes of a chain, one by one among 1,000 sessions, that took so long at most",
+        "ms from request to new path",
+        each.map(line).collect(),
+    )
+}
+
+impl Times {
+    fn figures(self, name: &str, sessions: usize) -> [Figure; 3] {
+        let named = |what: &str| format!("reconfigure_{name}_{what}");
+        let (all, together) = (sorted(&self.one_by_one), sorted(&self.together));
+        let p50 = Figure::median(named("ms_p50"), "ms", self.one_by_one);
+        let p99 = Figure::new(named("ms_p99"), "ms", rank(&all, 99));
+        let count = sessions - sessions / 20;
+        [
+            p50.goal(Goal::AtMost(1.0))
+                .aside("live sessions", sessions as f64),
+            p99.goal(Goal::AtMost(4.0))
+                .aside("p80, ms", rank(&all, 80))
+                .aside("longest, ms", rank(&all, 100)),
+            Figure::median(named("all_ms"), "ms", self.last)
+                .aside("sessions of one request", count as f64)
+                .aside("p50, ms", rank(&together, 50)),
+        ]
+    }
+}
+
+/// How many packets the firewalls refused; every byte of the sessions is checked.
+fn measure(sessions: usize, times: &mut [Times; CHANGES.len()]) -> Result<u64> {
+    let hosts = Firewalls::build("reconfigure")?;
+    let plan = Plan {
+        rate: Some(RATE),
+        write: WRITE,
+        hash: false,
+        close: Close::First(Side::Client),
+        after_close: 1_000,
+        ..Plan::default()
+    };
+    let count = [sessions - sessions / 20, sessions / 20];
+    let to = [TOGETHER, APART].map(|port| hosts.between(port).to);
+    let start = |at| Server::start(hosts.server(), at);
+    let behind = [start(to[0])?, start(to[1])?];
+    let open = |n: usize| Group::open(hosts.client(), &behind[n], to[n], count[n], &plan);
+    let groups = [open(0)?, open(1)?];
+    let progress = || -> Result<()> {
+        let each = |group: &Group| group.wait_progress(4 * WRITE as u64);
+        groups.iter().try_for_each(each)
+    };
+    groups.iter().for_each(Group::run);
+    for ((_, change), times) in CHANGES.iter().zip(times) {
+        progress()?;
+        for local in groups[1].locals() {
+            let whom = Whom::One {
+                local,
+                remote: to[1],
+            };
+            times.one_by_one.extend(hosts.change(*change, whom, 1)?);
+        }
+        let whom = Whom::All { port: TOGETHER };
+        let together = hosts.change(*change, whom, count[0])?;
+        times.last.extend(together.iter().copied().reduce(f64::max));
+        times.together.extend(together);
+    }
+    progress()?;
+    let dropped = hosts.dropped()?;
+    for group in groups {
+        all_intact(&group.finish()?)?;
+    }
+    hosts.end(behind)?;
+    Ok(dropped)
+}
