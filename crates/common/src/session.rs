@@ -2,7 +2,7 @@
 
 use core::mem::offset_of;
 
-use crate::flow::{FlowKey, ShortKey};
+use crate::flow::{Addr, FlowKey, ShortKey};
 
 /// What the data plane does with a session's packets. One word, written
 /// atomically by user space; every value leaves the session working, so that
@@ -257,8 +257,39 @@ pub struct Session {
 
     /// What the hosts of its chain call the session, from this host's side, where
     /// that is not `key`: a middlebox has left it, each end knows it by another
-    /// five-tuple, and this is the one that they met on. Zeros for none.
-    pub alias: FlowKey,
+    /// five-tuple, and this is the one that they met on.
+    pub alias: Alias,
+}
+
+/// The five-tuple of a bypass, without the address of this host's end: that is the
+/// one in the session's own. Ports in network byte order, zeros for none.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Alias {
+    /// Address of the other end.
+    pub remote: Addr,
+    /// Port of this host's end.
+    pub local_port: u16,
+    /// Port of the other end.
+    pub remote_port: u16,
+}
+
+impl Alias {
+    /// Of a five-tuple, which has the local address of the session's own.
+    #[inline(always)]
+    pub const fn of(name: &FlowKey) -> Alias {
+        Alias {
+            remote: name.remote,
+            local_port: name.local_port,
+            remote_port: name.remote_port,
+        }
+    }
+
+    /// Is there none? No port is 0.
+    #[inline(always)]
+    pub const fn is_none(&self) -> bool {
+        self.local_port == 0
+    }
 }
 
 /// Bytes of a cache line.

@@ -17,7 +17,12 @@ impl Session {
     /// in it know the session.
     pub const fn alias(&self) -> Option<FlowKey> {
         if !self.alias.is_none() {
-            Some(self.alias)
+            Some(FlowKey {
+                local: self.key.local,
+                remote: self.alias.remote,
+                local_port: self.alias.local_port,
+                remote_port: self.alias.remote_port,
+            })
         } else if self.is_bypassed() {
             Some(self.path)
         } else {

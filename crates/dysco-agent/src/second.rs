@@ -2,7 +2,7 @@
 //! the two is taken is said by the flow map: the session's own five-tuple leads to
 //! one of them, and is made to lead to the other by a single write.
 
-use dysco_common::session::{Two, part};
+use dysco_common::session::{Alias, Two, part};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation, seq};
 
@@ -42,7 +42,7 @@ impl Agent {
             state: State::Joining as u32,
             path: FlowKey::default(),
             short_path: ShortKey::default(),
-            alias: alias.unwrap_or_default(),
+            alias: alias.as_ref().map(Alias::of).unwrap_or_default(),
             translation,
             two: Two {
                 chained: 2,
@@ -105,9 +105,11 @@ impl Agent {
     /// A slot is given up. What others know its session by stays the session's, as
     /// long as that has another.
     pub(crate) fn pass_on_alias(&self, slot: u32, s: &Session) {
-        for name in [s.path, s.alias].into_iter().filter(|name| !name.is_none()) {
+        let other = s.alias().filter(|name| *name != s.path);
+        let names = std::iter::once(s.path).chain(other);
+        for name in names.filter(|name| !name.is_none()) {
             let heir = self.find(&s.key).filter(|heir| *heir != slot);
-            let heir = heir.filter(|heir| self.session(*heir).alias == name);
+            let heir = heir.filter(|heir| self.session(*heir).alias() == Some(name));
             let Some(heir) = heir else {
                 self.drop_key(&name, slot);
                 continue;

@@ -72,7 +72,7 @@ async fn its_name_is_the_sessions_until_it_ends() {
         let left = agent.drop_path_before(next).unwrap();
         assert_eq!(left, before);
         let s = agent.session(next);
-        assert_eq!((s.alias, s.translation), (name, translation));
+        assert_eq!((s.alias(), s.translation), (Some(name), translation));
         // Late packets of that path are let in, and then it is nobody's.
         assert_eq!(agent.find_named(&name), Some(next));
         agent.collect(left);

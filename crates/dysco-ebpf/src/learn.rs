@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
-use dysco_common::session::{Life, Offer, Session, State, Translation, Two};
+use dysco_common::session::{Alias, Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::{ACK, Segment};
 use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
 
@@ -203,7 +203,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.tsval_out = 0;
     s.key = key.whole;
     s.path = FlowKey::default();
-    s.alias = FlowKey::default();
+    s.alias = Alias::default();
     s.short = key.short;
     s.short_path = ShortKey::default();
     s.translation = Translation::default();

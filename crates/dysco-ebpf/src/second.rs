@@ -176,8 +176,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         return REFUSED;
     };
     let awaited = s.state == State::Joining as u32 && s.life.opened_here == 0;
-    let name = if s.alias.is_none() { &s.key } else { &s.alias };
-    if !awaited || s.path.remote_port != 0 || !name.mirrors(&payload.session) {
+    if !awaited || s.path.remote_port != 0 || !s.name().mirrors(&payload.session) {
         count(Counter::ChainTaken);
         return REFUSED;
     }

@@ -33,16 +33,17 @@ func dial(to string) *server {
 	return &server{Conn: conn}
 }
 
-// ask gives the server's answer to a message.
+// ask gives the server's answer to a message, or nothing once the socket is gone:
+// what is taken from one session is no end of the others.
 func (s *server) ask(message []byte) []byte {
 	s.Lock()
 	defer s.Unlock()
 	answer := make([]byte, len(message))
 	if _, err := s.Write(message); err != nil {
-		log.Fatal(err)
+		return nil
 	}
 	if _, err := io.ReadFull(s, answer); err != nil {
-		log.Fatal(err)
+		return nil
 	}
 	return answer
 }
@@ -144,7 +145,11 @@ func main() {
 				if _, err := io.ReadFull(client, message); err != nil {
 					return
 				}
-				if _, err := client.Write(answer(message)); err != nil {
+				said := answer(message)
+				if said == nil {
+					return
+				}
+				if _, err := client.Write(said); err != nil {
 					return
 				}
 				if kind == "hands" && time.Since(since) > hold {

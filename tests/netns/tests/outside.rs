@@ -257,12 +257,12 @@ fn asked_of(kind: &str, judge: impl FnOnce(&Value) -> Result<()>) -> Result<()> 
         })
         .collect();
     let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "20s"])?;
-    judge(&done).with_context(|| w.state())?;
     stop.store(true, Ordering::Relaxed);
     for client in clients? {
         let ended = client.join().map_err(|_| anyhow!("a client panicked"))?;
-        ended.with_context(|| format!("after {:?}", reasons(&done)))?;
+        ended.with_context(|| format!("after {done:#}\n{}", w.state()))?;
     }
+    judge(&done).with_context(|| w.state())?;
     drop(odd);
     w.finish()
 }

@@ -3,7 +3,7 @@
 
 use dysco_common::flow::{Addr, FlowKey};
 use dysco_common::session::translation::STRIP_TIMESTAMPS;
-use dysco_common::session::{Offer, Two, offer};
+use dysco_common::session::{Alias, Offer, Two, offer};
 use dysco_common::tcp::Segment;
 use dysco_common::{Session, State, Translation};
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ fn the_name_stays_when_the_path_changes() {
     };
     let given = Session {
         path: key(4),
-        alias: key(3),
+        alias: Alias::of(&key(3)),
         two: chained,
         ..s
     };
