@@ -13,11 +13,9 @@ use crate::api::{
     ChainChange, ChainOutcome, ChainReport, Failure, FailureCode, HostName, Reconfigure, Reply,
     SessionId, Which,
 };
+use crate::engine::chains::MANY;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
-
-/// Changes that have only to be forgotten by others, for each that may be on its way.
-const LEAVING_PER_COMING: usize = 4;
 
 /// One session's change that is asked for.
 pub(super) struct Task {
@@ -245,14 +243,14 @@ impl Engine {
     }
 
     /// Begins what waits, as far as there is room. What has its new path makes
-    /// room: the hosts that it has left take their time to forget it.
+    /// room: it only waits for late packets of the path before.
     fn start_chains_waiting(&mut self) {
         let most = self.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
             let waits = |r: &&Running| r.switched.is_none();
             running.values().filter(waits).count()
         };
-        while self.rechain.running.len() < most * LEAVING_PER_COMING
+        while self.rechain.running.len() < most.max(MANY)
             && on_their_way(&self.rechain.running) < most
         {
             let Some(task) = self.rechain.queue.pop_front() else {
