@@ -488,3 +488,17 @@ async fn sleep_until(at: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_tick_is_made_up_for() {
+        let mut ticks = every(DRAIN_SWEEP);
+        ticks.tick().await;
+        tokio::time::advance(100 * DRAIN_SWEEP).await;
+        ticks.tick().await;
+        assert!(futures::poll!(std::pin::pin!(ticks.tick())).is_pending());
+    }
+}
