@@ -15,29 +15,6 @@ use crate::apart::Between;
 /// Places of the firewalls among the star's hosts.
 const FIREWALLS: [usize; 2] = [2, 3];
 
-/// Lets nothing pass that connection tracking did not see opening, and counts
-/// what it refuses. New connections come in by the rule that is added.
-const RULES: &str = "
-table inet fw {
-  counter dropped { }
-  counter invalid { }
-  chain forward {
-    type filter hook forward priority 0; policy drop;
-    meta l4proto != tcp accept
-    ct state invalid counter name invalid drop
-    RULE
-    ct state established accept
-    counter name dropped
-  }
-}
-";
-/// The first firewall marks whom it lets in.
-const MARKS: &str = "ct state new tcp flags & (fin|syn|rst|ack) == syn ct mark set 0x17 accept";
-/// The second lets in nobody but those: without the first one's state it would
-/// refuse all.
-const BELIEVES: &str = "ct mark != 0x17 counter name dropped drop
-    ct state new tcp flags & (fin|syn|rst|ack) == syn accept";
-
 /// A change of many sessions' chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -77,11 +54,7 @@ impl Firewalls {
     /// Builds them; nothing passes the firewalls at first.
     pub fn build(name: &str) -> Result<Firewalls> {
         let star = Star::build(name, FIREWALLS.len())?;
-        for (host, rule) in star.middleboxes().iter().zip([MARKS, BELIEVES]) {
-            host.input("nft", &["-f", "-"], &RULES.replace("RULE", rule))?;
-            host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
-            host.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")?;
-        }
+        star.guard()?;
         let dyscod = built("dyscod")?;
         let fleet = Fleet::of_star(&star, dyscod.parent().unwrap_or(Path::new(".")))?;
         let start = |at: usize| {
@@ -161,15 +134,7 @@ impl Firewalls {
 
     /// Packets that both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
-        let mut all = 0;
-        for host in self.star.middleboxes() {
-            let text = host.output("nft", &["-j", "list", "counters"])?;
-            let json: Value = serde_json::from_str(&text).context("nft printed no JSON")?;
-            let items = json["nftables"].as_array().into_iter().flatten();
-            let packets = items.filter_map(|item| item["counter"]["packets"].as_u64());
-            all += packets.sum::<u64>();
-        }
-        Ok(all)
+        self.star.refused()
     }
 
     /// Segments that both ends have sent again so far.

@@ -37,6 +37,7 @@ pub mod relays;
 pub mod services;
 mod star;
 pub mod stream;
+mod strict;
 pub mod wait;
 
 pub use host::Host;

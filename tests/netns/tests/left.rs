@@ -104,10 +104,7 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     world.rechain(&names[0], &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     // The other lets nobody in that it does not know.
-    let rule =
-        "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
-    let words: Vec<_> = rule.split(' ').collect();
-    world.host(At::Fw2).output("nft", &words)?;
+    world.lets_in_the_known(At::Fw2)?;
     let refused = world.reconfigure(&names[0], &[At::Fw2], &[])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
     get_on(&world, &group, 1 << 20)?;
@@ -125,21 +122,7 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     ];
     world.ctl(At::Client, &words)?;
     let before = world.refused(At::Fw2)?;
-    let words = [
-        "replace-middlebox",
-        &old,
-        "--with",
-        &new,
-        "--state",
-        "conntrack",
-        "--wait",
-    ];
-    let done = world.json(At::Client, &words)?;
-    ensure!(
-        done["changes"][0]["outcome"] == "changed",
-        "{done:#}\n{}",
-        world.logs()
-    );
+    world.replace_with_state(At::Fw1, At::Fw2)?;
     world.wait_only_through(&[At::Fw2])?;
     get_on(&world, &group, 4 << 20)?;
     is_known(&world, At::Fw2)?;

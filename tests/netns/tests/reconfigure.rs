@@ -94,31 +94,12 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     world.rechain(session, &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     // The other would let nobody in that it does not know.
-    let rule =
-        "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
-    world
-        .host(At::Fw2)
-        .output("nft", &rule.split(' ').collect::<Vec<_>>())?;
+    world.lets_in_the_known(At::Fw2)?;
     let refused = world.reconfigure(session, &[At::Fw2], &[])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
     get_on(&world, &group, 4 << 20)?;
     let before = world.refused(At::Fw2)?;
-    let (old, new) = (world.ip(At::Fw1), world.ip(At::Fw2));
-    let words = [
-        "replace-middlebox",
-        &old,
-        "--with",
-        &new,
-        "--state",
-        "conntrack",
-        "--wait",
-    ];
-    let done = world.json(At::Client, &words)?;
-    ensure!(
-        done["changes"][0]["outcome"] == "changed",
-        "{done:#}\n{}",
-        world.logs()
-    );
+    world.replace_with_state(At::Fw1, At::Fw2)?;
     world.wait_only_through(&[At::Fw2])?;
     get_on(&world, &group, 16 << 20)?;
     world.wait_forgotten(At::Fw1)?;

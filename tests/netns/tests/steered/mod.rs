@@ -336,6 +336,35 @@ impl Steered {
         packets.context("nft did not say the packets")
     }
 
+    /// A firewall lets nobody in from now on that it does not know.
+    pub fn lets_in_the_known(&self, fw: At) -> Result<()> {
+        let rule =
+            "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
+        let words: Vec<_> = rule.split(' ').collect();
+        self.host(fw).output("nft", &words).map(drop)
+    }
+
+    /// One firewall takes the other's place in the one session, with its state.
+    pub fn replace_with_state(&self, old: At, new: At) -> Result<()> {
+        let (old, new) = (self.ip(old), self.ip(new));
+        let words = [
+            "replace-middlebox",
+            &old,
+            "--with",
+            &new,
+            "--state",
+            "conntrack",
+            "--wait",
+        ];
+        let done = self.json(At::Client, &words)?;
+        ensure!(
+            done["changes"][0]["outcome"] == "changed",
+            "{done:#}\n{}",
+            self.logs()
+        );
+        Ok(())
+    }
+
     /// What a firewall has refused so far.
     pub fn refused(&self, fw: At) -> Result<u64> {
         Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)

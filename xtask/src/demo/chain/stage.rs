@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::nginx::Nginx;
 use dysco_netns::{Host, Ran, Star, Ways, counters};
-use serde_json::Value;
 
 use super::Step;
 
@@ -24,38 +23,11 @@ const PORT: u16 = 80;
 /// Places of the firewalls among the star's hosts.
 const FW: [usize; 2] = [2, 3];
 
-/// Lets nothing pass that connection tracking did not see opening, and counts
-/// what it refuses. New connections come in by the rule that is added.
-const FIREWALL: &str = "
-table inet fw {
-  counter dropped { }
-  counter invalid { }
-  chain forward {
-    type filter hook forward priority 0; policy drop;
-    meta l4proto != tcp accept
-    ct state invalid counter name invalid drop
-    RULE
-    ct state established accept
-    counter name dropped
-  }
-}
-";
-/// The first firewall judges who comes in, and marks whom it has let in.
-const JUDGES: &str =
-    "ct state new tcp dport 80 tcp flags & (fin|syn|rst|ack) == syn ct mark set 0x17 accept";
-/// The second lets in nobody but those.
-const BELIEVES: &str = "ct mark != 0x17 counter name dropped drop
-    ct state new tcp flags & (fin|syn|rst|ack) == syn accept";
-
 impl Stage {
     /// Builds the hosts and starts all.
     pub fn build(programs: &Path) -> Result<Stage> {
         let star = Star::build("chain", FW.len())?;
-        for (host, rule) in star.middleboxes().iter().zip([JUDGES, BELIEVES]) {
-            host.input("nft", &["-f", "-"], &FIREWALL.replace("RULE", rule))?;
-            host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
-            host.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")?;
-        }
+        star.guard()?;
         let fleet = Fleet::of_star(&star, programs)?;
         let start = |at: usize| {
             let policy = star.hosts()[at].dir().join("policy.toml");
@@ -134,16 +106,7 @@ impl Stage {
 
     /// What both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
-        let mut all = 0;
-        for host in self.star.middleboxes() {
-            let text = host.output("nft", &["-j", "list", "counters"])?;
-            let json: Value = serde_json::from_str(&text).context("nft did not print JSON")?;
-            let items = json["nftables"].as_array().into_iter().flatten();
-            all += items
-                .filter_map(|item| item["counter"]["packets"].as_u64())
-                .sum::<u64>();
-        }
-        Ok(all)
+        self.star.refused()
     }
 
     /// Resets that the client's and the server's hosts sent or met so far.
