@@ -119,6 +119,10 @@ fn plain(mut message: Message) -> Message {
             result: Err(reason),
             ..
         }
+        | Message::TellDelta {
+            result: Err(reason),
+            ..
+        }
         | Message::Extended {
             result: Err(reason),
             ..

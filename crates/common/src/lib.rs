@@ -10,6 +10,7 @@
 pub mod adopt;
 pub mod chain;
 pub mod counter;
+pub mod delta;
 pub mod event;
 pub mod flow;
 pub mod policy;
@@ -25,6 +26,7 @@ pub mod two_paths;
 pub mod wire;
 
 pub use counter::Counter;
+pub use delta::Delta;
 pub use event::{Event, EventKind};
 pub use flow::{Addr, FlowKey, FlowRef, Path, ShortKey};
 pub use session::{Offer, Session, State, Translation};

@@ -1,6 +1,7 @@
 //! A session as those know it that are on its path. A middlebox that has left it
-//! had two: each end keeps its own numbers, one of the two hosts translates
-//! between them, and what comes between the two hosts sees what is on the wire.
+//! had two, or had changed the size of its stream: each end keeps its own numbers,
+//! one of the two hosts translates between them, and what comes between the two
+//! hosts sees what is on the wire.
 
 use crate::flow::FlowKey;
 use crate::session::{Session, State, offer, translation};
@@ -60,12 +61,13 @@ impl Session {
     /// Each end offers a window scale then, 0 where there is none, which means the
     /// same (RFC 7323, 2.2) and is what the translation has of it.
     pub fn on_wire(&self) -> Session {
-        let Some(name) = self.alias() else {
+        let bypassed = self.alias().is_some();
+        if !bypassed && !self.is_shifted() {
             return *self;
-        };
+        }
         let t = &self.translation;
         let mut s = *self;
-        s.key = name;
+        s.key = self.name();
         s.snd_max = self.sent_on_wire(self.snd_max);
         s.snd_ack = self.snd_ack.wrapping_sub(t.seq_in);
         s.rcv_max = self.rcv_max.wrapping_sub(t.seq_in);
@@ -74,6 +76,9 @@ impl Session {
         s.tsval_in = self.tsval_in.wrapping_sub(t.ts_in);
         s.local.isn = self.sent_on_wire(self.local.isn);
         s.remote.isn = self.remote.isn.wrapping_sub(t.seq_in);
+        if !bypassed {
+            return s;
+        }
         s.local.wscale = rescaled(self.local_wscale(), t.wscale_local, t.wscale_local_far);
         s.remote.wscale = rescaled(self.remote_wscale(), t.wscale_remote, t.wscale_remote_far);
         s.local.flags |= offer::WSCALE;

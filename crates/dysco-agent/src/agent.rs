@@ -26,9 +26,9 @@ use crate::xdp::{self, Xdp};
 const LAYOUT: &str = "v1";
 
 /// The maps that outlive this process.
-const PINNED: [&str; 14] = [
+const PINNED: [&str; 15] = [
     "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
-    "KEYS", "PENDING", "JOINS", "CHAINS", "OWN",
+    "KEYS", "PENDING", "JOINS", "CHAINS", "DELTAS", "OWN",
 ];
 
 /// What the data plane is started with.
@@ -329,6 +329,7 @@ impl Agent {
         self.drop_key(&s.key, slot);
         self.pass_on_alias(slot, &s);
         self.forget_chain(slot);
+        self.forget_delta(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).push(slot);
     }
@@ -383,6 +384,7 @@ fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError>
         .map_max_entries("SESSIONS", max_sessions)
         .map_max_entries("FREE", max_sessions)
         .map_max_entries("CHAINS", max_sessions)
+        .map_max_entries("DELTAS", max_sessions)
         .map_max_entries("HINTS", hints)
         .override_global("HINT_MASK", &hint_mask, true)
         .override_global("XDP", &xdp, true)

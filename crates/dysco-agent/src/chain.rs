@@ -13,6 +13,7 @@ use dysco_common::siphash::Key;
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
+use crate::delta::ToldPod;
 use crate::error::AgentError;
 
 pod!(RulePod, PolicyRule);
@@ -32,6 +33,7 @@ pub(crate) struct Chains {
     keys: HashMap<MapData, u64, Key>,
     joins: HashMap<MapData, Token, u32>,
     of_slots: HashMap<MapData, u32, ChainPod>,
+    pub(crate) deltas: HashMap<MapData, u32, ToldPod>,
     switched: Option<Instant>,
 }
 
@@ -45,6 +47,7 @@ impl Chains {
             keys: HashMap::try_from(take(ebpf, "KEYS")?).map_err(open("KEYS"))?,
             joins: HashMap::try_from(take(ebpf, "JOINS")?).map_err(open("JOINS"))?,
             of_slots: HashMap::try_from(take(ebpf, "CHAINS")?).map_err(open("CHAINS"))?,
+            deltas: HashMap::try_from(take(ebpf, "DELTAS")?).map_err(open("DELTAS"))?,
             switched: None,
         })
     }

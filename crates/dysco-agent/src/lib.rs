@@ -5,6 +5,7 @@ mod adopt;
 mod agent;
 mod attach;
 mod chain;
+mod delta;
 mod error;
 mod events;
 mod memory;

@@ -4,7 +4,7 @@
 
 use dysco_common::session::{Alias, Two, part};
 use dysco_common::two_paths::{self, Anchor};
-use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation, seq};
+use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 
 use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
@@ -35,15 +35,13 @@ impl Agent {
             return Err(AgentError::NoRoom);
         };
         let first = self.session(slot);
-        // Of one that never took another path a change that failed may have left it.
         let alias = first.alias();
-        let translation = alias.map_or(Translation::default(), |_| first.translation);
         let session = Session {
             state: State::Joining as u32,
             path: FlowKey::default(),
             short_path: ShortKey::default(),
             alias: alias.as_ref().map(Alias::of).unwrap_or_default(),
-            translation,
+            translation: first.carried(),
             two: Two {
                 chained: 2,
                 part: part::NEXT,

@@ -7,7 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use dysco_agent::common::{FlowKey, State, Translation};
+use dysco_agent::common::delta::Told;
+use dysco_agent::common::{Delta, FlowKey, State, Translation};
 use dysco_agent::{Agent, AgentConfig, Attach, NewPath, Xdp};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -119,4 +120,72 @@ async fn a_session_of_its_own_has_none() {
     assert_eq!((s.alias(), s.translation), (None, Translation::default()));
     assert_eq!(agent.find_named(&path(61_500)), None);
     assert_eq!(agent.find_named(&path(61_501)), None);
+}
+
+/// What a middlebox had added that has left is made up for on each later path, and on
+/// none that was there before.
+#[tokio::test]
+async fn what_was_added_stays_with_the_session() {
+    let (agent, _events) = plane();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let mut before = agent.find(&key).expect("it is tracked");
+    let delta = |to_server, to_client| Delta {
+        to_server,
+        to_client,
+    };
+    let mut expected = Translation::default();
+    let added = [delta(0, 0), delta(20, u32::MAX), delta(0, 0), delta(3, 5)];
+    for (port, delta) in (61_501..).zip(added) {
+        let next = agent.add_path(before).unwrap();
+        agent.lead_beyond(next, &delta);
+        expected = expected.beyond(&delta);
+        agent.aim_path(next, path(port), 1).unwrap();
+        // What is in use is not changed by a request that comes twice.
+        agent.lead_beyond(
+            next,
+            &Delta {
+                to_server: 99,
+                ..delta
+            },
+        );
+        assert_eq!(agent.session(before).alias(), None);
+        agent.switch_path(next).unwrap();
+        let left = agent.drop_path_before(next).unwrap();
+        agent.collect(left);
+        assert_eq!(agent.session(next).translation, expected, "port {port}");
+        before = next;
+    }
+}
+
+/// It is kept with the session that it was said of, and forgotten with it.
+#[tokio::test]
+async fn what_was_said_is_of_one_session() {
+    let (agent, _events) = plane();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let slot = agent.find(&key).expect("it is tracked");
+    assert_eq!(agent.delta_of(slot), None);
+    let told = Told {
+        created_ns: agent.session(slot).created_ns,
+        delta: Delta {
+            to_server: 20,
+            to_client: 0,
+        },
+        from_client: 1,
+        from_server: 2,
+    };
+    agent.set_delta(slot, &told).unwrap();
+    assert_eq!(agent.delta_of(slot), Some(told));
+    let another = Told {
+        created_ns: 1,
+        ..told
+    };
+    agent.set_delta(slot, &another).unwrap();
+    assert_eq!(agent.delta_of(slot), None, "it is of a session before");
+    agent.set_delta(slot, &told).unwrap();
+    agent.collect(slot);
+    assert_eq!(agent.delta_of(slot), None);
 }

@@ -9,6 +9,7 @@ use aya_ebpf::bindings::{
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
+use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{
@@ -89,6 +90,11 @@ pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_N
 /// it: it outlives the daemon, as sessions do.
 #[map]
 pub static CHAINS: HashMap<u32, Chain> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+
+/// What middleboxes of this host have said that they added to sessions, by the slot
+/// that these came by. As [`CHAINS`].
+#[map]
+pub static DELTAS: HashMap<u32, Told> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// Source ports of new subsessions: the first, and how many. Set by user space.
 #[unsafe(no_mangle)]

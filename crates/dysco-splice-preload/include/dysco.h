@@ -1,7 +1,9 @@
-/* Taking a proxy out of live TCP sessions: what a proxy can say itself.
+/* Taking middleboxes out of live TCP sessions: what they can say themselves.
  * Link with -ldysco_splice_preload, or run under it (LD_PRELOAD). */
 #ifndef DYSCO_H
 #define DYSCO_H
+
+#include <sys/socket.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,6 +31,36 @@ extern "C" {
  *   ENOTCONN    no dyscod runs on this host: told again when one starts
  */
 int dysco_splice(int fd_in, int fd_out, int delta);
+
+/* The same for a middlebox that has no sockets of the session, but sees its packets on
+ * a host of the session's chain (on a TUN, by nfqueue), and rewrites the sequence
+ * numbers of what follows bytes that it has put in or taken away.
+ *
+ * Tells dyscod of this host: from now on it changes the size of this session's stream
+ * no more, and what it has put in or taken away so far is acknowledged. `to_server` is
+ * the number of bytes it has put into what goes to the server since the session began,
+ * negative if it has taken some away; `to_client` the same of what goes to the client.
+ * `client` opened the session; both are a sockaddr_in or a sockaddr_in6.
+ *
+ * The session can lose this middlebox then; until it has, the middlebox has to go on
+ * rewriting. A later call takes the place of this one.
+ *
+ * Waits for dyscod's answer, 5 seconds at most; by the socket of the local API, which is
+ * DYSCO_API_SOCKET or /run/dysco/dyscod.sock. Only root may.
+ *
+ * Returns 0 when it is known, or -1 and errno:
+ *   EAFNOSUPPORT  an address is of another family
+ *   ENOENT        this host knows no such session
+ *   ERANGE        it contradicts the session's sequence numbers, or the session does not
+ *                 pass this host by a chain; dyscod's words are those of dyscoctl delta
+ *   EACCES        this user may not
+ *   EAGAIN        dyscod is busy
+ *   ENOTCONN      no dyscod runs on this host
+ *   ETIMEDOUT     dyscod has not answered
+ *   EPROTO        dyscod is of another release
+ */
+int dysco_delta(const struct sockaddr *client, const struct sockaddr *server,
+                int to_server, int to_client);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 //! | `tell` | what is said of pairs, and said again if it was lost |
 //! | `link` | the datagram socket to the daemon |
 //! | `call` | `dysco_splice`, for programs that say it themselves |
+//! | `delta` | `dysco_delta`, for middleboxes without sockets |
 //!
 //! Not seen: system calls made without libc (Go's `io.Copy`), descriptors
 //! duplicated by `fcntl(F_DUPFD)` or passed to another process, io_uring,
@@ -19,6 +20,7 @@
 //! numbers, so that what is missed here costs a removal, never a byte.
 
 mod call;
+mod delta;
 mod hooks;
 mod link;
 mod real;
@@ -27,6 +29,7 @@ mod tell;
 mod track;
 
 pub use call::dysco_splice;
+pub use delta::dysco_delta;
 
 /// Runs before `main`, while paths and privileges are still the starter's.
 #[used]

@@ -40,7 +40,7 @@ impl Delay {
     /// Makes each way between the proxy's host and the others so much longer.
     pub fn of_proxy(lab: &Lab, delay: Duration) -> Result<Delay> {
         let router = &lab.router;
-        let device = router.run(open_device);
+        let device = router.run(|| open_device(DEVICE));
         let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
         router.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
         for key in ["all", DEVICE] {
@@ -90,7 +90,8 @@ impl Drop for Delay {
     }
 }
 
-fn open_device() -> Result<File> {
+/// Makes a device whose packets this process takes and gives back.
+pub(crate) fn open_device(name: &str) -> Result<File> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -98,7 +99,7 @@ fn open_device() -> Result<File> {
         .open("/dev/net/tun")?;
     // SAFETY: all zeroes are a request without a name.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(DEVICE.bytes()) {
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;

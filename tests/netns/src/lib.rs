@@ -34,6 +34,7 @@ pub mod nginx;
 pub mod pattern;
 mod process;
 pub mod relays;
+pub mod resizer;
 pub mod services;
 mod star;
 pub mod stream;

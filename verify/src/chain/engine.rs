@@ -1,8 +1,8 @@
 //! The machine's commands, carried out as the engine does it (`engine/rechain`).
 //! What takes the kernel or other hosts some time is answered by an event.
 
-use dysco_common::Offer;
 use dysco_common::session::offer;
+use dysco_common::{Delta, Offer};
 use dysco_daemon::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Scope, Subsession};
 
 use super::config::{LEFT, RIGHT};
@@ -14,6 +14,7 @@ pub(super) fn can_fail(command: &Command) -> bool {
         command,
         Command::Hold { .. }
             | Command::Enlist { .. }
+            | Command::AskDelta { .. }
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
@@ -65,6 +66,11 @@ impl Host {
                 from,
                 result: Err(refused()),
             },
+            Command::AskDelta { from, .. } => HostEvent::DeltaKnown {
+                change,
+                from,
+                result: Err(refused()),
+            },
             Command::MoveState { to, .. } => HostEvent::StateMoved {
                 change,
                 to,
@@ -99,6 +105,11 @@ impl Host {
                     result: Ok(()),
                 });
             }
+            Command::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {
+                change,
+                from,
+                result: Ok(Delta::default()),
+            }),
             Command::Extend { .. } => {
                 let result = self.add_path(change, wrong);
                 self.plane.awaits |= result.is_ok();

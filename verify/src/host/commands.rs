@@ -88,6 +88,7 @@ impl Host {
             | Command::Returned { .. }
             | Command::Hold { .. }
             | Command::Enlist { .. }
+            | Command::AskDelta { .. }
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
@@ -198,6 +199,7 @@ impl Host {
             fin_out: life.fin_out != 0,
             fin_in: life.fin_in != 0,
             reset: false,
+            ..Facts::default()
         })
     }
 

@@ -5,6 +5,7 @@
 
 mod adopt;
 mod chain;
+mod delta;
 mod header;
 mod reference;
 mod translate;

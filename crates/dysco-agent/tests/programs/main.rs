@@ -11,6 +11,7 @@ mod frame;
 mod learn;
 mod left;
 mod pass;
+mod resized;
 mod straight;
 mod translate;
 mod two_paths;

@@ -4,6 +4,7 @@
 mod caller;
 mod client;
 mod connection;
+mod delta;
 mod error;
 mod filter;
 mod host;
@@ -16,6 +17,7 @@ mod types;
 
 pub use caller::{Caller, Policy};
 pub use client::{Client, ClientError};
+pub use delta::{DeltaReport, TellDelta};
 pub use error::ApiError;
 pub use filter::{BadFilter, Filter};
 pub use host::{BadHost, HostName};

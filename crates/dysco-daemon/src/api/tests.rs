@@ -306,3 +306,32 @@ fn a_summary_counts_and_ranks() {
     assert_eq!((summary.p50_us, summary.p99_us), (Some(50), Some(99)));
     assert_eq!(Summary::of([]).p50_us, None);
 }
+
+/// As the C library writes it (`dysco_delta`).
+#[test]
+fn a_middleboxs_word_is_read() {
+    let line = r#"{"request":"delta","session":"10.1.0.5:40000>10.2.0.7:443","to_server":20,"to_client":-7}"#;
+    let request: Request = serde_json::from_str(line).unwrap();
+    let told = TellDelta {
+        session: "10.1.0.5:40000>10.2.0.7:443".parse().unwrap(),
+        to_server: 20,
+        to_client: -7,
+    };
+    assert_eq!(request, Request::Delta(told));
+    assert!(request.changes(), "root alone may ask");
+    let reply = Reply::Delta(DeltaReport {
+        session: SessionId(1),
+        to_server: 20,
+        to_client: -7,
+    });
+    let line = serde_json::to_string(&reply).unwrap();
+    assert!(line.starts_with(r#"{"reply":"delta","#), "{line}");
+    let refused = Reply::Error(Failure {
+        code: FailureCode::Refused,
+        what: String::new(),
+        why: String::new(),
+        mend: String::new(),
+    });
+    let line = serde_json::to_string(&refused).unwrap();
+    assert!(line.contains(r#""code":"refused""#), "{line}");
+}

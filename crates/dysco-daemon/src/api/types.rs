@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::delta::{DeltaReport, TellDelta};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
@@ -37,6 +38,9 @@ pub enum Request {
     /// Give sessions another chain: [`Reply::Accepted`], a [`Reply::Rechained`]
     /// for each, then [`Reply::Done`].
     Reconfigure(Reconfigure),
+    /// By how much a middlebox of this host has changed the size of a session's
+    /// stream. One [`Reply::Delta`].
+    Delta(TellDelta),
     /// What sessions a proxy holds. One [`Reply::Proxy`].
     Proxy {
         /// Which.
@@ -119,6 +123,7 @@ impl Request {
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
             Request::Adopt => true,
+            Request::Delta(_) => true,
             Request::PolicyApply { .. } => true,
             Request::Status
             | Request::Policy
@@ -158,6 +163,8 @@ pub enum Reply {
     },
     /// Final: what was adopted.
     Adopted(AdoptReport),
+    /// Final: it is known now.
+    Delta(DeltaReport),
     /// Progress: a session.
     Session(Box<SessionReport>),
     /// Progress: a removal was taken on for so many sessions.
@@ -194,6 +201,7 @@ impl Reply {
             | Reply::StateInstalled(_)
             | Reply::StateRemoved { .. }
             | Reply::Adopted(_)
+            | Reply::Delta(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,
             Reply::Session(_)

@@ -4,6 +4,7 @@ mod adopt;
 mod completions;
 mod context;
 mod daemon;
+mod delta;
 mod drain;
 mod drain_report;
 mod exit;
@@ -60,6 +61,13 @@ enum Command {
     InsertMiddlebox(reconfigure::InsertArgs),
     /// Have another middlebox take the place of one, in live sessions
     ReplaceMiddlebox(reconfigure::ReplaceArgs),
+    /// Say by how much a middlebox of this host has changed the size of a session's
+    /// stream
+    ///
+    /// For a middlebox in the session's chain that rewrites sequence numbers itself.
+    /// From then on it changes the size no more, and what it has put in or taken away
+    /// has been acknowledged: then it may leave.
+    Delta(delta::Args),
     /// Take a proxy out of all its sessions, as they become removable: then it
     /// may be reloaded or stopped
     ///
@@ -100,6 +108,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Reconfigure(args) => reconfigure::run(&context, args),
         Command::InsertMiddlebox(args) => reconfigure::insert(&context, args),
         Command::ReplaceMiddlebox(args) => reconfigure::replace(&context, args),
+        Command::Delta(args) => delta::run(&context, args),
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
         Command::Adopt => adopt::run(&context),

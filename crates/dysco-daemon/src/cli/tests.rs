@@ -110,6 +110,7 @@ Commands:
   reconfigure        Give live sessions another chain of middleboxes
   insert-middlebox   Put a middlebox into live sessions
   replace-middlebox  Have another middlebox take the place of one, in live sessions
+  delta              Say by how much a middlebox of this host has changed the size of a session's stream
   drain              Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
   state              What this host's firewall knows of a session, and moving it to another
   adopt              Enter the sessions that were there before dyscod, and that it does not know yet

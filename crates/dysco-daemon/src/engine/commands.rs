@@ -174,8 +174,13 @@ impl Engine {
                 next,
             } => {
                 self.expect_passing(change, session);
-                self.enlist(change, from, next);
+                self.enlist(change, from, &session, next);
             }
+            Command::AskDelta {
+                change,
+                from,
+                session,
+            } => self.ask_delta(change, from, &session),
             Command::Extend { change, token, .. } => self.extend_path(change, token),
             Command::MoveState {
                 change,
@@ -187,8 +192,13 @@ impl Engine {
                 change,
                 chain,
                 token,
+                delta,
+                right,
                 ..
-            } => self.open_path(change, chain, token),
+            } => {
+                self.note_delta(change, delta, right);
+                self.open_path(change, chain, token);
+            }
             Command::Abandon { change } => self.abandon_path(change),
             Command::Forget {
                 change,

@@ -41,6 +41,7 @@ impl Engine {
                 let said = Said::of(&remove, &caller);
                 return self.remove(&remove, &said, &replies);
             }
+            Request::Delta(request) => self.tell_delta(&request),
             Request::ExportState(about) => return self.export_state(&about, replies),
             Request::InstallState(install) => return self.install_state(install, replies),
             Request::MoveState(request) => return self.move_state(request, replies),

@@ -179,5 +179,6 @@ pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
         fin_out: s.life.fin_out != 0,
         fin_in: s.life.fin_in != 0,
         reset: false,
+        ..Facts::default()
     })
 }

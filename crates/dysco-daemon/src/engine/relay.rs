@@ -215,5 +215,6 @@ fn at_the_end(s: &Session, here: Facts) -> Facts {
         fin_out: here.fin_in,
         fin_in: here.fin_out,
         reset: here.reset,
+        ..Facts::default()
     }
 }

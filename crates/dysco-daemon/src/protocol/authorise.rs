@@ -134,7 +134,7 @@ fn of_head(head: &Head, from: &[HostId], message: &Message) -> Result<AsRight, V
         | Message::DoneAck { .. }
         | Message::CancelAck { .. }
         | Message::Query { .. } => expect(right, true),
-        Message::Enlisted { .. } | Message::Dismissed { .. } => {
+        Message::Enlisted { .. } | Message::TellDelta { .. } | Message::Dismissed { .. } => {
             expect(head.members().any(|m| from.contains(&m)), false)
         }
         _ => Err(Violation::NotItsPart),
@@ -230,8 +230,10 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
             lent(from, subsession, path).map(|_| ())
         }
         Message::Extend { session, .. } => ends(core, from, session.left.ip(), session.right.ip()),
-        // Whose session it is may have this host pass it on, or forget it.
-        Message::Enlist { session, .. } | Message::Dismiss { session, .. } => {
+        // Whose session it is may have this host pass it on, tell of it, or forget it.
+        Message::Enlist { session, .. }
+        | Message::AskDelta { session, .. }
+        | Message::Dismiss { session, .. } => {
             if !from.contains(&session.left.ip()) {
                 Err(Violation::NotItsSubsession)
             } else if core.is_me(session.right.ip()) {

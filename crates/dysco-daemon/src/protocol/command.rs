@@ -3,8 +3,9 @@
 
 use std::fmt;
 
-use dysco_common::Translation;
 use dysco_common::chain::Token;
+use dysco_common::delta::Reach;
+use dysco_common::{Delta, Translation};
 use serde::{Deserialize, Serialize};
 
 use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Scope, Subsession};
@@ -237,6 +238,16 @@ pub enum Command {
         /// The host to pass it on to.
         next: HostId,
     },
+    /// Say by how much a middlebox of this host has changed a session that it
+    /// passes on; answer [`HostEvent::DeltaKnown`].
+    AskDelta {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// The session.
+        session: Subsession,
+    },
     /// Await another path of a session; answer [`HostEvent::Prepared`]. Does
     /// nothing where it is awaited, or there, already.
     Extend {
@@ -260,7 +271,7 @@ pub enum Command {
         to: HostId,
     },
     /// Open the path through a chain; answer [`HostEvent::Prepared`] when a
-    /// firewall on it will take what follows.
+    /// firewall on it will take what follows, or if the delta cannot be.
     Open {
         /// The change.
         change: ChangeId,
@@ -270,6 +281,11 @@ pub enum Command {
         chain: Vec<HostId>,
         /// What the SYN has to show.
         token: Token,
+        /// What the middleboxes that leave have added: the path speaks the numbers
+        /// that are behind them.
+        delta: Delta,
+        /// How far the other end has sent and heard, a moment ago.
+        right: Reach,
     },
     /// Back to the path before, if another was taken, which is still heard.
     /// [`Command::Release`] forgets that.
@@ -328,6 +344,7 @@ impl Command {
             Command::Returned { .. } => "Returned",
             Command::Hold { .. } => "Hold",
             Command::Enlist { .. } => "Enlist",
+            Command::AskDelta { .. } => "AskDelta",
             Command::Extend { .. } => "Extend",
             Command::MoveState { .. } => "MoveState",
             Command::Open { .. } => "Open",
@@ -360,6 +377,7 @@ impl Command {
             | Command::Returned { change, .. }
             | Command::Hold { change, .. }
             | Command::Enlist { change, .. }
+            | Command::AskDelta { change, .. }
             | Command::Extend { change, .. }
             | Command::MoveState { change, .. }
             | Command::Open { change, .. }
@@ -451,6 +469,15 @@ pub enum HostEvent {
         from: HostId,
         /// Can this host pass it on?
         result: Result<(), Reason>,
+    },
+    /// Answers [`Command::AskDelta`].
+    DeltaKnown {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// How much, or why nobody can say.
+        result: Result<Delta, Reason>,
     },
     /// Answers [`Command::Forget`].
     Forgotten {

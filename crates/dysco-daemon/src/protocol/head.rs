@@ -2,10 +2,12 @@
 //! both anchors have shown that the new path carries the session, it may take
 //! everything back, and afterwards nobody may.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use dysco_common::Delta;
 use dysco_common::chain::Token;
+use dysco_common::delta::Reach;
 
 use super::command::{Command, HostEvent, Progress, Role};
 use super::context::{Context, Flow};
@@ -16,6 +18,7 @@ use super::reason::{Phase, Reason};
 use super::record::{HeadStage, RoleRecord};
 
 mod back;
+mod delta;
 mod on;
 
 /// Hosts that do not know each other have to connect first.
@@ -39,8 +42,14 @@ pub(super) struct Head {
     asker: Option<HostId>,
     phase: Phase,
     facts: Option<Facts>,
+    /// What the right anchor has sent and heard.
+    right_reach: Reach,
     /// Whose answer is waited for.
     waiting: BTreeSet<HostId>,
+    /// Hosts that leave, which have not said yet by how much they changed the stream.
+    untold: BTreeSet<HostId>,
+    /// By how much those did that have changed it.
+    deltas: BTreeMap<HostId, Delta>,
     /// Hosts of both chains, by whatever address.
     kept: BTreeSet<HostId>,
     /// The right anchor was asked: it must hear of a cancel.
@@ -89,7 +98,10 @@ impl Head {
             asker,
             phase: Phase::Locking,
             facts: None,
+            right_reach: Reach::default(),
             waiting: BTreeSet::new(),
+            untold: BTreeSet::new(),
+            deltas: BTreeMap::new(),
             kept,
             introduced: false,
             moving: false,
@@ -162,6 +174,9 @@ impl Head {
                 Ok(()) => self.answered(ctx, from),
                 Err(reason) => self.cancel(ctx, reason),
             },
+            Message::TellDelta { result, .. } if self.phase == Phase::Preparing => {
+                self.delta_told(ctx, from, result)
+            }
             Message::Extended { result, .. } => self.extended(ctx, from, result),
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
@@ -220,6 +235,7 @@ impl Head {
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
+            Phase::Preparing if self.waiting.is_empty() => self.not_told(ctx),
             Phase::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
             Phase::Closing => {
                 ctx.trouble(Reason::TimedOut(self.phase));

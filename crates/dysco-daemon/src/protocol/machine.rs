@@ -383,6 +383,15 @@ impl Machine {
             let answer = Message::Enlisted { change, result };
             return self.core.transmits.push_back((from, answer));
         }
+        if let HostEvent::DeltaKnown {
+            change,
+            from,
+            result,
+        } = event
+        {
+            let answer = Message::TellDelta { change, result };
+            return self.core.transmits.push_back((from, answer));
+        }
         if let HostEvent::Forgotten { change, from } = event {
             return self.forgotten(now, change, from);
         }
@@ -398,6 +407,7 @@ impl Machine {
             | HostEvent::Watching { change, .. }
             | HostEvent::Proved { change }
             | HostEvent::Enlisted { change, .. }
+            | HostEvent::DeltaKnown { change, .. }
             | HostEvent::Forgotten { change, .. }
             | HostEvent::StateMoved { change, .. }
             | HostEvent::PersistFailed { change, .. } => *change,

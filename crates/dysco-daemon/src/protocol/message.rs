@@ -4,13 +4,14 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::chain::Token;
-use dysco_common::{Offer, Translation};
+use dysco_common::delta::Reach;
+use dysco_common::{Delta, Offer, Translation};
 use serde::{Deserialize, Serialize};
 
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -70,6 +71,9 @@ pub struct Facts {
     pub fin_in: bool,
     /// A reset was seen, either way.
     pub reset: bool,
+    /// How far this host's end has sent and heard, as the wire has it; only of a
+    /// session that gets another chain.
+    pub reach: Reach,
 }
 
 /// What the middlebox's host measured of itself, at one still moment.
@@ -314,6 +318,21 @@ pub enum Message {
         /// Can it?
         result: Result<(), Reason>,
     },
+    /// [L to a host of the old chain that is none of the new] By how much have you
+    /// changed its stream?
+    AskDelta {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+    },
+    /// [that host to L] By so much, and by no more; or it does not know.
+    TellDelta {
+        /// The change.
+        change: ChangeId,
+        /// None, mostly.
+        result: Result<Delta, Reason>,
+    },
     /// [L to R] Await another path of this session.
     Extend {
         /// The change.
@@ -426,6 +445,8 @@ impl Message {
             | Message::ReturnAck { change, .. }
             | Message::Enlist { change, .. }
             | Message::Enlisted { change, .. }
+            | Message::AskDelta { change, .. }
+            | Message::TellDelta { change, .. }
             | Message::Extend { change, .. }
             | Message::Extended { change, .. }
             | Message::Settled { change }
@@ -460,6 +481,8 @@ impl Message {
             Message::ReturnAck { .. } => "ReturnAck",
             Message::Enlist { .. } => "Enlist",
             Message::Enlisted { .. } => "Enlisted",
+            Message::AskDelta { .. } => "AskDelta",
+            Message::TellDelta { .. } => "TellDelta",
             Message::Extend { .. } => "Extend",
             Message::Extended { .. } => "Extended",
             Message::Settled { .. } => "Settled",

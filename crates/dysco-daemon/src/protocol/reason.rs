@@ -205,6 +205,29 @@ pub enum Reason {
         .0.escape_debug()
     )]
     ChainUnusable(String),
+    /// What a middlebox says of the stream cannot be.
+    #[error(
+        "what a middlebox says that it has added to the stream contradicts the sequence numbers: {}; have it say its delta anew ('dyscoctl delta' on its host), or leave it in the chain",
+        .0.escape_debug()
+    )]
+    DeltaContradicted(String),
+    /// The stream has another size behind a middlebox, which has not said so.
+    #[error(
+        "the stream has another size at its two ends, and no middlebox has said by how much: {}; have it say its delta ('dyscoctl delta' on its host) once it changes nothing any more, or leave it in the chain",
+        .0.escape_debug()
+    )]
+    DeltaUntold(String),
+    /// It has not come to rest.
+    #[error(
+        "a middlebox has said what it has added to the stream, and it cannot be confirmed yet: {}; ask again in a moment",
+        .0.escape_debug()
+    )]
+    DeltaUnconfirmed(String),
+    /// A host that stays would see other numbers than before.
+    #[error(
+        "{0} stays in the chain, and a middlebox that has changed the size of the stream is on that host or behind it: the numbers would differ there from those it has seen; take that host out as well, and put it in again afterwards"
+    )]
+    DeltaBehind(HostId),
     /// It was adopted, and may pass that host by.
     #[error(
         "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses are translated there"
@@ -250,6 +273,10 @@ impl Reason {
             | Reason::NoSuchChain(_)
             | Reason::StateNotMoved(_)
             | Reason::ChainUnusable(_)
+            | Reason::DeltaContradicted(_)
+            | Reason::DeltaUntold(_)
+            | Reason::DeltaUnconfirmed(_)
+            | Reason::DeltaBehind(_)
             | Reason::Translated(_)
             | Reason::Busy(_) => false,
         }

@@ -1,5 +1,6 @@
 //! Bytes that are not messages are refused, one kind of fault at a time.
 
+use dysco_common::Delta;
 use dysco_daemon::protocol::{
     ChangeId, DecodeError, EncodeError, Facts, MAX_MESSAGE, Message, Phase, Plan, Reason,
     Subsession, VERSION,
@@ -68,6 +69,17 @@ fn one_of_each() -> Vec<Message> {
         Message::Status {
             change,
             phase: Phase::Draining,
+        },
+        Message::AskDelta {
+            change,
+            session: subsession,
+        },
+        Message::TellDelta {
+            change,
+            result: Ok(Delta {
+                to_server: 20,
+                to_client: 20u32.wrapping_neg(),
+            }),
         },
     ]
 }

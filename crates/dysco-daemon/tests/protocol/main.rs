@@ -16,5 +16,6 @@ mod later;
 mod local;
 mod odd;
 mod plan;
+mod resized;
 mod returns;
 mod timers;

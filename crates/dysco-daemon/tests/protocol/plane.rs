@@ -305,6 +305,7 @@ impl Plane {
             // Of chains, which `tests/protocol/rechain` has.
             Command::Hold { .. }
             | Command::Enlist { .. }
+            | Command::AskDelta { .. }
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::session::offer;
-use dysco_common::{Offer, chain::Token};
+use dysco_common::{Delta, Offer, chain::Token};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Machine, Message, Order, Progress, Reason, Report,
     Subsession,
@@ -15,23 +15,29 @@ use dysco_daemon::protocol::{
 use proptest::prelude::*;
 
 const HOSTS: usize = 4;
-const LEFT: usize = 0;
-const RIGHT: usize = 1;
-const OLD: usize = 2;
-const NEW: usize = 3;
+pub const LEFT: usize = 0;
+pub const RIGHT: usize = 1;
+pub const OLD: usize = 2;
+pub const NEW: usize = 3;
 
-fn ip(host: usize) -> IpAddr {
+/// What the middlebox on the old host has put into the stream.
+pub const ADDED: Delta = Delta {
+    to_server: 20,
+    to_client: 0,
+};
+
+pub fn ip(host: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, host as u8 + 1])
 }
 
-fn session() -> Subsession {
+pub fn session() -> Subsession {
     Subsession {
         left: (ip(LEFT), 40_000).into(),
         right: (ip(RIGHT), 80).into(),
     }
 }
 
-fn order() -> Order {
+pub fn order() -> Order {
     Order {
         session: session(),
         before: vec![ip(OLD)],
@@ -69,7 +75,7 @@ impl Chance {
     }
 }
 
-struct World {
+pub struct World {
     now: Duration,
     hosts: Vec<Host>,
     wire: Vec<(usize, usize, Message)>,
@@ -84,7 +90,7 @@ struct World {
     silent: u32,
 }
 
-fn machine(host: usize) -> Machine {
+pub fn machine(host: usize) -> Machine {
     let mut next = 16 * host as u8;
     Machine::new(vec![ip(host)], move || {
         next += 1;
@@ -115,7 +121,7 @@ impl World {
         }
     }
 
-    fn facts(at: usize) -> Facts {
+    pub fn facts(at: usize) -> Facts {
         let of = |host: usize| Offer {
             isn: 1000 * host as u32,
             mss: 1460,
@@ -185,6 +191,18 @@ impl World {
                     },
                 );
             }
+            Command::AskDelta { change, from, .. } => {
+                assert_eq!(at, OLD, "who comes in has changed nothing");
+                let result = Ok(ADDED);
+                self.tell(
+                    at,
+                    HostEvent::DeltaKnown {
+                        change,
+                        from,
+                        result,
+                    },
+                );
+            }
             Command::Extend { change, .. } => {
                 self.hosts[at].paths.second = true;
                 let result = Ok(());
@@ -194,7 +212,17 @@ impl World {
                 let result = Ok(());
                 self.tell(at, HostEvent::StateMoved { change, to, result });
             }
-            Command::Open { change, token, .. } => self.open(at, change, token),
+            Command::Open {
+                change,
+                token,
+                delta,
+                ..
+            } => {
+                // Who cannot be asked may be left out all the same.
+                let silent = delta.is_none() && self.loss > 0;
+                assert!(delta == ADDED || silent, "{delta:?}");
+                self.open(at, change, token);
+            }
             Command::Cut { change } => {
                 assert!(
                     self.hosts[at].paths.second,

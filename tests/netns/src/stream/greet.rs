@@ -6,10 +6,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const MAGIC: [u8; 8] = *b"\0session";
-const PROXY_V2: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+pub(crate) const PROXY_V2: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// The client's part: says which session this is and waits until the server
-/// has heard it, so that all hosts between have opened their subsessions.
+/// has heard it, so that all hosts between have opened their subsessions. A
+/// middlebox may have put a PROXY header before the answer.
 pub(crate) async fn client(stream: &mut TcpStream, id: u64, web_socket: bool) -> io::Result<()> {
     if web_socket {
         let ask = "GET /ws HTTP/1.1\r\nHost: lab\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -26,7 +27,14 @@ pub(crate) async fn client(stream: &mut TcpStream, id: u64, web_socket: bool) ->
     hello[..8].copy_from_slice(&MAGIC);
     hello[8..].copy_from_slice(&id.to_be_bytes());
     stream.write_all(&hello).await?;
-    let heard = stream.read_u64().await?;
+    let mut heard = stream.read_u64().await?;
+    if PROXY_V2.starts_with(&heard.to_be_bytes()) {
+        let mut head = [0; 8];
+        stream.read_exact(&mut head).await?;
+        let rest = usize::from(u16::from_be_bytes([head[6], head[7]]));
+        stream.read_exact(&mut vec![0; rest]).await?;
+        heard = stream.read_u64().await?;
+    }
     if heard == id {
         Ok(())
     } else {

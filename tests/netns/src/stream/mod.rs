@@ -5,7 +5,7 @@
 //! what is asked of them without a word on the wire.
 
 mod end;
-mod greet;
+pub(crate) mod greet;
 mod group;
 mod plan;
 mod server;

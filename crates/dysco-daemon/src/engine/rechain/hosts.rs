@@ -83,9 +83,15 @@ impl Engine {
         self.rechain.forgotten.push_back(change);
     }
 
-    pub(in crate::engine) fn enlist(&mut self, change: ChangeId, from: HostId, next: HostId) {
+    pub(in crate::engine) fn enlist(
+        &mut self,
+        change: ChangeId,
+        from: HostId,
+        session: &Subsession,
+        next: HostId,
+    ) {
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
-        let result = match forwards(next) {
+        let result = match forwards(next).and_then(|()| self.may_stay(session)) {
             Err(reason) => Err(reason),
             Ok(()) if many => Err(Reason::Busy(next)),
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),

@@ -1,6 +1,7 @@
 //! Other chains for live sessions: requests of operators, and the commands of the
 //! protocol's parts for it.
 
+mod delta;
 mod hosts;
 mod left;
 mod open;
@@ -13,7 +14,9 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
+use dysco_common::Delta;
 use dysco_common::chain::Token;
+use dysco_common::delta::Reach;
 use lru::LruCache;
 use tokio::task::JoinHandle;
 
@@ -62,6 +65,11 @@ struct Paths {
     /// What it is to lead through, where it is opened here.
     chain: Option<Vec<IpAddr>>,
     opening: Option<Opening>,
+    /// How far this end had sent and heard when the change began.
+    reach: Reach,
+    /// By how much middleboxes that leave have changed the stream, and how far the
+    /// other end has sent and heard.
+    beyond: (Delta, Reach),
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
     /// Something has come on the new path since.

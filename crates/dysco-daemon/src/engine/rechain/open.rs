@@ -66,7 +66,9 @@ impl Engine {
         token: Token,
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.to_string());
+        self.check_delta(change)?;
         let second = self.add_path(change)?;
+        self.lead_beyond(change, second);
         self.aim(second, next, hop).map_err(failed)?;
         self.agent.set_chain(second, chain).map_err(failed)?;
         let s = self.agent.session(second);

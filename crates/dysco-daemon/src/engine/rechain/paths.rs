@@ -39,7 +39,8 @@ impl Engine {
         }
         let s = self.confirmed(slot);
         self.not_in_between(&s)?;
-        let facts = anchor_facts(&s, &session)?;
+        let mut facts = anchor_facts(&s, &session)?;
+        facts.reach = s.reach();
         let paths = Paths {
             session,
             first: (first, s.created_ns),
@@ -47,6 +48,8 @@ impl Engine {
             token: None,
             chain: None,
             opening: None,
+            reach: facts.reach,
+            beyond: Default::default(),
             answered: second.is_some(),
             heard: second.is_some(),
             cutoff: None,

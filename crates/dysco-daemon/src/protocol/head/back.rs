@@ -13,6 +13,7 @@ impl Head {
         ctx.hush();
         self.phase = Phase::Cancelling;
         self.waiting.clear();
+        self.untold.clear();
         self.why = Some(reason.clone());
         let change = ctx.change;
         ctx.command(Command::Abandon { change });

@@ -18,6 +18,7 @@ impl Head {
             };
             ctx.insist(host, message);
         }
+        self.ask_deltas(ctx);
         self.waiting.insert(right);
         self.introduced = true;
         let token = self.token;
@@ -40,6 +41,7 @@ impl Head {
         match (result, self.facts) {
             (Err(reason), _) => self.cancel(ctx, reason),
             (Ok(right), Some(left)) if self.phase == Phase::Preparing => {
+                self.right_reach = right.reach;
                 match plan::unchanged(self.session(), &left, &right) {
                     Ok(()) => self.answered(ctx, from),
                     Err(reason) => self.cancel(ctx, reason),
@@ -63,9 +65,11 @@ impl Head {
             self.kept.extend(before);
             self.kept.insert(host);
         }
-        if !self.waiting.is_empty() {
-            return Flow::On;
-        }
+        self.go_on(ctx)
+    }
+
+    /// All are ready, and what leaves has said what it has changed.
+    pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::SettingUp;
         if self.order.state.is_empty() {
             return self.open(ctx);
@@ -101,6 +105,8 @@ impl Head {
             session,
             chain: self.order.after.clone(),
             token: self.token,
+            delta: self.delta(),
+            right: self.right_reach,
         });
         ctx.deadline(OPEN);
         Flow::On

@@ -175,6 +175,13 @@ impl Machine {
                     next,
                 });
             }
+            Message::AskDelta { session, .. } => {
+                self.core.commands.push_back(Command::AskDelta {
+                    change,
+                    from: first,
+                    session,
+                });
+            }
             Message::Dismiss { session, scope, .. } => {
                 self.core.commands.push_back(Command::Forget {
                     change,

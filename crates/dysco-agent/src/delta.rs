@@ -1,0 +1,48 @@
+//! What middleboxes of this host have said of sessions, and the paths on which it
+//! is made up for once they have left.
+
+use aya::Pod;
+use dysco_common::Delta;
+use dysco_common::delta::Told;
+
+use crate::Agent;
+use crate::agent::{lock, map_error, pod};
+use crate::error::AgentError;
+
+pod!(ToldPod, Told);
+
+impl Agent {
+    /// Notes what a middlebox has said of the session that came by this slot. It
+    /// outlives the process, and is forgotten with the session.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn set_delta(&self, slot: u32, told: &Told) -> Result<(), AgentError> {
+        lock(&self.chains)
+            .deltas
+            .insert(slot, ToldPod(*told), 0)
+            .map_err(map_error("write", "DELTAS"))
+    }
+
+    /// What was said of the session of a slot.
+    pub fn delta_of(&self, slot: u32) -> Option<Told> {
+        let told = lock(&self.chains).deltas.get(&slot, 0).ok()?.0;
+        (told.created_ns == self.session(slot).created_ns).then_some(told)
+    }
+
+    pub(crate) fn forget_delta(&self, slot: u32) {
+        // Few have one.
+        let _ = lock(&self.chains).deltas.remove(&slot);
+    }
+
+    /// Has a path of [`Agent::add_path`], which has no five-tuple yet, translate
+    /// between this end and the numbers that are behind the middleboxes of the path
+    /// before.
+    pub fn lead_beyond(&self, second: u32, delta: &Delta) {
+        let s = self.session(second);
+        if let (true, Some(first)) = (s.path.is_none(), s.other_path()) {
+            let translation = self.session(first).carried().beyond(delta);
+            self.memory().write(second, |s| s.translation = translation);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What middleboxes of this host have added to sessions, by their own word, and
+//! whether the numbers bear it out; and at the left anchor the path that makes up
+//! for it once they have left.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dysco_agent::Agent;
+use dysco_common::delta::{Fit, Passed, Reach, Told, bears};
+use dysco_common::seq::before;
+use dysco_common::{Delta, FlowKey, Session, State};
+
+use crate::api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
+use crate::engine::{Answer, Engine, listing};
+use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Subsession};
+
+/// A middlebox that sends on what comes has nothing of it at some moment, sooner.
+const STILL: Duration = Duration::from_secs(1);
+/// One of which nothing was said is a firewall, mostly: it may drop what comes, so that
+/// no moment shows that nothing was added.
+const SILENT: Duration = Duration::from_millis(50);
+/// How often its numbers are looked at until then.
+const LOOK: Duration = Duration::from_millis(1);
+/// And how often at once.
+const LOOKS: u32 = 8;
+
+/// What was said of a session, or that nothing was, is held against its numbers.
+struct Weighing {
+    agent: Arc<Agent>,
+    sides: Sides,
+    told: Option<Told>,
+    /// Seen to be exact, towards the server and towards the client.
+    exact: [bool; 2],
+}
+
+/// The slots of a session that this host passes on, of which the left one is that by
+/// which it came, and when it began here.
+#[derive(Clone, Copy)]
+struct Sides {
+    left: u32,
+    right: u32,
+    created_ns: u64,
+}
+
+/// A session's numbers at a middlebox's host, both ways.
+struct Numbers {
+    to_server: Passed,
+    to_client: Passed,
+}
+
+impl Numbers {
+    fn fit(&self, delta: &Delta) -> [Fit; 2] {
+        [
+            self.to_server.fits(delta.to_server),
+            self.to_client.fits(delta.to_client),
+        ]
+    }
+
+    /// What speaks against a delta, with the one that is seen.
+    fn against(&self, delta: &Delta) -> Option<String> {
+        let ways = [
+            ("to the server", &self.to_server, delta.to_server),
+            ("to the client", &self.to_client, delta.to_client),
+        ];
+        let wrong = ways
+            .iter()
+            .find(|(_, p, d)| p.fits(*d) == Fit::Contradicted);
+        wrong.map(|(way, p, d)| {
+            let (least, most) = (p.went.wrapping_sub(p.came), p.went.wrapping_sub(p.acked));
+            format!(
+                "{} bytes {way}, where its host has seen no less than {} and no more than {}",
+                *d as i32, least as i32, most as i32
+            )
+        })
+    }
+}
+
+impl Engine {
+    /// A middlebox of this host says what it has added to a session.
+    pub(in crate::engine) fn tell_delta(&mut self, request: &TellDelta) -> Reply {
+        match self.take_delta(request) {
+            Ok(report) => Reply::Delta(report),
+            Err(failure) => Reply::Error(failure),
+        }
+    }
+
+    fn take_delta(&mut self, request: &TellDelta) -> Result<DeltaReport, Failure> {
+        let refused = |why: String, mend: &str| Failure {
+            code: FailureCode::Refused,
+            what: "take what a middlebox has added to a session".into(),
+            why,
+            mend: mend.into(),
+        };
+        let slot = self
+            .slot_named(&request.session)
+            .ok_or_else(|| listing::no_such_session(&request.session))?;
+        let sides = self.sides_of(slot).ok_or_else(|| {
+            refused(
+                "this host does not pass it on by a chain, or its chain is just changing".into(),
+                "ask on the middlebox's host; what a proxy has added is told by dysco_splice",
+            )
+        })?;
+        let delta = Delta {
+            to_server: request.to_server as u32,
+            to_client: request.to_client as u32,
+        };
+        let numbers = numbers(&self.agent, &sides);
+        if let Some(why) = numbers.against(&delta) {
+            let why = Reason::DeltaContradicted(why).to_string();
+            return Err(refused(
+                why,
+                "say what it has added in all, since the session began",
+            ));
+        }
+        let told = Told {
+            created_ns: sides.created_ns,
+            delta,
+            from_client: numbers.to_server.came,
+            from_server: numbers.to_client.came,
+        };
+        let set = self.agent.set_delta(sides.left, &told);
+        set.map_err(|e| refused(e.to_string(), "look at dyscod's log"))?;
+        let s = self.agent.session(slot);
+        let session = self.session_id(slot, &s);
+        let (to_server, to_client) = (request.to_server, request.to_client);
+        let text = format!(
+            "{:?}: a middlebox has added {to_server} bytes to the server, {to_client} to the client",
+            s.key
+        );
+        self.report("delta", Some(session), text);
+        Ok(DeltaReport {
+            session,
+            to_server,
+            to_client,
+        })
+    }
+
+    /// The two sides of a session that this host passes on by one path.
+    fn sides_of(&self, slot: u32) -> Option<Sides> {
+        let s = self.agent.session(slot);
+        let other = self.linked(slot, &s)?;
+        let o = self.agent.session(other);
+        let passes = |s: &Session| s.state == State::NewPath as u32 && s.two.chained > 1;
+        let (left, right) = match (s.life.opened_here, o.life.opened_here) {
+            (0, 1) => (slot, other),
+            (1, 0) => (other, slot),
+            _ => return None,
+        };
+        let created_ns = self.agent.session(left).created_ns;
+        (passes(&s) && passes(&o)).then_some(Sides {
+            left,
+            right,
+            created_ns,
+        })
+    }
+
+    fn sides(&self, session: &Subsession) -> Option<Sides> {
+        let keys = [
+            FlowKey::new(session.left, session.right),
+            FlowKey::new(session.right, session.left),
+        ];
+        // A NAT of this host may have changed one of them.
+        let mut found = keys.iter().filter_map(|key| self.agent.find(key));
+        found.find_map(|slot| self.sides_of(slot))
+    }
+
+    /// May the session pass here before and after, as far as this host's own
+    /// middlebox is concerned? Both its connections would have one stack.
+    pub(super) fn may_stay(&self, session: &Subsession) -> Result<(), Reason> {
+        let Some(sides) = self.sides(session) else {
+            return Ok(());
+        };
+        let told = self.agent.delta_of(sides.left).map(|told| told.delta);
+        let changed = told.is_some_and(|delta| !delta.is_none())
+            || numbers(&self.agent, &sides)
+                .against(&Delta::default())
+                .is_some();
+        match (changed, self.config.host.addresses.first()) {
+            (true, Some(own)) => Err(Reason::DeltaBehind(*own)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The left anchor wants to know.
+    pub(in crate::engine) fn ask_delta(
+        &mut self,
+        change: ChangeId,
+        from: HostId,
+        session: &Subsession,
+    ) {
+        let weighed = match self.sides(session) {
+            // Nothing is known of it here.
+            None => Some(Ok(Delta::default())),
+            Some(sides) => self.weigh(change, from, sides),
+        };
+        if let Some(result) = weighed {
+            self.tell_machine(HostEvent::DeltaKnown {
+                change,
+                from,
+                result,
+            });
+        }
+    }
+
+    /// What its numbers say, if that is seen at once; it is answered later if not. Who
+    /// asks again meanwhile is answered twice.
+    fn weigh(&self, change: ChangeId, from: HostId, sides: Sides) -> Option<Result<Delta, Reason>> {
+        let mut weighing = Weighing {
+            agent: self.agent.clone(),
+            sides,
+            told: self.agent.delta_of(sides.left),
+            exact: [false; 2],
+        };
+        let at_once = (0..LOOKS).find_map(|_| weighing.look());
+        if at_once.is_some() {
+            return at_once;
+        }
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            let until = Instant::now() + weighing.patience();
+            let result = loop {
+                tokio::time::sleep(LOOK).await;
+                match weighing.look() {
+                    Some(result) => break result,
+                    None if Instant::now() < until => {}
+                    None => break weighing.undecided(),
+                }
+            };
+            // The engine has ended.
+            let _ = answers.send(Answer::Event(HostEvent::DeltaKnown {
+                change,
+                from,
+                result,
+            }));
+        });
+        None
+    }
+
+    /// At the left anchor: what is to be made up for on the new path.
+    pub(in crate::engine) fn note_delta(&mut self, change: ChangeId, delta: Delta, right: Reach) {
+        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.beyond = (delta, right);
+        }
+    }
+
+    /// Do the numbers of the two ends bear it out?
+    pub(super) fn check_delta(&self, change: ChangeId) -> Result<(), Reason> {
+        let Some(paths) = self.rechain.paths.get(&change) else {
+            return Err(Reason::Closing);
+        };
+        let (delta, right) = paths.beyond;
+        let now = self.agent.session(paths.first.0).reach();
+        if bears(&paths.reach, &right, &now, &delta) {
+            return Ok(());
+        }
+        let ahead = |heard: u32, sent: u32| heard.wrapping_sub(sent) as i32;
+        let why = format!(
+            "the server has heard up to {} bytes beyond what the client has sent, the client {} beyond what the server has",
+            ahead(right.heard, now.sent),
+            ahead(paths.reach.heard, right.sent)
+        );
+        Err(match delta.is_none() {
+            true => Reason::DeltaUntold(why),
+            false => Reason::DeltaContradicted(why),
+        })
+    }
+
+    pub(super) fn lead_beyond(&self, change: ChangeId, second: u32) {
+        if let Some(paths) = self.rechain.paths.get(&change) {
+            self.agent.lead_beyond(second, &paths.beyond.0);
+        }
+    }
+}
+
+impl Weighing {
+    fn patience(&self) -> Duration {
+        match self.told {
+            Some(_) => STILL,
+            None => SILENT,
+        }
+    }
+
+    /// Do the numbers decide? `None` if they do not yet.
+    fn look(&mut self) -> Option<Result<Delta, Reason>> {
+        if self.agent.session(self.sides.left).created_ns != self.sides.created_ns {
+            return Some(Err(Reason::Closing));
+        }
+        let delta = self.told.map(|told| told.delta).unwrap_or_default();
+        let now = numbers(&self.agent, &self.sides);
+        if let Some(why) = now.against(&delta) {
+            return Some(Err(match self.told {
+                Some(_) => Reason::DeltaContradicted(why),
+                None => Reason::DeltaUntold(why),
+            }));
+        }
+        for (exact, fit) in self.exact.iter_mut().zip(now.fit(&delta)) {
+            *exact |= fit == Fit::Exact;
+        }
+        // What it has done before its word must not have to be repeated.
+        let acked = self.told.is_none_or(|told| {
+            !before(now.to_server.acked, told.from_client)
+                && !before(now.to_client.acked, told.from_server)
+        });
+        (acked && self.exact == [true; 2]).then_some(Ok(delta))
+    }
+
+    /// They did not, for long enough.
+    fn undecided(&self) -> Result<Delta, Reason> {
+        let Some(told) = self.told else {
+            return Ok(Delta::default());
+        };
+        let ways = [
+            ("to the server", told.delta.to_server),
+            ("to the client", told.delta.to_client),
+        ];
+        let mut not_exact = ways.iter().zip(self.exact).filter(|(_, exact)| !exact);
+        Err(Reason::DeltaUnconfirmed(match not_exact.next() {
+            Some(((way, delta), _)) => format!(
+                "at no moment of a second what it had sent on was {} bytes {way} more than what had come: either bytes wait in it all the time, or it has added another number",
+                *delta as i32
+            ),
+            None => "what it did before it said so has not been acknowledged".into(),
+        }))
+    }
+}
+
+/// A session's numbers, looked at in the order that [`Passed`] wants. Reading an entry
+/// takes no lock: programs write the words meanwhile.
+fn numbers(agent: &Agent, sides: &Sides) -> Numbers {
+    let (left, right) = (agent.session(sides.left), agent.session(sides.right));
+    let (left_after, right_after) = (agent.session(sides.left), agent.session(sides.right));
+    Numbers {
+        to_server: Passed {
+            acked: left.snd_ack,
+            went: right.snd_max,
+            came: left_after.rcv_max,
+        },
+        to_client: Passed {
+            acked: right.snd_ack,
+            went: left_after.snd_max,
+            came: right_after.rcv_max,
+        },
+    }
+}
