@@ -344,12 +344,14 @@ fn daemons_die() -> Result<()> {
     r.world.restart(At::Fw1)?;
     for fault in ["die:Cut", "die:Switched"] {
         r.world.set_faults(At::Client, fault)?;
-        let words = ["reconfigure", &session, "--chain", ""];
         // Its own daemon dies under it, once it comes so far.
+        let mut said = String::new();
         wait::until("dyscod to die", PATIENCE, || {
-            let _ = r.world.try_ctl(At::Client, &words).ok()?;
+            let words = ["reconfigure", &session, "--chain", "", "--wait"];
+            said = format!("{:?}", r.world.try_ctl(At::Client, &words).ok()?);
             r.world.ctl(At::Client, &["status"]).is_err().then_some(())
-        })?;
+        })
+        .with_context(|| format!("{fault}: {said}\n{}", r.world.logs()))?;
         r.world.wait_dead(At::Client)?;
         get_on(&r.world, &r.group, 200_000).with_context(|| fault.to_owned())?;
         r.world.set_faults(At::Client, "")?;
