@@ -342,22 +342,19 @@ fn daemons_die() -> Result<()> {
     tell(&r.world, &session, 20, 25)?;
     r.world.kill(At::Fw1)?;
     r.world.restart(At::Fw1)?;
-    for fault in ["die:Cut", "die:Switched"] {
-        r.world.set_faults(At::Client, fault)?;
-        // Its own daemon dies under it, once it comes so far.
-        let mut said = String::new();
-        wait::until("dyscod to die", PATIENCE, || {
-            let words = ["reconfigure", &session, "--chain", "", "--wait"];
-            said = format!("{:?}", r.world.try_ctl(At::Client, &words).ok()?);
-            r.world.ctl(At::Client, &["status"]).is_err().then_some(())
-        })
-        .with_context(|| format!("{fault}: {said}\n{}", r.world.logs()))?;
-        r.world.wait_dead(At::Client)?;
-        get_on(&r.world, &r.group, 200_000).with_context(|| fault.to_owned())?;
-        r.world.set_faults(At::Client, "")?;
-        r.world.restart(At::Client)?;
-        get_on(&r.world, &r.group, 200_000).with_context(|| fault.to_owned())?;
-    }
+    r.world.set_faults(At::Server, "die:Cut")?;
+    // It dies once the change has come so far.
+    let mut said = String::new();
+    wait::until("dyscod to die", PATIENCE, || {
+        let words = ["reconfigure", &session, "--chain", "", "--wait"];
+        said = format!("{:?}", r.world.try_ctl(At::Client, &words).ok()?);
+        r.world.ctl(At::Server, &["status"]).is_err().then_some(())
+    })
+    .with_context(|| format!("{said}\n{}", r.world.logs()))?;
+    r.world.wait_dead(At::Server)?;
+    get_on(&r.world, &r.group, 200_000)?;
+    r.world.set_faults(At::Server, "")?;
+    r.world.restart(At::Server)?;
     wait::until("the session to be free", PATIENCE, || {
         let done = r.world.reconfigure(&session, &[], &[]).ok()?;
         (done["outcome"] == "changed").then_some(())
