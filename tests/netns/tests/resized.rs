@@ -352,7 +352,6 @@ fn daemons_die() -> Result<()> {
     })
     .with_context(|| format!("{said}\n{}", r.world.logs()))?;
     r.world.wait_dead(At::Server)?;
-    get_on(&r.world, &r.group, 200_000)?;
     r.world.set_faults(At::Server, "")?;
     r.world.restart(At::Server)?;
     wait::until("the session to be free", PATIENCE, || {
