@@ -12,6 +12,7 @@ pub mod chain;
 pub mod counter;
 pub mod event;
 pub mod flow;
+pub mod mark;
 pub mod policy;
 pub mod rule;
 pub mod seq;

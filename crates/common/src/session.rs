@@ -209,7 +209,8 @@ pub struct Session {
     pub joined: u32,
 
     // Two paths.
-    /// First byte sent on the new path (local end's space).
+    /// First byte sent on the new path (local end's space). Before `cut_set`: the
+    /// number with which the right anchor has opened it.
     pub cut_out: u32,
     /// First byte received on the new path (local end's space).
     pub cut_in: u32,
@@ -224,6 +225,9 @@ pub struct Session {
     pub rule: u32,
     /// While the session's path changes: the slot of its other entry, and 1.
     pub other_path: u32,
+    /// Written at ingress: up to where the other end has shown, on the new path, to
+    /// have sent (local end's space); 0 before that has opened.
+    pub carried: u32,
 
     // Used at ingress.
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.

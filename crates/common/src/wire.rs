@@ -60,9 +60,14 @@ impl Session {
     /// Each end offers a window scale then, 0 where there is none, which means the
     /// same (RFC 7323, 2.2) and is what the translation has of it.
     pub fn on_wire(&self) -> Session {
-        let Some(name) = self.alias() else {
-            return *self;
-        };
+        match self.alias() {
+            Some(name) => self.on_wire_of(name),
+            None => *self,
+        }
+    }
+
+    /// The same of a session whose wire has this five-tuple, and is translated.
+    pub fn on_wire_of(&self, name: FlowKey) -> Session {
         let t = &self.translation;
         let mut s = *self;
         s.key = name;

@@ -279,7 +279,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in) = (0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.carried) = (0, 0, 0, 0);
         });
         Ok(())
     }

@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, translation};
-use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path};
 
@@ -254,10 +254,29 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.pseudo = 0;
 }
 
+/// Keeps what a path may not hear out of its SACK blocks.
+#[inline(always)]
+fn limit(c: &mut Change, s: &Session, path: Path) {
+    let sacks = two_paths::sacks(s, path);
+    if !sacks.limited {
+        return;
+    }
+    c.edit.strip |= edit::LIMIT_SACK;
+    c.edit.sack_limit = match path {
+        Path::Old => sacks.to,
+        Path::New => sacks.to.wrapping_sub(s.translation.seq_in),
+    };
+}
+
 /// The two-path phase.
 #[inline(always)]
 fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = take(ctx, Run::Egress, key, found)
+    else {
         return Verdict::Pass;
     };
     paths::cut_if_due(s, Anchor::Near);
@@ -276,16 +295,21 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     let seg = Segment {
         seq: out.seq,
         ack: out.ack,
+        window: out.window,
         ..found.seg
     };
     match out.path {
-        Path::New => new_path(s, &seg, c),
+        Path::New => {
+            new_path(s, &seg, c);
+            limit(c, s, out.path);
+        }
         Path::Old => {
             count(Counter::OldPath);
-            if seg == found.seg {
+            if seg == found.seg && (s.two.new_data == 0 || p.header.is_usual()) {
                 return Verdict::Pass;
             }
             old_path(key, &seg, c);
+            limit(c, s, out.path);
         }
     }
     write(ctx, Run::Egress, out.path, s)
@@ -296,7 +320,7 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
 fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
-    let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
+    let (seq, ack, path, rest) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3]);
     let Some(Flow { new, s, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
@@ -329,12 +353,16 @@ fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     let seg = Segment {
         seq,
         ack,
-        flags,
+        window: (rest >> 16) as u16,
+        flags: rest as u8,
         ..p.seg
     };
     match path {
         Path::Old => old_path(key, &seg, c),
         Path::New => new_path(s, &seg, c),
+    }
+    if s.state == State::TwoPaths as u32 {
+        limit(c, s, path);
     }
     c.pseudo = length_diff;
     write(ctx, Run::Copy, path, s)

@@ -20,9 +20,8 @@ use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usu
 use crate::paths::{self, remember_ack, send_copy};
 use crate::write::{self, Change};
 
-/// Mark of a packet that is relayed, on its way out: it bears the five-tuple of
-/// a session whose own packets are dropped there.
-pub const RELAYED: u32 = 0xd75c_0c0a;
+pub use dysco_common::mark::RELAYED;
+
 /// The same, and XDP is to learn where it goes.
 pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
 /// Mark of a header-only copy on its second way in.
@@ -400,7 +399,7 @@ fn header_copy(
 ) -> u64 {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
-    let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
+    let (seq, ack, path, rest) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3]);
     skb.mark = 0;
     let Some(length_diff) = write::trim(ctx, p) else {
         return not(Counter::DroppedError);
@@ -408,7 +407,8 @@ fn header_copy(
     let seg = Segment {
         seq,
         ack,
-        flags,
+        window: (rest >> 16) as u16,
+        flags: rest as u8,
         ..p.seg
     };
     if path == Path::Old as u32 {

@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, OldIncoming, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
@@ -153,8 +153,14 @@ fn decide(
     let state = State::from_word(s.state);
     if new {
         return match state {
-            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, slot),
+            Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
+                opening(s, p, c, slot)
+            }
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
+            // Late: no stack may hear it. Of a chain it is its ends' to judge.
+            Some(State::NewPath) if opens_windows(&p.seg) && s.two.chained == 0 => {
+                Decision::Leave(Verdict::Drop)
+            }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
             Some(State::Joining | State::Switching) if second::takes(s, &p.seg, slot) => {
                 Decision::Leave(Verdict::Drop)
@@ -306,15 +312,22 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
     }
 }
 
-/// The new path opens with SYN and SYN-ACK between the two data planes; no
-/// socket hears of them.
+/// What opens the new path passes between the two data planes; no socket hears of
+/// it. The right one answers.
 #[inline(always)]
-fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
-    if p.seg.has(ACK) {
-        maps::tell(EventKind::PathOpen, slot);
+fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
+    if s.life.opened_here != 0 {
+        answered(s, &p.seg, slot);
         return Decision::Leave(Verdict::Drop);
     }
-    c.edit = two_paths::answer_syn(s, &p.seg);
+    // What is long has to come first: the path may be too narrow for it.
+    if p.seg.flags & (SYN | ACK) == SYN | ACK || s.carried == 0 && p.seg.len == 0 {
+        return Decision::Leave(dropped(Counter::DroppedStray));
+    }
+    if two_paths::hear_opening(s, &p.seg) {
+        maps::tell(EventKind::Drained, slot);
+    }
+    c.edit = two_paths::answer_opening(s, &p.seg);
     c.src = s.path.local;
     c.dst = s.path.remote;
     c.clear_ect = 0;
@@ -323,6 +336,26 @@ fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> De
         counter: None,
         failure: Counter::DroppedError,
         then: Verdict::Redirect { ifindex: s.ifindex },
+    }
+}
+
+/// The right anchor has answered: a SYN-ACK, and behind it what lets the path be
+/// used.
+#[inline(always)]
+fn answered(s: &mut Session, seg: &Segment, slot: u32) {
+    if seg.has(SYN) && !seg.has(ACK) {
+        return count(Counter::DroppedSyn);
+    }
+    let syn = seg.has(SYN);
+    if s.carried == 0 && !syn {
+        return count(Counter::DroppedStray);
+    }
+    let all = two_paths::show(s, s.received_off_wire(seg.seq.wrapping_add(syn as u32)));
+    if all {
+        maps::tell(EventKind::Drained, slot);
+    }
+    if !syn && s.two.cut_set == 0 {
+        maps::tell(EventKind::PathOpen, slot);
     }
 }
 
@@ -347,6 +380,9 @@ fn from_new_path(
             window: e.window,
             ..p.seg
         };
+        if two_paths::show(s, seg.end()) {
+            maps::tell(EventKind::Drained, slot);
+        }
         if !paths::hear(s, Anchor::Near, p, &seg, &mut e) {
             return Decision::Leave(dropped(Counter::AckWithheld));
         }

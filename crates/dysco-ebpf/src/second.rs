@@ -68,6 +68,7 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
             seq: seg.seq,
             ack: seg.ack,
             flags: ACK,
+            window: seg.window,
         };
         send_copy(ctx, s, &copy, egress::COPY_MARK, 0);
     }

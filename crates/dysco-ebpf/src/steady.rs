@@ -11,7 +11,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
-use dysco_common::tcp::{ACK, FIN, MIN_HEADER, RST, SYN, Segment};
+use dysco_common::tcp::{ACK, FIN, MIN_HEADER, PSH, RST, SYN, Segment};
 
 use crate::Verdict;
 use crate::hop;
@@ -89,7 +89,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
-    if !new || s.state != State::NewPath as u32 {
+    if !new || s.state != State::NewPath as u32 || pushes_nothing(&p.found.seg) {
         return None;
     }
     Some(off_new_path(ctx, s, &p.found))
@@ -98,6 +98,12 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
 #[inline(always)]
 pub fn opens_or_ends(seg: &Segment) -> bool {
     seg.flags & (SYN | FIN | RST) != 0
+}
+
+/// No stack does: see `two_paths::opens_windows`.
+#[inline(always)]
+fn pushes_nothing(seg: &Segment) -> bool {
+    seg.len == 0 && seg.has(PSH)
 }
 
 /// Takes in what a segment of the local end teaches.

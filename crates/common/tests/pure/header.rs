@@ -17,6 +17,7 @@ fn opt() -> impl Strategy<Value = Opt> {
         1 => d_sack,
         3 => any::<(u32, u32)>().prop_map(|(a, b)| Opt::Timestamps(a, b)),
         2 => (2u8.., vec(any::<u8>(), 0..12)).prop_map(|(k, b)| Opt::Other(k, b)),
+        1 => any::<u8>().prop_map(|scale| Opt::Other(3, vec![scale])),
         1 => vec(any::<u8>(), 0..4).prop_map(Opt::End),
     ]
 }
@@ -64,7 +65,8 @@ prop_compose! {
         adds in any::<(u32, u32, u32)>(),
         window in any::<u16>(),
         flags in any::<u8>(),
-        strip in 0u32..4,
+        strip in 0u32..8,
+        (wscale, sack_limit) in (0u32..16, any::<u32>()),
     ) -> Edit {
         Edit {
             sport: ports.0,
@@ -77,6 +79,8 @@ prop_compose! {
             tsval_add: adds.1,
             tsecr_add: adds.2,
             strip,
+            wscale,
+            sack_limit,
         }
     }
 }

@@ -4,7 +4,6 @@
 mod hosts;
 mod left;
 mod open;
-mod packets;
 mod paths;
 mod request;
 
