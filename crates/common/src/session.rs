@@ -192,9 +192,9 @@ pub struct Session {
     /// A [`State`].
     pub state: u32,
     /// Bytes of window the old path may announce; 0 for no limit.
-    pub clamp: u32,
+    pub clamp: u16,
     /// The same for what this host's stack announces, where the end is remote.
-    pub clamp_far: u32,
+    pub clamp_far: u16,
     /// Flags of the session's life.
     pub life: Life,
     /// The short key of `key`; zeros where a hint must not lead here any more.

@@ -74,8 +74,8 @@ impl Anchor {
     #[inline(always)]
     const fn clamp(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.clamp,
-            Anchor::Far => s.clamp_far,
+            Anchor::Near => s.clamp as u32,
+            Anchor::Far => s.clamp_far as u32,
         }
     }
 }

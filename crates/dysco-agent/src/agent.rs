@@ -242,7 +242,7 @@ impl Agent {
 
     /// Bounds the window that the old path announces to the local end; 0 lifts
     /// the bound.
-    pub fn clamp(&self, slot: u32, bytes: u32) {
+    pub fn clamp(&self, slot: u32, bytes: u16) {
         self.memory.set_clamp(slot, bytes);
     }
 

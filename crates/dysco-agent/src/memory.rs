@@ -8,7 +8,7 @@
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use dysco_common::session::Two;
 use dysco_common::two_paths::Anchor;
@@ -64,6 +64,11 @@ impl Memory {
         // SAFETY: `field` is an aligned word of the mapping, which lives as
         // long as `self`.
         unsafe { AtomicU32::from_ptr(field) }
+    }
+
+    fn half(&self, field: *mut u16) -> &AtomicU16 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU16::from_ptr(field) }
     }
 
     fn flag(&self, field: *mut u8) -> &AtomicU8 {
@@ -230,17 +235,17 @@ impl Memory {
     }
 
     /// Bounds the window of the old path; 0 lifts the bound.
-    pub fn set_clamp(&self, slot: u32, bytes: u32) {
+    pub fn set_clamp(&self, slot: u32, bytes: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
-        self.word(field).store(bytes, Ordering::Release);
+        self.half(field).store(bytes, Ordering::Release);
     }
 
     /// Bounds the window of this host's stack; 0 lifts the bound.
-    pub fn set_clamp_far(&self, slot: u32, bytes: u32) {
+    pub fn set_clamp_far(&self, slot: u32, bytes: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
-        self.word(field).store(bytes, Ordering::Release);
+        self.half(field).store(bytes, Ordering::Release);
     }
 
     /// Notes whether replies pass this host by.

@@ -23,7 +23,7 @@ pub struct Joint {
 impl Agent {
     /// Bounds the window that this host's stack announces to the remote end; 0
     /// lifts the bound.
-    pub fn clamp_far(&self, slot: u32, bytes: u32) {
+    pub fn clamp_far(&self, slot: u32, bytes: u16) {
         self.memory().set_clamp_far(slot, bytes);
     }
 

@@ -18,8 +18,8 @@ use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsess
 use crate::proxy::Pair;
 
 /// Window that the old path may announce from the lock on: what the proxy
-/// holds shrinks while the new path is set up. The paper's value.
-pub(super) const CLAMP: u32 = 64 * 1024;
+/// holds shrinks while the new path is set up. The paper's value, less one.
+pub(super) const CLAMP: u16 = u16::MAX;
 
 /// What this host holds for a change.
 #[derive(Default)]
