@@ -125,6 +125,25 @@ pub struct Edit {
     pub strip: u32,
 }
 
+impl Edit {
+    /// The edit that does at once what `first` does, and then this one.
+    #[inline(always)]
+    pub const fn after(&self, first: &Edit) -> Edit {
+        Edit {
+            sport: self.sport,
+            dport: self.dport,
+            seq: self.seq,
+            ack: self.ack,
+            window: self.window,
+            flags: self.flags,
+            sack_add: first.sack_add.wrapping_add(self.sack_add),
+            tsval_add: first.tsval_add.wrapping_add(self.tsval_add),
+            tsecr_add: first.tsecr_add.wrapping_add(self.tsecr_add),
+            strip: first.strip | self.strip,
+        }
+    }
+}
+
 /// Bits of [`Edit::strip`].
 pub mod edit {
     /// Overwrite the timestamps option with NOPs.

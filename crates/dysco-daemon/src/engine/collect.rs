@@ -94,6 +94,18 @@ impl Engine {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }
+        if s.state == State::Relay as u32 {
+            let both = [Some(slot), self.linked(slot, &s)].into_iter().flatten();
+            let both: Vec<u32> = both.collect();
+            both.iter().for_each(|slot| self.agent.end_with_relay(*slot));
+            if reset {
+                self.relay_was_reset(&both);
+            }
+        }
+        // One that is relayed is told of once.
+        if s.is_beside_relay() {
+            return;
+        }
         let sent_elsewhere = [
             State::NewPath as u32,
             State::Relay as u32,
@@ -213,12 +225,13 @@ impl Engine {
     }
 
     /// Forgets a session, with the one that it is joined to: neither carries
-    /// anything without the other.
+    /// anything without the other. Nor do paths without the relay.
     pub(super) fn collect(&mut self, slot: u32, s: &Session) {
-        let other = self.linked(slot, s);
-        self.forget(slot, s);
-        if let Some(other) = other {
-            self.forget(other, &self.agent.session(other));
+        let both = [Some(slot), self.linked(slot, s)].into_iter().flatten();
+        let paths = both.clone().filter_map(|slot| self.agent.path_of_relay(slot));
+        let all: Vec<u32> = both.chain(paths).collect();
+        for slot in all {
+            self.forget(slot, &self.agent.session(slot));
         }
     }
 
@@ -243,8 +256,9 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
-        // The session's other entry ends it.
-        _ if s.two.part != part::CURRENT => None,
+        State::Tombstone => Some(TWO_MSL),
+        // The session's other entry ends it, or the relay's.
+        _ if s.two.part != part::CURRENT || s.is_beside_relay() => None,
         State::TwoPaths
         | State::NewPath
         | State::FarTwoPaths
@@ -261,7 +275,6 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
                 (false, false) => None,
             }
         }
-        State::Tombstone => Some(TWO_MSL),
         State::Opening => {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
             (age > UNANSWERED).then_some(Duration::ZERO)

@@ -14,6 +14,7 @@ use crate::api::{
     SessionId, Which,
 };
 use crate::engine::chains::MANY;
+use crate::engine::neighbours::Known;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
 
@@ -139,7 +140,7 @@ impl Engine {
         let opened = |(_, s): &(u32, Session)| {
             s.life.opened_here != 0
                 && s.two.part == dysco_common::session::part::CURRENT
-                && s.joined_to().is_none()
+                && (s.joined_to().is_none() || s.state == State::Relay as u32)
         };
         let all = self.agent.sessions().into_iter().filter(opened);
         Ok(all
@@ -203,6 +204,7 @@ impl Engine {
     fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
         let no = |why: String| Err(Reason::NoSuchChain(why));
         self.not_in_between(s)?;
+        self.has_a_neighbour(s)?;
         if s.life.opened_here == 0 {
             let opener = s.name().remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
@@ -281,6 +283,7 @@ impl Engine {
         subsession: &Subsession,
         progress: Progress,
     ) {
+        let progress = self.exactly(subsession, progress);
         if progress.is_end() {
             self.tell_chain(role, subsession, &progress);
         }
@@ -310,6 +313,19 @@ impl Engine {
         }
         self.end_chain_task(running.task.batch, report);
         self.start_chains_waiting();
+    }
+
+    /// Who did not answer in time may not have been there.
+    fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
+        let right = subsession.right.ip();
+        match progress {
+            Progress::RolledBack(Reason::TimedOut(_))
+                if matches!(self.neighbours.know(right), Known::Nobody(_)) =>
+            {
+                Progress::RolledBack(Reason::NoAgent(right))
+            }
+            other => other,
+        }
     }
 
     fn tell_chain(&mut self, role: Role, subsession: &Subsession, progress: &Progress) {
@@ -359,7 +375,7 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
 /// Can it get another chain now?
 fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
-        Some(State::Tracked) => !s.has_ended(),
+        Some(State::Tracked | State::Relay) => !s.has_ended(),
         Some(State::NewPath | State::Switching) => {
             (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
         }
