@@ -297,13 +297,17 @@ fn many_at_once() -> Result<()> {
     let with_chain = |s: &&Value| s["chain"] == json!([fw]) && s["mode"] == "local";
     let listed = r.world.sessions(At::Proxy)?;
     ensure!(listed.len() == 16, "{listed:#?}");
-    ensure!(
-        listed.iter().filter(with_chain).count() == 8,
-        "{listed:#?}"
-    );
+    ensure!(listed.iter().filter(with_chain).count() == 8, "{listed:#?}");
     let counts = r.world.json(At::Proxy, &["status"])?["sessions"].clone();
     ensure!(counts["local"] == 8, "{counts:#}");
-    let words = ["remove-middlebox", "self", "--all", "--mode", "bypass", "--wait"];
+    let words = [
+        "remove-middlebox",
+        "self",
+        "--all",
+        "--mode",
+        "bypass",
+        "--wait",
+    ];
     let refused = r.world.try_json(At::Proxy, &words)?;
     ensure!(
         refused["summary"]["refused"] == 8 && refused.to_string().contains("beside the host"),

@@ -39,7 +39,11 @@ fn steered(net: &Net, state: State) -> Programs {
         path: path(net),
         joined: 0,
         relay: OTHER + 1,
-        other_path: if state == State::NewPath { 0 } else { OTHER + 1 },
+        other_path: if state == State::NewPath {
+            0
+        } else {
+            OTHER + 1
+        },
         ifindex: 1,
         translation: Default::default(),
         two: Two {

@@ -97,7 +97,8 @@ impl Engine {
         if s.state == State::Relay as u32 {
             let both = [Some(slot), self.linked(slot, &s)].into_iter().flatten();
             let both: Vec<u32> = both.collect();
-            both.iter().for_each(|slot| self.agent.end_with_relay(*slot));
+            both.iter()
+                .for_each(|slot| self.agent.end_with_relay(*slot));
             if reset {
                 self.relay_was_reset(&both);
             }
@@ -228,7 +229,9 @@ impl Engine {
     /// anything without the other. Nor do paths without the relay.
     pub(super) fn collect(&mut self, slot: u32, s: &Session) {
         let both = [Some(slot), self.linked(slot, s)].into_iter().flatten();
-        let paths = both.clone().filter_map(|slot| self.agent.path_of_relay(slot));
+        let paths = both
+            .clone()
+            .filter_map(|slot| self.agent.path_of_relay(slot));
         let all: Vec<u32> = both.chain(paths).collect();
         for slot in all {
             self.forget(slot, &self.agent.session(slot));
