@@ -143,7 +143,7 @@ impl Engine {
             }
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
-            let ending = match (known, linger(&s, boot)) {
+            let ending = match (known, self.linger(&s, boot)) {
                 (Some(ending), _) => ending,
                 (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
@@ -226,16 +226,23 @@ impl Engine {
     }
 
     /// Forgets a session, with the one that it is joined to: neither carries
-    /// anything without the other. Nor do paths without the relay.
+    /// anything without the other.
     pub(super) fn collect(&mut self, slot: u32, s: &Session) {
-        let both = [Some(slot), self.linked(slot, s)].into_iter().flatten();
-        let paths = both
-            .clone()
-            .filter_map(|slot| self.agent.path_of_relay(slot));
-        let all: Vec<u32> = both.chain(paths).collect();
-        for slot in all {
-            self.forget(slot, &self.agent.session(slot));
+        let other = self.linked(slot, s);
+        self.forget(slot, s);
+        if let Some(other) = other {
+            self.forget(other, &self.agent.session(other));
         }
+    }
+
+    /// How long an entry is still needed. The path of a session that is relayed is,
+    /// as long as the relay.
+    fn linger(&self, s: &Session, boot: Duration) -> Option<Duration> {
+        let Some(relay) = s.relayed_by() else {
+            return linger(s, boot);
+        };
+        let gone = self.agent.session(relay).created_ns != s.created_ns;
+        gone.then_some(Duration::ZERO)
     }
 
     /// Forgets an entry, and tells a change that still had it.
@@ -260,8 +267,8 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
         State::Tombstone => Some(TWO_MSL),
-        // The session's other entry ends it, or the relay's.
-        _ if s.two.part != part::CURRENT || s.is_beside_relay() => None,
+        // The session's other entry ends it.
+        _ if s.two.part != part::CURRENT => None,
         State::TwoPaths
         | State::NewPath
         | State::FarTwoPaths
