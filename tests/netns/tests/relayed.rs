@@ -367,7 +367,7 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
 }
 
 /// A daemon dies in the middle: data goes on, and both sides agree.
-fn deaths(beside: Beside, deaths: &[(At, &str)]) -> Result<()> {
+fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
     let mut r = Relayed::new(Family::V4, beside, &[], (1, &Plan::default()))?;
     let session = r.only()?;
     let asked = beside.opened().0;
