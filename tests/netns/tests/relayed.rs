@@ -3,179 +3,12 @@
 
 mod steered;
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Close, Group, Plan, Side, all_intact};
+use dysco_netns::stream::{Close, Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
+use steered::beside::{Beside, PATIENCE, Relayed};
 use steered::{At, Steered};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The side of the relaying host that gets firewalls.
-#[derive(Clone, Copy)]
-enum Beside {
-    Client,
-    Server,
-}
-
-impl Beside {
-    /// Who has opened the session there, and its port at the end that accepted it.
-    fn opened(self) -> (At, u16) {
-        match self {
-            Beside::Client => (At::Client, 8080),
-            Beside::Server => (At::Proxy, 9000),
-        }
-    }
-
-    /// Who has accepted it.
-    fn accepted(self) -> At {
-        match self {
-            Beside::Client => At::Proxy,
-            Beside::Server => At::Server,
-        }
-    }
-
-    /// The host that has nothing to do with it.
-    fn other_end(self) -> At {
-        match self {
-            Beside::Client => At::Server,
-            Beside::Server => At::Client,
-        }
-    }
-}
-
-struct Relayed {
-    world: Steered,
-    beside: Beside,
-    group: Group,
-}
-
-impl Relayed {
-    /// Sessions that are busy both ways and relayed. At the far end nothing runs.
-    fn new(
-        family: Family,
-        beside: Beside,
-        settings: &[(At, &str, &str)],
-        (count, plan): (usize, &Plan),
-    ) -> Result<Relayed> {
-        let mut world = Steered::with_proxy(family, settings, "send-proxy-v2")?;
-        world.kill(beside.other_end())?;
-        let (group, _) = world.left("local", count, plan)?;
-        Ok(Relayed {
-            world,
-            beside,
-            group,
-        })
-    }
-
-    /// What the sessions are called where chains are asked for.
-    fn names(&self) -> Result<Vec<String>> {
-        let (at, port) = self.beside.opened();
-        let port = format!(":{port}");
-        let all = self.world.sessions(at)?;
-        let word = |s: &Value, end: &str| s[end].as_str().unwrap_or_default().to_owned();
-        let ours = all.iter().filter(|s| word(s, "remote").ends_with(&port));
-        let name = |s| format!("{}>{}", word(s, "local"), word(s, "remote"));
-        Ok(ours.map(name).collect())
-    }
-
-    fn only(&self) -> Result<String> {
-        let mut all = self.names()?;
-        ensure!(all.len() == 1, "{all:?}\n{}", self.world.logs());
-        all.pop().context("none")
-    }
-
-    fn try_rechain(&self, session: &str, chain: &[At]) -> Result<Value> {
-        let at = self.beside.opened().0;
-        self.world.reconfigure_on(at, session, chain, &[])
-    }
-
-    fn rechain(&self, session: &str, chain: &[At]) -> Result<()> {
-        let done = self.try_rechain(session, chain)?;
-        let why = || format!("{chain:?}: {done:#}\n{}", self.world.logs());
-        ensure!(done["outcome"] == "changed", "{}", why());
-        Ok(())
-    }
-
-    /// What is not known of a host is asked with a request.
-    fn is_refused(&self, session: &str, what: &str) -> Result<()> {
-        let mut said = Value::Null;
-        wait::until("the reason", PATIENCE, || {
-            said = self.try_rechain(session, &[At::Fw1]).ok()?;
-            said["reason"].as_str()?.contains(what).then_some(())
-        })
-        .with_context(|| format!("{what}: {said:#}\n{}", self.world.logs()))
-    }
-
-    fn get_on(&self, bytes: u64) -> Result<()> {
-        let moved = self.group.wait_progress(bytes);
-        moved.with_context(|| self.world.logs())
-    }
-
-    fn passed(&self) -> Result<[u64; 2]> {
-        let [one, two] = At::FIREWALLS;
-        let world = &self.world;
-        Ok([world.counted(one, "passed")?, world.counted(two, "passed")?])
-    }
-
-    /// Waits until data takes this chain and no other.
-    fn takes_only(&self, chain: &[At]) -> Result<()> {
-        wait::until("the chain to carry it all", PATIENCE, || {
-            let before = self.passed().ok()?;
-            self.group.wait_progress(1 << 20).ok()?;
-            let after = self.passed().ok()?;
-            let each = At::FIREWALLS.iter().zip(before.iter().zip(after));
-            let mut right = each.map(|(fw, (b, a))| chain.contains(fw) == (*b != a));
-            right.all(|right| right).then_some(())
-        })
-        .with_context(|| self.world.logs())
-    }
-
-    fn nothing_refused(&self) -> Result<()> {
-        for fw in At::FIREWALLS {
-            let refused = self.world.refused(fw)?;
-            ensure!(refused == 0, "{fw:?}: {refused}\n{}", self.world.logs());
-        }
-        Ok(())
-    }
-
-    /// Connections that a firewall has of the sessions.
-    fn connections(&self, fw: At) -> Result<Vec<String>> {
-        let all = (self.world.host(fw)).output("conntrack", &["-L", "-p", "tcp"])?;
-        let port = format!("dport={}", self.beside.opened().1);
-        let ours = all.lines().filter(|l| l.contains(&port));
-        Ok(ours.map(str::to_owned).collect())
-    }
-
-    /// A firewall has one connection, between the two hosts beside it.
-    fn is_known(&self, fw: At) -> Result<()> {
-        let all = self.connections(fw)?;
-        let ends = [self.beside.opened().0, self.beside.accepted()];
-        let ends = ends.map(|at| self.world.ip(at));
-        let opened = format!("src={} dst={} ", ends[0], ends[1]);
-        let right = |line: &String| {
-            let words = ["ESTABLISHED", opened.as_str(), "ASSURED"];
-            words.iter().all(|word| line.contains(word)) && !line.contains("UNREPLIED")
-        };
-        ensure!(all.len() == 1 && all.iter().all(right), "{all:#?}");
-        Ok(())
-    }
-
-    fn forgotten(&self, fw: At) -> Result<()> {
-        wait::until("the host to forget", PATIENCE, || {
-            let left = !self.connections(fw).ok()?.is_empty();
-            let listed = !self.world.sessions(fw).ok()?.is_empty();
-            (!left && !listed).then_some(())
-        })
-        .with_context(|| self.world.logs())
-    }
-
-    fn finish(self) -> Result<()> {
-        all_intact(&self.group.finish()?).map(drop)
-    }
-}
 
 /// In, replaced, two of them, and out again; nothing is left where it has been.
 fn to_and_fro(family: Family, beside: Beside, settings: &[(At, &str, &str)]) -> Result<()> {
@@ -351,10 +184,7 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
         r.rechain(&r.only()?, &[At::Fw1])?;
         r.get_on(1 << 20)?;
         let Relayed { world, group, .. } = r;
-        let outcomes = group.finish()?;
-        if !matches!(close, Close::Reset(_)) {
-            all_intact(&outcomes)?;
-        }
+        all_intact(&group.finish()?)?;
         wait::until("the firewall to hear of the end", PATIENCE, || {
             let all = (world.host(At::Fw1)).output("conntrack", &["-L", "-p", "tcp"]);
             let all = all.ok()?;
@@ -421,4 +251,102 @@ fn a_daemon_dies_in_the_middle_beside_the_client() -> Result<()> {
             (At::Proxy, "die:Settled"),
         ],
     )
+}
+
+/// Sessions end in each way while their change is held: nothing of it is left.
+fn ends_while(beside: Beside, fault: &str) -> Result<()> {
+    let ways = [
+        Close::First(Side::Client),
+        Close::First(Side::Server),
+        Close::Reset(Side::Client),
+        Close::Reset(Side::Server),
+    ];
+    let mut world = Steered::with_proxy(Family::V4, &[], "")?;
+    world.kill(beside.other_end())?;
+    let mut groups = Vec::new();
+    for close in ways {
+        let plan = Plan {
+            close,
+            rate: Some(2_000_000),
+            ..Plan::default()
+        };
+        let group = world.open_by_proxy(1, &plan)?;
+        group.run();
+        group.wait_progress(200_000)?;
+        groups.push(group);
+    }
+    world.leave("local", ways.len())?;
+    let at = beside.opened().0;
+    world.set_faults(at, fault)?;
+    let fw = world.ip(At::Fw1);
+    world.ctl(at, &["insert-middlebox", &fw, "--all"])?;
+    let under_way = |at| {
+        let status = world.json(at, &["status"]).ok()?;
+        status["counters"]["changes_under_way"].as_u64()
+    };
+    let taken = || {
+        let all = world.sessions(at).unwrap_or_default();
+        let with_chain = |s: &&Value| s["chain"] == json!([fw]);
+        all.iter().filter(with_chain).count()
+    };
+    wait::until("the changes to be held", PATIENCE, || {
+        let held = under_way(at)? == ways.len() as u64;
+        let opened = fault == "lose:Extend" || taken() == ways.len();
+        (held && opened).then_some(())
+    })
+    .with_context(|| world.logs())?;
+    groups.iter().for_each(|group| group.stop());
+    for (group, way) in groups.into_iter().zip(ways) {
+        let intact = group.finish().and_then(|outcomes| all_intact(&outcomes));
+        intact.with_context(|| format!("{fault}, {way:?}\n{}", world.logs()))?;
+    }
+    world.set_faults(at, "")?;
+    wait::until("all changes to end", PATIENCE, || {
+        let hosts = [at, beside.accepted(), At::Fw1].into_iter();
+        hosts
+            .map(under_way)
+            .all(|left| left == Some(0))
+            .then_some(())
+    })
+    .with_context(|| world.logs())
+}
+
+#[test]
+fn they_end_while_a_change_begins() -> Result<()> {
+    ends_while(Beside::Server, "lose:Extend")?;
+    ends_while(Beside::Client, "lose:Extend")
+}
+
+#[test]
+fn they_end_while_the_path_is_taken() -> Result<()> {
+    ends_while(Beside::Server, "lose:Switched")?;
+    ends_while(Beside::Client, "lose:Switched")
+}
+
+#[test]
+fn they_end_before_the_change_is_done() -> Result<()> {
+    ends_while(Beside::Server, "lose:Done")?;
+    ends_while(Beside::Client, "lose:Done")
+}
+
+/// Segments are repeated all the while, on either path.
+#[test]
+fn with_one_percent_loss() -> Result<()> {
+    let r = Relayed::new(Family::V4, Beside::Server, &[], (4, &Plan::default()))?;
+    let rules = "table inet lab { chain forward { type filter hook forward priority 0; \
+                 meta l4proto tcp numgen random mod 100 < 1 drop; }; }";
+    r.world.router.input("nft", &["-f", "-"], rules)?;
+    let names = r.names()?;
+    for chain in [&[At::Fw1][..], &[At::Fw2], &[]] {
+        for session in &names {
+            // The handshake of a path may be lost as often as it is sent.
+            wait::until("the chain", PATIENCE, || {
+                let done = r.try_rechain(session, chain).ok()?;
+                (done["outcome"] == "changed").then_some(())
+            })
+            .with_context(|| r.world.logs())?;
+        }
+        r.get_on(200_000)?;
+    }
+    r.finish()
 }

@@ -5,7 +5,7 @@ use dysco_common::{Session, State};
 
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
-use crate::protocol::Reason;
+use crate::protocol::{Progress, Reason, Subsession};
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod, one on each side of it";
 const RETURN: &str = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's";
@@ -80,6 +80,19 @@ impl Engine {
             _ => format!("neither {here} nor {there} does, as far as is known"),
         };
         Err(Reason::NoSuchChain(format!("{LOCAL}; {why}")))
+    }
+
+    /// Who did not answer in time may not have been there.
+    pub(super) fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
+        let right = subsession.right.ip();
+        match progress {
+            Progress::RolledBack(Reason::TimedOut(_))
+                if matches!(self.neighbours.know(right), Known::Nobody(_)) =>
+            {
+                Progress::RolledBack(Reason::NoAgent(right))
+            }
+            other => other,
+        }
     }
 
     /// What relays a session beside which a firewall stands cannot leave it.

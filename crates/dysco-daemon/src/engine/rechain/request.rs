@@ -14,7 +14,6 @@ use crate::api::{
     SessionId, Which,
 };
 use crate::engine::chains::MANY;
-use crate::engine::neighbours::Known;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
 
@@ -313,19 +312,6 @@ impl Engine {
         }
         self.end_chain_task(running.task.batch, report);
         self.start_chains_waiting();
-    }
-
-    /// Who did not answer in time may not have been there.
-    fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
-        let right = subsession.right.ip();
-        match progress {
-            Progress::RolledBack(Reason::TimedOut(_))
-                if matches!(self.neighbours.know(right), Known::Nobody(_)) =>
-            {
-                Progress::RolledBack(Reason::NoAgent(right))
-            }
-            other => other,
-        }
     }
 
     fn tell_chain(&mut self, role: Role, subsession: &Subsession, progress: &Progress) {
