@@ -228,6 +228,10 @@ pub struct Session {
     /// Written at ingress: up to where the other end has shown, on the new path, to
     /// have sent (local end's space); 0 before that has opened.
     pub carried: u32,
+    /// Where a session that this host relays has a chain on one side: the slot, and
+    /// 1, of the relay's entry for that side. The entries of the chain's paths have
+    /// it, and the relay's entry for the other side, whose packets go there.
+    pub relay: u32,
 
     // Used at ingress.
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
@@ -345,6 +349,22 @@ impl Session {
     #[inline(always)]
     pub const fn other_path(&self) -> Option<u32> {
         self.other_path.checked_sub(1)
+    }
+
+    /// Is it the path of a session that this host relays, and not the relay's own?
+    #[inline(always)]
+    pub const fn is_beside_relay(&self) -> bool {
+        self.relay != 0 && self.state != State::Relay as u32
+    }
+
+    /// The relay's entry for the end that is at the other end of this path.
+    #[inline(always)]
+    pub const fn relayed_by(&self) -> Option<u32> {
+        if self.is_beside_relay() {
+            self.relay.checked_sub(1)
+        } else {
+            None
+        }
     }
 
     /// Was it there before the data plane, which saw no SYN of it?

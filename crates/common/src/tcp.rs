@@ -130,6 +130,36 @@ pub struct Edit {
     pub wscale: u32,
 }
 
+impl Edit {
+    /// The edit that does at once what `first` does, and then this one. At most one of
+    /// them limits SACK blocks.
+    #[inline(always)]
+    pub const fn after(&self, first: &Edit) -> Edit {
+        Edit {
+            sport: self.sport,
+            dport: self.dport,
+            seq: self.seq,
+            ack: self.ack,
+            window: self.window,
+            flags: self.flags,
+            sack_add: first.sack_add.wrapping_add(self.sack_add),
+            tsval_add: first.tsval_add.wrapping_add(self.tsval_add),
+            tsecr_add: first.tsecr_add.wrapping_add(self.tsecr_add),
+            strip: first.strip | self.strip,
+            sack_limit: if self.strip & edit::LIMIT_SACK != 0 {
+                self.sack_limit
+            } else {
+                first.sack_limit.wrapping_add(self.sack_add)
+            },
+            wscale: if self.wscale != 0 {
+                self.wscale
+            } else {
+                first.wscale
+            },
+        }
+    }
+}
+
 /// Bits of [`Edit::strip`].
 pub mod edit {
     /// Overwrite the timestamps option with NOPs.

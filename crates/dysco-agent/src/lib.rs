@@ -12,6 +12,7 @@ mod relay;
 mod route;
 mod second;
 mod sockets;
+mod steer;
 mod xdp;
 
 pub use adopt::Adoption;

@@ -171,6 +171,24 @@ impl Memory {
         }
     }
 
+    /// Gives an entry the numbers of what is sent to its remote end.
+    pub fn set_sent(&self, slot: u32, to: &Session) {
+        let p = self.at(slot);
+        // SAFETY: as in `write`.
+        unsafe {
+            ptr::write_volatile(&raw mut (*p).bytes_out, to.bytes_out);
+            ptr::write_volatile(&raw mut (*p).snd_max, to.snd_max);
+            ptr::write_volatile(&raw mut (*p).snd_ack, to.snd_ack);
+        }
+    }
+
+    /// Says where what this entry relays finds its path: a slot and 1, or 0.
+    pub fn set_relay(&self, slot: u32, relay: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).relay };
+        self.word(field).store(relay, Ordering::Release);
+    }
+
     /// Gives an entry what has happened to its session, by another.
     pub fn share_life(&self, slot: u32, from: u32) {
         let (p, life) = (self.at(slot), self.read(from).life);

@@ -19,6 +19,7 @@ use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::second;
 use crate::steady;
+use crate::steer;
 use crate::write::{self, Change};
 
 /// Mark of a header-only copy on its second way through this program.
@@ -31,6 +32,10 @@ pub fn run(ctx: TcContext) -> Verdict {
     if mark == far::RELAYED || mark == far::RELAYED_TEACHES {
         cold_path();
         return far::relayed(&ctx, mark);
+    }
+    let steered = mark == steer::STEERED;
+    if steered {
+        far::set_mark(&ctx, 0);
     }
     let mut key = Key::default();
     let key = &mut key;
@@ -45,7 +50,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     if found.seg.has(SYN) {
         cold_path();
-        return syn(&ctx, key, &found);
+        return syn(&ctx, key, &found, steered);
     }
     let Some(Flow { slot, new, s }) = maps::find(key) else {
         return Verdict::Pass;
@@ -54,6 +59,12 @@ pub fn run(ctx: TcContext) -> Verdict {
         // Translated already, on its way to the interface.
         hop::learn(&ctx, s);
         return Verdict::Pass;
+    }
+    if s.relay != 0 && !steered {
+        cold_path();
+        // The stack has no part in it any more.
+        count(Counter::DroppedLateOld);
+        return Verdict::Drop;
     }
     match State::from_word(s.state) {
         Some(State::Tracked) if s.clamp_far != 0 => {
@@ -84,6 +95,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         Some(State::FarTwoPaths) => {
             cold_path();
             far::to_end(&ctx, s, key, &found, slot)
+        }
+        Some(State::Relay) if steered => {
+            cold_path();
+            steer::leaves(&ctx, s, &found)
         }
         Some(State::Relay) => {
             cold_path();
@@ -166,10 +181,11 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 }
 
 #[inline(always)]
-fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
+fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     if let Some(Flow { new, s, .. }) = maps::find(key) {
-        if new {
-            // An answer on the new path.
+        // An answer on the new path; or of a relayed session, which is the other
+        // end's to judge.
+        if new || steered && s.state == State::Relay as u32 {
             return Verdict::Pass;
         }
         if learn::would_usurp(s) && s.two.chained == 0 {
@@ -218,6 +234,10 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
+        if s.relay != 0 {
+            // The relay's entry judges it.
+            return;
+        }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
     } else {

@@ -18,6 +18,7 @@ use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::paths;
 use crate::second;
 use crate::steady;
+use crate::steer;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -150,6 +151,18 @@ fn decide(
     c: &mut Change,
     found: &Found,
 ) -> Decision {
+    if s.is_beside_relay() {
+        return match steer::comes(ctx) {
+            steer::DROP => Decision::Leave(Verdict::Drop),
+            ifindex => Decision::Write {
+                counter: Some(Counter::Relayed),
+                failure: Counter::DroppedUnparsed,
+                then: Verdict::Redirect {
+                    ifindex: ifindex as u32,
+                },
+            },
+        };
+    }
     let state = State::from_word(s.state);
     if new {
         return match state {
@@ -260,7 +273,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
-fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     received(s, e.seq.wrapping_add(seg.span()));
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
@@ -272,6 +285,10 @@ fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
+        if s.relay != 0 {
+            // The relay's entry judges it.
+            return;
+        }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
     } else {

@@ -18,6 +18,7 @@ use crate::hop;
 use crate::ingress::{received, was_sent};
 use crate::maps::{self, Flow, count};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
+use crate::steer;
 use crate::write;
 
 /// A packet of the local end.
@@ -65,6 +66,9 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
+    if s.relay != 0 && !steer::takes_mark(ctx) {
+        return None;
+    }
     usually_sent(s, &p);
     Some(onto_new_path(ctx, s, &p.found))
 }
@@ -89,7 +93,8 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
-    if !new || s.state != State::NewPath as u32 || pushes_nothing(&p.found.seg) {
+    let usual = s.relay == 0 && !pushes_nothing(&p.found.seg);
+    if !new || s.state != State::NewPath as u32 || !usual {
         return None;
     }
     Some(off_new_path(ctx, s, &p.found))

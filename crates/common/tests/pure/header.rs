@@ -139,6 +139,19 @@ proptest! {
     }
 
     #[test]
+    fn two_edits_are_one(h in header_with(options()), first in any_edit(), then in any_edit()) {
+        prop_assume!(first.strip & then.strip & edit::LIMIT_SACK == 0);
+        // No translation makes an acknowledgement of what is none.
+        let then = Edit { flags: then.flags & !ACK | first.flags & ACK, ..then };
+        let (mut twice, mut once) = (buffer(&h), buffer(&h));
+        let done = [twice.rewrite(&first), twice.rewrite(&then)];
+        prop_assert_eq!(once.rewrite(&then.after(&first)).is_err(), done[1].is_err());
+        if done[1].is_ok() {
+            prop_assert_eq!(once.0, twice.0);
+        }
+    }
+
+    #[test]
     fn the_sum_is_that_of_the_header(h in header_with(options())) {
         // 0 and 0xffff are the same number in one's complement.
         prop_assert_eq!(fold(buffer(&h).sum()) % 0xffff, sum(&h) % 0xffff);

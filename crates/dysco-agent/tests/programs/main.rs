@@ -11,6 +11,7 @@ mod frame;
 mod learn;
 mod left;
 mod pass;
+mod steer;
 mod straight;
 mod translate;
 mod two_paths;

@@ -329,6 +329,7 @@ fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
             Ok(facts)
         }
         Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
+        Some(State::Relay) => measure::known(s),
         Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
         _ => measure::facts(s, session),
     }
