@@ -1,6 +1,6 @@
-//! A message of the control channel and its answer, between two processes' worth
-//! of `dyscod`'s own channel that have nothing else to do: what no exchange of two
-//! daemons can be quicker than.
+//! A message of the control channel and its answer, between two ends of `dyscod`'s
+//! own channel that have nothing else to do, one exchange after the other: what
+//! two daemons can hardly be quicker than.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -16,8 +16,6 @@ use tokio::sync::{mpsc, oneshot};
 const PORT: u16 = 7_979;
 /// As long as most messages of a removal.
 const MESSAGE: usize = 128;
-/// Between two: both sides have fallen asleep, as daemons do between two steps.
-const PAUSE: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The channel's end on a host.
@@ -120,7 +118,6 @@ async fn ask(
         if said > 0 {
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        tokio::time::sleep(PAUSE).await;
     }
     Ok(times)
 }
