@@ -6,108 +6,134 @@ use serde_json::Value;
 
 use crate::report::short;
 
+/// A figure that explains others, and what it is. What follows the others' names is
+/// looked for behind its own too.
+type By = (&'static str, &'static str);
+
 /// Figures that are explained in the same way: all whose name begins so.
 struct Why {
     figures: &'static str,
-    /// The floor: the same, without any of our work.
-    floor: Option<&'static str>,
-    /// What else explains them. What follows `figures` in a name follows these, or
-    /// nothing does if there is no such figure.
-    by: &'static [&'static str],
-    /// What these figures are.
-    about: &'static str,
+    /// The same, without any of our work.
+    floor: Option<By>,
+    /// What else explains them.
+    by: &'static [By],
 }
+
+const ENDS: &str = "programs that do nothing at both ends";
+const LINKS: &str = "programs that do nothing on all links";
+const EQUAL: &str = "two equal sessions";
+const LINES: &str = "two equal lines";
+const BUSY: &str = "what our programs there run of a processor's time";
+const TRIP: &str =
+    "a round trip of messages under full load, between two ends with nothing else to do";
 
 /// The first that fits a name counts.
 const WHYS: &[Why] = &[
     Why {
         figures: "bypass_goodput_vs_direct",
-        floor: Some("empty_programs_goodput_vs_none"),
+        floor: Some(("empty_programs_goodput_vs_none", ENDS)),
         by: &[
-            "control_goodput_vs_direct",
-            "path_busy_bypass_left",
-            "path_busy_bypass_right",
+            ("control_goodput_vs_direct", EQUAL),
+            ("path_busy_bypass_left", BUSY),
+            ("path_busy_bypass_right", BUSY),
         ],
-        about: "programs that do nothing at both ends; two equal sessions; the part of a \
-                processor's time that ours run at either end, which is taken from sender and receiver",
     },
     Why {
         figures: "tracked_goodput_vs_none",
-        floor: Some("empty_programs_goodput_vs_none"),
-        by: &["control_goodput_vs_direct", "path_busy_tracked"],
-        about: "programs that do nothing at both ends; two equal sessions; the part of a \
-                processor's time that ours run at one end",
+        floor: Some(("empty_programs_goodput_vs_none", ENDS)),
+        by: &[
+            ("control_goodput_vs_direct", EQUAL),
+            ("path_busy_tracked", BUSY),
+        ],
     },
     Why {
         figures: "tracked_requests_vs_none",
-        floor: Some("empty_programs_requests_vs_none"),
-        by: &["control_requests_vs_direct"],
-        about: "programs that do nothing at both ends; two equal sessions",
+        floor: Some(("empty_programs_requests_vs_none", ENDS)),
+        by: &[("control_requests_vs_direct", EQUAL)],
     },
     Why {
         figures: "bypass_latency_p50_vs_direct",
-        floor: Some("empty_programs_latency_p50_vs_none"),
-        by: &["control_latency_p50_vs_direct"],
-        about: "programs that do nothing at both ends; two equal sessions",
+        floor: Some(("empty_programs_latency_p50_vs_none", ENDS)),
+        by: &[("control_latency_p50_vs_direct", EQUAL)],
     },
     Why {
         figures: "setup_added_us_",
-        floor: Some("empty_programs_setup_added_us_"),
-        by: &["stopped_daemons_setup_added_us_", "control_setup_added_us_"],
-        about: "programs that do nothing on all links; ours while all daemons are stopped, so \
-                that the rest is the daemons'; two equal lines",
+        floor: Some(("empty_programs_setup_added_us_", LINKS)),
+        by: &[
+            (
+                "stopped_daemons_setup_added_us_",
+                "our programs while all daemons are stopped",
+            ),
+            ("control_setup_added_us_", LINES),
+        ],
     },
     Why {
         figures: "goodput_ratio_",
-        floor: Some("empty_programs_goodput_ratio_"),
+        floor: Some(("empty_programs_goodput_ratio_", LINKS)),
         by: &[
-            "control_goodput_ratio_",
-            "path_busy_chain_end_",
-            "path_busy_chain_middle_",
-            "path_busy_chain_server_",
+            ("control_goodput_ratio_", LINES),
+            ("path_busy_chain_end_", BUSY),
+            ("path_busy_chain_middle_", BUSY),
+            ("path_busy_chain_server_", BUSY),
         ],
-        about: "programs that do nothing on all links; two equal lines; the part of a processor's \
-                time that ours run on each of the three hosts, with one session or with 1,000",
     },
     Why {
         figures: "requests_ratio_",
-        floor: Some("empty_programs_requests_ratio_"),
-        by: &["control_requests_ratio_"],
-        about: "programs that do nothing on all links; two equal lines",
+        floor: Some(("empty_programs_requests_ratio_", LINKS)),
+        by: &[("control_requests_ratio_", LINES)],
     },
     Why {
         figures: "reconfig_ms_p50",
-        floor: Some("reconfig_floor_ms_p50"),
-        by: &["control_round_trip_ms_p50", "reconfig_handshake_ms_p50"],
-        about: "four round trips of messages and the new path's handshake, one after the other; \
-                one such round trip between two daemons that do nothing else, under the same \
-                load; the handshake",
+        floor: Some((
+            "reconfig_floor_ms_p50",
+            "four such round trips as below and the new path's handshake, one after the other",
+        )),
+        by: &[
+            ("control_round_trip_ms_p50", TRIP),
+            ("reconfig_handshake_ms_p50", "the new path's handshake"),
+            (
+                "removal_step_lock_left_ms_p50",
+                "one of eight steps: a message, and hardly anything else",
+            ),
+        ],
     },
     Why {
         figures: "replace_lowest_goodput",
-        floor: Some("replace_unchanged_lowest_goodput"),
+        floor: Some((
+            "replace_unchanged_lowest_goodput",
+            "the second before, while nothing is changed",
+        )),
         by: &[],
-        about: "the lowest of as many 100 ms of the second before, while nothing is changed",
     },
     Why {
         figures: "reconfigure_replace_ms_",
         floor: None,
-        by: &["reconfigure_insert_ms_", "control_round_trip_ms_p50"],
-        about: "the same change without state that is moved; a round trip of messages, of which \
-                each step of a change is one, under full load",
+        by: &[
+            (
+                "reconfigure_insert_ms_",
+                "such a change without state that is moved",
+            ),
+            ("control_round_trip_ms_p50", TRIP),
+        ],
     },
     Why {
         figures: "reconfigure_insert_ms_",
         floor: None,
-        by: &["control_round_trip_ms_p50"],
-        about: "a round trip of messages, of which each step of a change is one, under full load",
+        by: &[("control_round_trip_ms_p50", TRIP)],
     },
     Why {
         figures: "translate_ns",
-        floor: Some("run_ns_empty"),
-        by: &["run_ns_tracked", "run_ns_identity_in"],
-        about: "a run of a program that does nothing; one that reads the header, finds the \
-                session and keeps what is new; one that translates, with nothing that differs",
+        floor: Some(("run_ns_empty", "a run of a program that does nothing")),
+        by: &[
+            (
+                "run_ns_tracked",
+                "the header is read, the session found, and what is new kept",
+            ),
+            (
+                "run_ns_identity_in",
+                "a translation with nothing that differs",
+            ),
+        ],
     },
 ];
 
@@ -117,7 +143,7 @@ impl Why {
     }
 
     /// The figure of a run that explains one, whose name begins so.
-    fn found<'a>(&self, run: &'a Value, name: &str, by: &str) -> Option<&'a Value> {
+    fn found<'a>(&self, run: &'a Value, name: &str, (by, _): By) -> Option<&'a Value> {
         let rest = &name[self.figures.len()..];
         find(run, &format!("{by}{rest}")).or_else(|| find(run, by.trim_end_matches('_')))
     }
@@ -177,16 +203,15 @@ fn row(run: &Value, figure: &Value) -> String {
     let why = match Why::of(name) {
         None => "**nothing yet**".into(),
         Some(why) => {
-            let all = why.floor.iter().chain(why.by);
-            let found = all.filter_map(|by| why.found(run, name, by));
-            let named = |by: &Value| {
-                let name = by["name"].as_str().unwrap_or_default();
-                format!("`{name}` {}", told(by))
+            let named = |by: &By| {
+                let found = why.found(run, name, *by)?;
+                let (name, about) = (found["name"].as_str()?, by.1);
+                Some(format!("`{name}` {} ({about})", told(found)))
             };
-            let found: Vec<_> = found.map(named).collect();
-            match found.is_empty() {
-                true => format!("not measured in this run: {}", why.about),
-                false => format!("{}: {}", found.join(", "), why.about),
+            let all: Vec<_> = why.floor.iter().chain(why.by).filter_map(named).collect();
+            match all.is_empty() {
+                true => "by what this run does not have".into(),
+                false => all.join("; "),
             }
         }
     };
