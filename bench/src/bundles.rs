@@ -16,6 +16,8 @@ use crate::figure::{Figure, Goal, median, rank, sorted};
 use crate::handshakes::Handshakes;
 use crate::pair::buffer_of;
 use crate::plot::{Line, Panel, Plot};
+use crate::roundtrip;
+use crate::steps::{self, Place, STEPS};
 
 const BUNDLES: u16 = 4;
 const SESSIONS: usize = 150;
@@ -24,6 +26,19 @@ const PROXY: u16 = 8080;
 const SERVER: u16 = 9000;
 /// How often it is looked at what arrived.
 const STEP: Duration = Duration::from_millis(100);
+/// Messages with an answer, before there is any load and under it.
+const ROUND_TRIPS: usize = 200;
+
+/// What is looked at more closely in a round, which costs time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closer {
+    Nothing,
+    /// The new paths' handshakes are captured.
+    Handshakes,
+    /// Daemons write down what they do; messages go back and forth between two
+    /// others under the same load.
+    Steps,
+}
 
 /// A bundle's proxy and its sessions. The fields end in this order.
 struct Bundle {
@@ -48,6 +63,10 @@ struct Seen {
     switch_ms: Vec<f64>,
     /// From the new path's SYN to its SYN-ACK, at the client's host.
     handshake_ms: Vec<f64>,
+    /// Of each step.
+    step_ms: [Vec<f64>; STEPS.len()],
+    /// Of a message and its answer, under the load and without any.
+    round_trip_ms: [Vec<f64>; 2],
 }
 
 /// Measures.
@@ -57,7 +76,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let rounds = effort.pick(3, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
-        let seen = measure(phase, false)?;
+        let seen = measure(phase, Closer::Nothing)?;
         gains.extend(seen.gains());
         switch.extend(&seen.switch_ms);
         if round == 1 {
@@ -65,7 +84,9 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         }
     }
     effort.say("  a round whose handshakes are captured");
-    let handshakes = measure(phase / 3, true)?.handshake_ms;
+    let handshakes = measure(phase / 3, Closer::Handshakes)?.handshake_ms;
+    effort.say("  a round whose steps are written down");
+    let steps = measure(phase / 3, Closer::Steps)?;
     let panel = Panel::new(
         "share of removals that took so long at most",
         "ms",
@@ -84,7 +105,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let p50 = Figure::median("reconfig_ms_p50", "ms", switch);
     let all = sorted(&handshakes);
     let handshake_p99 = Figure::new("reconfig_handshake_ms_p99", "ms", rank(&all, 99));
-    Ok(vec![
+    let mut figures = vec![
         Figure::median("removal_goodput_gain", "", gains).paper(2.0),
         p50.goal(Goal::AtMost(0.5)),
         p99,
@@ -93,27 +114,38 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             .paper(4.0)
             .aside("p80, ms", rank(&all, 80))
             .aside("longest, ms", rank(&all, 100)),
-    ])
+    ];
+    figures.extend(steps.floors(rank(&all, 50)));
+    Ok(figures)
 }
 
-/// A round; its handshakes are seen only if they are captured, which costs time.
-fn measure(phase: Duration, captured: bool) -> Result<Seen> {
+/// A round.
+fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     let lab = Lab::builder("bundles").build()?;
     let fleet = Fleet::new(&lab)?;
     let listener = |n| {
         let port = PROXY + n;
         format!("[[listener]]\naddress = \":{port}\"\ntransparent = true\n")
     };
-    let config: String = (0..BUNDLES).map(listener).collect();
+    let mut config: String = (0..BUNDLES).map(listener).collect();
+    if closer == Closer::Steps {
+        config += steps::LOGGED;
+    }
     let start = |role| fleet.start(&lab, role, &config);
     let daemons: Vec<Daemon> = Role::ALL.into_iter().map(start).collect::<Result<_>>()?;
     let bundle = |n| Bundle::open(&lab, &fleet, n);
     let bundles: Vec<_> = (0..BUNDLES).map(bundle).collect::<Result<_>>()?;
     let mut seen = Seen::default();
+    let round_trips = || match closer {
+        Closer::Steps => round_trips(&lab),
+        Closer::Nothing | Closer::Handshakes => Ok(Vec::new()),
+    };
+    let idle = round_trips()?;
     bundles.iter().for_each(|bundle| bundle.sessions.start());
     let begin = Instant::now();
     seen.watch(&bundles, begin, phase)?;
-    let capture = captured.then(|| Handshakes::watch(&lab.client));
+    seen.round_trip_ms = [round_trips()?, idle];
+    let capture = (closer == Closer::Handshakes).then(|| Handshakes::watch(&lab.client));
     let capture = capture.transpose()?;
     for bundle in &bundles {
         seen.asked.push(begin.elapsed().as_secs_f64());
@@ -136,8 +168,22 @@ fn measure(phase: Duration, captured: bool) -> Result<Seen> {
         );
     }
     drop(bundles);
+    if closer == Closer::Steps {
+        // In the order of `Role::ALL`.
+        let places = [Place::Left, Place::Middle, Place::Right].into_iter();
+        let logs = places.zip(daemons.iter().map(|daemon| daemon.process.log()));
+        seen.step_ms = steps::of_logs(&logs.collect::<Vec<_>>());
+        let found = seen.step_ms[0].len();
+        ensure!(found > 0, "the daemons' logs tell of no removal");
+    }
     lab.finish(daemons)?;
     Ok(seen)
+}
+
+/// Between the client's host and the server's.
+fn round_trips(lab: &Lab) -> Result<Vec<f64>> {
+    let end = |role: Role| (lab.host(role), role.address(Family::V4));
+    roundtrip::measure(end(Role::Client), end(Role::Server), ROUND_TRIPS)
 }
 
 impl Bundle {
@@ -208,6 +254,25 @@ impl Seen {
             self.switch_ms.push(us as f64 / 1e3);
         }
         Ok(())
+    }
+
+    /// What a removal takes at least: its messages and its handshake, one after the
+    /// other. And where its time goes.
+    fn floors(self, handshake_ms: f64) -> Vec<Figure> {
+        let [loaded, idle] = self.round_trip_ms;
+        let (idle, switch) = (median(&idle), median(&self.switch_ms));
+        let trip = Figure::median("control_round_trip_ms_p50", "ms", loaded)
+            .aside("without any load, ms", idle);
+        let trips = steps::MESSAGES / 2.0;
+        let least = trip.value * trips + handshake_ms;
+        let floor = Figure::new("reconfig_floor_ms_p50", "ms", least)
+            .aside("round trips of messages", trips)
+            .aside("handshake of the new path, ms", handshake_ms)
+            .aside("without any load, ms", idle * trips + handshake_ms)
+            .aside("removals whose steps are written down, ms", switch);
+        let mut figures = vec![floor, trip];
+        figures.extend(steps::figures(self.step_ms));
+        figures
     }
 
     /// What all carry at each moment once the last proxy has left, by what they

@@ -10,7 +10,7 @@ use crate::bulk::Bulk;
 use crate::figure::{Figure, Goal};
 use crate::pair::buffer_of;
 use crate::turns::Turns;
-use crate::ways::{CHAINED, CONTROL, KINDS, Ways};
+use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 
 const PORT: u16 = 9000;
 const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
@@ -26,8 +26,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for count in counts.copied() {
         let mut turns = Turns::new("forwarding");
         let rounds = match count {
-            1 => effort.pick(6, 1),
-            _ => effort.pick(3, 1),
+            1 => effort.pick(5, 1),
+            _ => effort.pick(2, 1),
         };
         for round in 1..=rounds {
             effort.say(&format!("  {count} sessions, round {round} of {rounds}"));
@@ -37,6 +37,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             |name: &str, kind| turns.figure(format!("{name}_{count}"), kind, 1e9, "Gbit/s");
         let ratio = figure("goodput_ratio", CHAINED);
         figures.push(ratio.goal(Goal::AtLeast(0.99)).paper(PAPER));
+        figures.push(figure("empty_programs_goodput_ratio", EMPTY));
         figures.push(figure("control_goodput_ratio", CONTROL));
     }
     Ok(figures)
@@ -45,11 +46,10 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 fn measure(effort: &Effort, count: usize, turns: &mut Turns<KINDS>) -> Result<()> {
     let ways = Ways::build(1)?;
     let open = |kind: usize| {
-        // The control's sessions end at another port of the same server.
-        let between = ways.between(kind, PORT + kind as u16);
-        Bulk::open(between, count, buffer_of(count * KINDS))
+        // One kind at a time fills its own.
+        Bulk::open(ways.between(kind, PORT), count, buffer_of(count * 3))
     };
-    let sessions = [open(0)?, open(1)?, open(2)?];
+    let sessions = [open(PLAIN)?, open(CONTROL)?, open(CHAINED)?, open(EMPTY)?];
     turns.bulk(&sessions, effort.turn(), || Ok(Duration::ZERO))?;
     ways.end(sessions)
 }

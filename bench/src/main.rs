@@ -40,13 +40,16 @@ mod replace;
 mod report;
 mod requests;
 mod rivals;
+mod roundtrip;
 mod setup;
 mod shim;
 mod sockmap;
 mod stage;
+mod steps;
 mod traffic;
 mod turns;
 mod ways;
+mod why;
 mod wrk;
 mod xdp;
 
@@ -292,13 +295,16 @@ fn main() -> Result<()> {
     if arguments.json {
         println!("{}", serde_json::to_string(&record)?);
     } else {
-        println!("{}", report::markdown(&record));
+        println!("{}", report::markdown(&record, &record.run()?));
         println!("raw results: {}", file.display());
     }
     let failed: Vec<_> = record.failed.keys().map(String::as_str).collect();
     ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
 }
+
+/// Each of these does what the one before does, and more.
+const PARTS: [&str; 3] = [packet::EMPTY, "tracked", "identity_in"];
 
 /// The whole program's run on a packet that it translates, beside others.
 fn packets(effort: &Effort) -> Result<Vec<Figure>> {
@@ -312,6 +318,9 @@ fn packets(effort: &Effort) -> Result<Vec<Figure>> {
     let aside = |figure: Figure, case: &packet::Case| figure.aside(case.name, case.ns);
     let mut figures = vec![cases.iter().fold(figure, aside)];
     for case in &cases {
+        if PARTS.contains(&case.name) {
+            figures.push(Figure::new(format!("run_ns_{}", case.name), "ns", case.ns));
+        }
         if let Some(count) = case.instructions {
             let name = format!("instructions_{}", case.name);
             figures.push(Figure::new(name, "instructions", count));

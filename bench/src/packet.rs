@@ -8,6 +8,7 @@ use aya::maps::{Array, HashMap};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader, Pod};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
+use dysco_netns::idle;
 use serde::Serialize;
 
 use crate::instructions::Instructions;
@@ -59,11 +60,22 @@ const SACK: &[u8] = &[
     1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
 ];
 
+/// A program that does nothing: what the run takes by itself.
+pub const EMPTY: &str = "empty";
+
 /// All cases, one after the other.
 pub fn measure() -> Result<Vec<Case>> {
     let identity = Translation::default();
     let (tracked, new) = (State::Tracked, State::NewPath);
-    [
+    let usual = frame(TIMESTAMPS, 6, 0);
+    let nothing = timed(|| Ok(idle::run(&usual, REPEAT)?));
+    let (ns, instructions) = nothing.context("failed to measure a program that does nothing")?;
+    let empty = Case {
+        name: EMPTY,
+        ns,
+        instructions,
+    };
+    let ours = [
         ("not_tcp", None, tracked, identity, TIMESTAMPS, 17, 0),
         ("untracked", None, tracked, identity, TIMESTAMPS, 6, 0),
         (
@@ -133,8 +145,8 @@ pub fn measure() -> Result<Vec<Case>> {
                 instructions,
             })
         },
-    )
-    .collect()
+    );
+    std::iter::once(Ok(empty)).chain(ours).collect()
 }
 
 /// Each run sees the packet as the last one left it, so the session's two
@@ -174,18 +186,26 @@ fn run(
     sessions.set(1, Plain(session), 0)?;
     let program = ingress(&mut ebpf)?;
     program.load()?;
+    timed(|| {
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            repeat: REPEAT,
+            ..TestRunOptions::default()
+        };
+        Ok(program.test_run(options)?.duration)
+    })
+}
+
+/// Nanoseconds of a run, and its instructions; `runs` makes [`REPEAT`] of them and
+/// says how long one took.
+fn timed(mut runs: impl FnMut() -> Result<Duration>) -> Result<(f64, Option<f64>)> {
     let mut best = Duration::MAX;
     let counter = Instructions::begin().ok();
     let count = || counter.as_ref().and_then(|counter| counter.so_far().ok());
     let mut fewest: Option<u64> = None;
     for _ in 0..TIMES {
         let before = count();
-        let result = program.test_run(TestRunOptions {
-            data_in: Some(frame),
-            repeat: REPEAT,
-            ..TestRunOptions::default()
-        })?;
-        best = best.min(result.duration);
+        best = best.min(runs()?);
         if let Some((from, to)) = before.zip(count()) {
             fewest = Some(fewest.map_or(to - from, |fewest| fewest.min(to - from)));
         }

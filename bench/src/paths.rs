@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::Effort;
 use crate::bulk::{Bulk, Way};
 use crate::figure::{Figure, median};
-use crate::pair::Listener;
+use crate::pair::{Listener, buffer_of};
 use crate::stage::{Stage, proxied, server};
 use crate::turns::RUN_IN;
 use crate::ways::{CHAINED, Ways};
@@ -21,6 +21,8 @@ use crate::ways::{CHAINED, Ways};
 const PINS: &str = "/sys/fs/bpf/dysco/v1/link_";
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
 const PORT: u16 = 9000;
+/// The hosts of a chain with many sessions: as many as [`crate::chain`] has.
+const MANY: [&str; 3] = ["chain_end_1000", "chain_middle_1000", "chain_server_1000"];
 
 /// The programs of a host on a path, and how they fared.
 struct Watched {
@@ -28,8 +30,10 @@ struct Watched {
     ids: Vec<u32>,
     /// Nanoseconds of a run, each stretch.
     ns: Vec<f64>,
-    /// Runs for each kilobyte that arrived.
+    /// Runs for each megabyte that arrived.
     runs: Vec<f64>,
+    /// Processors that they kept busy.
+    busy: Vec<f64>,
 }
 
 /// Measures.
@@ -70,14 +74,19 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 
     effort.say("  along a chain");
     let ways = Ways::build(1)?;
-    let along = Bulk::open(ways.between(CHAINED, PORT), 1, 1 << 20)?;
     let line = ways.line(CHAINED);
-    let hosts = [
-        watch("chain_end", line.client(), line.links(0))?,
-        watch("chain_middle", &line.hosts()[1], line.links(1))?,
-    ];
-    figures.extend(measure(effort, &along, hosts, &stats)?);
-    ways.end(along)?;
+    let hosts = |names: [&'static str; 3]| {
+        let watch = |at: usize| watch(names[at], &line.hosts()[at], line.links(at));
+        Ok::<_, anyhow::Error>([watch(0)?, watch(1)?, watch(2)?])
+    };
+    for (names, count, port) in [
+        (["chain_end", "chain_middle", "chain_server"], 1, PORT),
+        (MANY, effort.pick(1_000, 100), PORT + 1),
+    ] {
+        let along = Bulk::open(ways.between(CHAINED, port), count, buffer_of(count * 3))?;
+        figures.extend(measure(effort, &along, hosts(names)?, &stats)?);
+    }
+    ways.end(())?;
     Ok(figures)
 }
 
@@ -99,6 +108,7 @@ fn watch(name: &'static str, host: &Host, interfaces: &[&str]) -> Result<Watched
         ids,
         ns: Vec::new(),
         runs: Vec::new(),
+        busy: Vec::new(),
     })
 }
 
@@ -108,23 +118,29 @@ fn measure<const N: usize>(
     stream: &Bulk,
     mut watched: [Watched; N],
     _stats: &OwnedFd,
-) -> Result<[Figure; N]> {
+) -> Result<Vec<Figure>> {
     stream.measure(RUN_IN, RUN_IN)?;
     for _ in 0..effort.pick(20, 3) {
         let (before, bytes) = (each(&watched)?, stream.received());
-        stream.measure(RUN_IN, effort.turn())?;
+        let rate = stream.measure(RUN_IN, effort.turn())?.rate;
         let (after, bytes) = (each(&watched)?, stream.received() - bytes);
         for (watched, (from, to)) in watched.iter_mut().zip(before.into_iter().zip(after)) {
             let (runs, ns) = ((to.0 - from.0) as f64, (to.1 - from.1) as f64);
             ensure!(runs > 0.0, "no packet of {} was seen", watched.name);
             watched.ns.push(ns / runs);
             watched.runs.push(runs / (bytes as f64 / 1e6));
+            watched.busy.push(ns * 1e-9 / (bytes as f64 * 8.0 / rate));
         }
     }
-    Ok(watched.map(|watched| {
-        Figure::median(format!("path_ns_{}", watched.name), "ns", watched.ns)
-            .aside("runs a megabyte", median(&watched.runs))
-    }))
+    let figures = watched.into_iter().flat_map(|watched| {
+        let named = |what: &str| format!("path_{what}_{}", watched.name);
+        let (ns, busy) = (named("ns"), named("busy"));
+        [
+            Figure::median(ns, "ns", watched.ns).aside("runs a megabyte", median(&watched.runs)),
+            Figure::median(busy, "processors", watched.busy),
+        ]
+    });
+    Ok(figures.collect())
 }
 
 /// Runs, and nanoseconds of them, of each host's programs.

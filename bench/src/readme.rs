@@ -1,4 +1,5 @@
-//! The last whole run, as the README shows it: between two marks, by this alone.
+//! The last whole run, as the README shows it, and what it missed, as the
+//! benchmark's own does: between two marks, by this alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::report::short;
+use crate::why::{self, find};
 
 const BEGIN: &str = "<!-- bench: begin -->\n";
 const END: &str = "<!-- bench: end -->\n";
@@ -72,6 +74,13 @@ const FIGURES: &[(&str, &str)] = &[
     ),
 ];
 
+/// What a column says.
+const FLOOR: &str = "
+*floor*: what the same figure is on this machine by what is not ours: with programs that do nothing where
+ours would be, while nothing is changed, by messages and handshakes alone, by an empty run.
+[Where a goal is missed, and why](bench/README.md#where-a-goal-is-missed-and-why).
+";
+
 /// Rivals, and what they are.
 const RIVALS: &[(&str, &str)] = &[
     ("direct", "no proxy, no hop"),
@@ -116,10 +125,19 @@ impl Readme {
 
 /// Puts a run, as its JSON has it, between the marks.
 pub fn write(run: &Value) -> Result<()> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let text = fs::read_to_string(&file).context("failed to read README.md")?;
-    let text = replaced(&text, &shown(run)).context("README.md has no marks of the benchmark")?;
-    fs::write(&file, text).context("failed to write README.md")
+    put("../README.md", &shown(run))?;
+    let date = run["date"].as_str().unwrap_or_default();
+    let missed = why::missed(run);
+    put("README.md", &format!("The run of {date} UTC:\n\n{missed}"))
+}
+
+/// Puts a text between the marks of a file, named from the benchmark's folder.
+fn put(name: &str, new: &str) -> Result<()> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let text = fs::read_to_string(&file).with_context(|| format!("failed to read {name}"))?;
+    let text = replaced(&text, new);
+    let text = text.with_context(|| format!("{name} has no marks of the benchmark"))?;
+    fs::write(&file, text).with_context(|| format!("failed to write {name}"))
 }
 
 /// The text with something else between the marks.
@@ -149,10 +167,11 @@ fn shown(run: &Value) -> String {
             "![four bundles of sessions lose their proxies](bench/results/{name}-bundles.svg)\n\n"
         );
     }
-    text += "| | measured | goal | paper |\n|---|---:|---:|---:|\n";
+    text += "| | measured | goal | floor | paper |\n|---|---:|---:|---:|---:|\n";
     for (name, about) in FIGURES {
-        text += &row(find(run, name), about);
+        text += &row(find(run, name), why::floor(run, name), about);
     }
+    text += FLOOR;
     text += &rivals(run);
     text + &format!(
         "\n[All figures](bench/results/{name}.md), with their spread; \
@@ -165,24 +184,17 @@ pub fn file_name(date: &str) -> String {
     date.replace(' ', "-").replace(':', "")
 }
 
-fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
-    let figures = run["figures"].as_array()?;
-    figures.iter().find(|figure| figure["name"] == name)
-}
-
-fn row(figure: Option<&Value>, about: &str) -> String {
+fn row(figure: Option<&Value>, floor: Option<f64>, about: &str) -> String {
     let unit = figure.and_then(|f| f["unit"].as_str()).unwrap_or_default();
     let number = |value: Option<f64>| value.map(short);
     let value = number(figure.and_then(|f| f["value"].as_f64()));
     let value = value.map_or("not measured".into(), |v| format!("{v} {unit}"));
-    let goal = |way: &str| figure.and_then(|f| f["goal"][way].as_f64());
-    let least = goal("at_least").map(|bound| format!("≥ {bound}"));
-    let most = goal("at_most").map(|bound| format!("≤ {bound}"));
     let paper = figure.and_then(|f| f["paper"].as_f64());
     format!(
-        "| {about} | {} | {} | {} |\n",
+        "| {about} | {} | {} | {} | {} |\n",
         value.trim_end(),
-        least.or(most).unwrap_or_default(),
+        figure.and_then(why::goal).unwrap_or_default(),
+        number(floor).unwrap_or_default(),
         paper.map(|paper| paper.to_string()).unwrap_or_default(),
     )
 }
@@ -247,7 +259,7 @@ mod tests {
         let run = json!({"date": "2026-01-02 03:04", "figures": [figure]});
         let text = shown(&run);
         assert!(
-            text.contains("| a packet translated | 71.5 ns | ≤ 80 |  |"),
+            text.contains("| a packet translated | 71.5 ns | ≤ 80 |  |  |"),
             "{text}"
         );
         assert!(

@@ -7,6 +7,7 @@ use std::{fs, time::Instant};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::Effort;
 use crate::figure::Figure;
@@ -99,6 +100,11 @@ impl Record {
         self.failed.insert(name.into(), format!("{error:#}"));
     }
 
+    /// As its JSON has it.
+    pub fn run(&self) -> Result<Value> {
+        serde_json::to_value(self).context("a run is no JSON")
+    }
+
     /// Ends it.
     pub fn end(&mut self) -> Result<()> {
         self.seconds = self.seconds().round();
@@ -120,9 +126,10 @@ impl Record {
         let write = |path: &Path, text: String| {
             fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
         };
+        let run = self.run()?;
         // Thousands of samples: for programs to read, in one line.
         write(&json, serde_json::to_string(self)? + "\n")?;
-        write(&json.with_extension("md"), report::markdown(self))?;
+        write(&json.with_extension("md"), report::markdown(self, &run))?;
         if whole {
             let summary = serde_json::to_string_pretty(&report::summary(self))?;
             write(&folder.join("summary.json"), summary + "\n")?;
@@ -131,7 +138,7 @@ impl Record {
             plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
         }
         if whole {
-            readme::write(&serde_json::to_value(self).context("a run is no JSON")?)?;
+            readme::write(&run)?;
         }
         Ok(json)
     }

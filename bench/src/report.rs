@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 
 use crate::figure::{Figure, Goal};
 use crate::record::Record;
+use crate::why;
 
-/// Markdown that says what was found, where and how.
-pub fn markdown(record: &Record) -> String {
+/// Markdown that says what was found, where and how; `run` is the same as its JSON
+/// has it.
+pub fn markdown(record: &Record, run: &Value) -> String {
     let machine = &record.machine;
     let mut text = format!(
         "{} UTC, {}, {:.0} s{}. {} × {}{}, {} MB, Linux {}; load before: {}.\n\n",
@@ -27,8 +29,11 @@ pub fn markdown(record: &Record) -> String {
         machine.kernel,
         machine.load_before,
     );
-    text += "| figure | value | 95 % | goal | | |\n|---|---:|---|---|---|---|\n";
-    record.figures.iter().for_each(|f| text += &row(f));
+    text += "| figure | value | 95 % | goal | floor | | |\n|---|---:|---|---|---|---|---|\n";
+    for figure in &record.figures {
+        text += &row(figure, why::floor(run, &figure.name));
+    }
+    text += &format!("\n## Where a goal is missed\n\n{}", why::missed(run));
     for (name, why) in &record.failed {
         text += &format!("\nNot measured: {name}, {why}\n");
     }
@@ -75,12 +80,13 @@ pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
     absent.into_iter().chain(found).collect()
 }
 
-fn row(figure: &Figure) -> String {
+fn row(figure: &Figure, floor: Option<f64>) -> String {
     let goal = match figure.goal {
         Some(Goal::AtLeast(bound)) => format!("≥ {bound}"),
         Some(Goal::AtMost(bound)) => format!("≤ {bound}"),
         None => String::new(),
     };
+    let floor = floor.map(short).unwrap_or_default();
     let met = match figure.met() {
         Some(true) => "met",
         Some(false) => "**missed**",
@@ -95,7 +101,7 @@ fn row(figure: &Figure) -> String {
         .map(|(name, value)| format!("{name}: {}", short(*value)))
         .collect();
     format!(
-        "| {} | {} {} | {} | {goal} | {met} | {} |\n",
+        "| {} | {} {} | {} | {goal} | {floor} | {met} | {} |\n",
         figure.name,
         short(figure.value),
         figure.unit,

@@ -8,7 +8,7 @@ use crate::Effort;
 use crate::apart::Between;
 use crate::figure::{Figure, Goal};
 use crate::turns::{Turns, order};
-use crate::ways::{CHAINED, CONTROL, KINDS, PLAIN, Ways};
+use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 use crate::wrk;
 
 const PORT: u16 = 80;
@@ -21,7 +21,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for middleboxes in effort.pick(1, 4)..=4 {
         effort.say(&format!("  {middleboxes} middleboxes"));
         let count = match middleboxes {
-            4 => effort.pick(24, 3),
+            4 => effort.pick(16, 3),
             _ => 8,
         };
         let turns = measure(middleboxes, count)?;
@@ -30,6 +30,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         };
         let ratio = figure("requests_ratio", CHAINED);
         figures.push(ratio.goal(Goal::AtLeast(0.99)).paper(PAPER));
+        figures.push(figure("empty_programs_requests_ratio", EMPTY));
         figures.push(figure("control_requests_ratio", CONTROL));
     }
     Ok(figures)
@@ -39,7 +40,12 @@ fn measure(middleboxes: usize, count: usize) -> Result<Turns<KINDS>> {
     let mut turns = Turns::new("forwarding");
     let ways = Ways::build(middleboxes)?;
     let start = |kind: usize| Nginx::start(ways.line(kind).server(), PORT);
-    let servers = [start(PLAIN)?, start(CHAINED)?];
+    let servers = [
+        start(PLAIN)?,
+        start(CONTROL)?,
+        start(CHAINED)?,
+        start(EMPTY)?,
+    ];
     let ask = |kind: usize| {
         let Between { client, to, .. } = ways.between(kind, PORT);
         wrk::ask(client, to, wrk::SESSIONS, true)

@@ -1,5 +1,6 @@
 //! How long it takes to open a session: through hosts that `dyscod` steers it
-//! along, against plain forwarding by as many hosts.
+//! along, against plain forwarding by as many hosts. The same while all daemons are
+//! stopped says what the programs take of it by themselves.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,14 +20,22 @@ use crate::apart::{Between, Parked};
 use crate::figure::{Figure, Goal, median, rank, sorted};
 use crate::pair::stay;
 use crate::plot::{Line, Panel, Plot};
-use crate::turns::order;
-use crate::ways::{CHAINED, CONTROL, KINDS, PLAIN, Ways};
+use crate::turns::{RUN_IN, order};
+use crate::ways::{self, CHAINED, CONTROL, EMPTY, PLAIN, Ways};
 
 /// Connects of a turn.
 const BLOCK: usize = 25;
 const PORT: u16 = 9000;
 /// Where sessions end that are there before.
 const OTHERS: u16 = 9001;
+/// Along the chain, whose daemons are stopped.
+const STOPPED: usize = ways::KINDS;
+const KINDS: usize = ways::KINDS + 1;
+
+/// The line of a kind.
+fn line(kind: usize) -> usize {
+    if kind == STOPPED { CHAINED } else { kind }
+}
 
 /// One path, and who else is on it.
 struct Case {
@@ -68,23 +77,19 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 
 impl Case {
     fn measure(&self, ways: &Ways, effort: &Effort, figures: &mut Vec<Figure>) -> Result<()> {
-        let others = [PLAIN, CHAINED].map(|kind| {
-            let between = ways.between(kind, OTHERS);
-            Parked::open(between, self.others)
-        });
-        let servers = [PLAIN, CHAINED].map(|kind| Accepting::start(ways.between(kind, PORT)));
+        let park = |kind| Parked::open(ways.between(kind, OTHERS), self.others);
+        let others: Vec<_> = (0..ways::KINDS).map(park).collect::<Result<_>>()?;
+        let serve = |kind| Accepting::start(ways.between(kind, PORT));
+        let servers: Vec<_> = (0..ways::KINDS).map(serve).collect::<Result<_>>()?;
         let mut blocks: [Vec<Vec<f64>>; KINDS] = Default::default();
         let connects = effort.pick(1_000, 200);
         for turn in 0..connects / BLOCK {
             for kind in order::<KINDS>(turn) {
-                let Between { client, to, .. } = ways.between(kind, PORT);
-                blocks[kind].push(connects_of(client, to, BLOCK)?);
+                blocks[kind].push(block(ways, kind)?);
             }
         }
-        for server in servers {
-            server?.end();
-        }
-        let _others: Vec<_> = others.into_iter().collect::<Result<_>>()?;
+        servers.into_iter().for_each(Accepting::end);
+        drop(others);
         self.figures(&blocks, figures);
         effort.plot(self.plot(&blocks));
         Ok(())
@@ -98,8 +103,7 @@ impl Case {
                 .map(|(this, base)| median(this) - median(base))
                 .collect()
         };
-        let [plain, _, chained] =
-            [PLAIN, CONTROL, CHAINED].map(|kind| sorted(&blocks[kind].concat()));
+        let [plain, chained] = [PLAIN, CHAINED].map(|kind| sorted(&blocks[kind].concat()));
         let figure = Figure::median(format!("setup_added_us_{suffix}"), "µs", added(CHAINED))
             .aside("forwarding p50, µs", rank(&plain, 50))
             .aside("this p50, µs", rank(&chained, 50))
@@ -110,8 +114,15 @@ impl Case {
             (4, 0) => figure.goal(Goal::AtMost(40.0)).paper(94.0),
             _ => figure,
         };
-        let control = format!("control_setup_added_us_{suffix}");
-        figures.extend([figure, Figure::median(control, "µs", added(CONTROL))]);
+        figures.push(figure);
+        for (name, kind) in [
+            ("stopped_daemons", STOPPED),
+            ("empty_programs", EMPTY),
+            ("control", CONTROL),
+        ] {
+            let name = format!("{name}_setup_added_us_{suffix}");
+            figures.push(Figure::median(name, "µs", added(kind)));
+        }
     }
 
     fn plot(&self, blocks: &[Vec<Vec<f64>>; KINDS]) -> Plot {
@@ -123,11 +134,26 @@ impl Case {
         let lines = vec![
             curve("forwarding", PLAIN),
             curve("forwarding again", CONTROL),
+            curve("programs that do nothing", EMPTY),
             curve("steered along a chain", CHAINED),
         ];
         let panel = Panel::new(title, "µs", lines);
         Plot::single(&format!("setup-{}", self.suffix), panel)
     }
+}
+
+/// The times of a turn's connects.
+fn block(ways: &Ways, kind: usize) -> Result<Vec<f64>> {
+    let Between { client, to, .. } = ways.between(line(kind), PORT);
+    if kind != STOPPED {
+        return connects_of(client, to, BLOCK);
+    }
+    ways.stop(true)?;
+    let times = connects_of(client, to, BLOCK);
+    ways.stop(false)?;
+    // What they have missed they take in before the next turn.
+    std::thread::sleep(RUN_IN);
+    times
 }
 
 /// The times of so many connects, one after the other, in microseconds.

@@ -1,12 +1,16 @@
-//! Two equal lines of hosts: one that only forwards, and one whose hosts run `dyscod`
-//! and steer sessions along the same hosts by a policy. A second turn of the
-//! first says what two equal ways differ by.
+//! Equal lines of hosts: one that only forwards, and one whose hosts run `dyscod`
+//! and steer sessions along the same hosts by a policy. A second one that only
+//! forwards says what two equal lines differ by; one with programs that do nothing,
+//! wherever ours would be, what any data plane by TC costs at least.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::idle::{self, Hook};
 use dysco_netns::{Line, wait};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::apart::Between;
@@ -15,28 +19,47 @@ use crate::apart::Between;
 pub const PLAIN: usize = 0;
 pub const CONTROL: usize = 1;
 pub const CHAINED: usize = 2;
-pub const KINDS: usize = 3;
+pub const EMPTY: usize = 3;
+pub const KINDS: usize = 4;
 const _: () = assert!(PLAIN == crate::turns::BASE);
+/// What they are called.
+const NAMES: [&str; KINDS] = ["plain", "control", "chained", "empty"];
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Each host of a chain has two entries of a session.
 const ROOM: &str = "[data_plane]\nmax_sessions = 131072\n";
 const WARM: u16 = 9009;
 
-/// Both lines. The fields end in this order.
+/// The lines, by kind. The fields end in this order.
 pub struct Ways {
     daemons: Vec<Daemon>,
+    /// The programs that do nothing.
+    idle: Vec<OwnedFd>,
     fleet: Fleet,
-    chained: Line,
-    plain: Line,
+    lines: [Line; KINDS],
+}
+
+/// Puts programs that do nothing on all links of a line.
+fn empty(line: &Line) -> Result<Vec<OwnedFd>> {
+    let mut idle = Vec::new();
+    for (at, host) in line.hosts().iter().enumerate() {
+        for link in line.links(at) {
+            for hook in [Hook::Ingress, Hook::Egress] {
+                idle.push(idle::attach(host, link, hook)?);
+            }
+        }
+    }
+    Ok(idle)
 }
 
 impl Ways {
-    /// Builds both, with so many middleboxes' hosts.
+    /// Builds them, with so many middleboxes' hosts.
     pub fn build(middleboxes: usize) -> Result<Ways> {
-        let plain = Line::build("plain", middleboxes)?;
-        let chained = Line::build("chained", middleboxes)?;
-        let fleet = Fleet::of_line(&chained)?;
+        let build = |name| Line::build(name, middleboxes);
+        let [plain, control, chained, empty_one] = NAMES.map(build);
+        let lines = [plain?, control?, chained?, empty_one?];
+        let (chained, idle) = (&lines[CHAINED], empty(&lines[EMPTY])?);
+        let fleet = Fleet::of_line(chained)?;
         let policy = chained.client().dir().join("policy.toml");
         let server = chained.address(middleboxes + 1);
         let chain = (1..=middleboxes).map(|at| chained.address(at).to_string());
@@ -46,16 +69,16 @@ impl Ways {
         let start = |at: usize| match at {
             0 => {
                 let extra = format!("{ROOM}[chain]\npolicy = \"{}\"\n", policy.display());
-                fleet.start_on(&chained, at, &extra)
+                fleet.start_on(chained, at, &extra)
             }
-            _ => fleet.start_on(&chained, at, ROOM),
+            _ => fleet.start_on(chained, at, ROOM),
         };
         let daemons = (0..middleboxes + 2).map(start).collect::<Result<_>>()?;
         let ways = Ways {
             daemons,
+            idle,
             fleet,
-            chained,
-            plain,
+            lines,
         };
         ways.warm_up()?;
         Ok(ways)
@@ -63,17 +86,23 @@ impl Ways {
 
     /// The line of a kind.
     pub fn line(&self, kind: usize) -> &Line {
-        if kind == CHAINED {
-            &self.chained
+        &self.lines[kind]
+    }
+
+    /// Has the daemons do nothing, or go on: programs do their work meanwhile.
+    pub fn stop(&self, stop: bool) -> Result<()> {
+        let signal = if stop {
+            Signal::SIGSTOP
         } else {
-            &self.plain
-        }
+            Signal::SIGCONT
+        };
+        let mut daemons = self.daemons.iter();
+        daemons.try_for_each(|daemon| daemon.process.signal(signal))
     }
 
     /// Whether the links leave segmentation and checksums to their devices.
     pub fn set_offload(&self, on: bool) -> Result<()> {
-        self.plain.set_offload(on)?;
-        self.chained.set_offload(on)
+        self.lines.iter().try_for_each(|line| line.set_offload(on))
     }
 
     /// From end to end of a kind's line, to a port of the server.
@@ -90,9 +119,9 @@ impl Ways {
 
     /// Ends all.
     pub fn end(self, parts: impl Sized) -> Result<()> {
-        drop(parts);
-        self.plain.finish(())?;
-        self.chained.finish(self.daemons)
+        drop((parts, self.daemons, self.idle));
+        let mut lines = self.lines.into_iter();
+        lines.try_for_each(|line| line.finish(()))
     }
 
     /// Opens sessions until one has come along the whole chain: the daemons have
@@ -115,7 +144,7 @@ impl Ways {
 
     /// SYNs that have come along the chain to the server.
     fn arrived(&self) -> Result<u64> {
-        let status: Value = self.fleet.json(self.chained.server(), &["status"])?;
+        let status: Value = self.fleet.json(self.line(CHAINED).server(), &["status"])?;
         let count = status["counters"]["chain_syns_received"].as_u64();
         count.context("dyscoctl did not say how many SYNs came")
     }

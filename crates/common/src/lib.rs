@@ -13,6 +13,7 @@ pub mod counter;
 pub mod delta;
 pub mod event;
 pub mod flow;
+pub mod mark;
 pub mod policy;
 pub mod rule;
 pub mod seq;

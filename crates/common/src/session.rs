@@ -192,9 +192,9 @@ pub struct Session {
     /// A [`State`].
     pub state: u32,
     /// Bytes of window the old path may announce; 0 for no limit.
-    pub clamp: u32,
+    pub clamp: u16,
     /// The same for what this host's stack announces, where the end is remote.
-    pub clamp_far: u32,
+    pub clamp_far: u16,
     /// Flags of the session's life.
     pub life: Life,
     /// The short key of `key`; zeros where a hint must not lead here any more.
@@ -209,7 +209,8 @@ pub struct Session {
     pub joined: u32,
 
     // Two paths.
-    /// First byte sent on the new path (local end's space).
+    /// First byte sent on the new path (local end's space). Before `cut_set`: the
+    /// number with which the right anchor has opened it.
     pub cut_out: u32,
     /// First byte received on the new path (local end's space).
     pub cut_in: u32,
@@ -224,6 +225,13 @@ pub struct Session {
     pub rule: u32,
     /// While the session's path changes: the slot of its other entry, and 1.
     pub other_path: u32,
+    /// Written at ingress: up to where the other end has shown, on the new path, to
+    /// have sent (local end's space); 0 before that has opened.
+    pub carried: u32,
+    /// Where a session that this host relays has a chain on one side: the slot, and
+    /// 1, of the relay's entry for that side. The entries of the chain's paths have
+    /// it, and the relay's entry for the other side, whose packets go there.
+    pub relay: u32,
 
     // Used at ingress.
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
@@ -341,6 +349,22 @@ impl Session {
     #[inline(always)]
     pub const fn other_path(&self) -> Option<u32> {
         self.other_path.checked_sub(1)
+    }
+
+    /// Is it the path of a session that this host relays, and not the relay's own?
+    #[inline(always)]
+    pub const fn is_beside_relay(&self) -> bool {
+        self.relay != 0 && self.state != State::Relay as u32
+    }
+
+    /// The relay's entry for the end that is at the other end of this path.
+    #[inline(always)]
+    pub const fn relayed_by(&self) -> Option<u32> {
+        if self.is_beside_relay() {
+            self.relay.checked_sub(1)
+        } else {
+            None
+        }
     }
 
     /// Was it there before the data plane, which saw no SYN of it?

@@ -5,6 +5,7 @@
 //! the functions take and give is in host order. Sequence numbers and
 //! timestamps are added modulo 2^32 (RFC 9293, RFC 7323).
 
+use crate::seq::after;
 use crate::session::{Offer, offer};
 
 /// Bytes of the longest TCP header.
@@ -117,12 +118,46 @@ pub struct Edit {
     pub flags: u8,
     /// Added to both edges of each SACK block.
     pub sack_add: u32,
+    /// What no edge may be after then, under [`edit::LIMIT_SACK`].
+    pub sack_limit: u32,
     /// Added to TSval.
     pub tsval_add: u32,
     /// Added to TSecr, under [`ACK`].
     pub tsecr_add: u32,
     /// [`edit`] bits.
     pub strip: u32,
+    /// The window scale to offer, and 1; 0 to leave the option as it is.
+    pub wscale: u32,
+}
+
+impl Edit {
+    /// The edit that does at once what `first` does, and then this one. At most one of
+    /// them limits SACK blocks.
+    #[inline(always)]
+    pub const fn after(&self, first: &Edit) -> Edit {
+        Edit {
+            sport: self.sport,
+            dport: self.dport,
+            seq: self.seq,
+            ack: self.ack,
+            window: self.window,
+            flags: self.flags,
+            sack_add: first.sack_add.wrapping_add(self.sack_add),
+            tsval_add: first.tsval_add.wrapping_add(self.tsval_add),
+            tsecr_add: first.tsecr_add.wrapping_add(self.tsecr_add),
+            strip: first.strip | self.strip,
+            sack_limit: if self.strip & edit::LIMIT_SACK != 0 {
+                self.sack_limit
+            } else {
+                first.sack_limit.wrapping_add(self.sack_add)
+            },
+            wscale: if self.wscale != 0 {
+                self.wscale
+            } else {
+                first.wscale
+            },
+        }
+    }
 }
 
 /// Bits of [`Edit::strip`].
@@ -131,6 +166,9 @@ pub mod edit {
     pub const TIMESTAMPS: u32 = 1;
     /// Overwrite the SACK option with NOPs.
     pub const SACK: u32 = 2;
+    /// Pull the edges of SACK blocks back to a limit. A block behind it becomes
+    /// empty, which is ignored.
+    pub const LIMIT_SACK: u32 = 4;
 }
 
 /// The options do not parse: a length below two, or past the header's end.
@@ -204,20 +242,38 @@ impl Header {
         unsafe { *self.0.as_mut_ptr().add(i).cast::<u32>() = v.to_be() }
     }
 
-    /// Adds to a big-endian word at any offset, odd ones included.
+    /// A big-endian word at any offset, odd ones included.
     #[inline(always)]
-    fn add_at(&mut self, i: usize, add: u32) {
-        let v = u32::from_be_bytes([
+    fn word_at(&self, i: usize) -> u32 {
+        u32::from_be_bytes([
             self.byte(i),
             self.byte(i + 1),
             self.byte(i + 2),
             self.byte(i + 3),
-        ]);
-        let b = v.wrapping_add(add).to_be_bytes();
+        ])
+    }
+
+    #[inline(always)]
+    fn set_word_at(&mut self, i: usize, v: u32) {
+        let b = v.to_be_bytes();
         self.set_byte(i, b[0]);
         self.set_byte(i + 1, b[1]);
         self.set_byte(i + 2, b[2]);
         self.set_byte(i + 3, b[3]);
+    }
+
+    /// Adds to such a word.
+    #[inline(always)]
+    fn add_at(&mut self, i: usize, add: u32) {
+        let v = self.word_at(i).wrapping_add(add);
+        self.set_word_at(i, v);
+    }
+
+    /// Are there no options, or only timestamps, in the usual place?
+    #[inline(always)]
+    pub fn is_usual(&self) -> bool {
+        let end = self.data_offset();
+        end == MIN_HEADER || end == 32 && self.starts_with_timestamps()
     }
 
     /// Length of the header in bytes as its data offset says, 0 to 60.
@@ -301,7 +357,11 @@ impl Header {
             let i = self.recall(AT);
             let sack_words = self.recall(SACK_WORDS);
             if sack_words > 0 {
-                self.add_at(i, e.sack_add);
+                let mut edge = self.word_at(i).wrapping_add(e.sack_add);
+                if load(&e.strip) & edit::LIMIT_SACK != 0 && after(edge, load(&e.sack_limit)) {
+                    edge = load(&e.sack_limit);
+                }
+                self.set_word_at(i, edge);
                 self.remember(AT, i + 4);
                 self.remember(SACK_WORDS, sack_words - 1);
                 continue;
@@ -345,6 +405,8 @@ impl Header {
                     self.remember(AT, i + 2);
                 }
                 continue;
+            } else if kind == KIND_WSCALE && len == 3 && load(&e.wscale) != 0 {
+                self.set_byte(i + 2, (load(&e.wscale) - 1) as u8);
             }
             self.remember(AT, i + len);
         }

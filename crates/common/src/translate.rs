@@ -75,6 +75,7 @@ impl Translation {
             tsval_add: self.ts_out,
             tsecr_add: 0u32.wrapping_sub(self.ts_in),
             strip,
+            ..Edit::default()
         }
     }
 
@@ -93,6 +94,7 @@ impl Translation {
             tsval_add: self.ts_in,
             tsecr_add: 0u32.wrapping_sub(self.ts_out),
             strip,
+            ..Edit::default()
         }
     }
 }

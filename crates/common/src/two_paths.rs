@@ -74,8 +74,8 @@ impl Anchor {
     #[inline(always)]
     const fn clamp(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.clamp,
-            Anchor::Far => s.clamp_far,
+            Anchor::Near => s.clamp as u32,
+            Anchor::Far => s.clamp_far as u32,
         }
     }
 }
@@ -91,6 +91,8 @@ pub struct Copy {
     pub ack: u32,
     /// Flags: ACK alone, or those of a reset.
     pub flags: u8,
+    /// Its window, as sent.
+    pub window: u16,
 }
 
 /// Where a segment of the local end goes.
@@ -102,8 +104,88 @@ pub struct Outgoing {
     pub seq: u32,
     /// The acknowledgement it goes with.
     pub ack: u32,
+    /// The window it goes with, as sent.
+    pub window: u16,
     /// What the other path gets.
     pub copy: Option<Copy>,
+}
+
+/// What a path may hear acknowledged.
+struct Heard {
+    ack: u32,
+    window: u16,
+}
+
+/// Has the new path carried the highest number that the other end had sent
+/// elsewhere? Then nothing may not be acknowledged on it. Always so where its
+/// opening was not seen.
+#[inline(always)]
+pub const fn has_shown_all(s: &Session) -> bool {
+    s.carried == 0 || s.two.cut_in_set != 0 && !before(s.carried, s.cut_in)
+}
+
+/// Takes in up to where the other end has shown on the new path to have sent. True
+/// if the session waited for nothing but that.
+#[inline(always)]
+pub fn show(s: &mut Session, to: u32) -> bool {
+    let before = has_shown_all(s);
+    if s.carried == 0 || after(to, s.carried) {
+        s.carried = to;
+    }
+    !before && has_shown_all(s) && s.two.drained != 0
+}
+
+/// SACK blocks that a path may hear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sacks {
+    /// Not all.
+    pub limited: bool,
+    /// Those up to here (the local end's own numbers).
+    pub to: u32,
+}
+
+/// Blocks are of all that the end has got, by whichever path. A strict firewall drops
+/// what has one beyond that which it has seen.
+#[inline(always)]
+pub fn sacks(s: &Session, path: Path) -> Sacks {
+    match path {
+        Path::Old => Sacks {
+            limited: s.two.new_data != 0,
+            to: s.rcv_max,
+        },
+        Path::New => Sacks {
+            limited: !has_shown_all(s),
+            to: s.carried,
+        },
+    }
+}
+
+/// What the old path may hear of a segment: it resets what acknowledges more than it
+/// ever sent.
+#[inline(always)]
+fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
+    Heard {
+        ack: min(seg.ack, at.rcv_max(s)),
+        window: seg.window,
+    }
+}
+
+/// What the new path may hear: a strict firewall drops what acknowledges more than
+/// that has shown. The right edge of the window stays where it is.
+#[inline(always)]
+fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
+    if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.carried) {
+        return Heard {
+            ack: seg.ack,
+            window: seg.window,
+        };
+    }
+    let wscale = s.local_wscale() & 15;
+    let edge = seg.ack.wrapping_add((seg.window as u32) << wscale);
+    Heard {
+        ack: s.carried,
+        window: scaled(edge.wrapping_sub(s.carried), wscale),
+    }
 }
 
 /// The segment's own path: retransmissions and segments across the cutoff take
@@ -120,33 +202,33 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
 /// Splits a segment of the local end between the paths.
 #[inline(always)]
 pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
-    // What the old path never sent must not be acknowledged to it: RST.
-    let old_ack = min(seg.ack, at.rcv_max(s));
-    let whole = |path, ack| Outgoing {
+    let on_old = on_old(at, s, seg);
+    let whole = |path, seq, heard: &Heard| Outgoing {
         path,
-        seq: seg.seq,
-        ack,
+        seq,
+        ack: heard.ack,
+        window: heard.window,
         copy: None,
     };
+    let copy = |path, seq, heard: &Heard, flags| Copy {
+        path,
+        seq,
+        ack: heard.ack,
+        flags,
+        window: heard.window,
+    };
     if s.two.cut_set == 0 {
-        return whole(Path::Old, old_ack);
+        return whole(Path::Old, seg.seq, &on_old);
     }
+    let on_new = on_new(at, s, seg);
     if seg.has(RST) {
-        let copy = Copy {
-            path: Path::New,
-            seq: seg.seq,
-            ack: seg.ack,
-            flags: seg.flags,
-        };
         return Outgoing {
-            path: Path::Old,
-            seq: seg.seq,
-            ack: old_ack,
-            copy: Some(copy),
+            copy: Some(copy(Path::New, seg.seq, &on_new, seg.flags)),
+            ..whole(Path::Old, seg.seq, &on_old)
         };
     }
-    let old_news = s.two.old_ack_set == 0 || after(old_ack, s.old_ack);
-    let new_news = s.two.new_ack_set == 0 || after(seg.ack, s.new_ack);
+    let old_news = s.two.old_ack_set == 0 || after(on_old.ack, s.old_ack);
+    let new_news = s.two.new_ack_set == 0 || after(on_new.ack, s.new_ack);
     // Probes carry a number before what they probe. On the new path it must not
     // be of the old one as long as the far end waits for that: it would take
     // over the new path's clock while the proxy's segments still come with
@@ -158,33 +240,22 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     } else {
         max(seg.seq, s.cut_out)
     };
-    let ack_flags = ACK;
     if seg.span() > 0 {
         return match data_path(s, seg.seq) {
             Path::Old => {
-                let copy = Copy {
-                    path: Path::New,
-                    seq: at.snd_max(s),
-                    ack: seg.ack,
-                    flags: ack_flags,
-                };
-                let wanted = seg.has(ACK) && new_news && after(seg.ack, at.rcv_max(s));
+                let also = copy(Path::New, at.snd_max(s), &on_new, ACK);
+                let wanted = seg.has(ACK) && new_news && after(on_new.ack, at.rcv_max(s));
                 Outgoing {
-                    copy: wanted.then_some(copy),
-                    ..whole(Path::Old, old_ack)
+                    copy: wanted.then_some(also),
+                    ..whole(Path::Old, seg.seq, &on_old)
                 }
             }
             Path::New => {
-                let copy = Copy {
-                    path: Path::Old,
-                    seq: old_seq,
-                    ack: old_ack,
-                    flags: ack_flags,
-                };
+                let also = copy(Path::Old, old_seq, &on_old, ACK);
                 let wanted = seg.has(ACK) && old_news;
                 Outgoing {
-                    copy: wanted.then_some(copy),
-                    ..whole(Path::New, seg.ack)
+                    copy: wanted.then_some(also),
+                    ..whole(Path::New, seg.seq, &on_new)
                 }
             }
         };
@@ -192,18 +263,10 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // A pure ack: the new path always hears it, for the window in it; the old
     // one until its last byte is acknowledged, and probes of what it carried.
     let old_done = s.two.drained != 0 && !old_news && !before(seg.seq, s.cut_out);
-    let copy = Copy {
-        path: Path::Old,
-        seq: old_seq,
-        ack: old_ack,
-        flags: ack_flags,
-    };
-    let copy = (!old_done).then_some(copy);
+    let also = copy(Path::Old, old_seq, &on_old, ACK);
     Outgoing {
-        path: Path::New,
-        seq: new_seq,
-        ack: seg.ack,
-        copy,
+        copy: (!old_done).then_some(also),
+        ..whole(Path::New, new_seq, &on_new)
     }
 }
 
@@ -376,21 +439,40 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     }
 }
 
-/// The answer to a SYN on a new path that this end is prepared for: proof for
-/// the other anchor that packets pass both ways, and for what lies between
-/// that a connection opens. Its numbers are just before those that follow.
+/// Takes in a SYN on a new path that this end, the right one, is prepared for, or a
+/// later [`opens_windows`] of the left end.
 #[inline(always)]
-pub fn answer_syn(s: &Session, seg: &Segment) -> Edit {
+pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
+    if s.carried == 0 && s.two.cut_set == 0 {
+        s.cut_out = s.snd_max;
+    }
+    // The payload of a SYN is nobody's.
+    let next = seg.seq.wrapping_add((seg.has(SYN)) as u32);
+    show(s, s.received_off_wire(next))
+}
+
+/// The answer to that: proof for the other anchor that packets pass both ways, and
+/// for what lies between that a connection opens. Numbers are just before those
+/// that follow. A SYN with a payload gets a SYN-ACK, with this end's window scale;
+/// one without, which comes behind it, the acknowledgement behind that.
+#[inline(always)]
+pub fn answer_opening(s: &Session, seg: &Segment) -> Edit {
+    let opens = seg.has(SYN);
+    let mut first = s.sent_on_wire(s.cut_out);
+    if !opens {
+        // No further than firewalls let it go ahead. What is acknowledged next does.
+        let widest = (u16::MAX as u32) << (s.remote_wscale() & 15);
+        first = min(first, seg.ack.wrapping_add(widest));
+    }
+    let syn = opens && seg.len > 0;
     Edit {
         sport: s.path.local_port,
         dport: s.path.remote_port,
-        seq: s
-            .snd_max
-            .wrapping_add(s.translation.seq_out)
-            .wrapping_sub(1),
-        ack: seg.seq.wrapping_add(1),
-        window: seg.window,
-        flags: SYN | ACK,
+        seq: first.wrapping_sub(syn as u32),
+        ack: seg.seq.wrapping_add(opens as u32),
+        window: u16::MAX,
+        flags: if syn { SYN | ACK } else { ACK | PSH },
+        wscale: s.local_wscale() as u32 + 1,
         ..Edit::default()
     }
 }

@@ -61,13 +61,17 @@ impl Session {
     /// Each end offers a window scale then, 0 where there is none, which means the
     /// same (RFC 7323, 2.2) and is what the translation has of it.
     pub fn on_wire(&self) -> Session {
-        let bypassed = self.alias().is_some();
-        if !bypassed && !self.is_shifted() {
-            return *self;
+        match self.alias() {
+            Some(name) => self.on_wire_of(name),
+            None if self.is_shifted() => self.numbers_on_wire(self.key),
+            None => *self,
         }
+    }
+
+    fn numbers_on_wire(&self, name: FlowKey) -> Session {
         let t = &self.translation;
         let mut s = *self;
-        s.key = self.name();
+        s.key = name;
         s.snd_max = self.sent_on_wire(self.snd_max);
         s.snd_ack = self.snd_ack.wrapping_sub(t.seq_in);
         s.rcv_max = self.rcv_max.wrapping_sub(t.seq_in);
@@ -76,9 +80,13 @@ impl Session {
         s.tsval_in = self.tsval_in.wrapping_sub(t.ts_in);
         s.local.isn = self.sent_on_wire(self.local.isn);
         s.remote.isn = self.remote.isn.wrapping_sub(t.seq_in);
-        if !bypassed {
-            return s;
-        }
+        s
+    }
+
+    /// The same of a session whose wire has this five-tuple and another's options.
+    pub fn on_wire_of(&self, name: FlowKey) -> Session {
+        let t = &self.translation;
+        let mut s = self.numbers_on_wire(name);
         s.local.wscale = rescaled(self.local_wscale(), t.wscale_local, t.wscale_local_far);
         s.remote.wscale = rescaled(self.remote_wscale(), t.wscale_remote, t.wscale_remote_far);
         s.local.flags |= offer::WSCALE;

@@ -242,7 +242,7 @@ impl Agent {
 
     /// Bounds the window that the old path announces to the local end; 0 lifts
     /// the bound.
-    pub fn clamp(&self, slot: u32, bytes: u32) {
+    pub fn clamp(&self, slot: u32, bytes: u16) {
         self.memory.set_clamp(slot, bytes);
     }
 
@@ -279,7 +279,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in) = (0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.carried) = (0, 0, 0, 0);
         });
         Ok(())
     }

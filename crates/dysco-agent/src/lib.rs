@@ -13,6 +13,7 @@ mod relay;
 mod route;
 mod second;
 mod sockets;
+mod steer;
 mod xdp;
 
 pub use adopt::Adoption;

@@ -8,7 +8,7 @@
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use dysco_common::session::Two;
 use dysco_common::two_paths::Anchor;
@@ -66,6 +66,11 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(field) }
     }
 
+    fn half(&self, field: *mut u16) -> &AtomicU16 {
+        // SAFETY: as in `word`.
+        unsafe { AtomicU16::from_ptr(field) }
+    }
+
     fn flag(&self, field: *mut u8) -> &AtomicU8 {
         // SAFETY: as in `word`.
         unsafe { AtomicU8::from_ptr(field) }
@@ -109,6 +114,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
             ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
+            ptr::write_volatile(&raw mut (*p).carried, s.carried);
         }
     }
 
@@ -163,6 +169,24 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).snd_ack, from.snd_ack);
             ptr::write_volatile(&raw mut (*p).tsval_out, from.tsval_out);
         }
+    }
+
+    /// Gives an entry the numbers of what is sent to its remote end.
+    pub fn set_sent(&self, slot: u32, to: &Session) {
+        let p = self.at(slot);
+        // SAFETY: as in `write`.
+        unsafe {
+            ptr::write_volatile(&raw mut (*p).bytes_out, to.bytes_out);
+            ptr::write_volatile(&raw mut (*p).snd_max, to.snd_max);
+            ptr::write_volatile(&raw mut (*p).snd_ack, to.snd_ack);
+        }
+    }
+
+    /// Says where what this entry relays finds its path: a slot and 1, or 0.
+    pub fn set_relay(&self, slot: u32, relay: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).relay };
+        self.word(field).store(relay, Ordering::Release);
     }
 
     /// Gives an entry what has happened to its session, by another.
@@ -229,17 +253,17 @@ impl Memory {
     }
 
     /// Bounds the window of the old path; 0 lifts the bound.
-    pub fn set_clamp(&self, slot: u32, bytes: u32) {
+    pub fn set_clamp(&self, slot: u32, bytes: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
-        self.word(field).store(bytes, Ordering::Release);
+        self.half(field).store(bytes, Ordering::Release);
     }
 
     /// Bounds the window of this host's stack; 0 lifts the bound.
-    pub fn set_clamp_far(&self, slot: u32, bytes: u32) {
+    pub fn set_clamp_far(&self, slot: u32, bytes: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
-        self.word(field).store(bytes, Ordering::Release);
+        self.half(field).store(bytes, Ordering::Release);
     }
 
     /// Notes whether replies pass this host by.

@@ -23,7 +23,7 @@ pub struct Joint {
 impl Agent {
     /// Bounds the window that this host's stack announces to the remote end; 0
     /// lifts the bound.
-    pub fn clamp_far(&self, slot: u32, bytes: u32) {
+    pub fn clamp_far(&self, slot: u32, bytes: u16) {
         self.memory().set_clamp_far(slot, bytes);
     }
 
@@ -43,7 +43,7 @@ impl Agent {
             s.ifindex = ifindex;
             s.translation = translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in) = (0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.carried) = (0, 0, 0, 0);
             s.joined = other + 1;
         });
     }

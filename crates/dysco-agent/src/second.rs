@@ -34,6 +34,7 @@ impl Agent {
         let Ok(second) = lock(&self.free).pop(0) else {
             return Err(AgentError::NoRoom);
         };
+        let relay = self.steer(slot);
         let first = self.session(slot);
         let alias = first.alias();
         let session = Session {
@@ -51,6 +52,7 @@ impl Agent {
             ifindex: 0,
             hop: 0,
             joined: 0,
+            relay,
             new_out: 0,
             new_in: 0,
             ..first
@@ -216,14 +218,20 @@ impl Agent {
         self.memory().share_life(second, first);
         self.memory().set_state(second, State::NewPath);
         self.memory().set_part(second, part::CURRENT, None);
+        if self.session(first).state == State::Relay as u32 {
+            // It relays what comes by the other.
+            self.memory().set_part(first, part::BEFORE, None);
+            return None;
+        }
         self.tombstone(first);
         Some(first)
     }
 
     /// Gives up a path that is not taken: as [`Agent::drop_path_before`].
     pub fn drop_next_path(&self, second: u32) -> Option<u32> {
-        let next = self.session(second).two.part == part::NEXT;
-        next.then(|| {
+        let s = self.session(second);
+        (s.two.part == part::NEXT).then(|| {
+            self.steer_no_more(&s);
             self.tombstone(second);
             second
         })

@@ -3,37 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
+mod plane;
 
+use std::net::{TcpListener, TcpStream};
+
+use dysco_agent::NewPath;
 use dysco_agent::common::delta::Told;
 use dysco_agent::common::{Delta, FlowKey, State, Translation};
-use dysco_agent::{Agent, AgentConfig, Attach, NewPath, Xdp};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-
-/// A data plane on the loopback of a network of this thread's own.
-fn plane() -> (Agent, dysco_agent::Events) {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
-    let none = None::<&str>;
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(none, "/", none, private, none).unwrap();
-    mount(none, "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).unwrap();
-    let up = ["link", "set", "lo", "up"];
-    assert!(Command::new("ip").args(up).status().unwrap().success());
-    let config = AgentConfig {
-        pin_dir: PathBuf::from("/sys/fs/bpf/alias"),
-        max_sessions: 64,
-        interfaces: vec!["lo".into()],
-        attach: Attach::Auto,
-        xdp: Xdp::Auto,
-        rules: Vec::new(),
-        ports: (61000, 1000),
-        addresses: Vec::new(),
-    };
-    Agent::start(&config).expect("the data plane starts as root")
-}
+use plane::plane;
 
 fn path(port: u16) -> FlowKey {
     let end = |port| ([127, 0, 0, 1], port).into();

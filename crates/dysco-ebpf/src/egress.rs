@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, translation};
-use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path};
 
@@ -19,6 +19,7 @@ use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::second;
 use crate::steady;
+use crate::steer;
 use crate::write::{self, Change};
 
 /// Mark of a header-only copy on its second way through this program.
@@ -31,6 +32,10 @@ pub fn run(ctx: TcContext) -> Verdict {
     if mark == far::RELAYED || mark == far::RELAYED_TEACHES {
         cold_path();
         return far::relayed(&ctx, mark);
+    }
+    let steered = mark == steer::STEERED;
+    if steered {
+        far::set_mark(&ctx, 0);
     }
     let mut key = Key::default();
     let key = &mut key;
@@ -45,7 +50,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     if found.seg.has(SYN) {
         cold_path();
-        return syn(&ctx, key, &found);
+        return syn(&ctx, key, &found, steered);
     }
     let Some(Flow { slot, new, s }) = maps::find(key) else {
         return Verdict::Pass;
@@ -54,6 +59,12 @@ pub fn run(ctx: TcContext) -> Verdict {
         // Translated already, on its way to the interface.
         hop::learn(&ctx, s);
         return Verdict::Pass;
+    }
+    if s.relay != 0 && !steered {
+        cold_path();
+        // The stack has no part in it any more.
+        count(Counter::DroppedLateOld);
+        return Verdict::Drop;
     }
     match State::from_word(s.state) {
         Some(State::Tracked) if s.clamp_far != 0 => {
@@ -84,6 +95,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         Some(State::FarTwoPaths) => {
             cold_path();
             far::to_end(&ctx, s, key, &found, slot)
+        }
+        Some(State::Relay) if steered => {
+            cold_path();
+            steer::leaves(&ctx, s, &found)
         }
         Some(State::Relay) => {
             cold_path();
@@ -166,10 +181,11 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 }
 
 #[inline(always)]
-fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
+fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     if let Some(Flow { new, s, .. }) = maps::find(key) {
-        if new {
-            // An answer on the new path.
+        // An answer on the new path; or of a relayed session, which is the other
+        // end's to judge.
+        if new || steered && s.state == State::Relay as u32 {
             return Verdict::Pass;
         }
         if learn::would_usurp(s) && s.two.chained == 0 {
@@ -218,6 +234,10 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
+        if s.relay != 0 {
+            // The relay's entry judges it.
+            return;
+        }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
     } else {
@@ -254,10 +274,29 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.pseudo = 0;
 }
 
+/// Keeps what a path may not hear out of its SACK blocks.
+#[inline(always)]
+fn limit(c: &mut Change, s: &Session, path: Path) {
+    let sacks = two_paths::sacks(s, path);
+    if !sacks.limited {
+        return;
+    }
+    c.edit.strip |= edit::LIMIT_SACK;
+    c.edit.sack_limit = match path {
+        Path::Old => sacks.to,
+        Path::New => sacks.to.wrapping_sub(s.translation.seq_in),
+    };
+}
+
 /// The two-path phase.
 #[inline(always)]
 fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = take(ctx, Run::Egress, key, found)
+    else {
         return Verdict::Pass;
     };
     paths::cut_if_due(s, Anchor::Near);
@@ -276,16 +315,21 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     let seg = Segment {
         seq: out.seq,
         ack: out.ack,
+        window: out.window,
         ..found.seg
     };
     match out.path {
-        Path::New => new_path(s, &seg, c),
+        Path::New => {
+            new_path(s, &seg, c);
+            limit(c, s, out.path);
+        }
         Path::Old => {
             count(Counter::OldPath);
-            if seg == found.seg {
+            if seg == found.seg && (s.two.new_data == 0 || p.header.is_usual()) {
                 return Verdict::Pass;
             }
             old_path(key, &seg, c);
+            limit(c, s, out.path);
         }
     }
     write(ctx, Run::Egress, out.path, s)
@@ -296,7 +340,7 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
 fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
-    let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
+    let (seq, ack, path, rest) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3]);
     let Some(Flow { new, s, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
@@ -329,12 +373,16 @@ fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     let seg = Segment {
         seq,
         ack,
-        flags,
+        window: (rest >> 16) as u16,
+        flags: rest as u8,
         ..p.seg
     };
     match path {
         Path::Old => old_path(key, &seg, c),
         Path::New => new_path(s, &seg, c),
+    }
+    if s.state == State::TwoPaths as u32 {
+        limit(c, s, path);
     }
     c.pseudo = length_diff;
     write(ctx, Run::Copy, path, s)

@@ -18,11 +18,11 @@ use crate::ingress::{dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
 use crate::paths::{self, remember_ack, send_copy};
+use crate::steer;
 use crate::write::{self, Change};
 
-/// Mark of a packet that is relayed, on its way out: it bears the five-tuple of
-/// a session whose own packets are dropped there.
-pub const RELAYED: u32 = 0xd75c_0c0a;
+pub use dysco_common::mark::RELAYED;
+
 /// The same, and XDP is to learn where it goes.
 pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
 /// Mark of a header-only copy on its second way in.
@@ -71,7 +71,7 @@ fn teach<const V6: bool>(ctx: &TcContext) -> Option<()> {
 }
 
 #[inline(always)]
-fn set_mark(ctx: &TcContext, mark: u32) {
+pub fn set_mark(ctx: &TcContext, mark: u32) {
     // SAFETY: a field of the context that the verifier lets a classifier write.
     unsafe { (*ctx.skb.skb).mark = mark };
 }
@@ -149,8 +149,14 @@ fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
         return false;
     }
     s.new_in = s.new_in.wrapping_add(1);
-    let teaches = maps::xdp() && hop::is_asked(ctx, s);
-    set_mark(ctx, if teaches { RELAYED_TEACHES } else { RELAYED });
+    let mark = if s.relay != 0 {
+        steer::STEERED
+    } else if maps::xdp() && hop::is_asked(ctx, s) {
+        RELAYED_TEACHES
+    } else {
+        RELAYED
+    };
+    set_mark(ctx, mark);
     true
 }
 
@@ -199,6 +205,23 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
         return header_copy(&ctx, s, o, p, c);
     }
     from_end(&mut ctx, s, o, p, c, slot)
+}
+
+/// Relays a packet that has come for this entry by a path of its session, which has
+/// made of it `seg` by `first`.
+#[inline(always)]
+pub fn onward(ctx: &TcContext, s: &mut Session, seg: &Segment, first: &Edit, run: u32) -> u64 {
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        ..
+    }) = maps::scratch(run)
+    else {
+        return DROP;
+    };
+    take_in(s, seg);
+    onto_new_path(s, s.translation.outgoing(seg, &s.path).after(first), c);
+    to_leave(ctx, s, p.key.is_v6())
 }
 
 #[inline(always)]
@@ -400,7 +423,7 @@ fn header_copy(
 ) -> u64 {
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
-    let (seq, ack, path, flags) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3] as u8);
+    let (seq, ack, path, rest) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3]);
     skb.mark = 0;
     let Some(length_diff) = write::trim(ctx, p) else {
         return not(Counter::DroppedError);
@@ -408,7 +431,8 @@ fn header_copy(
     let seg = Segment {
         seq,
         ack,
-        flags,
+        window: (rest >> 16) as u16,
+        flags: rest as u8,
         ..p.seg
     };
     if path == Path::Old as u32 {

@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, OldIncoming, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
@@ -18,6 +18,7 @@ use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::paths;
 use crate::second;
 use crate::steady;
+use crate::steer;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 
@@ -150,11 +151,29 @@ fn decide(
     c: &mut Change,
     found: &Found,
 ) -> Decision {
+    if s.is_beside_relay() {
+        return match steer::comes(ctx) {
+            steer::DROP => Decision::Leave(Verdict::Drop),
+            ifindex => Decision::Write {
+                counter: Some(Counter::Relayed),
+                failure: Counter::DroppedUnparsed,
+                then: Verdict::Redirect {
+                    ifindex: ifindex as u32,
+                },
+            },
+        };
+    }
     let state = State::from_word(s.state);
     if new {
         return match state {
-            Some(State::TwoPaths) if p.seg.has(SYN) => syn_on_new_path(s, p, c, slot),
+            Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
+                opening(s, p, c, slot)
+            }
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
+            // Late: no stack may hear it. Of a chain it is its ends' to judge.
+            Some(State::NewPath) if opens_windows(&p.seg) && s.two.chained == 0 => {
+                Decision::Leave(Verdict::Drop)
+            }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
             Some(State::Joining | State::Switching) if second::takes(s, &p.seg, slot) => {
                 Decision::Leave(Verdict::Drop)
@@ -254,7 +273,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
-fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     received(s, e.seq.wrapping_add(seg.span()));
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
@@ -266,6 +285,10 @@ fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(RST) {
+        if s.relay != 0 {
+            // The relay's entry judges it.
+            return;
+        }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
     } else {
@@ -306,15 +329,22 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
     }
 }
 
-/// The new path opens with SYN and SYN-ACK between the two data planes; no
-/// socket hears of them.
+/// What opens the new path passes between the two data planes; no socket hears of
+/// it. The right one answers.
 #[inline(always)]
-fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
-    if p.seg.has(ACK) {
-        maps::tell(EventKind::PathOpen, slot);
+fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
+    if s.life.opened_here != 0 {
+        answered(s, &p.seg, slot);
         return Decision::Leave(Verdict::Drop);
     }
-    c.edit = two_paths::answer_syn(s, &p.seg);
+    // What is long has to come first: the path may be too narrow for it.
+    if p.seg.flags & (SYN | ACK) == SYN | ACK || s.carried == 0 && p.seg.len == 0 {
+        return Decision::Leave(dropped(Counter::DroppedStray));
+    }
+    if two_paths::hear_opening(s, &p.seg) {
+        maps::tell(EventKind::Drained, slot);
+    }
+    c.edit = two_paths::answer_opening(s, &p.seg);
     c.src = s.path.local;
     c.dst = s.path.remote;
     c.clear_ect = 0;
@@ -323,6 +353,26 @@ fn syn_on_new_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> De
         counter: None,
         failure: Counter::DroppedError,
         then: Verdict::Redirect { ifindex: s.ifindex },
+    }
+}
+
+/// The right anchor has answered: a SYN-ACK, and behind it what lets the path be
+/// used.
+#[inline(always)]
+fn answered(s: &mut Session, seg: &Segment, slot: u32) {
+    if seg.has(SYN) && !seg.has(ACK) {
+        return count(Counter::DroppedSyn);
+    }
+    let syn = seg.has(SYN);
+    if s.carried == 0 && !syn {
+        return count(Counter::DroppedStray);
+    }
+    let all = two_paths::show(s, s.received_off_wire(seg.seq.wrapping_add(syn as u32)));
+    if all {
+        maps::tell(EventKind::Drained, slot);
+    }
+    if !syn && s.two.cut_set == 0 {
+        maps::tell(EventKind::PathOpen, slot);
     }
 }
 
@@ -347,6 +397,9 @@ fn from_new_path(
             window: e.window,
             ..p.seg
         };
+        if two_paths::show(s, seg.end()) {
+            maps::tell(EventKind::Drained, slot);
+        }
         if !paths::hear(s, Anchor::Near, p, &seg, &mut e) {
             return Decision::Leave(dropped(Counter::AckWithheld));
         }

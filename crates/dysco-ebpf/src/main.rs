@@ -22,6 +22,7 @@ mod paths;
 mod second;
 mod sockets;
 mod steady;
+mod steer;
 mod write;
 mod xdp;
 

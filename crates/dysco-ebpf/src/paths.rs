@@ -53,7 +53,7 @@ pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags
     skb.cb[0] = copy.seq;
     skb.cb[1] = copy.ack;
     skb.cb[2] = copy.path as u32;
-    skb.cb[3] = copy.flags as u32;
+    skb.cb[3] = (copy.window as u32) << 16 | copy.flags as u32;
     let ifindex = skb.ifindex;
     let sent = ctx.clone_redirect(ifindex, flags);
     skb.mark = before;

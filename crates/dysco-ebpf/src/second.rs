@@ -44,7 +44,7 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     let Some(s) = maps::session(path) else {
         return Verdict::Pass;
     };
-    if path != slot && s.state == State::Tracked as u32 {
+    if path != slot && is_as_it_was(s) {
         return Verdict::Pass;
     }
     let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
@@ -68,6 +68,7 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
             seq: seg.seq,
             ack: seg.ack,
             flags: ACK,
+            window: seg.window,
         };
         send_copy(ctx, s, &copy, egress::COPY_MARK, 0);
     }
@@ -81,7 +82,17 @@ pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
         return None;
     }
     let before = s.other_path().and_then(maps::session)?;
-    (before.state != State::Tracked as u32).then_some(before)
+    if is_as_it_was(before) {
+        None
+    } else {
+        Some(before)
+    }
+}
+
+/// Do packets take the path as they are, by the session's own five-tuple?
+#[inline(always)]
+fn is_as_it_was(before: &Session) -> bool {
+    before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }
 
 /// Is it one of the packets that only a firewall is to see? It teaches what the

@@ -11,13 +11,14 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
-use dysco_common::tcp::{ACK, FIN, MIN_HEADER, RST, SYN, Segment};
+use dysco_common::tcp::{ACK, FIN, MIN_HEADER, PSH, RST, SYN, Segment};
 
 use crate::Verdict;
 use crate::hop;
 use crate::ingress::{received, was_sent};
 use crate::maps::{self, Flow, count};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
+use crate::steer;
 use crate::write;
 
 /// A packet of the local end.
@@ -65,6 +66,9 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
+    if s.relay != 0 && !steer::takes_mark(ctx) {
+        return None;
+    }
     usually_sent(s, &p);
     Some(onto_new_path(ctx, s, &p.found))
 }
@@ -89,7 +93,8 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
-    if !new || s.state != State::NewPath as u32 {
+    let usual = s.relay == 0 && !pushes_nothing(&p.found.seg);
+    if !new || s.state != State::NewPath as u32 || !usual {
         return None;
     }
     Some(off_new_path(ctx, s, &p.found))
@@ -98,6 +103,12 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
 #[inline(always)]
 pub fn opens_or_ends(seg: &Segment) -> bool {
     seg.flags & (SYN | FIN | RST) != 0
+}
+
+/// No stack does: see `two_paths::opens_windows`.
+#[inline(always)]
+fn pushes_nothing(seg: &Segment) -> bool {
+    seg.len == 0 && seg.has(PSH)
 }
 
 /// Takes in what a segment of the local end teaches.

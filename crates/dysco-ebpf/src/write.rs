@@ -184,11 +184,10 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
-    let data_offset = p.header.data_offset();
-    if data_offset == MIN_HEADER || data_offset == 32 && p.header.starts_with_timestamps() {
+    if p.header.is_usual() {
         let found = Found {
             v6: p.key.is_v6(),
-            data_offset,
+            data_offset: p.header.data_offset(),
             seg: p.seg,
         };
         let addresses = (&c.src, &c.dst);

@@ -45,6 +45,10 @@ fn relay_usual<const V6: bool>(ctx: &XdpContext) -> Option<()> {
     if new || s.state != State::Relay as u32 || s.ifindex != here {
         return None;
     }
+    // TC finds the path that it takes.
+    if s.relay != 0 {
+        return None;
+    }
     // Rare, and bytes that nothing else here touches.
     if s.translation.flags & translation::STRIP_ECN != 0 {
         return None;

@@ -12,7 +12,7 @@ use crate::place::{self, Side};
 
 /// What the old path may announce from the lock on. Windows are not modelled,
 /// but that the bound is lifted is.
-const CLAMP: u32 = 64 * 1024;
+const CLAMP: u16 = u16::MAX;
 
 /// Can this command fail on a sound host?
 pub(super) fn can_fail(command: &Command) -> bool {

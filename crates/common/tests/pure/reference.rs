@@ -84,13 +84,23 @@ fn be(b: &[u8]) -> u32 {
     b.iter().fold(0, |v, b| v << 8 | u32::from(*b))
 }
 
+fn edge(v: u32, e: &Edit) -> u32 {
+    let moved = v.wrapping_add(e.sack_add);
+    let beyond = (moved.wrapping_sub(e.sack_limit) as i32) > 0;
+    if e.strip & edit::LIMIT_SACK != 0 && beyond {
+        e.sack_limit
+    } else {
+        moved
+    }
+}
+
 fn changed(o: Opt, e: &Edit) -> Vec<Opt> {
     match o {
         Opt::Sack(blocks) if e.strip & edit::SACK != 0 => vec![Opt::Nop; 2 + 8 * blocks.len()],
         Opt::Sack(blocks) => vec![Opt::Sack(
             blocks
                 .into_iter()
-                .map(|(l, r)| (l.wrapping_add(e.sack_add), r.wrapping_add(e.sack_add)))
+                .map(|(l, r)| (edge(l, e), edge(r, e)))
                 .collect(),
         )],
         Opt::Timestamps(..) if e.strip & edit::TIMESTAMPS != 0 => vec![Opt::Nop; 10],
@@ -101,6 +111,9 @@ fn changed(o: Opt, e: &Edit) -> Vec<Opt> {
                 ecr
             };
             vec![Opt::Timestamps(val.wrapping_add(e.tsval_add), ecr)]
+        }
+        Opt::Other(3, body) if body.len() == 1 && e.wscale > 0 => {
+            vec![Opt::Other(3, vec![e.wscale as u8 - 1])]
         }
         other => vec![other],
     }

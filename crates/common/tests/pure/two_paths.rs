@@ -3,8 +3,8 @@
 
 use dysco_common::Path;
 use dysco_common::seq::{after, before, max};
-use dysco_common::session::{Session, Two};
-use dysco_common::tcp::{ACK, FIN, RST, Segment};
+use dysco_common::session::{Session, Two, offer};
+use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor, NewIncoming, OldIncoming, Outgoing};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -366,7 +366,7 @@ prop_compose! {
     /// A session at any place of the number space, its numbers near each other.
     fn any_session()(
         base in any::<(u32, u32)>(), near in proptest::array::uniform8(0u32..1 << 20),
-        flags in proptest::array::uniform6(0u8..2), clamp in prop_oneof![Just(0), 1u32..1 << 20],
+        flags in proptest::array::uniform6(0u8..2), clamp in prop_oneof![Just(0), 1u16..],
     ) -> Session {
         let mut s = session();
         let [cut_out, sent, rcv_ack, far_ack, rcv_max, old_ack, new_ack, edge] = near;
@@ -514,4 +514,124 @@ proptest! {
             }
         }
     }
+}
+
+/// The new path has opened, and has not carried what the other end sent elsewhere.
+fn unshown() -> Session {
+    let mut s = cut();
+    s.carried = CUT_IN - 300;
+    (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
+    s.local.wscale = 2;
+    s
+}
+
+fn near(s: &Session, seg: &Segment) -> Outgoing {
+    two_paths::outgoing(Anchor::Near, s, seg)
+}
+
+#[test]
+fn the_new_path_hears_nothing_acknowledged_that_it_has_not_shown() {
+    let s = unshown();
+    // Data, a pure acknowledgement, and a reset's copy.
+    let data = near(&s, &segment(CUT_OUT, CUT_IN - 100, 50, ACK));
+    assert_eq!((data.path, data.ack), (Path::New, CUT_IN - 300));
+    // The edge stays: 200 bytes lower, 50 units of four bytes more.
+    assert_eq!(data.window, 150);
+    let sacks = two_paths::sacks(&s, Path::New);
+    assert_eq!((sacks.limited, sacks.to), (true, CUT_IN - 300));
+    let old = data.copy.unwrap();
+    assert_eq!((old.path, old.ack, old.window), (Path::Old, 4500, 100));
+    let ack = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, ACK));
+    assert_eq!(
+        (ack.path, ack.ack, ack.window),
+        (Path::New, CUT_IN - 300, 150)
+    );
+    let reset = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, RST | ACK));
+    let copy = reset.copy.unwrap();
+    assert_eq!((copy.path, copy.ack), (Path::New, CUT_IN - 300));
+    // What it has shown is acknowledged as it is.
+    let shown = near(&s, &segment(CUT_OUT, CUT_IN - 300, 0, ACK));
+    assert_eq!((shown.ack, shown.window), (CUT_IN - 300, 100));
+}
+
+#[test]
+fn once_all_is_shown_acknowledgements_are_as_they_are() {
+    let mut s = unshown();
+    assert!(!two_paths::has_shown_all(&s));
+    assert!(!two_paths::show(&mut s, CUT_IN), "it waits for its end too");
+    let out = near(&s, &segment(CUT_OUT, CUT_IN + 5, 50, ACK));
+    assert_eq!((out.ack, out.window), (CUT_IN + 5, 100));
+    assert!(!two_paths::sacks(&s, Path::New).limited);
+    // It was all that was waited for, once.
+    let mut s = unshown();
+    s.two.drained = 1;
+    assert!(!two_paths::show(&mut s, CUT_IN - 1));
+    assert!(two_paths::show(&mut s, CUT_IN));
+    assert!(!two_paths::show(&mut s, CUT_IN + 1));
+    // Late ones take nothing back.
+    assert!(!two_paths::show(&mut s, CUT_IN - 200));
+    assert_eq!(s.carried, CUT_IN + 1);
+}
+
+#[test]
+fn the_old_path_hears_no_blocks_of_what_came_by_the_new() {
+    let mut s = cut();
+    assert!(!two_paths::sacks(&s, Path::Old).limited);
+    s.two.new_data = 1;
+    let sacks = two_paths::sacks(&s, Path::Old);
+    assert_eq!((sacks.limited, sacks.to), (true, 4500));
+}
+
+#[test]
+fn a_window_that_would_be_too_wide_saturates() {
+    let mut s = unshown();
+    s.carried = CUT_IN.wrapping_sub(1_000_000);
+    let out = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, ACK));
+    assert_eq!(out.window, u16::MAX);
+}
+
+#[test]
+fn the_right_anchor_answers_what_opens_the_path() {
+    let mut s = unshown();
+    (s.two, s.carried, s.cut_out) = (Default::default(), 0, 0);
+    s.snd_max = 5000;
+    s.path.local_port = 1;
+    let syn = segment(76, 0, 1400, SYN);
+    assert!(!two_paths::hear_opening(&mut s, &syn));
+    assert_eq!((s.carried, s.cut_out), (77, 5000));
+    let e = two_paths::answer_opening(&s, &syn);
+    assert_eq!((e.seq, e.ack, e.flags), (4999, 77, SYN | ACK));
+    assert_eq!((e.window, e.wscale), (u16::MAX, 3), "its own scale, and 1");
+    // It has sent more since; what it has opened with stays.
+    s.snd_max = 9000;
+    let again = segment(76, 0, 0, SYN);
+    two_paths::hear_opening(&mut s, &again);
+    let e = two_paths::answer_opening(&s, &again);
+    assert_eq!((e.seq, e.ack, e.flags), (5000, 77, ACK | PSH));
+    assert!(two_paths::opens_windows(&Segment {
+        seq: e.seq,
+        ack: e.ack,
+        len: 0,
+        window: e.window,
+        flags: e.flags
+    }));
+    // After the cut it shows the cutoff.
+    (s.two.cut_set, s.cut_out) = (1, 9000);
+    let shows = segment(200, 5000, 0, ACK | PSH);
+    two_paths::hear_opening(&mut s, &shows);
+    let e = two_paths::answer_opening(&s, &shows);
+    assert_eq!((e.seq, e.ack, s.carried), (9000, 200, 200));
+    // As far as the window that the left end has announced, and then on.
+    s.remote.wscale = 1;
+    s.cut_out = 5000 + 200_000;
+    let e = two_paths::answer_opening(&s, &shows);
+    assert_eq!(e.seq, 5000 + 2 * 65_535);
+    let e = two_paths::answer_opening(
+        &s,
+        &Segment {
+            ack: e.seq,
+            ..shows
+        },
+    );
+    assert_eq!(e.seq, 5000 + 200_000);
 }

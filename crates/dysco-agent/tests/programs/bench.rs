@@ -12,7 +12,7 @@ use dysco_common::{
     Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
 };
 
-use crate::frame::{Frame, Net};
+use crate::frame::{Frame, Net, WINDOW};
 
 /// Room for sessions in these maps.
 pub const SESSIONS: u32 = 32;
@@ -157,7 +157,8 @@ impl Programs {
     ) -> (u32, Vec<u8>) {
         let mut context = [0; 17];
         context[2] = COPY_MARK;
-        context[12..16].copy_from_slice(&[seq, ack, path as u32, u32::from(flags)]);
+        let rest = u32::from(WINDOW) << 16 | u32::from(flags);
+        context[12..16].copy_from_slice(&[seq, ack, path as u32, rest]);
         self.run_marked(Way::Out, frame, &context)
     }
 

@@ -82,7 +82,7 @@ pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
 }
 
 /// A segment of the client as the server hears it.
-fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
+pub fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
     let ack = f.ack.wrapping_sub(BACK);
     Frame {
         src: net.new_local,
@@ -100,7 +100,7 @@ fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
 }
 
 /// A segment of the server as the client hears it.
-fn to_client(net: &Net, f: &Frame) -> Frame {
+pub fn to_client(net: &Net, f: &Frame) -> Frame {
     Frame {
         src: net.local,
         dst: net.remote,

@@ -7,6 +7,9 @@ use etherparse::{
     IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder, TcpHeader,
 };
 
+/// The window of a frame, if nothing else is said.
+pub const WINDOW: u16 = 512;
+
 /// The two five-tuples of a session, from this host's side.
 #[derive(Clone, Copy, Debug)]
 pub struct Net {
@@ -96,7 +99,7 @@ impl Frame {
             dst,
             seq: 0,
             ack: 0,
-            window: 512,
+            window: WINDOW,
             flags: dysco_common::tcp::ACK,
             ecn: 0,
             options: Vec::new(),

@@ -12,6 +12,7 @@ mod learn;
 mod left;
 mod pass;
 mod resized;
+mod steer;
 mod straight;
 mod translate;
 mod two_paths;

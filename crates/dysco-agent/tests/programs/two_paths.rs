@@ -1,6 +1,7 @@
 //! Sessions between two paths.
 
-use dysco_common::tcp::{ACK, FIN, RST, SYN};
+use dysco_common::session::offer;
+use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
 use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
@@ -393,31 +394,129 @@ fn the_proxys_own_end_is_not_delivered() {
     }
 }
 
+/// A SYN as the left anchor sends it: options are an MSS and a window scale.
+fn syn(net: &Net, payload: usize) -> Frame {
+    Frame {
+        seq: 77,
+        flags: SYN,
+        options: vec![2, 4, 5, 0xb4, 3, 3, 9, 1],
+        payload: vec![0; payload],
+        ..net.new_received()
+    }
+}
+
 #[test]
-fn a_syn_on_the_new_path_is_answered_by_the_data_plane() {
+fn the_right_anchor_answers_what_opens_the_new_path() {
     for net in nets() {
         let mut p = before_the_cut(&net);
-        let syn = Frame {
-            seq: 77,
-            flags: SYN,
-            ..net.new_received()
-        };
+        p.change(|s| {
+            (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
+            (s.local.wscale, s.remote.wscale) = (4, 1);
+        });
+        // The path may be too narrow for the one before it.
+        p.drops(Way::In, &syn(&net, 0), Counter::DroppedStray);
         let want = Frame {
             seq: SENT + OUT - 1,
             ack: 78,
             flags: SYN | ACK,
+            window: u16::MAX,
+            options: vec![2, 4, 5, 0xb4, 3, 3, 4, 1],
+            payload: vec![0; 900],
             ..net.new_sent()
         };
-        p.becomes(Way::In, &syn, REDIRECT, &want);
-        assert_eq!(p.events(), []);
+        p.becomes(Way::In, &syn(&net, 900), REDIRECT, &want);
+        assert_eq!(p.session(SLOT).carried, 78u32.wrapping_add(IN));
+        // Behind it, whatever was sent by the proxy since.
+        p.change(|s| s.snd_max = SENT + 70_000);
+        let again = Frame {
+            options: options(Options::Timestamps, 1, 2, 0),
+            ..syn(&net, 0)
+        };
+        let behind = Frame {
+            seq: SENT + OUT,
+            ack: 78,
+            flags: ACK | PSH,
+            window: u16::MAX,
+            ..net.new_sent()
+        };
+        let want = Frame {
+            options: again.options.clone(),
+            ..behind.clone()
+        };
+        p.becomes(Way::In, &again, REDIRECT, &want);
+        // The left end's cutoff is answered by this one's.
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out) = (1, SENT + 70_000);
+            (s.two.cut_in_set, s.cut_in, s.two.drained) = (1, 500u32.wrapping_add(IN), 1);
+        });
+        let shows = Frame {
+            seq: 500,
+            ack: SENT + OUT,
+            flags: ACK | PSH,
+            window: u16::MAX,
+            ..net.new_received()
+        };
+        let want = Frame {
+            seq: SENT + 70_000 + OUT,
+            ack: 500,
+            ..behind.clone()
+        };
+        p.becomes(Way::In, &shows, REDIRECT, &want);
+        assert_eq!(p.events(), [(EventKind::Drained, SLOT)]);
+        // Late: no stack hears it.
+        p.change(|s| s.state = State::NewPath as u32);
+        assert_eq!(p.run(Way::In, &shows.bytes()).0, DROP);
+        // Nobody is prepared: silence.
+        p.change(|s| s.state = State::Tracked as u32);
+        p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
+        p.drops(Way::In, &shows, Counter::DroppedStray);
+    }
+}
+
+#[test]
+fn the_left_anchor_hears_that_the_new_path_is_open() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        p.change(|s| s.life.opened_here = 1);
+        let behind = Frame {
+            seq: 901,
+            flags: ACK | PSH,
+            window: u16::MAX,
+            ..net.new_received()
+        };
+        p.drops(Way::In, &behind, Counter::DroppedStray);
         let answer = Frame {
+            seq: 900,
             flags: SYN | ACK,
             ..net.new_received()
         };
         assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
+        assert_eq!(p.events(), [], "its windows are not open yet");
+        assert_eq!(p.run(Way::In, &behind.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
-        // Nobody is prepared: silence.
-        p.change(|s| s.state = State::Tracked as u32);
-        p.drops(Way::In, &syn, Counter::DroppedStray);
+        assert_eq!(p.session(SLOT).carried, 901u32.wrapping_add(IN));
+        assert_eq!(p.session(SLOT).two.new_heard, 0, "the far end has not cut");
+    }
+}
+
+#[test]
+fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| s.carried = CUT_IN - 600);
+        // Data, whose header goes to the path that carried what it acknowledges.
+        let data = sent(&net, SENT, CUT_IN - 100, 500);
+        let want = Frame {
+            ack: CUT_IN - 600,
+            window: 512 + 500,
+            ..data.clone()
+        };
+        p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &want));
+        // Shown by data: as it is from then on.
+        let far = from_far(&net, CUT_IN, SENT + 1, 10);
+        p.becomes(Way::In, &far, OK, &delivered(&net, &far));
+        assert_eq!(p.session(SLOT).carried, CUT_IN + 10);
+        let data = sent(&net, SENT + 500, CUT_IN - 100, 500);
+        p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));
     }
 }

@@ -224,3 +224,20 @@ fn only_a_relayed_packet_teaches() {
         assert_eq!(p.session(SLOT).hop, 0);
     }
 }
+
+/// What goes by the paths of a chain on one side is TC's.
+#[test]
+fn a_side_with_a_chain_is_left_to_tc() {
+    for net in nets() {
+        let mut p = taught(&net);
+        let frame = from_client(&net, SENT, GIVEN, 10, Options::Timestamps).bytes();
+        let with = |p: &mut Programs, relay| {
+            let s = p.session(SLOT);
+            p.put(SLOT, &Session { relay, ..s });
+        };
+        with(&mut p, OTHER + 1);
+        passes(&mut p, &frame);
+        with(&mut p, 0);
+        assert_eq!(p.run_xdp(&frame).0, XDP_TX);
+    }
+}

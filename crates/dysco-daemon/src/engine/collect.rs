@@ -94,6 +94,19 @@ impl Engine {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }
+        if s.state == State::Relay as u32 {
+            let both = [Some(slot), self.linked(slot, &s)].into_iter().flatten();
+            let both: Vec<u32> = both.collect();
+            both.iter()
+                .for_each(|slot| self.agent.end_with_relay(*slot));
+            if reset {
+                self.relay_was_reset(&both);
+            }
+        }
+        // One that is relayed is told of once.
+        if s.is_beside_relay() {
+            return;
+        }
         let sent_elsewhere = [
             State::NewPath as u32,
             State::Relay as u32,
@@ -130,7 +143,7 @@ impl Engine {
             }
             let known = self.collector.ending.get(&slot).copied();
             let known = known.filter(|e| e.created_ns == s.created_ns);
-            let ending = match (known, linger(&s, boot)) {
+            let ending = match (known, self.linger(&s, boot)) {
                 (Some(ending), _) => ending,
                 (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
@@ -222,6 +235,16 @@ impl Engine {
         }
     }
 
+    /// How long an entry is still needed. The path of a session that is relayed is,
+    /// as long as the relay.
+    fn linger(&self, s: &Session, boot: Duration) -> Option<Duration> {
+        let Some(relay) = s.relayed_by() else {
+            return linger(s, boot);
+        };
+        let gone = self.agent.session(relay).created_ns != s.created_ns;
+        gone.then_some(Duration::ZERO)
+    }
+
     /// Forgets an entry, and tells a change that still had it.
     fn forget(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);
@@ -243,6 +266,7 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
+        State::Tombstone => Some(TWO_MSL),
         // The session's other entry ends it.
         _ if s.two.part != part::CURRENT => None,
         State::TwoPaths
@@ -261,7 +285,6 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
                 (false, false) => None,
             }
         }
-        State::Tombstone => Some(TWO_MSL),
         State::Opening => {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
             (age > UNANSWERED).then_some(Duration::ZERO)

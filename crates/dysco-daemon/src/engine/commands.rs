@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dysco_agent::{AgentError, NewPath};
+use dysco_common::two_paths::has_shown_all;
 use dysco_common::{FlowKey, State, Translation};
 
 use super::measure::facts;
-use super::probe::Probe;
+use super::packets;
+use super::probe::{Probe, send_past};
 use super::proof::Lookout;
 use super::straight::Errand;
 use super::{Answer, Engine};
@@ -16,8 +18,8 @@ use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsess
 use crate::proxy::Pair;
 
 /// Window that the old path may announce from the lock on: what the proxy
-/// holds shrinks while the new path is set up. The paper's value.
-pub(super) const CLAMP: u32 = 64 * 1024;
+/// holds shrinks while the new path is set up. The paper's value, less one.
+pub(super) const CLAMP: u16 = u16::MAX;
 
 /// What this host holds for a change.
 #[derive(Default)]
@@ -36,10 +38,15 @@ pub(super) struct Held {
     pub asked: Option<Instant>,
     /// A cutoff is set and `Drained` not yet told.
     pub draining: bool,
+    /// How many packets had gone on the new path when it was looked at last, while
+    /// this end may have to show there what it has sent elsewhere.
+    pub showing: Option<u32>,
     /// The new path has answered a SYN.
     pub opened: bool,
     /// It was sent one, and has not.
     pub probe: Option<Probe>,
+    /// What the local end had sent when that was made.
+    pub opened_at: Option<u32>,
     /// Waits for what the client answers.
     pub lookout: Option<Lookout>,
     /// What waits for a route.
@@ -47,6 +54,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Is it between two paths?
+    pub fn is_underway(&self) -> bool {
+        self.draining || self.showing.is_some()
+    }
+
     /// The slots that are held.
     pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
         self.slot.into_iter().chain(self.other)
@@ -426,6 +438,7 @@ impl Engine {
         match self.slot_of(change) {
             Some(slot) => {
                 let cutoff = self.agent.cut(slot);
+                self.show_cut(change, slot);
                 self.tell_machine(HostEvent::CutDone { change, cutoff });
             }
             None => self.tell_gone(change),
@@ -443,14 +456,27 @@ impl Engine {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
-        if self.agent.set_cut_in(slot, cutoff) {
-            self.tell_machine(HostEvent::Drained { change });
-        } else if let Some(held) = self.held.get_mut(&change) {
+        let drained = self.agent.set_cut_in(slot, cutoff);
+        let shown = has_shown_all(&self.agent.session(slot));
+        if drained && shown {
+            return self.tell_machine(HostEvent::Drained { change });
+        }
+        if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
+        }
+        if !shown {
+            self.show_cut(change, slot);
         }
     }
 
-    /// The local end of a slot's session has acknowledged all of the old path.
+    /// Has a session nothing more to do with the path by the proxy?
+    fn is_drained(&self, slot: u32) -> bool {
+        let s = self.agent.session(slot);
+        s.two.drained != 0 && has_shown_all(&s)
+    }
+
+    /// The local end of a slot's session has acknowledged all of the old path, or the
+    /// new one has shown how far the other end had sent.
     pub(super) fn drained(&mut self, slot: u32) {
         let change = self
             .held
@@ -459,8 +485,7 @@ impl Engine {
         let Some((change, held)) = change else {
             return;
         };
-        let drained = |(slot, _)| self.agent.session(slot).two.drained != 0;
-        if !held.slots().all(drained) {
+        if !held.slots().all(|(slot, _)| self.is_drained(slot)) {
             return;
         }
         let change = *change;
@@ -470,23 +495,27 @@ impl Engine {
         self.tell_machine(HostEvent::Drained { change });
     }
 
-    /// Looks at sessions that drain, in case the ring was full.
+    /// Looks at sessions that drain, in case the ring was full, and shows again what
+    /// may have been lost.
     pub(super) fn sweep_drains(&mut self) {
-        let drained: Vec<u32> = self
-            .held
-            .values()
-            .filter(|h| h.draining)
+        let draining = self.held.values().filter(|h| h.draining);
+        let slots: Vec<u32> = draining
             .flat_map(Held::slots)
-            .filter(|(slot, _)| self.agent.session(*slot).two.drained != 0)
             .map(|(slot, _)| slot)
             .collect();
-        for slot in drained {
-            self.drained(slot);
+        for slot in slots {
+            if self.is_drained(slot) {
+                self.drained(slot);
+            }
         }
+        self.show_silent_cuts();
     }
 
     fn complete(&mut self, change: ChangeId) {
         let pair = self.is_pair(change);
+        if let Some(held) = self.held.get_mut(&change) {
+            held.showing = None;
+        }
         for slot in self.slots_of(change) {
             if pair {
                 self.agent.relay(slot);
@@ -498,9 +527,15 @@ impl Engine {
         }
     }
 
+    /// A session that its proxy has left: both its ends take the new path. Firewalls
+    /// on the old one would remember it for days.
     fn entomb(&mut self, sub: &Subsession) {
         if let Some(slot) = self.find(sub) {
             self.agent.tombstone(slot);
+            let s = self.agent.session(slot);
+            if let Err(error) = send_past(&packets::farewell(&s), s.key.remote()) {
+                tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
+            }
             self.collector.entombed(slot, &self.agent.session(slot));
         }
     }

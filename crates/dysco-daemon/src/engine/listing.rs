@@ -110,13 +110,18 @@ impl Engine {
             (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {
                 Role::Middlebox
             }
+            _ if s.is_beside_relay() => Role::Middlebox,
             _ if s.two.chained != 0 && s.joined_to().is_some() => Role::Middlebox,
             _ if s.life.opened_here != 0 => Role::LeftAnchor,
             _ => Role::RightAnchor,
         };
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
-        let joined = self.linked(slot, s);
+        // By the relay's own entry, where the path is another.
+        let joined = match s.relayed_by() {
+            Some(relay) => self.linked(relay, &self.agent.session(relay)),
+            None => self.linked(slot, s),
+        };
         let returns = s.two.returns != 0
             || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
         let mode = match mode_of(state) {
@@ -130,6 +135,7 @@ impl Engine {
             );
         // A proxy may have left it before it was given the chain.
         let mode = mode.or(s.alias().map(|_| Mode::Bypass));
+        let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
         let relayed = joined.filter(|_| state == Some(State::Relay));
@@ -163,7 +169,8 @@ impl Engine {
             mode,
             pair: joined
                 .or(other)
-                .map(|slot| self.session_id(slot, &self.agent.session(slot))),
+                .map(|slot| self.session_id(slot, &self.agent.session(slot)))
+                .map(|id| self.rechain.name_now(id)),
             label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
             removable: self.removable(s, pair),
             history: self.history.of(id),
@@ -200,6 +207,10 @@ impl Engine {
                 Some(State::Free | State::Closed | State::Joining) | None => {}
             }
             match State::from_word(s.state) {
+                // Counted by the side that was accepted.
+                Some(State::NewPath) if s.is_beside_relay() && s.life.opened_here == 0 => {
+                    sessions.local += 1;
+                }
                 Some(State::NewPath) if left => {
                     sessions.bypass += 1;
                     let hosts = self.agent.chain_of(slot);

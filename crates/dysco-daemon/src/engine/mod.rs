@@ -14,6 +14,7 @@ mod listing;
 mod measure;
 mod neighbours;
 mod outside;
+mod packets;
 mod probe;
 mod proof;
 mod rechain;
@@ -292,7 +293,7 @@ impl Engine {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);
             let turn = self.removals.next_turn();
             let undecided = self.removals.next_decision();
-            let draining = self.held.values().any(|h| h.draining) || self.rechain.is_busy();
+            let draining = self.held.values().any(Held::is_underway) || self.rechain.is_busy();
             tokio::select! {
                 biased;
                 Some(answer) = inputs.answers.recv() => self.take_answer(answer),

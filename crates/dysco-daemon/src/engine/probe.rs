@@ -1,17 +1,17 @@
-//! The new path is opened before it is used: the left anchor sends a SYN on
-//! it, which the right anchor's data plane answers. A path that does not carry
-//! it is refused while nothing has changed.
+//! A bypass is opened before it is used: the left anchor sends SYNs on it, which the
+//! right anchor's data plane answers. A path that does not carry them is refused while
+//! nothing has changed. Later the left anchor shows firewalls on the path up to where
+//! it had sent elsewhere; the right one answers with its own number.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use dysco_common::session::offer;
-use dysco_common::{FlowKey, Session, State};
-use etherparse::{PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
+use dysco_common::{FlowKey, State, mark};
+use etherparse::{PacketBuilderStep, TcpHeader};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Answer, Engine};
+use super::{Answer, Engine, packets};
 use crate::protocol::{ChangeId, HostId, Message, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
@@ -49,18 +49,22 @@ impl Engine {
         if self.held.get(&change).is_some_and(|h| h.probe.is_some()) {
             return;
         }
-        let syn = syn(&self.agent.session(slot), &key);
+        let s = self.agent.session(slot);
+        let syns = packets::bypass_opens(&s);
         let answers = self.answers.clone();
         let task = tokio::spawn(async move {
             for wait in REPEAT {
-                if let Err(error) = send(&syn, key.remote()) {
-                    tracing::warn!(path = ?key, %error, "cannot send a SYN on a new path");
+                for syn in &syns {
+                    if let Err(error) = send(syn, key.remote()) {
+                        tracing::warn!(path = ?key, %error, "cannot send a SYN on a new path");
+                    }
                 }
                 tokio::time::sleep(wait).await;
             }
             let _ = answers.send(Answer::Unopened(change));
         });
         if let Some(held) = self.held.get_mut(&change) {
+            held.opened_at = Some(s.snd_max);
             held.probe = Some(Probe {
                 from: from.to_vec(),
                 task,
@@ -94,6 +98,44 @@ impl Engine {
         }
     }
 
+    /// Shows what this end has sent by the proxy, if it is the left anchor of a bypass.
+    pub(super) fn show_cut(&mut self, change: ChangeId, slot: u32) {
+        let s = self.agent.session(slot);
+        let cut = s.state == State::TwoPaths as u32 && s.two.cut_set != 0;
+        if !cut || s.life.opened_here == 0 || s.carried == 0 {
+            return;
+        }
+        let mut opened = None;
+        if let Some(held) = self.held.get_mut(&change) {
+            held.showing = Some(s.new_out);
+            opened = held.opened_at;
+        }
+        for packet in packets::bypass_shows(&s, opened) {
+            if let Err(error) = send(&packet, s.path.remote()) {
+                tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
+            }
+        }
+    }
+
+    /// The same of all whose end has sent nothing on the new path since: that may be
+    /// lost, and firewalls learn from data as well.
+    pub(super) fn show_silent_cuts(&mut self) {
+        let mut silent = Vec::new();
+        for (change, held) in &mut self.held {
+            let (Some(before), Some((slot, _))) = (held.showing, held.slot) else {
+                continue;
+            };
+            let sent = self.agent.session(slot).new_out;
+            held.showing = Some(sent);
+            if sent == before {
+                silent.push((*change, slot));
+            }
+        }
+        for (change, slot) in silent {
+            self.show_cut(change, slot);
+        }
+    }
+
     /// No answer came.
     pub(super) fn path_unopened(&mut self, change: ChangeId) {
         let Some(held) = self.held.get_mut(&change) else {
@@ -112,54 +154,6 @@ impl Engine {
     }
 }
 
-/// A SYN as the session would have sent it, with its numbers and options of
-/// now: firewalls on the path then know the scale of the windows that follow.
-fn syn(s: &Session, key: &FlowKey) -> Vec<u8> {
-    let mut tcp = TcpHeader::new(
-        key.local().port(),
-        key.remote().port(),
-        s.snd_max
-            .wrapping_add(s.translation.seq_out)
-            .wrapping_sub(1),
-        u16::MAX,
-    );
-    tcp.syn = true;
-    let has = |flag| s.local.flags & s.remote.flags & flag != 0;
-    let mut options = vec![TcpOptionElement::MaximumSegmentSize(s.local.mss)];
-    if has(offer::WSCALE) {
-        options.push(TcpOptionElement::WindowScale(
-            s.translation.wscale_local_far,
-        ));
-    }
-    if has(offer::SACK) {
-        options.push(TcpOptionElement::SelectiveAcknowledgementPermitted);
-    }
-    if has(offer::TIMESTAMPS) {
-        let tsval = s.tsval_out.wrapping_add(s.translation.ts_out);
-        options.push(TcpOptionElement::Timestamp(tsval, 0));
-    }
-    // Twenty bytes at most, of forty.
-    let _ = tcp.set_options(&options);
-    // As long as the longest segment that will come, and comes back so: a path
-    // too narrow for that is refused, since no router's word about it would
-    // find its socket. The MSS counts neither header (RFC 6691).
-    let options = tcp.header_len() - TcpHeader::MIN_LEN;
-    let longest = usize::from(s.local.mss.min(s.remote.mss)).saturating_sub(options);
-    match (key.local().ip(), key.remote().ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => packet(
-            PacketBuilder::ipv4(from.octets(), to.octets(), HOP_LIMIT).tcp_header(tcp),
-            longest,
-        ),
-        (from, to) => {
-            let octets = |ip: IpAddr| dysco_common::Addr::from(ip).octets();
-            packet(
-                PacketBuilder::ipv6(octets(from), octets(to), HOP_LIMIT).tcp_header(tcp),
-                longest,
-            )
-        }
-    }
-}
-
 pub(super) fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(builder.size(payload));
     // Writing into a vector does not fail; an empty packet is not sent.
@@ -170,20 +164,35 @@ pub(super) fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> V
 }
 
 pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
-    send_by(packet, to, None)
+    send_on(&raw(to)?, packet, to)
 }
 
 /// The same, by one interface and no other.
 pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) -> io::Result<()> {
+    let socket = raw(to)?;
+    if let Some(interface) = interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    send_on(&socket, packet, to)
+}
+
+/// The same, of a session whose packets this host drops.
+pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    let socket = raw(to)?;
+    socket.set_mark(mark::RELAYED)?;
+    send_on(&socket, packet, to)
+}
+
+fn raw(to: SocketAddr) -> io::Result<Socket> {
     let domain = if to.is_ipv4() {
         Domain::IPV4
     } else {
         Domain::IPV6
     };
-    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
-    if let Some(interface) = interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
-    }
+    Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))
+}
+
+fn send_on(socket: &Socket, packet: &[u8], to: SocketAddr) -> io::Result<()> {
     // In a raw IPv6 address a port would name a protocol.
     socket
         .send_to(packet, &SocketAddr::new(to.ip(), 0).into())

@@ -44,6 +44,7 @@ impl Engine {
 
     fn watch_for_answer(&mut self, change: ChangeId, sub: &Subsession) -> Result<Watched, Reason> {
         let relay = self.relay_of(sub);
+        relay.map_or(Ok(()), |slots| self.has_none_beside(slots))?;
         let (slot, a, b) = match relay {
             Some([a, b]) => (a, self.agent.session(a), self.agent.session(b)),
             None => {

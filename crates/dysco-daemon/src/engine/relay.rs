@@ -153,6 +153,7 @@ impl Engine {
     }
 
     fn relay_at(&self, slot: u32) -> Option<[u32; 2]> {
+        let slot = self.agent.session(slot).relayed_by().unwrap_or(slot);
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;
         let relays = |slot| self.agent.session(slot).state == State::Relay as u32;
@@ -183,6 +184,7 @@ impl Engine {
         change: ChangeId,
         [slot_a, slot_b]: [u32; 2],
     ) -> Result<Measurement, Reason> {
+        self.has_none_beside([slot_a, slot_b])?;
         let (a, b) = (self.agent.session(slot_a), self.agent.session(slot_b));
         let (sub_a, sub_b) = (accepted(&a.key), opened(&b.key));
         let held = self.held.entry(change).or_default();

@@ -92,6 +92,7 @@ impl Engine {
                 }
                 Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
                 Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
+                Some(State::Relay) => self.agent.undo_steering(slot),
                 Some(State::TwoPaths | State::FarTwoPaths) => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }

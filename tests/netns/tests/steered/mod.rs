@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod beside;
 pub mod left;
 
 use std::fs;
@@ -290,10 +291,21 @@ impl Steered {
 
     /// Gives one session another chain; what was said, however it ended.
     pub fn reconfigure(&self, session: &str, chain: &[At], more: &[&str]) -> Result<Value> {
+        self.reconfigure_on(At::Client, session, chain, more)
+    }
+
+    /// The same, asked for on any host.
+    pub fn reconfigure_on(
+        &self,
+        at: At,
+        session: &str,
+        chain: &[At],
+        more: &[&str],
+    ) -> Result<Value> {
         let hosts: Vec<_> = chain.iter().map(|at| self.ip(*at)).collect();
         let hosts = hosts.join(",");
         let words = ["reconfigure", session, "--chain", &hosts, "--wait"];
-        let done = self.try_json(At::Client, &[&words[..], more].concat())?;
+        let done = self.try_json(at, &[&words[..], more].concat())?;
         Ok(done["changes"][0].clone())
     }
 
@@ -346,6 +358,11 @@ impl Steered {
 
     /// One firewall takes the other's place in the one session, with its state.
     pub fn replace_with_state(&self, old: At, new: At) -> Result<()> {
+        self.replace_with_state_on(At::Client, old, new)
+    }
+
+    /// The same, asked for on any host.
+    pub fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
         let (old, new) = (self.ip(old), self.ip(new));
         let words = [
             "replace-middlebox",
@@ -356,7 +373,7 @@ impl Steered {
             "conntrack",
             "--wait",
         ];
-        let done = self.json(At::Client, &words)?;
+        let done = self.json(at, &words)?;
         ensure!(
             done["changes"][0]["outcome"] == "changed",
             "{done:#}\n{}",

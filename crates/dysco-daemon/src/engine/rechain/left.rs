@@ -1,15 +1,14 @@
-//! Sessions that a middlebox has left in another way than the bypass: no other
-//! host can come in, and why.
-
-use std::net::IpAddr;
+//! Sessions that a middlebox has left in another way than the bypass: where another
+//! host can come in, and where not, and why.
 
 use dysco_common::{Session, State};
 
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
-use crate::protocol::Reason;
+use crate::protocol::{Progress, Reason, Subsession};
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod, one on each side of it";
+const RETURN: &str = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's";
 
 impl Engine {
     /// Does this host stand where no other can come in beside it?
@@ -18,13 +17,8 @@ impl Engine {
             Some(State::TwoPaths | State::FarTwoPaths) => {
                 "a middlebox is leaving it at this moment; ask again when it has".into()
             }
-            Some(State::Relay) => format!("{LOCAL}; {}", self.instead(s)),
-            Some(State::Return) => {
-                let ends = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return)";
-                format!(
-                    "{ends}: another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's"
-                )
-            }
+            Some(State::Relay) if self.replies_pass_by(s) => RETURN.into(),
+            Some(State::Return) => RETURN.into(),
             Some(State::Tombstone) => {
                 "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it".into()
             }
@@ -33,6 +27,7 @@ impl Engine {
                 | State::Opening
                 | State::Tracked
                 | State::NewPath
+                | State::Relay
                 | State::Closed
                 | State::Adopted
                 | State::Joining
@@ -44,28 +39,81 @@ impl Engine {
         Err(Reason::NoSuchChain(why))
     }
 
-    /// What can be done with a relayed session instead, by who its ends are.
-    fn instead(&self, s: &Session) -> String {
-        let other = s.joined_to().map(|slot| self.agent.session(slot));
-        let ends = [Some(s), other.as_ref()].map(|s| s.map(|s| s.key.remote.ip()));
-        let known: Vec<IpAddr> = ends.into_iter().flatten().collect();
-        for ip in &known {
+    fn other_side(&self, s: &Session) -> Option<Session> {
+        s.joined_to().map(|slot| self.agent.session(slot))
+    }
+
+    fn replies_pass_by(&self, s: &Session) -> bool {
+        let other = self.other_side(s).map_or(0, |o| o.two.returns);
+        s.two.returns | other != 0
+    }
+
+    /// A host comes in beside one that relays where the end there runs an agent. It is
+    /// asked for on the one of the two that opened the session between them.
+    pub(super) fn has_a_neighbour(&self, s: &Session) -> Result<(), Reason> {
+        let Some(other) = (self.other_side(s)).filter(|_| s.state == State::Relay as u32) else {
+            return Ok(());
+        };
+        let (here, there) = (s.key.remote.ip(), other.key.remote.ip());
+        for ip in [here, there] {
             // For who asks again.
-            if self.neighbours.worth_asking(*ip) {
-                self.control.reach(*ip);
+            if self.neighbours.worth_asking(ip) {
+                self.control.reach(ip);
             }
         }
-        let runs = |ip: &IpAddr| self.neighbours.know(*ip) == Known::Agent;
-        let (agents, others): (Vec<_>, Vec<_>) = known.into_iter().partition(runs);
-        match (agents.as_slice(), others.as_slice()) {
-            ([_, _], []) => "both of its neighbours do: 'dyscoctl remove-middlebox self --mode bypass' there lets that host out of it, and then ask on the host that opened it".into(),
-            ([agent], [other]) => format!(
-                "{agent} does and {other} does not, as far as is known: between that host and {agent} this release puts none; once {other} runs dyscod, too, 'dyscoctl remove-middlebox self --mode bypass' there, and then ask on the host that opened it"
+        let opened = s.life.opened_here != 0;
+        match self.neighbours.know(here) {
+            Known::Agent => return Ok(()),
+            // The server's host is asked by the change itself.
+            Known::Nothing if opened => return Ok(()),
+            Known::Nobody(_) | Known::Nothing => {}
+        }
+        let why = match (self.neighbours.know(there), opened) {
+            (Known::Agent, true) => format!(
+                "{there} does and {here} does not, as far as is known: ask on {there}, for one between that host and this one"
             ),
-            (_, [one, other]) => format!(
-                "neither {one} nor {other} does, as far as is known"
+            (Known::Agent, false) => format!(
+                "{there} does and {here} does not, as far as is known: for one between this host and {there}, name the session '{}>{}'",
+                other.key.local(),
+                other.key.remote()
             ),
-            _ => "what is beside it is not known".into(),
+            _ => format!("neither {here} nor {there} does, as far as is known"),
+        };
+        Err(Reason::NoSuchChain(format!("{LOCAL}; {why}")))
+    }
+
+    /// Who did not answer in time may not have been there.
+    pub(super) fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
+        let right = subsession.right.ip();
+        match progress {
+            Progress::RolledBack(Reason::TimedOut(_))
+                if matches!(self.neighbours.know(right), Known::Nobody(_)) =>
+            {
+                Progress::RolledBack(Reason::NoAgent(right))
+            }
+            other => other,
+        }
+    }
+
+    /// What relays a session beside which a firewall stands cannot leave it.
+    pub(in crate::engine) fn has_none_beside(&self, relays: [u32; 2]) -> Result<(), Reason> {
+        if !self.agent.is_steered(relays) {
+            return Ok(());
+        }
+        let why = "it has been given firewalls beside the host that relays it, and keeps that host as long as it lives";
+        Err(Reason::NoSuchChain(why.into()))
+    }
+
+    /// A relayed session was reset: changes of its paths are over.
+    pub(in crate::engine) fn relay_was_reset(&mut self, relays: &[u32]) {
+        let of = |slot: u32| {
+            let relay = self.agent.session(slot).relayed_by();
+            relays.contains(&slot) || relay.is_some_and(|relay| relays.contains(&relay))
+        };
+        let all = self.rechain.paths.iter().filter(|(_, p)| of(p.first.0));
+        let changes: Vec<_> = all.map(|(change, _)| *change).collect();
+        for change in changes {
+            self.tell_chain_gone(change);
         }
     }
 }

@@ -5,7 +5,6 @@ mod delta;
 mod hosts;
 mod left;
 mod open;
-mod packets;
 mod paths;
 mod request;
 

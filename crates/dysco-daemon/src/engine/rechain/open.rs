@@ -8,9 +8,9 @@ use dysco_common::chain::{self, Hop, Token};
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session};
 
+use super::Opening;
 use super::hosts::Waiting;
-use super::{Opening, packets};
-use crate::engine::{Answer, Engine, probe};
+use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.

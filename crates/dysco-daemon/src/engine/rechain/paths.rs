@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::Token;
 use dysco_common::{Session, State};
 
-use super::{Paths, packets};
-use crate::engine::{Engine, measure, probe};
+use super::Paths;
+use crate::engine::{Engine, measure, packets, probe};
 use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
@@ -332,6 +332,7 @@ fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
             Ok(facts)
         }
         Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
+        Some(State::Relay) => measure::known(s),
         Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
         _ => measure::facts(s, session),
     }

@@ -139,7 +139,7 @@ impl Engine {
         let opened = |(_, s): &(u32, Session)| {
             s.life.opened_here != 0
                 && s.two.part == dysco_common::session::part::CURRENT
-                && s.joined_to().is_none()
+                && (s.joined_to().is_none() || s.state == State::Relay as u32)
         };
         let all = self.agent.sessions().into_iter().filter(opened);
         Ok(all
@@ -203,6 +203,7 @@ impl Engine {
     fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
         let no = |why: String| Err(Reason::NoSuchChain(why));
         self.not_in_between(s)?;
+        self.has_a_neighbour(s)?;
         if s.life.opened_here == 0 {
             let opener = s.name().remote.ip();
             return no(format!("this host has not opened it; ask on {opener}"));
@@ -281,6 +282,7 @@ impl Engine {
         subsession: &Subsession,
         progress: Progress,
     ) {
+        let progress = self.exactly(subsession, progress);
         if progress.is_end() {
             self.tell_chain(role, subsession, &progress);
         }
@@ -359,7 +361,7 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
 /// Can it get another chain now?
 fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
-        Some(State::Tracked) => !s.has_ended(),
+        Some(State::Tracked | State::Relay) => !s.has_ended(),
         Some(State::NewPath | State::Switching) => {
             (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
         }

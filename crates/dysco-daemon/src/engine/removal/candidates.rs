@@ -53,7 +53,8 @@ impl Engine {
     ) {
         let found = match (task.relayed, task.mode) {
             // Nothing is left to be proven.
-            (true, Mode::Auto | Mode::Bypass | Mode::Return) => Ok(()),
+            (true, Mode::Auto | Mode::Bypass | Mode::Return) => (self.relay_of(&task.subsession))
+                .map_or(Ok(()), |slots| self.has_none_beside(slots)),
             (true, Mode::Local) => Err(Reason::AlreadyOut),
             (false, _) => self
                 .measurable(&task.subsession, task.said.word)

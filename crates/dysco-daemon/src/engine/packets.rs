@@ -4,10 +4,13 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
 use dysco_common::session::offer;
-use dysco_common::{Addr, Session};
+use dysco_common::{Addr, FlowKey, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
-use crate::engine::probe::HOP_LIMIT;
+use super::probe::HOP_LIMIT;
+
+/// The most steps in which a bypass is shown what was sent elsewhere.
+const STEPS: u32 = 64;
 
 /// The SYN that opens a path through a chain: its number is just before those that
 /// follow, its options are what the session agreed on.
@@ -40,16 +43,75 @@ pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
 pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
     let seq = s.sent_on_wire(seq);
     let s = &s.on_wire();
+    opens_windows(s, seq, s.rcv_max)
+}
+
+/// What opens a bypass, one right behind the other: a SYN as the session would have
+/// sent it, with its numbers and options of now, and the same once more, whose answer
+/// opens windows (`two_paths::answer_opening`).
+///
+/// The first is as long as the longest segment that will come, and comes back so: a
+/// path too narrow for that is refused, since no router's word about it would find
+/// its socket. The MSS counts neither header (RFC 6691).
+pub(super) fn bypass_opens(s: &Session) -> [Vec<u8>; 2] {
+    let wire = &s.on_wire_of(s.path);
+    let first = wire.snd_max.wrapping_sub(1);
+    let mut syn = header(wire, first);
+    syn.syn = true;
+    let mut again = syn.clone();
+    set_offer(&mut syn, wire);
+    set_clocks(&mut again, wire);
+    let options = syn.header_len() - TcpHeader::MIN_LEN;
+    let longest = usize::from(s.local.mss.min(s.remote.mss)).saturating_sub(options);
+    [
+        packet(wire, syn, &vec![0; longest]),
+        packet(wire, again, &[]),
+    ]
+}
+
+/// What shows on a bypass up to where this end has sent by the proxy, in steps of the
+/// widest window: firewalls let numbers go ahead no further. It opened at `opened`
+/// (local end's space), if that is known.
+pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
+    let wire = &s.on_wire_of(s.path);
+    let heard = s.carried.wrapping_sub(s.translation.seq_in);
+    let widest = u32::from(u16::MAX) << wire.remote_wscale();
+    let opened = opened.unwrap_or(s.cut_out);
+    let ahead = s.cut_out.wrapping_sub(opened);
+    let steps = (1..STEPS).map(|step| widest.saturating_mul(step));
+    let between = steps.take_while(|by| *by < ahead);
+    let all = between.map(|by| opened.wrapping_add(by)).chain([s.cut_out]);
+    all.map(|seq| opens_windows(wire, s.sent_on_wire(seq), heard))
+        .collect()
+}
+
+/// Ends a proxy's session for the firewalls on its path, which believe what has the
+/// number that was acknowledged last. The other end's host drops it.
+pub(super) fn farewell(s: &Session) -> Vec<u8> {
+    let (local, remote) = (s.key.local().port(), s.key.remote().port());
+    let mut tcp = TcpHeader::new(local, remote, s.rcv_ack, 0);
+    (tcp.rst, tcp.ack) = (true, true);
+    tcp.acknowledgment_number = s.snd_ack;
+    packet_of(&s.key, tcp, &[])
+}
+
+/// See `two_paths::opens_windows`. The session is as the wire has it.
+fn opens_windows(s: &Session, seq: u32, ack: u32) -> Vec<u8> {
     let mut tcp = header(s, seq);
     (tcp.ack, tcp.psh) = (true, true);
-    tcp.acknowledgment_number = s.rcv_max;
+    tcp.acknowledgment_number = ack;
+    set_clocks(&mut tcp, s);
+    packet(s, tcp, &[])
+}
+
+/// Timestamps, where they are agreed on, as segments have them.
+fn set_clocks(tcp: &mut TcpHeader, s: &Session) {
     if agreed(s, offer::TIMESTAMPS) {
         let stamps = TcpOptionElement::Timestamp(s.tsval_out, s.tsval_in);
         let options = [TcpOptionElement::Noop, TcpOptionElement::Noop, stamps];
         // Twelve bytes of forty.
         let _ = tcp.set_options(&options);
     }
-    packet(s, tcp, &[])
 }
 
 fn agreed(s: &Session, flag: u8) -> bool {
@@ -76,9 +138,13 @@ fn set_offer(tcp: &mut TcpHeader, s: &Session) {
     let _ = tcp.set_options(&options);
 }
 
-/// The packet, or nothing if it cannot be written, which is not sent.
 fn packet(s: &Session, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
-    let (from, to) = (s.path.local, s.path.remote);
+    packet_of(&s.path, tcp, payload)
+}
+
+/// The packet, or nothing if it cannot be written, which is not sent.
+fn packet_of(key: &FlowKey, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
+    let (from, to) = (key.local, key.remote);
     let builder = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             PacketBuilder::ipv4(from.octets(), to.octets(), HOP_LIMIT).tcp_header(tcp)

@@ -1,0 +1,134 @@
+//! A message of the control channel and its answer, between two ends of `dyscod`'s
+//! own channel that have nothing else to do, one exchange after the other: what
+//! two daemons can hardly be quicker than.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use dysco_daemon::control::{Control, ControlConfig, Event};
+use dysco_daemon::pki::{self, PkiPaths};
+use dysco_daemon::scheduling;
+use dysco_netns::Host;
+use tokio::sync::{mpsc, oneshot};
+
+/// Beside `dyscod`'s own.
+const PORT: u16 = 7_979;
+/// As long as most messages of a removal.
+const MESSAGE: usize = 128;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The channel's end on a host.
+struct End<'a> {
+    host: &'a Host,
+    address: IpAddr,
+}
+
+impl End<'_> {
+    /// Has `work` done with a channel on this host, by a thread that runs as the
+    /// daemon's does.
+    fn thread<T, F>(
+        &self,
+        name: &str,
+        work: impl FnOnce(Control, mpsc::Receiver<Event>) -> F + Send + 'static,
+    ) -> Result<std::thread::JoinHandle<Result<T>>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>>,
+    {
+        let (keys, address) = (self.host.dir().join("pki"), self.address);
+        self.host.thread(name, move || {
+            let credentials = pki::load(&PkiPaths::in_dir(&keys), &[address])?;
+            scheduling::take(true);
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .context("failed to start a runtime")?;
+            runtime.block_on(async {
+                let (control, events) = Control::start(ControlConfig {
+                    listen: vec![SocketAddr::new(address, PORT)],
+                    peer_port: PORT,
+                    credentials,
+                })?;
+                work(control, events).await
+            })
+        })
+    }
+}
+
+/// Milliseconds of so many round trips from one host to another, both of which
+/// have keys of one authority.
+///
+/// # Errors
+/// If no answer comes.
+pub fn measure(from: (&Host, IpAddr), to: (&Host, IpAddr), count: usize) -> Result<Vec<f64>> {
+    let end = |(host, address)| End { host, address };
+    let peer = to.1;
+    let (listening, listens) = std::sync::mpsc::channel();
+    let (over, ended) = oneshot::channel();
+    let answering = end(to).thread("answer", move |control, events| {
+        let _ = listening.send(());
+        answer(control, events, ended)
+    })?;
+    // Who asks before the other listens is told that nobody is there. An error
+    // here is one of that thread, which tells it below.
+    let _ = listens.recv();
+    let asking = end(from).thread("ask", move |control, events| {
+        ask(control, events, peer, count)
+    })?;
+    let panicked = |_| anyhow!("a thread of the control channel panicked");
+    let times = asking.join().map_err(panicked)?;
+    let _ = over.send(());
+    answering.join().map_err(panicked)??;
+    times
+}
+
+/// Says what it hears, until it is over.
+async fn answer(
+    control: Control,
+    mut events: mpsc::Receiver<Event>,
+    mut over: oneshot::Receiver<()>,
+) -> Result<()> {
+    loop {
+        tokio::select! {
+            _ = &mut over => return Ok(()),
+            event = events.recv() => match event.context("the channel has ended")? {
+                Event::Message(heard) => control.send(heard.via, heard.message),
+                Event::PeerUp(_) | Event::PeerDown(..) | Event::Key { .. } | Event::KeyGone(_) => {}
+            }
+        }
+    }
+}
+
+async fn ask(
+    control: Control,
+    mut events: mpsc::Receiver<Event>,
+    peer: IpAddr,
+    count: usize,
+) -> Result<Vec<f64>> {
+    let mut times = Vec::with_capacity(count);
+    // The first one waits for the connection.
+    for said in 0..=count {
+        let message = vec![said as u8; MESSAGE];
+        let begun = Instant::now();
+        control.send(peer, message.clone());
+        let heard = tokio::time::timeout(PATIENCE, next(&mut events));
+        let heard = heard.await.context("no answer came")??;
+        ensure!(heard == message, "another message came");
+        if said > 0 {
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    Ok(times)
+}
+
+/// The next message.
+async fn next(events: &mut mpsc::Receiver<Event>) -> Result<Vec<u8>> {
+    loop {
+        match events.recv().await.context("the channel has ended")? {
+            Event::Message(heard) => return Ok(heard.message),
+            Event::PeerDown(_, why) => return Err(anyhow!("nobody is there: {why}")),
+            Event::PeerUp(_) | Event::Key { .. } | Event::KeyGone(_) => {}
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The steps of removals, by what the three daemons' logs say of the commands that
+//! they carry out, and when: all have one clock here.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::figure::{Figure, median};
+
+/// Has a daemon write each command of a change into its log.
+pub const LOGGED: &str =
+    "[log]\nformat = \"json\"\nfilter = \"warn,dysco_daemon::engine::commands=debug\"\n";
+/// Messages one after the other, from the request until the proxy's host hears of
+/// the cut: `Leave`, `RequestLock` and `AckLock` twice, `SetUp`, `SetUpAck`, `Switched`.
+pub const MESSAGES: f64 = 8.0;
+
+/// A host of a removal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Place {
+    /// The client's.
+    Left,
+    /// The proxy's.
+    Middle,
+    /// The server's.
+    Right,
+}
+
+/// A command of a change on a host: the first of its name there, or the second.
+type Mark = (Place, &'static str, usize);
+
+/// Where a removal has got, in this order.
+const MARKS: [Mark; 9] = [
+    (Place::Middle, "Measure", 0),
+    (Place::Left, "Lock", 0),
+    (Place::Middle, "Measure", 1),
+    (Place::Right, "Lock", 0),
+    (Place::Middle, "Persist", 0),
+    (Place::Left, "Reserve", 0),
+    (Place::Right, "Prepare", 0),
+    (Place::Left, "Cut", 0),
+    (Place::Right, "Cut", 0),
+];
+
+/// What lies between two marks that follow each other. Each is a message, and:
+/// nothing much in the first three; the proxy's sockets are read; two records; the
+/// left data plane and a record; the right one, SYN, SYN-ACK and a record; the cut
+/// and a record.
+pub const STEPS: [&str; MARKS.len() - 1] = [
+    "ask",
+    "lock_left",
+    "lock_right",
+    "prove",
+    "grant",
+    "set_up",
+    "open",
+    "switch",
+];
+
+/// When each mark was passed by one change; seconds of the day.
+type Passed = BTreeMap<Mark, f64>;
+
+/// Milliseconds of each of [`STEPS`], of all removals that passed all marks.
+pub fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
+    let mut changes = BTreeMap::<String, Passed>::new();
+    for (place, log) in logs {
+        let mut seen = BTreeMap::<(String, String), usize>::new();
+        for (at, change, name) in log.lines().filter_map(command) {
+            let nth = seen.entry((change.clone(), name.clone())).or_default();
+            let is = |mark: &&Mark| (mark.0, mark.1, mark.2) == (*place, name.as_str(), *nth);
+            if let Some(mark) = MARKS.iter().find(is) {
+                changes.entry(change).or_default().insert(*mark, at);
+            }
+            *nth += 1;
+        }
+    }
+    let mut steps: [Vec<f64>; STEPS.len()] = Default::default();
+    for passed in changes.values() {
+        let times: Option<Vec<f64>> = MARKS.iter().map(|m| passed.get(m).copied()).collect();
+        let Some(times) = times else { continue };
+        for (step, pair) in steps.iter_mut().zip(times.windows(2)) {
+            // A day may end meanwhile.
+            let took = (pair[1] - pair[0] + DAY / 2.0).rem_euclid(DAY) - DAY / 2.0;
+            step.push(took * 1e3);
+        }
+    }
+    steps
+}
+
+const DAY: f64 = 86_400.0;
+
+/// When a command was carried out, for which change, and its name, if the line is
+/// of one.
+fn command(line: &str) -> Option<(f64, String, String)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let (at, command) = (line["timestamp"].as_str()?, line["command"].as_str()?);
+    let (_, clock) = at.trim_end_matches('Z').split_once('T')?;
+    let mut seconds = 0.0;
+    for part in clock.split(':') {
+        seconds = seconds * 60.0 + part.parse::<f64>().ok()?;
+    }
+    let (name, rest) = command.split_once(' ')?;
+    let (_, change) = rest.split_once("change: ")?;
+    let end = change.find([',', ' '])?;
+    Some((seconds, change[..end].to_owned(), name.to_owned()))
+}
+
+/// The median of each step, and what part of all it is.
+pub fn figures(steps: [Vec<f64>; STEPS.len()]) -> Vec<Figure> {
+    let whole: f64 = steps.iter().map(|step| median(step)).sum();
+    let figure = |(name, step): (&str, Vec<f64>)| {
+        let figure = Figure::median(format!("removal_step_{name}_ms_p50"), "ms", step);
+        let part = figure.value / whole;
+        figure.aside("of all steps", part)
+    };
+    STEPS.into_iter().zip(steps).map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHANGE: &str = "0b0b";
+
+    fn line(second: u32, command: &str, change: &str) -> String {
+        format!(
+            "{{\"timestamp\":\"2026-01-02T03:04:{second:02}.000100Z\",\"level\":\"DEBUG\",\
+             \"message\":\"execute\",\"command\":\"{command} {{ change: {change}, x: 1 }}\"}}\n"
+        )
+    }
+
+    /// Each mark is passed a second after the one before.
+    fn logs(change: &str) -> Vec<(Place, String)> {
+        let of = |place: Place| -> String {
+            let own = MARKS.iter().enumerate().filter(|(_, mark)| mark.0 == place);
+            own.map(|(at, mark)| line(at as u32, mark.1, change))
+                .collect()
+        };
+        [Place::Left, Place::Middle, Place::Right]
+            .map(|p| (p, of(p)))
+            .into()
+    }
+
+    #[test]
+    fn a_step_is_from_mark_to_mark() {
+        let mut all = logs(CHANGE);
+        // A third measurement is no mark, nor is what another change does.
+        all[1].1 += &line(30, "Measure", CHANGE);
+        all[2].1 += &line(40, "Cut", "0c0c");
+        for step in of_logs(&all) {
+            assert_eq!(step.len(), 1);
+            assert!((step[0] - 1_000.0).abs() < 1e-6, "{step:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_that_missed_a_mark_has_no_steps() {
+        let mut all = logs(CHANGE);
+        all[0].1.clear();
+        assert!(of_logs(&all).iter().all(Vec::is_empty));
+    }
+
+    #[test]
+    fn midnight_lasts_no_longer() {
+        let line = |clock: &str, name: &str| {
+            let text = line(0, name, CHANGE);
+            text.replace("03:04:00.000100", clock)
+        };
+        let mut all = logs(CHANGE);
+        let cut = all[0].1.lines().filter(|l| !l.contains("Cut"));
+        let cut: String = cut.map(|l| format!("{l}\n")).collect();
+        all[0].1 = cut + &line("23:59:59.999500", "Cut");
+        let rest = all[2].1.lines().filter(|l| !l.contains("Cut"));
+        let rest: String = rest.map(|l| format!("{l}\n")).collect();
+        all[2].1 = rest + &line("00:00:00.000500", "Cut");
+        let last = of_logs(&all)[STEPS.len() - 1][0];
+        assert!((last - 1.0).abs() < 1e-3, "{last}");
+    }
+}

@@ -1,0 +1,269 @@
+//! Why a goal is missed: the figures that tell what could be reached here at best,
+//! or what the rest goes into. The text is made of a run's own numbers, so that it
+//! stays true with the next one.
+
+use serde_json::Value;
+
+use crate::report::short;
+
+/// A figure that explains others, and what it is. What follows the others' names is
+/// looked for behind its own too.
+type By = (&'static str, &'static str);
+
+/// Figures that are explained in the same way: all whose name begins so.
+struct Why {
+    figures: &'static str,
+    /// The same, without any of our work.
+    floor: Option<By>,
+    /// What else explains them.
+    by: &'static [By],
+}
+
+const ENDS: &str = "programs that do nothing at both ends";
+const LINKS: &str = "programs that do nothing on all links";
+const EQUAL: &str = "two equal sessions";
+const LINES: &str = "two equal lines";
+const BUSY: &str = "what our programs there run of a processor's time";
+const TRIP: &str =
+    "a round trip of messages under full load, between two ends with nothing else to do";
+
+/// The first that fits a name counts.
+const WHYS: &[Why] = &[
+    Why {
+        figures: "bypass_goodput_vs_direct",
+        floor: Some(("empty_programs_goodput_vs_none", ENDS)),
+        by: &[
+            ("control_goodput_vs_direct", EQUAL),
+            ("path_busy_bypass_left", BUSY),
+            ("path_busy_bypass_right", BUSY),
+        ],
+    },
+    Why {
+        figures: "tracked_goodput_vs_none",
+        floor: Some(("empty_programs_goodput_vs_none", ENDS)),
+        by: &[
+            ("control_goodput_vs_direct", EQUAL),
+            ("path_busy_tracked", BUSY),
+        ],
+    },
+    Why {
+        figures: "tracked_requests_vs_none",
+        floor: Some(("empty_programs_requests_vs_none", ENDS)),
+        by: &[("control_requests_vs_direct", EQUAL)],
+    },
+    Why {
+        figures: "bypass_latency_p50_vs_direct",
+        floor: Some(("empty_programs_latency_p50_vs_none", ENDS)),
+        by: &[("control_latency_p50_vs_direct", EQUAL)],
+    },
+    Why {
+        figures: "setup_added_us_",
+        floor: Some(("empty_programs_setup_added_us_", LINKS)),
+        by: &[
+            (
+                "stopped_daemons_setup_added_us_",
+                "our programs while all daemons are stopped",
+            ),
+            ("control_setup_added_us_", LINES),
+        ],
+    },
+    Why {
+        figures: "goodput_ratio_",
+        floor: Some(("empty_programs_goodput_ratio_", LINKS)),
+        by: &[
+            ("control_goodput_ratio_", LINES),
+            ("path_busy_chain_end_", BUSY),
+            ("path_busy_chain_middle_", BUSY),
+            ("path_busy_chain_server_", BUSY),
+        ],
+    },
+    Why {
+        figures: "requests_ratio_",
+        floor: Some(("empty_programs_requests_ratio_", LINKS)),
+        by: &[("control_requests_ratio_", LINES)],
+    },
+    Why {
+        figures: "reconfig_ms_p50",
+        floor: Some((
+            "reconfig_floor_ms_p50",
+            "four such round trips as below and the new path's handshake, one after the other",
+        )),
+        by: &[
+            ("control_round_trip_ms_p50", TRIP),
+            ("reconfig_handshake_ms_p50", "the new path's handshake"),
+            (
+                "removal_step_lock_left_ms_p50",
+                "one of eight steps: a message, and hardly anything else",
+            ),
+        ],
+    },
+    Why {
+        figures: "replace_lowest_goodput",
+        floor: Some((
+            "replace_unchanged_lowest_goodput",
+            "the second before, while nothing is changed",
+        )),
+        by: &[],
+    },
+    Why {
+        figures: "reconfigure_replace_ms_",
+        floor: None,
+        by: &[
+            (
+                "reconfigure_insert_ms_",
+                "such a change without state that is moved",
+            ),
+            ("control_round_trip_ms_p50", TRIP),
+        ],
+    },
+    Why {
+        figures: "reconfigure_insert_ms_",
+        floor: None,
+        by: &[("control_round_trip_ms_p50", TRIP)],
+    },
+    Why {
+        figures: "translate_ns",
+        floor: Some(("run_ns_empty", "a run of a program that does nothing")),
+        by: &[
+            (
+                "run_ns_tracked",
+                "the header is read, the session found, and what is new kept",
+            ),
+            (
+                "run_ns_identity_in",
+                "a translation with nothing that differs",
+            ),
+        ],
+    },
+];
+
+impl Why {
+    fn of(name: &str) -> Option<&'static Why> {
+        WHYS.iter().find(|why| name.starts_with(why.figures))
+    }
+
+    /// The figure of a run that explains one, whose name begins so.
+    fn found<'a>(&self, run: &'a Value, name: &str, (by, _): By) -> Option<&'a Value> {
+        let rest = &name[self.figures.len()..];
+        find(run, &format!("{by}{rest}")).or_else(|| find(run, by.trim_end_matches('_')))
+    }
+}
+
+/// A figure of a run.
+pub fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
+    let figures = run["figures"].as_array()?;
+    figures.iter().find(|figure| figure["name"] == name)
+}
+
+/// What a figure with a goal could be at best, in its own unit, if it was measured.
+pub fn floor(run: &Value, name: &str) -> Option<f64> {
+    find(run, name)?["goal"].as_object()?;
+    let why = Why::of(name)?;
+    why.found(run, name, why.floor?)?["value"].as_f64()
+}
+
+/// A value, as a table has it.
+fn told(figure: &Value) -> String {
+    let value = figure["value"].as_f64().map(short).unwrap_or_default();
+    let text = format!("{value} {}", figure["unit"].as_str().unwrap_or_default());
+    text.trim_end().to_owned()
+}
+
+/// A goal, as a table has it.
+pub fn goal(figure: &Value) -> Option<String> {
+    let bound = |way: &str| figure["goal"][way].as_f64();
+    let least = bound("at_least").map(|bound| format!("≥ {bound}"));
+    least.or_else(|| bound("at_most").map(|bound| format!("≤ {bound}")))
+}
+
+fn is_missed(figure: &Value) -> bool {
+    let bound = |way: &str| figure["goal"][way].as_f64();
+    let Some(value) = figure["value"].as_f64() else {
+        return false;
+    };
+    bound("at_least").is_some_and(|least| value < least)
+        || bound("at_most").is_some_and(|most| value > most)
+}
+
+/// Each goal that a run missed, with the figures that explain it, as a table.
+pub fn missed(run: &Value) -> String {
+    let figures = run["figures"].as_array().into_iter().flatten();
+    let rows: String = figures
+        .filter(|f| is_missed(f))
+        .map(|f| row(run, f))
+        .collect();
+    if rows.is_empty() {
+        return "No goal was missed.\n".into();
+    }
+    format!("| figure | value | goal | explained by |\n|---|---:|---:|---|\n{rows}")
+}
+
+fn row(run: &Value, figure: &Value) -> String {
+    let name = figure["name"].as_str().unwrap_or_default();
+    let why = match Why::of(name) {
+        None => "**nothing yet**".into(),
+        Some(why) => {
+            let named = |by: &By| {
+                let found = why.found(run, name, *by)?;
+                let (name, about) = (found["name"].as_str()?, by.1);
+                Some(format!("`{name}` {} ({about})", told(found)))
+            };
+            let all: Vec<_> = why.floor.iter().chain(why.by).filter_map(named).collect();
+            match all.is_empty() {
+                true => "by what this run does not have".into(),
+                false => all.join("; "),
+            }
+        }
+    };
+    let goal = goal(figure).unwrap_or_default();
+    format!("| `{name}` | {} | {goal} | {why} |\n", told(figure))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Value {
+        let figure = |name: &str, value: f64, goal: Value| json!({"name": name, "unit": "", "value": value, "goal": goal});
+        json!({"figures": [
+            figure("goodput_ratio_4", 0.5, json!({"at_least": 0.99})),
+            figure("goodput_ratio_1", 0.995, json!({"at_least": 0.99})),
+            figure("empty_programs_goodput_ratio_4", 0.75, Value::Null),
+            figure("path_busy_chain_end", 0.0625, Value::Null),
+            figure("other_ms", 3.0, json!({"at_most": 2.0})),
+        ]})
+    }
+
+    #[test]
+    fn what_is_missed_is_explained_by_figures_of_the_run() {
+        let text = missed(&run());
+        assert!(
+            text.contains("| `goodput_ratio_4` | 0.500 | ≥ 0.99 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("`empty_programs_goodput_ratio_4` 0.750"),
+            "{text}"
+        );
+        assert!(text.contains("`path_busy_chain_end` 0.062"), "{text}");
+        assert!(!text.contains("goodput_ratio_1`"), "{text}");
+        assert!(
+            text.contains("| `other_ms` | 3.000 | ≤ 2 | **nothing yet** |"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_floor_is_of_the_same_kind() {
+        assert_eq!(floor(&run(), "goodput_ratio_4"), Some(0.75));
+        assert_eq!(floor(&run(), "goodput_ratio_1"), None);
+        assert_eq!(floor(&run(), "empty_programs_goodput_ratio_4"), None);
+    }
+
+    #[test]
+    fn no_goal_missed_is_said_as_well() {
+        assert_eq!(missed(&json!({"figures": []})), "No goal was missed.\n");
+    }
+}

@@ -1,0 +1,90 @@
+//! Sessions that this host relays, with a chain on one side.
+
+use dysco_common::{Session, State};
+
+use crate::Agent;
+
+impl Agent {
+    /// The session of a slot is to have another path. If this host relays it, what it
+    /// relays there goes by the entries of its paths from now on. Returns what these
+    /// have as `Session::relay`.
+    pub(crate) fn steer(&self, slot: u32) -> u32 {
+        let s = self.session(slot);
+        let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
+        let Some(other) = other else {
+            return s.relay;
+        };
+        let relay = slot + 1;
+        if self.session(other).relay != relay {
+            // Nothing has been kept of what was relayed so far; it may be more than
+            // numbers can tell.
+            self.memory().set_sent(slot, &self.sent_by(other));
+            self.memory().set_relay(other, relay);
+            let meanwhile = self.sent_by(other);
+            let s = self.session(slot);
+            let raised = Session {
+                snd_max: meanwhile.snd_max,
+                snd_ack: meanwhile.snd_ack,
+                ..s
+            };
+            self.memory().raise(slot, &raised);
+        }
+        relay
+    }
+
+    /// What was sent by a relay's entry, in the numbers of the one that it is joined
+    /// to.
+    fn sent_by(&self, other: u32) -> Session {
+        let o = self.session(other);
+        Session {
+            bytes_out: o.bytes_in,
+            snd_max: o.sent_on_wire(o.rcv_max),
+            snd_ack: o.rcv_ack.wrapping_sub(o.translation.seq_in),
+            ..o
+        }
+    }
+
+    /// A path is given up that was not taken: if there is no other, what is relayed
+    /// leaves by itself again.
+    pub(crate) fn steer_no_more(&self, path: &Session) {
+        let before = path.other_path().map(|first| (first, self.session(first)));
+        if let Some((first, s)) = before
+            && path.relayed_by() == Some(first)
+            && let Some(other) = s.joined_to()
+            && self.session(other).relay == path.relay
+        {
+            self.memory().set_relay(other, 0);
+        }
+    }
+
+    /// The path that a relayed session takes, by the slot of the relay's entry, if it
+    /// is not the relay's own.
+    pub fn path_of_relay(&self, relay: u32) -> Option<u32> {
+        let slot = self.find(&self.session(relay).key)?;
+        (self.session(slot).relayed_by() == Some(relay)).then_some(slot)
+    }
+
+    /// A relayed session has ended: so has its path.
+    pub fn end_with_relay(&self, relay: u32) {
+        if let Some(path) = self.path_of_relay(relay) {
+            self.memory().share_life(path, relay);
+        }
+    }
+
+    /// Has this relayed session a path of its own on one side, or is it given one?
+    pub fn is_steered(&self, relays: [u32; 2]) -> bool {
+        relays.iter().any(|slot| self.session(*slot).relay != 0)
+    }
+
+    /// What a process has begun that ended before it had made a path.
+    pub fn undo_steering(&self, relay: u32) {
+        let s = self.session(relay);
+        let Some(other) = s.joined_to().filter(|_| s.state == State::Relay as u32) else {
+            return;
+        };
+        let idle = self.path_of_relay(relay).is_none() && self.second_path(relay).is_none();
+        if idle && self.session(other).relay == relay + 1 {
+            self.memory().set_relay(other, 0);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A session that this host relays, with a chain on one side of it. What is relayed
+//! there takes the paths of that session as what a stack has sent: marked, it goes
+//! through the program of egress, which finds their entries (`second`). What comes by
+//! these paths is relayed by the relay's own entry, which they name. Their numbers are
+//! those of the session on that side; the relay translates as without them.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::programs::TcContext;
+use dysco_common::Counter;
+use dysco_common::session::{Session, State};
+use dysco_common::tcp::{Edit, RST, SYN, Segment};
+
+use crate::Verdict;
+use crate::far;
+use crate::ingress;
+use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::packet::Found;
+use crate::second;
+use crate::steady;
+
+/// Mark of a packet that is relayed, and has its path still to find.
+pub const STEERED: u32 = 0xd75c_0c0e;
+
+/// Is it one that this host has relayed? It has no mark any more then.
+#[inline(always)]
+pub fn takes_mark(ctx: &TcContext) -> bool {
+    // SAFETY: a field of the context that the verifier lets a classifier read and
+    // write.
+    let skb = unsafe { &mut *ctx.skb.skb };
+    if skb.mark != STEERED {
+        return false;
+    }
+    skb.mark = 0;
+    true
+}
+
+/// A relayed packet leaves as it is: no other path is taken. Its numbers are where
+/// another would begin.
+#[inline(always)]
+pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
+    let seg = &found.seg;
+    // The numbers of a SYN or a reset may be anything.
+    if seg.flags & (SYN | RST) == 0 {
+        steady::sent(s, seg);
+        if let Some((tsval, _)) = found.timestamps(ctx) {
+            s.tsval_out = tsval;
+        }
+    }
+    Verdict::Pass
+}
+
+/// [`comes`]: the packet is dropped, and counted.
+pub const DROP: u64 = u64::MAX;
+
+/// Judges a packet of a path, which lies in the scratch memory of ingress. Returns the
+/// interface by which it goes on, with the change that is to be put in.
+#[inline(always)]
+pub fn comes(ctx: &TcContext) -> u64 {
+    // SAFETY: the program's own context.
+    unsafe { dysco_steered(ctx.skb.skb) }
+}
+
+#[inline(always)]
+fn not(why: Counter) -> u64 {
+    count(why);
+    DROP
+}
+
+/// Exported, so that the verifier goes through it once (see `learn::dysco_offer`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
+    let run = Run::Ingress as u32;
+    let Some(Scratch { packet: p, .. }) = maps::scratch(run) else {
+        return DROP;
+    };
+    let Some(Flow { slot, new, s }) = maps::find(&p.key) else {
+        return DROP;
+    };
+    let Some(relay) = s.relay.checked_sub(1).and_then(maps::session) else {
+        return DROP;
+    };
+    let taken = s.state == State::Switching as u32 || s.state == State::NewPath as u32;
+    let opening = s.state == State::Joining as u32;
+    if relay.state != State::Relay as u32 || p.seg.has(SYN) {
+        return not(Counter::DroppedStray);
+    }
+    let mut first = Edit::default();
+    let mut seg = p.seg;
+    if new {
+        if !taken && !opening {
+            // No socket knows this five-tuple: its answer would be a reset.
+            return not(Counter::DroppedStray);
+        }
+        if s.state != State::NewPath as u32 && second::takes(s, &p.seg, slot) {
+            return DROP;
+        }
+        if opening {
+            second::dysco_follow(slot);
+        }
+        first = s.translation.incoming(&p.seg, &s.key);
+        ingress::heard(s, &p.seg, &first, slot);
+        seg = Segment {
+            seq: first.seq,
+            ack: first.ack,
+            window: first.window,
+            flags: first.flags,
+            ..p.seg
+        };
+    } else if !taken || s.other_path == 0 {
+        // Late, on the path before.
+        return not(Counter::DroppedLateOld);
+    }
+    let ctx = TcContext::new(skb);
+    if far::onward(&ctx, relay, &seg, &first, run) == far::TO_OTHER {
+        relay.ifindex as u64
+    } else {
+        DROP
+    }
+}

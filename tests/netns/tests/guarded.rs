@@ -1,0 +1,155 @@
+//! A strict firewall stands between all hosts, and nobody has told anybody of it: it
+//! sees an ordinary connection where HAProxy was, and refuses nothing.
+
+mod world;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
+use world::World;
+
+const MIB: u64 = 1 << 20;
+
+fn guarded(builder: Builder, family: Family) -> Result<World> {
+    let w = World::new(builder, family)?;
+    w.lab.guard()?;
+    Ok(w)
+}
+
+/// Sessions lose the proxy, and go on for a while without it.
+fn leave(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
+    let group = w.open(count, plan)?;
+    group.run();
+    group.wait_progress(progress)?;
+    let done = w.remove(&["--all", "--timeout", "60s"])?;
+    assert_eq!(done["summary"]["removed"], count, "{done:#}\n{}", w.state());
+    group.wait_progress(2 * progress)?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    forgotten(&w)?;
+    w.finish()
+}
+
+/// The sessions that HAProxy had are over for the firewall, or it would know them
+/// for days.
+fn forgotten(w: &World) -> Result<()> {
+    let words = ["-L", "-p", "tcp", "--state", "ESTABLISHED", "-f"];
+    let family = match w.family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    let proxy = Role::Proxy.at(w.family, 0).ip().to_string();
+    let known = || {
+        let list = w
+            .lab
+            .router
+            .output("conntrack", &[&words[..], &[family]].concat());
+        let list = list.unwrap_or_else(|error| panic!("no list: {error:#}"));
+        let is_proxys = |line: &&str| line.split_whitespace().any(|w| w.ends_with(&proxy));
+        list.lines().filter(is_proxys).count()
+    };
+    wait::until("an end", Duration::from_secs(10), || {
+        (known() == 0).then_some(())
+    })
+}
+
+#[test]
+fn busy_sessions_ipv4() -> Result<()> {
+    let w = guarded(Lab::builder("guard4"), Family::V4)?;
+    leave(w, 4, &Plan::default(), 16 * MIB)
+}
+
+#[test]
+fn busy_sessions_ipv6() -> Result<()> {
+    let w = guarded(Lab::builder("guard6"), Family::V6)?;
+    leave(w, 4, &Plan::default(), 16 * MIB)
+}
+
+#[test]
+fn many_busy_sessions() -> Result<()> {
+    let w = guarded(Lab::builder("guardmany"), Family::V4)?;
+    leave(w, 40, &Plan::default(), MIB)
+}
+
+/// A kilobyte twice a second: nothing is on its way when the proxy leaves.
+#[test]
+fn sessions_that_are_mostly_silent() -> Result<()> {
+    let w = guarded(Lab::builder("guardsilent"), Family::V4)?;
+    let plan = Plan {
+        rate: Some(2048),
+        write: 1024,
+        ..Plan::default()
+    };
+    leave(w, 20, &plan, 2048)
+}
+
+/// The end that receives sends nothing but acknowledgements.
+#[test]
+fn a_download_and_an_upload() -> Result<()> {
+    for (up, down, first) in [
+        (Amount::Bytes(0), Amount::UntilStopped, Side::Server),
+        (Amount::UntilStopped, Amount::Bytes(0), Side::Client),
+    ] {
+        let w = guarded(Lab::builder("guardone"), Family::V4)?;
+        let plan = Plan {
+            up,
+            down,
+            close: Close::First(first),
+            ..Plan::default()
+        };
+        let group = w.open(2, &plan)?;
+        group.run();
+        let got = || group.received(Side::Client) + group.received(Side::Server);
+        let more = |bytes| {
+            let at = got();
+            wait::until("data", Duration::from_secs(30), || {
+                (got() > at + bytes).then_some(())
+            })
+        };
+        more(8 * MIB)?;
+        w.remove_all_of(2)?;
+        more(8 * MIB)?;
+        all_intact(&group.finish()?)?;
+        assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+        w.finish()?;
+    }
+    Ok(())
+}
+
+/// The proxy holds what a slow reader has not taken, whose window is shut.
+#[test]
+fn a_slow_reader() -> Result<()> {
+    let w = guarded(Lab::builder("guardslow"), Family::V4)?;
+    let group = w.open(2, &Plan::default())?;
+    group.set_reading(Side::Server, Reading::Slow(20 * MIB));
+    group.run();
+    group.wait_progress(4 * MIB)?;
+    let done = w.remove(&["--all", "--timeout", "300s"])?;
+    assert_eq!(done["summary"]["removed"], 2, "{done:#}\n{}", w.state());
+    group.set_reading(Side::Server, Reading::Fast);
+    group.wait_progress(10 * MIB)?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    w.finish()
+}
+
+/// What opens the path, or shows what was sent elsewhere, is lost at times.
+#[test]
+fn where_packets_are_lost() -> Result<()> {
+    let w = guarded(Lab::builder("guardloss").loss(2.0), Family::V4)?;
+    leave(w, 8, &Plan::default(), 200_000)
+}
+
+/// The two sessions scale windows otherwise, and one end not at all.
+#[test]
+fn without_window_scaling_at_the_server() -> Result<()> {
+    let lab = Lab::builder("guardscale").host(Role::Server, |h| h.window_scaling(false));
+    let w = guarded(lab, Family::V4)?;
+    let plan = Plan {
+        rate: Some(4 * MIB),
+        ..Plan::default()
+    };
+    leave(w, 2, &plan, MIB)
+}
