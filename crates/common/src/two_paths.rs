@@ -495,6 +495,9 @@ pub const fn carries_all(s: &Session) -> bool {
     s.two.cut_in_set != 0 && !before(s.rcv_max, s.cut_in)
 }
 
+/// How far an acknowledgement may always be behind: a window without a scale.
+const BEHIND: u32 = u16::MAX as u32;
+
 /// Which path a segment of the local end takes while its path is being left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaving {
@@ -511,11 +514,18 @@ pub enum Leaving {
 /// carried may not be acknowledged there: a strict firewall drops the segment. Nor
 /// may the path before carry what comes after the cutoff: its acknowledgement would
 /// come by the new path, as soon as that has carried all before.
+///
+/// But where the other end goes on by the path before, since it has taken that again
+/// and this host's daemon is not there to hear of it, the older acknowledgement would
+/// fall more than a window behind, and Linux discards the data with it (RFC 5961, 5.2).
 #[inline(always)]
 pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
     if !seg.has(ACK) || !after(seg.ack, s.rcv_max) || carries_all(s) {
-        Leaving::New
-    } else if seg.span() == 0 {
+        return Leaving::New;
+    }
+    let behind = seg.ack.wrapping_sub(s.rcv_max);
+    let window = (seg.window as u32) << (s.local_wscale() & 15);
+    if seg.span() == 0 || behind > BEHIND && behind > window {
         Leaving::Before
     } else {
         Leaving::Split

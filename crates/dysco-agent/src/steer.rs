@@ -1,5 +1,6 @@
 //! Sessions that this host relays, with a chain on one side.
 
+use dysco_common::delta::Reach;
 use dysco_common::{Session, State};
 
 use crate::Agent;
@@ -41,6 +42,20 @@ impl Agent {
             snd_max: o.sent_on_wire(o.rcv_max),
             snd_ack: o.rcv_ack.wrapping_sub(o.translation.seq_in),
             ..o
+        }
+    }
+
+    /// What a session's end has sent and heard, as the wire has it here. For one that
+    /// this host relays, that end is the relay, of which only what it hears is kept.
+    pub fn reach(&self, slot: u32) -> Reach {
+        let s = self.session(slot);
+        let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
+        match other {
+            Some(other) => Reach {
+                sent: self.sent_by(other).snd_max,
+                heard: s.rcv_max,
+            },
+            None => s.reach(),
         }
     }
 

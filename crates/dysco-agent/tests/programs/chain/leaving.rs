@@ -1,7 +1,7 @@
 //! An end of a session that has taken its next path, while the one before still
 //! has something for it.
 
-use dysco_common::session::{Two, part};
+use dysco_common::session::{Two, offer, part};
 use dysco_common::{Path, Session};
 
 use crate::bench::SLOT;
@@ -133,6 +133,28 @@ fn what_the_next_path_has_not_carried_is_acknowledged_on_the_one_before() {
             end.p.becomes(Way::Out, &data, REDIRECT, &on(next, &want));
             assert_eq!(end.p.count(Counter::Split), copies);
         }
+    }
+}
+
+#[test]
+fn data_take_the_path_before_where_the_other_end_still_uses_that() {
+    for mut end in ends() {
+        let next = end.net.path();
+        let far = CARRIED.wrapping_add(100_000);
+        let data = end.sent(far, 1000);
+        let got = end.p.run(Way::Out, &data.bytes());
+        assert_eq!(got, end.goes_back(&data), "{:?}", end.before);
+        assert_eq!(end.p.count(Counter::Split), 0);
+        // Within a window that is as wide it may only be late.
+        let mut s = end.p.session(NEXT);
+        (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
+        s.local.wscale = 8;
+        end.p.put(NEXT, &s);
+        let want = Frame {
+            ack: CARRIED,
+            ..data.clone()
+        };
+        end.p.becomes(Way::Out, &data, REDIRECT, &on(next, &want));
     }
 }
 

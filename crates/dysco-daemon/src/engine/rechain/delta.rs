@@ -249,7 +249,7 @@ impl Engine {
             return Err(Reason::Closing);
         };
         let (delta, right) = paths.beyond;
-        let now = self.agent.session(paths.first.0).reach();
+        let now = self.agent.reach(paths.first.0);
         if bears(&paths.reach, &right, &now, &delta) {
             return Ok(());
         }

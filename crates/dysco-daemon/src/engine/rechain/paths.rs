@@ -40,7 +40,7 @@ impl Engine {
         let s = self.confirmed(slot);
         self.not_in_between(&s)?;
         let mut facts = anchor_facts(&s, &session)?;
-        facts.reach = s.reach();
+        facts.reach = self.agent.reach(slot);
         let paths = Paths {
             session,
             first: (first, s.created_ns),
