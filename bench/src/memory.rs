@@ -1,6 +1,8 @@
 //! What a session costs in memory of the data plane's maps.
 
 use anyhow::{Context, Result};
+use dysco_agent::LAYOUT;
+use dysco_daemon::config::DEFAULT_PIN_DIR;
 use dysco_netns::Host;
 use serde_json::Value;
 
@@ -10,8 +12,8 @@ use crate::stage::Stage;
 
 /// The maps whose size goes with the number of sessions.
 const MAPS: [&str; 3] = ["FLOWS", "SESSIONS", "FREE"];
-/// Not pinned: bytes of a hint, and hints of a session at most (a power of two).
-const HINT: f64 = 4.0 * 4.0;
+/// Not pinned: bytes of a hint, and hints of a session at most.
+const HINT: f64 = 4.0 * 3.0;
 
 /// Asks the kernel what it charges for the maps of a running `dyscod`. They
 /// are full from the start, so that no session ever waits for memory.
@@ -42,7 +44,7 @@ fn of_entry(charged: &[(&str, f64)], room: f64) -> f64 {
 fn charged(host: &Host) -> Result<(Vec<(&'static str, f64)>, f64)> {
     let (mut charged, mut room) = (Vec::new(), 0.0);
     for map in MAPS {
-        let path = format!("/sys/fs/bpf/dysco/v1/{map}");
+        let path = format!("{DEFAULT_PIN_DIR}/{LAYOUT}/{map}");
         let text = host.output("bpftool", &["-j", "map", "show", "pinned", &path])?;
         let info: Value = serde_json::from_str(&text).context("bpftool printed no JSON")?;
         let number = |name: &str| {

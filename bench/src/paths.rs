@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, Result, ensure};
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
+use dysco_agent::LAYOUT;
+use dysco_daemon::config::DEFAULT_PIN_DIR;
 use dysco_netns::Host;
 use serde_json::Value;
 
@@ -17,8 +19,6 @@ use crate::stage::{Stage, proxied, server};
 use crate::turns::RUN_IN;
 use crate::ways::{CHAINED, Ways};
 
-/// Where the links of both programs are pinned, by interface.
-const PINS: &str = "/sys/fs/bpf/dysco/v1/link_";
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
 const PORT: u16 = 9000;
 /// The hosts of a chain with many sessions: as many as [`crate::chain`] has.
@@ -95,7 +95,7 @@ fn watch(name: &'static str, host: &Host, interfaces: &[&str]) -> Result<Watched
     let mut ids = Vec::new();
     for interface in interfaces {
         for program in PROGRAMS {
-            let pin = format!("{PINS}{interface}_{program}");
+            let pin = format!("{DEFAULT_PIN_DIR}/{LAYOUT}/link_{interface}_{program}");
             let text = host.output("bpftool", &["-j", "link", "show", "pinned", &pin])?;
             let link: Value = serde_json::from_str(&text).context("bpftool printed no JSON")?;
             let id = link["prog_id"].as_u64();

@@ -119,11 +119,11 @@ impl Translation {
 impl Session {
     /// The translation that its paths have, where it is one that stays when its
     /// chain changes. A change that failed may have left another.
-    pub const fn carried(&self) -> Translation {
+    pub fn carried(&self) -> Translation {
         if self.alias().is_some() || self.two.chained != 0 {
             self.translation
         } else {
-            NONE
+            Translation::default()
         }
     }
 
@@ -141,15 +141,3 @@ impl Session {
         }
     }
 }
-
-const NONE: Translation = Translation {
-    seq_out: 0,
-    seq_in: 0,
-    ts_out: 0,
-    ts_in: 0,
-    wscale_local: 0,
-    wscale_local_far: 0,
-    wscale_remote_far: 0,
-    wscale_remote: 0,
-    flags: 0,
-};

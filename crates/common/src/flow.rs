@@ -207,16 +207,33 @@ impl ShortKey {
         ])
     }
 
-    /// A number of which the lower bits are as good as any: where the key's
-    /// hint is.
+    /// A number of which the lower bits are as good as any.
     #[inline(always)]
     pub const fn spread(&self) -> u32 {
         let [local, remote, ports] = self.0;
-        let a = (local as u64) << 32 | ports as u64;
-        let product = (a ^ 0x9e37_79b9_7f4a_7c15)
-            .wrapping_mul(0xd6e8_feb8_6659_fd93)
-            .wrapping_add((remote as u64).wrapping_mul(0xa076_1d64_78bd_642f));
-        (product >> 32) as u32
+        let addresses = (local as u64) << 32 | remote as u64;
+        let product = (addresses ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // The last byte of an address lies in the highest, which a product leaves there.
+        let folded = product ^ product >> 32 ^ ports as u64;
+        (folded.wrapping_mul(0xa076_1d64_78bd_642f) >> 32) as u32
+    }
+
+    /// Where the key's hint is: in the lower bits, of as many hints as there are.
+    /// Sessions between the same two hosts that differ in the higher port, which is
+    /// the client's as a rule and counts up, lie next to each other: 16 hints have one
+    /// cache line, and those of many sessions stay near the processor.
+    #[inline(always)]
+    pub const fn hint(&self) -> u32 {
+        let [local, remote, ports] = self.0;
+        let here = u16::from_be((ports >> 16) as u16);
+        let there = u16::from_be(ports as u16);
+        let (low, high) = if here < there {
+            (here, there)
+        } else {
+            (there, here)
+        };
+        let spread = ShortKey([local, remote, low as u32]).spread();
+        spread.wrapping_add(high as u32)
     }
 }
 

@@ -154,13 +154,14 @@ pub mod translation {
 /// The entry of a session. User space maps the array and writes single words;
 /// the programs write the fields under "learnt".
 ///
-/// Egress and ingress of one session run on different CPUs at the same time.
-/// What either writes with each packet is 64 bytes (a cache line) and more away
-/// from what the other touches with each packet, whatever the slot.
-#[repr(C, align(8))]
+/// Egress and ingress of one session run on different CPUs at the same time, and of
+/// a host with many sessions hardly any entry is in a processor's cache when its next
+/// packet comes. So the fields lie by cache lines: a packet of a session with one path
+/// needs two, the one of its direction and [`LINE`] bytes that both only read.
+#[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
-    // Learnt at egress. Local end's own sequence spaces.
+    // First line, of egress. Learnt, in the local end's own sequence spaces:
     /// Bytes first sent by the local end.
     pub bytes_out: u64,
     /// End of the highest segment the local end sent.
@@ -171,24 +172,13 @@ pub struct Session {
     pub tsval_out: u32,
     /// Packets sent on the new path.
     pub new_out: u32,
-
-    // Used at egress.
-    /// The neighbour on the new path, a [`Hop`]; 0 if it is not known.
-    pub hop: u64,
-    /// This host's own Ethernet address there, if packets are relayed by XDP.
-    pub own_address: u64,
+    // Used:
     /// The new subsession, as the wire has it.
     pub path: FlowKey,
-    /// What the local end offered.
-    pub local: Offer,
-    /// What the remote end offered.
-    pub remote: Offer,
+    /// The interface of the new path.
+    pub ifindex: u32,
 
-    // Two paths.
-    /// Flags of the two-path phase.
-    pub two: Two,
-
-    // Used at both.
+    // Second line, of both: read with each packet, written when something happens.
     /// A [`State`].
     pub state: u32,
     /// Bytes of window the old path may announce; 0 for no limit.
@@ -199,16 +189,42 @@ pub struct Session {
     pub life: Life,
     /// The short key of `key`; zeros where a hint must not lead here any more.
     pub short: ShortKey,
-    /// The short key of `path`, likewise.
-    pub short_path: ShortKey,
-    /// The interface of the new path.
-    pub ifindex: u32,
     /// How headers differ between the two.
     pub translation: Translation,
     /// The slot that this one is joined to, and 1; 0 for none.
     pub joined: u32,
+    /// Where a session that this host relays has a chain on one side: the slot, and
+    /// 1, of the relay's entry for that side. The entries of the chain's paths have
+    /// it, and the relay's entry for the other side, whose packets go there.
+    pub relay: u32,
+    /// While the session's path changes: the slot of its other entry, and 1.
+    pub other_path: u32,
 
-    // Two paths.
+    // Third line, of ingress. Used:
+    /// The session as the local socket knows it.
+    pub key: FlowKey,
+    /// The short key of `path`; zeros likewise.
+    pub short_path: ShortKey,
+    // Learnt:
+    /// End of the highest segment received, in the numbers of the session's own
+    /// five-tuple.
+    pub rcv_max: u32,
+    /// Packets received on the new path.
+    pub new_in: u32,
+    /// Bytes first received by the local end.
+    pub bytes_in: u64,
+
+    // Fourth line. Learnt at ingress, of a session that is only tracked:
+    /// Highest ack received on the session's own five-tuple.
+    pub rcv_ack: u32,
+    /// Last TSval received on the session's own five-tuple.
+    pub tsval_in: u32,
+    /// `snd_max` as ingress saw it last: what may be acknowledged at least.
+    pub snd_seen: u32,
+    // Two paths:
+    /// Written at ingress: up to where the other end has shown, on the new path, to
+    /// have sent (local end's space); 0 before that has opened.
+    pub shown: u32,
     /// First byte sent on the new path (local end's space). Before `cut_set`: the
     /// number with which the right anchor has opened it.
     pub cut_out: u32,
@@ -219,42 +235,6 @@ pub struct Session {
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
-
-    /// The rule by which a chain was chosen here (`policy::rule_name`); 0 for
-    /// none.
-    pub rule: u32,
-    /// While the session's path changes: the slot of its other entry, and 1.
-    pub other_path: u32,
-    /// Written at ingress: up to where the other end has shown, on the new path, to
-    /// have sent (local end's space); 0 before that has opened.
-    pub carried: u32,
-    /// Where a session that this host relays has a chain on one side: the slot, and
-    /// 1, of the relay's entry for that side. The entries of the chain's paths have
-    /// it, and the relay's entry for the other side, whose packets go there.
-    pub relay: u32,
-
-    // Used at ingress.
-    /// CLOCK_BOOTTIME at the SYN, nanoseconds.
-    pub created_ns: u64,
-    /// The session as the local socket knows it.
-    pub key: FlowKey,
-
-    // Learnt at ingress.
-    /// End of the highest segment received, in the numbers of the session's own
-    /// five-tuple.
-    pub rcv_max: u32,
-    /// Bytes first received by the local end.
-    pub bytes_in: u64,
-    /// Highest ack received on the session's own five-tuple.
-    pub rcv_ack: u32,
-    /// Last TSval received on the session's own five-tuple.
-    pub tsval_in: u32,
-    /// `snd_max` as ingress saw it last: what may be acknowledged at least.
-    pub snd_seen: u32,
-    /// Packets received on the new path.
-    pub new_in: u32,
-
-    // Two paths.
     /// Lowest number of data received on the new path, once `new_data` is set:
     /// what the cutoff is taken for until the far anchor has told it.
     pub new_low: u32,
@@ -262,7 +242,24 @@ pub struct Session {
     pub old_ack: u32,
     /// Highest ack that went to the new path.
     pub new_ack: u32,
+    /// What the local end offered.
+    pub local: Offer,
+    /// What the remote end offered.
+    pub remote: Offer,
+    /// The rule by which a chain was chosen here (`policy::rule_name`); 0 for
+    /// none.
+    pub rule: u32,
 
+    // Fifth line.
+    /// The neighbour on the new path as it was learnt last: the upper 16 bits say
+    /// when, the rest is its Ethernet address. 0 if it is not known.
+    pub hop: u64,
+    /// This host's own Ethernet address there, if packets are relayed by XDP.
+    pub own_address: u64,
+    /// CLOCK_BOOTTIME at the SYN, nanoseconds.
+    pub created_ns: u64,
+    /// Flags of the two-path phase.
+    pub two: Two,
     /// What the hosts of its chain call the session, from this host's side, where
     /// that is not `key`: a middlebox has left it, each end knows it by another
     /// five-tuple, and this is the one that they met on.
@@ -301,14 +298,12 @@ impl Alias {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 const _: () = {
-    let written_by_egress = offset_of!(Session, new_out) + size_of::<u32>() - 1;
-    let read_by_both = offset_of!(Session, state);
-    let end_of_both = offset_of!(Session, joined) + size_of::<u32>() - 1;
-    let written_by_ingress = offset_of!(Session, rcv_max);
-    assert!(read_by_both - written_by_egress >= LINE);
-    assert!(written_by_ingress - end_of_both >= LINE);
+    assert!(offset_of!(Session, ifindex) + size_of::<u32>() == LINE);
+    assert!(offset_of!(Session, state) == LINE && offset_of!(Session, key) == 2 * LINE);
+    assert!(offset_of!(Session, rcv_ack) == 3 * LINE && offset_of!(Session, hop) == 4 * LINE);
+    assert!(size_of::<Session>() == 5 * LINE);
 };
 
 impl Session {

@@ -121,7 +121,7 @@ struct Heard {
 /// opening was not seen.
 #[inline(always)]
 pub const fn has_shown_all(s: &Session) -> bool {
-    s.carried == 0 || s.two.cut_in_set != 0 && !before(s.carried, s.cut_in)
+    s.shown == 0 || s.two.cut_in_set != 0 && !before(s.shown, s.cut_in)
 }
 
 /// Takes in up to where the other end has shown on the new path to have sent. True
@@ -129,8 +129,8 @@ pub const fn has_shown_all(s: &Session) -> bool {
 #[inline(always)]
 pub fn show(s: &mut Session, to: u32) -> bool {
     let before = has_shown_all(s);
-    if s.carried == 0 || after(to, s.carried) {
-        s.carried = to;
+    if s.shown == 0 || after(to, s.shown) {
+        s.shown = to;
     }
     !before && has_shown_all(s) && s.two.drained != 0
 }
@@ -155,7 +155,7 @@ pub fn sacks(s: &Session, path: Path) -> Sacks {
         },
         Path::New => Sacks {
             limited: !has_shown_all(s),
-            to: s.carried,
+            to: s.shown,
         },
     }
 }
@@ -174,7 +174,7 @@ fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
 /// that has shown. The right edge of the window stays where it is.
 #[inline(always)]
 fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
-    if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.carried) {
+    if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.shown) {
         return Heard {
             ack: seg.ack,
             window: seg.window,
@@ -183,8 +183,8 @@ fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     let wscale = s.local_wscale() & 15;
     let edge = seg.ack.wrapping_add((seg.window as u32) << wscale);
     Heard {
-        ack: s.carried,
-        window: scaled(edge.wrapping_sub(s.carried), wscale),
+        ack: s.shown,
+        window: scaled(edge.wrapping_sub(s.shown), wscale),
     }
 }
 
@@ -443,7 +443,7 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
 /// later [`opens_windows`] of the left end.
 #[inline(always)]
 pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
-    if s.carried == 0 && s.two.cut_set == 0 {
+    if s.shown == 0 && s.two.cut_set == 0 {
         s.cut_out = s.snd_max;
     }
     // The payload of a SYN is nobody's.

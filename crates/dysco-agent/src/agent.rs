@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
-use aya::programs::SchedClassifier;
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::{Ebpf, Pod};
 use dysco_common::rule::{MAX_RULES, Rule, Rules};
 use dysco_common::{
     Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
@@ -19,17 +18,9 @@ use crate::attach::{self, Attach, Attached};
 use crate::chain::{self, Chains};
 use crate::error::AgentError;
 use crate::events::Events;
+use crate::load::{self, LAYOUT};
 use crate::memory::Memory;
 use crate::xdp::{self, Xdp};
-
-/// Layout of the pinned maps. Another layout takes another directory.
-const LAYOUT: &str = "v1";
-
-/// The maps that outlive this process.
-const PINNED: [&str; 15] = [
-    "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
-    "KEYS", "PENDING", "JOINS", "CHAINS", "DELTAS", "OWN",
-];
 
 /// What the data plane is started with.
 #[derive(Clone, Debug)]
@@ -120,6 +111,7 @@ impl Agent {
     /// and attaches. Inside a tokio runtime.
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
         let dir = config.pin_dir.join(LAYOUT);
+        load::refuse_others(&config.pin_dir)?;
         fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
             path: dir.clone(),
             source,
@@ -127,7 +119,7 @@ impl Agent {
         // Programs of an earlier run may be taking slots this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
-        let mut ebpf = load(&dir, config, !fast.is_empty())?;
+        let mut ebpf = load::load(&dir, config, !fast.is_empty())?;
         set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
 
         let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
@@ -279,7 +271,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.carried) = (0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.shown) = (0, 0, 0, 0);
         });
         Ok(())
     }
@@ -363,51 +355,6 @@ impl Agent {
         };
         Counter::ALL.iter().map(|c| (c.name(), value(c))).collect()
     }
-}
-
-fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
-    let max_sessions = config.max_sessions;
-    let ports = [config.ports.0, config.ports.1];
-    // As many hints as keys, and a power of two.
-    let hints = max_sessions
-        .saturating_mul(2)
-        .clamp(1, 1 << 30)
-        .next_power_of_two();
-    let hint_mask = hints - 1;
-    let xdp = u32::from(xdp);
-    let mut loader = EbpfLoader::new();
-    // Twice as many keys as sessions: each may have a new path. The name that others
-    // have for one which a middlebox has left is a third, for which there is room
-    // beside those without a path.
-    loader
-        .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
-        .map_max_entries("SESSIONS", max_sessions)
-        .map_max_entries("FREE", max_sessions)
-        .map_max_entries("CHAINS", max_sessions)
-        .map_max_entries("DELTAS", max_sessions)
-        .map_max_entries("HINTS", hints)
-        .override_global("HINT_MASK", &hint_mask, true)
-        .override_global("XDP", &xdp, true)
-        .override_global("PORTS", &ports, true);
-    for map in PINNED {
-        loader.map_pin_path(map, dir.join(map));
-    }
-    let mut ebpf = loader.load(crate::object())?;
-    for name in ["dysco_ingress", "dysco_egress"] {
-        let program: &mut SchedClassifier = ebpf
-            .program_mut(name)
-            .ok_or(AgentError::Missing(name))?
-            .try_into()
-            .map_err(|e| AgentError::Program {
-                name,
-                source: Box::new(e),
-            })?;
-        program.load().map_err(|e| AgentError::Program {
-            name,
-            source: Box::new(e),
-        })?;
-    }
-    Ok(ebpf)
 }
 
 fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {

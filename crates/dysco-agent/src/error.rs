@@ -19,6 +19,16 @@ pub enum AgentError {
         /// Why.
         source: io::Error,
     },
+    /// The data plane of a build with other maps is still there.
+    #[error(
+        "another version's data plane is pinned in {path}, and its programs still carry sessions; \
+         when those have ended, take it away: rm -r {path} (before Linux 6.6 also, for each \
+         interface: tc qdisc del dev INTERFACE clsact)"
+    )]
+    Layout {
+        /// Its directory.
+        path: PathBuf,
+    },
     /// The programs were refused.
     #[error(
         "the kernel refused the eBPF programs: {0}; dyscod needs Linux 5.10 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"

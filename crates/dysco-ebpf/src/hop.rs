@@ -3,7 +3,9 @@
 //! own look-up knows, which costs more than all the rest. It is asked again
 //! every few milliseconds, not for every packet: [`Verdict::Redirect`] makes it
 //! look, the packet comes through this program once more, and teaches what was
-//! found: this session, and others with the same addresses. No daemon is needed to follow a route or a neighbour that changes.
+//! found: all sessions with the same addresses, and the session itself, which needs it
+//! where too many neighbours are in use. No daemon is needed to follow a route or a
+//! neighbour that changes.
 //!
 //! [`Verdict::Redirect`]: crate::Verdict::Redirect
 
@@ -56,16 +58,17 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
 }
 
-/// The next hop that was found for another session of the same path; 0 for none.
+/// The next hop that was found last for any session of the same path, or else for
+/// this one: its own lies where no other packet looks.
 #[inline(always)]
-fn of_another(s: &Session) -> u64 {
+fn found(s: &Session) -> u64 {
     match maps::neighbour(&s.path) {
         Some(n)
             if n.ifindex == s.ifindex && n.remote == s.path.remote && n.local == s.path.local =>
         {
             n.hop
         }
-        _ => 0,
+        _ => s.hop,
     }
 }
 
@@ -112,10 +115,7 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
 /// the same interface. If not, the frame is as before.
 #[inline(always)]
 fn take(ctx: &TcContext, s: &Session) -> bool {
-    let mut hop = s.hop;
-    if hop & !ADDRESS != now() {
-        hop = of_another(s);
-    }
+    let hop = found(s);
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
     if !here || hop & ADDRESS == 0 || hop & !ADDRESS != now() {

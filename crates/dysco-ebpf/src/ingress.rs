@@ -338,7 +338,7 @@ fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
         return Decision::Leave(Verdict::Drop);
     }
     // What is long has to come first: the path may be too narrow for it.
-    if p.seg.flags & (SYN | ACK) == SYN | ACK || s.carried == 0 && p.seg.len == 0 {
+    if p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0 {
         return Decision::Leave(dropped(Counter::DroppedStray));
     }
     if two_paths::hear_opening(s, &p.seg) {
@@ -364,7 +364,7 @@ fn answered(s: &mut Session, seg: &Segment, slot: u32) {
         return count(Counter::DroppedSyn);
     }
     let syn = seg.has(SYN);
-    if s.carried == 0 && !syn {
+    if s.shown == 0 && !syn {
         return count(Counter::DroppedStray);
     }
     let all = two_paths::show(s, s.received_off_wire(seg.seq.wrapping_add(syn as u32)));

@@ -20,7 +20,7 @@ use dysco_common::{
 #[map]
 pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 
-/// Where a five-tuple was found last: by [`ShortKey::spread`], the slot with
+/// Where a five-tuple was found last: by [`ShortKey::hint`], the slot with
 /// [`NEW`] in the lowest bit. Only a guess, of one word, that any CPU may write
 /// at any time: the session itself says whether it is right. It saves the hash
 /// map's look-up, which costs more than all that is done to most packets.
@@ -163,7 +163,10 @@ static NEIGHBOURS: PerCpuArray<Neighbour> = PerCpuArray::with_max_entries(NEIGHB
 /// The place of a path's neighbour, which may be another's.
 #[inline(always)]
 pub fn neighbour(path: &FlowKey) -> Option<&'static mut Neighbour> {
-    let spread = ShortKey::new(path.local.folded(), path.remote.folded(), 0, 0).spread();
+    // The end of an address tells those of one network apart.
+    let [.., local] = path.local.words();
+    let [.., remote] = path.remote.words();
+    let spread = ShortKey::new(local, remote, 0, 0).spread();
     // SAFETY: this CPU's own element. A program that runs inside another one's
     // redirect writes it when that one does not look at it any more.
     let place = NEIGHBOURS.get_ptr_mut(spread & (NEIGHBOURS_KEPT - 1));
@@ -253,7 +256,7 @@ pub fn session(slot: u32) -> Option<&'static mut Session> {
 pub fn find(key: &Key) -> Option<Flow> {
     // SAFETY: a constant of the program; volatile, since user space sets it.
     let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
-    let hint = HINTS.get_ptr_mut(key.short.spread() & mask)?;
+    let hint = HINTS.get_ptr_mut(key.short.hint() & mask)?;
     // SAFETY: a valid element of an array map.
     let guess = unsafe { *hint };
     let (slot, new) = (guess >> 1, guess & NEW != 0);
@@ -276,7 +279,7 @@ pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey
     // SAFETY: as in `find`.
     let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
     // SAFETY: a valid element of an array map.
-    let guess = unsafe { *HINTS.get_ptr_mut(short.spread() & mask)? };
+    let guess = unsafe { *HINTS.get_ptr_mut(short.hint() & mask)? };
     let (slot, new) = (guess >> 1, guess & NEW != 0);
     let s = session(slot)?;
     if *short != *(if new { &s.short_path } else { &s.short }) || V6 != (s.life.v6 != 0) {

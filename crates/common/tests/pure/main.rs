@@ -7,6 +7,7 @@ mod adopt;
 mod chain;
 mod delta;
 mod header;
+mod hint;
 mod reference;
 mod translate;
 mod two_paths;

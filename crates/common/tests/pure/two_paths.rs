@@ -519,7 +519,7 @@ proptest! {
 /// The new path has opened, and has not carried what the other end sent elsewhere.
 fn unshown() -> Session {
     let mut s = cut();
-    s.carried = CUT_IN - 300;
+    s.shown = CUT_IN - 300;
     (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
     s.local.wscale = 2;
     s
@@ -570,7 +570,7 @@ fn once_all_is_shown_acknowledgements_are_as_they_are() {
     assert!(!two_paths::show(&mut s, CUT_IN + 1));
     // Late ones take nothing back.
     assert!(!two_paths::show(&mut s, CUT_IN - 200));
-    assert_eq!(s.carried, CUT_IN + 1);
+    assert_eq!(s.shown, CUT_IN + 1);
 }
 
 #[test]
@@ -585,7 +585,7 @@ fn the_old_path_hears_no_blocks_of_what_came_by_the_new() {
 #[test]
 fn a_window_that_would_be_too_wide_saturates() {
     let mut s = unshown();
-    s.carried = CUT_IN.wrapping_sub(1_000_000);
+    s.shown = CUT_IN.wrapping_sub(1_000_000);
     let out = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, ACK));
     assert_eq!(out.window, u16::MAX);
 }
@@ -593,12 +593,12 @@ fn a_window_that_would_be_too_wide_saturates() {
 #[test]
 fn the_right_anchor_answers_what_opens_the_path() {
     let mut s = unshown();
-    (s.two, s.carried, s.cut_out) = (Default::default(), 0, 0);
+    (s.two, s.shown, s.cut_out) = (Default::default(), 0, 0);
     s.snd_max = 5000;
     s.path.local_port = 1;
     let syn = segment(76, 0, 1400, SYN);
     assert!(!two_paths::hear_opening(&mut s, &syn));
-    assert_eq!((s.carried, s.cut_out), (77, 5000));
+    assert_eq!((s.shown, s.cut_out), (77, 5000));
     let e = two_paths::answer_opening(&s, &syn);
     assert_eq!((e.seq, e.ack, e.flags), (4999, 77, SYN | ACK));
     assert_eq!((e.window, e.wscale), (u16::MAX, 3), "its own scale, and 1");
@@ -620,7 +620,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     let shows = segment(200, 5000, 0, ACK | PSH);
     two_paths::hear_opening(&mut s, &shows);
     let e = two_paths::answer_opening(&s, &shows);
-    assert_eq!((e.seq, e.ack, s.carried), (9000, 200, 200));
+    assert_eq!((e.seq, e.ack, s.shown), (9000, 200, 200));
     // As far as the window that the left end has announced, and then on.
     s.remote.wscale = 1;
     s.cut_out = 5000 + 200_000;

@@ -425,7 +425,7 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
             ..net.new_sent()
         };
         p.becomes(Way::In, &syn(&net, 900), REDIRECT, &want);
-        assert_eq!(p.session(SLOT).carried, 78u32.wrapping_add(IN));
+        assert_eq!(p.session(SLOT).shown, 78u32.wrapping_add(IN));
         // Behind it, whatever was sent by the proxy since.
         p.change(|s| s.snd_max = SENT + 70_000);
         let again = Frame {
@@ -494,7 +494,7 @@ fn the_left_anchor_hears_that_the_new_path_is_open() {
         assert_eq!(p.events(), [], "its windows are not open yet");
         assert_eq!(p.run(Way::In, &behind.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
-        assert_eq!(p.session(SLOT).carried, 901u32.wrapping_add(IN));
+        assert_eq!(p.session(SLOT).shown, 901u32.wrapping_add(IN));
         assert_eq!(p.session(SLOT).two.new_heard, 0, "the far end has not cut");
     }
 }
@@ -503,7 +503,7 @@ fn the_left_anchor_hears_that_the_new_path_is_open() {
 fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
     for net in nets() {
         let mut p = cut(&net);
-        p.change(|s| s.carried = CUT_IN - 600);
+        p.change(|s| s.shown = CUT_IN - 600);
         // Data, whose header goes to the path that carried what it acknowledges.
         let data = sent(&net, SENT, CUT_IN - 100, 500);
         let want = Frame {
@@ -515,7 +515,7 @@ fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
         // Shown by data: as it is from then on.
         let far = from_far(&net, CUT_IN, SENT + 1, 10);
         p.becomes(Way::In, &far, OK, &delivered(&net, &far));
-        assert_eq!(p.session(SLOT).carried, CUT_IN + 10);
+        assert_eq!(p.session(SLOT).shown, CUT_IN + 10);
         let data = sent(&net, SENT + 500, CUT_IN - 100, 500);
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));
     }

@@ -74,7 +74,7 @@ pub(super) fn bypass_opens(s: &Session) -> [Vec<u8>; 2] {
 /// (local end's space), if that is known.
 pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
     let wire = &s.on_wire_of(s.path);
-    let heard = s.carried.wrapping_sub(s.translation.seq_in);
+    let heard = s.shown.wrapping_sub(s.translation.seq_in);
     let widest = u32::from(u16::MAX) << wire.remote_wscale();
     let opened = opened.unwrap_or(s.cut_out);
     let ahead = s.cut_out.wrapping_sub(opened);

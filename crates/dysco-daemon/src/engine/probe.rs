@@ -102,7 +102,7 @@ impl Engine {
     pub(super) fn show_cut(&mut self, change: ChangeId, slot: u32) {
         let s = self.agent.session(slot);
         let cut = s.state == State::TwoPaths as u32 && s.two.cut_set != 0;
-        if !cut || s.life.opened_here == 0 || s.carried == 0 {
+        if !cut || s.life.opened_here == 0 || s.shown == 0 {
             return;
         }
         let mut opened = None;

@@ -1,0 +1,121 @@
+//! The programs and their maps, as they are loaded and pinned.
+
+use std::fs;
+use std::path::Path;
+
+use aya::programs::SchedClassifier;
+use aya::{Ebpf, EbpfLoader};
+
+use crate::agent::AgentConfig;
+use crate::error::AgentError;
+
+/// Layout of the pinned maps: the name of their directory in that of all pins. Another
+/// layout has another name; programs of two layouts are never on a host together.
+pub const LAYOUT: &str = "v2";
+
+/// The maps that outlive this process.
+const PINNED: [&str; 15] = [
+    "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
+    "KEYS", "PENDING", "JOINS", "CHAINS", "DELTAS", "OWN",
+];
+
+/// An error if the data plane of another layout is pinned here: its programs would run
+/// beside those that are to come, and both would take every SYN for theirs.
+pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
+    let found = fs::read_dir(pin_dir).into_iter().flatten().flatten();
+    let mut others = found.filter(|entry| {
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_prefix('v'));
+        name != LAYOUT && digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
+    });
+    match others.next() {
+        None => Ok(()),
+        Some(other) => Err(AgentError::Layout { path: other.path() }),
+    }
+}
+
+/// Loads the programs with the maps of `dir`, which are made if they are not there.
+pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
+    let max_sessions = config.max_sessions;
+    let ports = [config.ports.0, config.ports.1];
+    let hints = hints(max_sessions);
+    let hint_mask = hints - 1;
+    let xdp = u32::from(xdp);
+    let mut loader = EbpfLoader::new();
+    // Twice as many keys as sessions: each may have a new path. The name that others
+    // have for one which a middlebox has left is a third, for which there is room
+    // beside those without a path.
+    loader
+        .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
+        .map_max_entries("SESSIONS", max_sessions)
+        .map_max_entries("FREE", max_sessions)
+        .map_max_entries("CHAINS", max_sessions)
+        .map_max_entries("DELTAS", max_sessions)
+        .map_max_entries("HINTS", hints)
+        .override_global("HINT_MASK", &hint_mask, true)
+        .override_global("XDP", &xdp, true)
+        .override_global("PORTS", &ports, true);
+    for map in PINNED {
+        loader.map_pin_path(map, dir.join(map));
+    }
+    let mut ebpf = loader.load(crate::object())?;
+    for name in ["dysco_ingress", "dysco_egress"] {
+        let program: &mut SchedClassifier = ebpf
+            .program_mut(name)
+            .ok_or(AgentError::Missing(name))?
+            .try_into()
+            .map_err(|e| AgentError::Program {
+                name,
+                source: Box::new(e),
+            })?;
+        program.load().map_err(|e| AgentError::Program {
+            name,
+            source: Box::new(e),
+        })?;
+    }
+    Ok(ebpf)
+}
+
+/// About as many hints as keys, of which a session has two: a power of two, and no
+/// more than three for each session.
+fn hints(max_sessions: u32) -> u32 {
+    let keys = max_sessions.clamp(1, 1 << 29) * 2;
+    let hints = keys.next_power_of_two();
+    if hints > keys / 2 * 3 {
+        hints / 2
+    } else {
+        hints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_layout_is_refused_by_its_name() {
+        let pins = tempfile::tempdir().unwrap();
+        fs::create_dir(pins.path().join(LAYOUT)).unwrap();
+        fs::create_dir(pins.path().join("verbose")).unwrap();
+        refuse_others(pins.path()).unwrap();
+        let other = pins.path().join("v1");
+        fs::create_dir(&other).unwrap();
+        let told = refuse_others(pins.path()).unwrap_err().to_string();
+        assert!(
+            told.contains(&format!("rm -r {}", other.display())),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_session_has_at_most_three_hints() {
+        for max in [1, 2, 3, 5, 700, 1_000, 65_536, 65_537, 100_000, u32::MAX] {
+            let (hints, sessions) = (u64::from(hints(max)), u64::from(max.min(1 << 29)));
+            assert!(hints.is_power_of_two());
+            assert!(
+                2 * hints >= 3 * sessions && hints <= 3 * sessions,
+                "{max}: {hints}"
+            );
+        }
+    }
+}
