@@ -13,7 +13,8 @@ use crate::turns::Turns;
 use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 
 const PORT: u16 = 9000;
-const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
+/// How many sessions there are.
+pub const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
 /// The share of forwarding's goodput that the paper's prototype had at least.
 const PAPER: f64 = 0.985;
 

@@ -2,6 +2,7 @@
 //! own statistics of programs, which count each run and its time.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use aya::programs::loaded_programs;
@@ -9,24 +10,33 @@ use aya::sys::{Stats, enable_stats};
 use dysco_agent::LAYOUT;
 use dysco_daemon::config::DEFAULT_PIN_DIR;
 use dysco_netns::Host;
+use dysco_netns::nginx::Nginx;
 use serde_json::Value;
 
 use crate::Effort;
+use crate::apart::Between;
 use crate::bulk::{Bulk, Way};
+use crate::chain::COUNTS;
 use crate::figure::{Figure, median};
 use crate::pair::{Listener, buffer_of};
 use crate::stage::{Stage, proxied, server};
 use crate::turns::RUN_IN;
 use crate::ways::{CHAINED, Ways};
+use crate::{machine, wrk};
 
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
 const PORT: u16 = 9000;
-/// The hosts of a chain with many sessions: as many as [`crate::chain`] has.
-const MANY: [&str; 3] = ["chain_end_1000", "chain_middle_1000", "chain_server_1000"];
+/// The unit of what is busy.
+const BUSY: &str = "processors";
+/// A chain's hosts in names of figures.
+const HOSTS: [&str; 3] = ["end", "middle", "server"];
+/// Middleboxes on the way of requests, as [`crate::requests`] has at most.
+const MIDDLEBOXES: usize = 4;
+const WEB: u16 = 80;
 
 /// The programs of a host on a path, and how they fared.
 struct Watched {
-    name: &'static str,
+    name: String,
     ids: Vec<u32>,
     /// Nanoseconds of a run, each stretch.
     ns: Vec<f64>,
@@ -72,26 +82,78 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     drop((relayed, listener));
     stage.end()?;
 
-    effort.say("  along a chain");
+    figures.extend(chains(effort, &stats)?);
+    figures.extend(requests(effort)?);
+    drop(stats);
+    Ok(figures)
+}
+
+/// Sessions along a chain, and what of all processors their programs leave to the
+/// rest.
+fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     let ways = Ways::build(1)?;
     let line = ways.line(CHAINED);
-    let hosts = |names: [&'static str; 3]| {
-        let watch = |at: usize| watch(names[at], &line.hosts()[at], line.links(at));
-        Ok::<_, anyhow::Error>([watch(0)?, watch(1)?, watch(2)?])
-    };
-    for (names, count, port) in [
-        (["chain_end", "chain_middle", "chain_server"], 1, PORT),
-        (MANY, effort.pick(1_000, 100), PORT + 1),
-    ] {
+    let mut figures = Vec::new();
+    let counts = COUNTS
+        .into_iter()
+        .filter(|n| *n <= effort.pick(usize::MAX, 100));
+    for (count, port) in counts.zip(PORT..) {
+        effort.say(&format!("  along a chain: {count} sessions"));
+        let watch = |at: usize| {
+            let name = format!("chain_{}_{count}", HOSTS[at]);
+            watch(&name, &line.hosts()[at], line.links(at))
+        };
+        let hosts = [watch(0)?, watch(1)?, watch(2)?];
         let along = Bulk::open(ways.between(CHAINED, port), count, buffer_of(count * 3))?;
-        figures.extend(measure(effort, &along, hosts(names)?, &stats)?);
+        let seen = measure(effort, &along, hosts, stats)?;
+        let busy: f64 = seen
+            .iter()
+            .filter(|f| f.unit == BUSY)
+            .map(|f| f.value)
+            .sum();
+        figures.extend(seen);
+        figures.push(left(&format!("path_left_chain_{count}"), busy));
     }
     ways.end(())?;
     Ok(figures)
 }
 
+/// Requests along a chain.
+fn requests(effort: &Effort) -> Result<Vec<Figure>> {
+    effort.say("  requests along a chain");
+    let ways = Ways::build(MIDDLEBOXES)?;
+    let line = ways.line(CHAINED);
+    let server = Nginx::start(line.server(), WEB)?;
+    let mut all = Vec::new();
+    for (at, host) in line.hosts().iter().enumerate() {
+        all.push(watch("requests", host, line.links(at))?);
+    }
+    let Between { client, to, .. } = ways.between(CHAINED, WEB);
+    let (mut each_us, mut busy) = (Vec::new(), Vec::new());
+    for _ in 0..effort.pick(10, 2) {
+        let (before, start) = (each(&all)?, Instant::now());
+        let rate = wrk::ask(client, to, wrk::SESSIONS, true)?;
+        let (after, took) = (each(&all)?, start.elapsed().as_secs_f64());
+        let ns = |seen: &[(u64, u64)]| seen.iter().map(|(_, ns)| *ns).sum::<u64>();
+        let spent = (ns(&after) - ns(&before)) as f64 * 1e-9;
+        each_us.push(spent / (rate * took) * 1e6);
+        busy.push(spent / took);
+    }
+    ways.end(server)?;
+    let name = |what: &str| format!("path_{what}_requests_{MIDDLEBOXES}mb");
+    Ok(vec![
+        Figure::median(name("us"), "µs", each_us),
+        left(&name("left"), median(&busy)),
+    ])
+}
+
+/// The share of all processors' time that programs leave which keep so many busy.
+fn left(name: &str, busy: f64) -> Figure {
+    Figure::new(name, "", 1.0 - busy / machine::processors() as f64).aside(BUSY, busy)
+}
+
 /// The programs on a host's interfaces.
-fn watch(name: &'static str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
+fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
     let mut ids = Vec::new();
     for interface in interfaces {
         for program in PROGRAMS {
@@ -104,7 +166,7 @@ fn watch(name: &'static str, host: &Host, interfaces: &[&str]) -> Result<Watched
         }
     }
     Ok(Watched {
-        name,
+        name: name.to_owned(),
         ids,
         ns: Vec::new(),
         runs: Vec::new(),
@@ -137,7 +199,7 @@ fn measure<const N: usize>(
         let (ns, busy) = (named("ns"), named("busy"));
         [
             Figure::median(ns, "ns", watched.ns).aside("runs a megabyte", median(&watched.runs)),
-            Figure::median(busy, "processors", watched.busy),
+            Figure::median(busy, BUSY, watched.busy),
         ]
     });
     Ok(figures.collect())

@@ -24,6 +24,7 @@ const LINKS: &str = "programs that do nothing on all links";
 const EQUAL: &str = "two equal sessions";
 const LINES: &str = "two equal lines";
 const BUSY: &str = "what our programs there run of a processor's time";
+const LEFT: &str = "the share of all processors that the runs of our programs leave";
 const TRIP: &str =
     "a round trip of messages under full load, between two ends with nothing else to do";
 
@@ -72,15 +73,21 @@ const WHYS: &[Why] = &[
         floor: Some(("empty_programs_goodput_ratio_", LINKS)),
         by: &[
             ("control_goodput_ratio_", LINES),
-            ("path_busy_chain_end_", BUSY),
-            ("path_busy_chain_middle_", BUSY),
-            ("path_busy_chain_server_", BUSY),
+            ("path_left_chain_", LEFT),
+            ("path_ns_chain_middle_", "a run of our programs in between"),
         ],
     },
     Why {
         figures: "requests_ratio_",
         floor: Some(("empty_programs_requests_ratio_", LINKS)),
-        by: &[("control_requests_ratio_", LINES)],
+        by: &[
+            ("control_requests_ratio_", LINES),
+            ("path_left_requests_", LEFT),
+            (
+                "path_us_requests_",
+                "all runs of our programs for a request",
+            ),
+        ],
     },
     Why {
         figures: "reconfig_ms_p50",
@@ -231,7 +238,7 @@ mod tests {
             figure("goodput_ratio_4", 0.5, json!({"at_least": 0.99})),
             figure("goodput_ratio_1", 0.995, json!({"at_least": 0.99})),
             figure("empty_programs_goodput_ratio_4", 0.75, Value::Null),
-            figure("path_busy_chain_end", 0.0625, Value::Null),
+            figure("path_left_chain_4", 0.0625, Value::Null),
             figure("other_ms", 3.0, json!({"at_most": 2.0})),
         ]})
     }
@@ -247,7 +254,7 @@ mod tests {
             text.contains("`empty_programs_goodput_ratio_4` 0.750"),
             "{text}"
         );
-        assert!(text.contains("`path_busy_chain_end` 0.062"), "{text}");
+        assert!(text.contains("`path_left_chain_4` 0.062"), "{text}");
         assert!(!text.contains("goodput_ratio_1`"), "{text}");
         assert!(
             text.contains("| `other_ms` | 3.000 | ≤ 2 | **nothing yet** |"),
