@@ -9,6 +9,7 @@
 
 pub mod adopt;
 pub mod chain;
+pub mod checksum;
 pub mod counter;
 pub mod delta;
 pub mod event;

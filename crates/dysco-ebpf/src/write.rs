@@ -1,16 +1,17 @@
 //! Puts an edit into the packet: addresses, TCP header, checksums.
 //!
-//! The TCP checksum may be a full one or only that of the pseudo-header (to be
-//! completed by hardware), and the program cannot tell which, but of a
-//! super-packet: only the kernel's helper may change it, told apart what is
-//! pseudo-header and what is not. All else is stored in one piece, by a helper too: if a program wrote to
+//! The TCP checksum may be a whole one or only the sum of the pseudo-header (to be
+//! completed by hardware), and the program cannot always tell which: then the kernel's
+//! helper has to change it. All is stored in one piece, by a helper too: if a program wrote to
 //! the packet directly, the kernel would first make it writable for every
 //! packet that comes, the many that nobody changes included.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
+use aya_ebpf::helpers::generated::bpf_csum_update;
 use aya_ebpf::programs::TcContext;
 use dysco_common::Addr;
 use dysco_common::chain::PAYLOAD;
+use dysco_common::checksum::{self, Diff, Field, NOTHING, differ, fold16, fold32};
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
@@ -24,34 +25,8 @@ const IPPROTO_TCP: u32 = 6;
 /// Offset of the checksum in the TCP header.
 const CHECK: usize = 16;
 
-/// A difference of sums that are the same, folded.
-const NOTHING: u64 = 0xffff_ffff;
-
 /// The packet could not be changed as a whole and must be dropped.
 pub struct Failed;
-
-/// Folds a sum of words to 32 bits.
-#[inline(always)]
-fn fold32(mut s: u64) -> u64 {
-    s = (s & 0xffff_ffff) + (s >> 32);
-    (s & 0xffff_ffff) + (s >> 32)
-}
-
-/// Folds a sum of words to 16 bits.
-#[inline(always)]
-pub fn fold16(s: u64) -> u16 {
-    let mut s = fold32(s);
-    s = (s & 0xffff) + (s >> 16);
-    s = (s & 0xffff) + (s >> 16);
-    ((s & 0xffff) + (s >> 16)) as u16
-}
-
-/// The difference `new - old` in one's complement: a multiple of 2^32-1 is
-/// added, which is nothing.
-#[inline(always)]
-pub fn differ(new: u32, old: u32) -> u64 {
-    new as u64 + (!old) as u64
-}
 
 /// All that is put into a packet.
 #[repr(C)]
@@ -127,38 +102,57 @@ fn short_in(
         let [a, b, c, d, e] = at::<[u32; 5]>(ctx, l4).ok_or(Failed)?;
         ShortHeader([a, b, c, d, e, 0, 0, 0])
     };
-    let header_diff = headers.tcp.rewrite(timestamps, e);
+    let segment = fold32(headers.tcp.rewrite(timestamps, e));
     let Readdressed { diff, before } =
         addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
-    let diff = fold32(diff) + pseudo;
     let check = headers.tcp.check();
-    let is_partial = is_partial(ctx, found, before, check);
-    if is_partial {
-        headers.tcp.set_check(fold16(diff + check as u64));
-    }
+    let field = match pseudo {
+        0 => field(ctx, found, before, check),
+        // The length is another already.
+        _ => Field::Either,
+    };
+    let diff = Diff {
+        pseudo: fold32(fold32(diff) + pseudo),
+        segment,
+    };
+    headers.tcp.set_check(diff.put(field, check));
     let absent = absent(found.v6);
     let len = 32 - absent + if timestamps { 32 } else { MIN_HEADER };
     // SAFETY: within the addresses, of which 32 - `absent` bytes are left.
     let from = unsafe { (&raw const *headers).cast::<u8>().add(absent) };
     store(ctx, l4 + absent - 32, from, len)?;
-    if is_partial {
-        return Ok(());
-    }
-    fix_checksum(ctx, l4, diff, fold32(header_diff))
+    complete(ctx, found.v6, field, &diff)
 }
 
-/// Is the checksum that of the pseudo-header alone? Told of super-packets only,
-/// which have no other (`tcp_gro_complete`, `__tcp_v4_send_check`) unless a
-/// driver merged them: of others, a full one may be the same by chance.
-/// `addresses` is their sum.
+/// What the packet has in place of its checksum. Of super-packets it is the sum of the
+/// pseudo-header (`tcp_gro_complete`, `__tcp_v4_send_check`) unless a driver merged
+/// them. `addresses` is the sum of the addresses.
 #[inline(always)]
-fn is_partial(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> bool {
+fn field(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> Field {
     // SAFETY: a readable field of the context.
-    if unsafe { (*ctx.skb.skb).gso_size } == 0 {
-        return false;
-    }
+    let of_many = unsafe { (*ctx.skb.skb).gso_size } != 0;
     let len = found.data_offset as u32 + found.seg.len;
-    check == fold16(addresses + (len + IPPROTO_TCP).to_be() as u64)
+    let pseudo_header = addresses + (len + IPPROTO_TCP).to_be() as u64;
+    Field::of(check, pseudo_header, of_many)
+}
+
+/// Has the kernel do what it alone can: complete [`Field::Either`], and keep a device's
+/// sum of the packet right, if there is one.
+#[inline(always)]
+fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), Failed> {
+    if field == Field::Pseudo {
+        return Ok(());
+    }
+    if field == Field::Either {
+        ctx.l4_csum_replace(l4(v6) + CHECK, 0, diff.rest(), BPF_F_PSEUDO_HDR as u64)
+            .map_err(|_| Failed)?;
+    }
+    let update = diff.of_packet(field, v6);
+    if update != 0 && update != NOTHING as u32 {
+        // SAFETY: the program's own context. An error says that there is none.
+        unsafe { bpf_csum_update(ctx.skb.skb, update) };
+    }
+    Ok(())
 }
 
 /// Changes the packet's addresses and TCP header as the scratch memory of the
@@ -202,20 +196,24 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
             &mut c.headers,
         );
     }
-    let header_diff = write_options(ctx, run)?;
+    let segment = write_options(ctx, run)?;
     let Scratch {
         packet: p,
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
+    let v6 = p.key.is_v6();
     let words = &mut c.headers.addresses;
-    let Readdressed { diff, .. } =
-        addresses(ctx, p.key.is_v6(), &c.src, &c.dst, c.clear_ect, words)?;
-    let absent = absent(p.key.is_v6());
+    let Readdressed { diff, .. } = addresses(ctx, v6, &c.src, &c.dst, c.clear_ect, words)?;
+    let absent = absent(v6);
     // SAFETY: as in `short`.
     let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
     store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
-    fix_checksum(ctx, p.l4(), fold32(diff) + c.pseudo, header_diff)
+    let diff = Diff {
+        pseudo: fold32(fold32(diff) + c.pseudo),
+        segment,
+    };
+    complete(ctx, v6, Field::Either, &diff)
 }
 
 /// Writes bytes of the packet. Pointers into it are invalid afterwards.
@@ -232,22 +230,6 @@ fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(),
         )
     };
     if r == 0 { Ok(()) } else { Err(Failed) }
-}
-
-/// Adds the differences of the pseudo-header and of the header to the TCP
-/// checksum.
-#[inline(always)]
-fn fix_checksum(ctx: &TcContext, l4: usize, pseudo: u64, header: u64) -> Result<(), Failed> {
-    let pseudo = fold32(pseudo);
-    if pseudo != NOTHING {
-        ctx.l4_csum_replace(l4 + CHECK, 0, pseudo, BPF_F_PSEUDO_HDR as u64)
-            .map_err(|_| Failed)?;
-    }
-    if header == NOTHING {
-        return Ok(());
-    }
-    ctx.l4_csum_replace(l4 + CHECK, 0, header, 0)
-        .map_err(|_| Failed)
 }
 
 /// A header with other options: rewritten in the buffer. Exported, so that the
@@ -275,15 +257,18 @@ extern "C" fn dysco_rewrite(run: u32) -> u64 {
 fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     load_options(ctx, p).map_err(|_| Failed)?;
-    let diff = dysco_rewrite(run);
-    if diff == 0 {
+    let segment = dysco_rewrite(run);
+    if segment == 0 {
         return Err(Failed);
     }
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
+    let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
+    let diff = Diff { pseudo: 0, segment };
+    [p.header.0[CHECK], p.header.0[CHECK + 1]] = diff.put(Field::Either, check).to_ne_bytes();
     // At most 60 of the buffer's 64 bytes.
     let len = bound_header(p.header.data_offset() as u64) as usize;
     store(ctx, p.l4(), p.header.0.as_ptr(), len)?;
-    Ok(diff)
+    Ok(segment)
 }
 
 /// The end of an IPv4 header.
@@ -335,7 +320,7 @@ fn addresses(
     if clear_ect != 0 {
         ip_diff += clear_ecn(ctx, 3)?;
     }
-    let [c0, c1] = ip_checksum(old.check, ip_diff).to_ne_bytes();
+    let [c0, c1] = checksum::changed(old.check, ip_diff).to_ne_bytes();
     to[5] = u32::from_ne_bytes([0, 0, c0, c1]);
     (to[6], to[7]) = (src[3], dst[3]);
     let before = old.src as u64 + old.dst as u64;
@@ -351,12 +336,6 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
     store(ctx, Packet::L3 + 1, &raw const new, 1)?;
     let word = |second| u16::from_ne_bytes([first, second]) as u32;
     Ok(differ(word(new), word(old)))
-}
-
-/// An IPv4 header checksum after a change of words (RFC 1624).
-#[inline(always)]
-pub fn ip_checksum(old: u16, diff: u64) -> u16 {
-    !fold16(diff + (!old) as u64)
 }
 
 /// Takes one from the TTL or hop limit, as whoever forwards does. False for a
@@ -378,7 +357,7 @@ pub fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
     }
     let word = |ttl: u8| u16::from_ne_bytes([ttl, protocol]) as u32;
     let diff = differ(word(ttl - 1), word(ttl));
-    let [c0, c1] = ip_checksum(u16::from_ne_bytes([c0, c1]), diff).to_ne_bytes();
+    let [c0, c1] = checksum::changed(u16::from_ne_bytes([c0, c1]), diff).to_ne_bytes();
     ctx.store(Packet::L3 + 8, &[ttl - 1, protocol, c0, c1], 0)
         .is_ok()
 }
@@ -427,7 +406,7 @@ unsafe extern "C" fn dysco_resize(skb: *mut __sk_buff, v6: u32, end: u32) -> u32
         return 0;
     };
     let new = (end as u16 - Packet::L3 as u16).to_be();
-    let check = ip_checksum(check, differ(new as u32, old as u32));
+    let check = checksum::changed(check, differ(new as u32, old as u32));
     let stored = ctx.store(Packet::L3 + 2, &new, 0).is_ok();
     (stored && ctx.store(Packet::L3 + 10, &check, 0).is_ok()) as u32
 }

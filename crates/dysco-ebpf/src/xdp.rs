@@ -10,6 +10,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use dysco_common::Counter;
+use dysco_common::checksum::{self, differ};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
@@ -21,7 +22,6 @@ use crate::packet::{
     Bytes, Direction, ETH_P_IP, ETH_P_IPV6, Packet, WITH_TIMESTAMPS, at, l4, usual,
 };
 use crate::steady::opens_or_ends;
-use crate::write::{differ, fold16, ip_checksum};
 
 /// Relays a frame: it is to be sent back. `None` for one that is as it was.
 #[inline(always)]
@@ -135,7 +135,7 @@ impl Frame {
         let (src, dst) = (s.path.local.words()[3], s.path.remote.words()[3]);
         let diff = differ(src, old[0]) + differ(dst, old[1]);
         let check = u16::from_ne_bytes([c0, c1]);
-        let check = ip_checksum(check, diff + differ(word(ttl - 1), word(ttl)));
+        let check = checksum::changed(check, diff + differ(word(ttl - 1), word(ttl)));
         self.set(Packet::L3 + 8, ttl - 1);
         self.set(Packet::L3 + 10, check);
         self.set(Packet::L3 + 12, src);
@@ -175,7 +175,7 @@ impl Frame {
             ShortHeader([a, b, c, d, e, 0, 0, 0])
         };
         let diff = pseudo + header.rewrite(timestamps, edit);
-        header.set_check(!fold16(diff + (!header.check()) as u64));
+        header.set_check(checksum::changed(header.check(), diff));
         let mut i = 0;
         while i < TCP / 4 {
             self.set(l4 + 4 * i, header.0[i]);

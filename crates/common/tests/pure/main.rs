@@ -5,6 +5,7 @@
 
 mod adopt;
 mod chain;
+mod checksum;
 mod delta;
 mod header;
 mod hint;

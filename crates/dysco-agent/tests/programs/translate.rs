@@ -88,6 +88,25 @@ fn every_segment_is_translated_whole() {
     }
 }
 
+/// A whole checksum that happens to be the sum of the pseudo-header is changed as one:
+/// the kernel knows which it is.
+#[test]
+fn a_checksum_that_looks_like_its_pseudo_headers_is_changed_as_a_whole() {
+    for net in nets() {
+        let mut p = Programs::with(&net, State::NewPath, T);
+        for which in [Options::None, Options::Timestamps, Options::Sack] {
+            let (mut sent, mut wire) = outgoing(&net, which, 2);
+            let looks_so = |payload: &u16| {
+                sent.payload = payload.to_ne_bytes().to_vec();
+                sent.bytes() == sent.partial_bytes()
+            };
+            let payload = (0..=u16::MAX).find(looks_so).expect("such a payload");
+            wire.payload = payload.to_ne_bytes().to_vec();
+            p.becomes(Way::Out, &sent, REDIRECT, &wire);
+        }
+    }
+}
+
 /// The anchor whose session the wire speaks changes addresses alone.
 #[test]
 fn identity_changes_addresses_alone() {
