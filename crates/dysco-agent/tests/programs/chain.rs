@@ -9,7 +9,7 @@ use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, RST, SYN};
-use dysco_common::{Addr, Counter, EventKind, FlowKey, State};
+use dysco_common::{Addr, Counter, EventKind, FlowKey, State, mark};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};
 use crate::frame::{Frame, Net, nets};
@@ -394,7 +394,7 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
     for h in all() {
         let next = Addr::from(h.net.remote.ip());
         let translated = SocketAddr::new(h.net.new_remote.ip(), 33_333);
-        for (seq, marked) in [(ISN, false), (77, true), (77, false)] {
+        for (seq, slot) in [(ISN, None), (77, Some(FIRST)), (77, None)] {
             let mut p = h.middlebox();
             p.hop(next, &h.hop(h.net.new_remote));
             p.run(Way::In, &h.steered(b"", &[]).bytes());
@@ -403,9 +403,9 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
                 seq,
                 ..h.syn(b"")
             };
-            let mark = if marked { 0xd8 << 24 | FIRST } else { 0 };
+            let mark = slot.and_then(mark::of_slot).unwrap_or(0);
             let (verdict, out) = p.run_with_mark(Way::Out, &syn.bytes(), mark);
-            let found = seq == ISN || marked;
+            let found = seq == ISN || slot.is_some();
             assert_eq!(verdict, if found { REDIRECT } else { PASS });
             if found {
                 assert_eq!(out.len(), syn.bytes().len() + PAYLOAD);
