@@ -12,7 +12,7 @@ use crate::far::{
     BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, to_client, to_server,
     with_limit,
 };
-use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on};
 
 /// The slot of the path's entry.
 const NEXT: u32 = 4;
@@ -59,22 +59,9 @@ fn steered(net: &Net, state: State) -> Programs {
     p
 }
 
-fn on(path: FlowKey, frame: &Frame) -> Frame {
-    Frame {
-        src: path.local(),
-        dst: path.remote(),
-        ..frame.clone()
-    }
-}
-
 /// What the server sends by the path.
 fn by_path(net: &Net, frame: &Frame) -> Frame {
-    let path = path(net);
-    Frame {
-        src: path.remote(),
-        dst: path.local(),
-        ..frame.clone()
-    }
+    on(mirror(path(net)), frame)
 }
 
 #[test]

@@ -123,10 +123,6 @@ impl Passing {
     }
 }
 
-fn mirror(path: FlowKey) -> FlowKey {
-    FlowKey::new(path.remote(), path.local())
-}
-
 #[test]
 fn a_packet_leaves_by_the_path_that_it_came_by() {
     for h in all() {
