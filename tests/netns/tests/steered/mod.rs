@@ -50,6 +50,16 @@ impl At {
     }
 }
 
+/// Chains to take in turn: in, replaced, two of them, out; in and out once more.
+pub const TO_AND_FRO: [&[At]; 6] = [
+    &[At::Fw1],
+    &[At::Fw2],
+    &[At::Fw2, At::Fw1],
+    &[],
+    &[At::Fw1],
+    &[],
+];
+
 fn address(at: At, family: Family, last: u8) -> IpAddr {
     let net = at as u8 + 1;
     match family {
