@@ -5,6 +5,7 @@
 
 pub mod beside;
 pub mod left;
+pub mod policy;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -180,7 +181,7 @@ impl Steered {
         let authority = self.authority();
         let words = ["pki", "init", "--dir", &authority];
         self.router.output(&program("dyscoctl")?, &words)?;
-        fs::write(self.policy_file(), policy)?;
+        self.write_policy(policy)?;
         for at in all {
             self.configure(*at)?;
             let daemon = self.start(*at)?;
