@@ -74,6 +74,12 @@ impl PolicyRule {
             && port <= self.last_port
             && (self.families == Families::Both as u8 || self.families == session.is_v6() as u8)
     }
+
+    /// Is it the rule of this name, if it lies in its place?
+    #[inline(always)]
+    pub const fn is_named(&self, name: u32) -> bool {
+        name != 0 && self.generation == name >> 8
+    }
 }
 
 /// The policy in force, as one word: which it is, and where its rules begin in
@@ -101,9 +107,28 @@ impl InForce {
             first: word as u32,
         }
     }
+
+    /// Where the rule of this name lies: it may be one of the policy before, if that
+    /// was in force a moment ago.
+    #[inline(always)]
+    pub const fn place(self, name: u32) -> u32 {
+        let first = if self.generation == name >> 8 {
+            self.first
+        } else {
+            other_half(self.first)
+        };
+        first + (name & 0xff)
+    }
 }
 
-/// Names the rule of a policy that a session was opened by.
+/// Where the rules begin that are not in force.
+#[inline(always)]
+pub const fn other_half(first: u32) -> u32 {
+    if first == 0 { MAX_RULES as u32 } else { 0 }
+}
+
+/// Names the rule of a policy that a session was opened by. Never 0, and of 24 bits
+/// of the generation.
 #[inline(always)]
 pub const fn rule_name(generation: u32, index: u32) -> u32 {
     generation << 8 | index & 0xff

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::{Ebpf, Pod};
-use dysco_common::Addr;
 use dysco_common::chain::{Chain, Hop, Token};
-use dysco_common::policy::{InForce, MAX_RULES, PolicyRule};
+use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
+use dysco_common::{Addr, Session};
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
@@ -28,6 +28,8 @@ const SETTLED: Duration = Duration::from_millis(10);
 /// The maps.
 pub(crate) struct Chains {
     policy: Array<MapData, RulePod>,
+    /// What lies in it.
+    rules: Vec<PolicyRule>,
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
     keys: HashMap<MapData, u64, Key>,
@@ -40,8 +42,15 @@ pub(crate) struct Chains {
 impl Chains {
     pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Chains, AgentError> {
         let open = |name| map_error("open", name);
+        let policy: Array<_, RulePod> =
+            Array::try_from(take(ebpf, "POLICY")?).map_err(open("POLICY"))?;
+        let all = 0..2 * MAX_RULES as u32;
+        let rules = all.map(|at| policy.get(&at, 0).map(|rule| rule.0));
         Ok(Chains {
-            policy: Array::try_from(take(ebpf, "POLICY")?).map_err(open("POLICY"))?,
+            rules: rules
+                .collect::<Result<_, _>>()
+                .map_err(map_error("read", "POLICY"))?,
+            policy,
             in_force: Array::try_from(take(ebpf, "IN_FORCE")?).map_err(open("IN_FORCE"))?,
             hops: HashMap::try_from(take(ebpf, "HOPS")?).map_err(open("HOPS"))?,
             keys: HashMap::try_from(take(ebpf, "KEYS")?).map_err(open("KEYS"))?,
@@ -52,8 +61,13 @@ impl Chains {
         })
     }
 
-    /// Writes the rules where those in force are not, and switches by one word.
-    fn apply(&mut self, rules: &[PolicyRule]) -> Result<u32, AgentError> {
+    /// Writes the rules where those in force are not, and switches by one word. What
+    /// sessions have of the rules that lay there is noted.
+    fn apply(
+        &mut self,
+        rules: &[PolicyRule],
+        sessions: impl FnOnce() -> Vec<(u32, Session)>,
+    ) -> Result<(), AgentError> {
         let before = self
             .in_force
             .get(&0, 0)
@@ -62,13 +76,10 @@ impl Chains {
         if let Some(at) = self.switched {
             std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
         }
+        self.note(before.generation, sessions())?;
         // Names of rules have 24 bits for it.
         let generation = (before.generation & 0xff_ffff) % 0xff_ffff + 1;
-        let first = if before.first == 0 {
-            MAX_RULES as u32
-        } else {
-            0
-        };
+        let first = other_half(before.first);
         let all = rules.iter().take(MAX_RULES);
         let end = (all.len() < MAX_RULES).then(PolicyRule::default);
         let rules = all.map(|rule| PolicyRule {
@@ -79,13 +90,38 @@ impl Chains {
             self.policy
                 .set(index, RulePod(rule), 0)
                 .map_err(map_error("write", "POLICY"))?;
+            self.rules[index as usize] = rule;
         }
         let now = InForce { generation, first };
         self.in_force
             .set(0, now.word(), 0)
             .map_err(map_error("write", "IN_FORCE"))?;
         self.switched = Some(Instant::now());
-        Ok(generation)
+        Ok(())
+    }
+
+    /// Notes the chains of sessions that a rule gave theirs, unless that rule is in
+    /// force: so each is known by its rule or by what is noted.
+    fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {
+        for (slot, s) in sessions {
+            if s.rule >> 8 == in_force || self.of_slots.get(&slot, 0).is_ok() {
+                continue;
+            }
+            if let Some(chain) = self.of_rule(s.rule) {
+                self.of_slots
+                    .insert(slot, ChainPod(chain), 0)
+                    .map_err(map_error("write", "CHAINS"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The chain of a rule that is in force, or was before.
+    fn of_rule(&self, name: u32) -> Option<Chain> {
+        let mut all = [0, MAX_RULES].into_iter();
+        let at = |first| self.rules.get(first + (name & 0xff) as usize);
+        let rule = all.find_map(|first| at(first).filter(|rule| rule.is_named(name)));
+        rule.map(|rule| rule.chain)
     }
 }
 
@@ -108,9 +144,13 @@ pub(crate) fn set_own(map: Map, addresses: &[IpAddr]) -> Result<(), AgentError> 
 
 impl Agent {
     /// Puts a policy in force: for each SYN either the one before or this one
-    /// holds, as a whole. Returns its number. More than 256 rules are cut off.
-    pub fn apply_policy(&self, rules: &[PolicyRule]) -> Result<u32, AgentError> {
-        lock(&self.chains).apply(rules)
+    /// holds, as a whole. More than 256 rules are cut off. Sessions keep their
+    /// chains, and [`Agent::chain_of`] knows them.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written; the policy before stays in force.
+    pub fn apply_policy(&self, rules: &[PolicyRule]) -> Result<(), AgentError> {
+        lock(&self.chains).apply(rules, || self.sessions())
     }
 
     /// Lets a chain's SYNs go to a host.
@@ -190,9 +230,12 @@ impl Agent {
             .map_err(map_error("write", "CHAINS"))
     }
 
-    /// The chain that the session of a slot was given while it lived.
+    /// The chain that the session of a slot was given here, by a rule when it was
+    /// opened or since. Maps tell, which outlive the process.
     pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
-        let chain = lock(&self.chains).of_slots.get(&slot, 0).ok()?.0;
+        let chains = lock(&self.chains);
+        let given = chains.of_slots.get(&slot, 0).ok().map(|chain| chain.0);
+        let chain = given.or_else(|| chains.of_rule(self.session(slot).rule))?;
         let hosts = chain.elements().iter().map(|element| element.host.ip());
         Some(hosts.collect())
     }

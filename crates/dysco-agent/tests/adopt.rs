@@ -3,19 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
+mod plane;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dysco_agent::common::adopt::NotAdopted;
 use dysco_agent::common::rule::Rule;
 use dysco_agent::common::session::offer;
 use dysco_agent::common::{FlowKey, Session, State};
-use dysco_agent::{Agent, AgentConfig, Attach, Events, Xdp};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use dysco_agent::{Agent, AgentConfig, Attach, Events};
+use plane::{alone, ip};
 
 /// A data plane on the loopback of this thread's network namespace.
 struct Plane {
@@ -25,18 +24,7 @@ struct Plane {
 
 impl Plane {
     fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> Plane {
-        let mut config = AgentConfig {
-            pin_dir: PathBuf::from("/sys/fs/bpf").join(name),
-            max_sessions: 64,
-            interfaces: vec!["lo".into()],
-            attach: Attach::Auto,
-            xdp: Xdp::Auto,
-            rules: Vec::new(),
-            ports: (61000, 1000),
-            addresses: Vec::new(),
-        };
-        change(&mut config);
-        let (agent, events) = Agent::start(&config).expect("the data plane starts as root");
+        let (agent, events) = plane::start(name, change);
         Plane {
             agent,
             _events: events,
@@ -46,21 +34,6 @@ impl Plane {
     fn session(&self, key: &FlowKey) -> Option<Session> {
         self.agent.find(key).map(|slot| self.agent.session(slot))
     }
-}
-
-/// A network of its own for this thread, and a BPF file system.
-fn alone() {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
-    let none = None::<&str>;
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(none, "/", none, private, none).unwrap();
-    mount(none, "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).unwrap();
-    ip("link set lo up");
-}
-
-fn ip(words: &str) {
-    let done = Command::new("ip").args(words.split(' ')).status().unwrap();
-    assert!(done.success(), "ip {words}");
 }
 
 fn sysctl(name: &str, value: &str) {

@@ -27,12 +27,6 @@ pub const DROP: u64 = u64::MAX;
 /// that it leaves by stands for this.
 const CHANGED: u64 = 1;
 
-/// Mark of a chain's SYN on its way through the stack: this in the upper byte,
-/// and the slot that it came by. A NAT keeps it, though it changes the rest.
-pub const MARK: u32 = 0xd8 << 24;
-/// The slot in it.
-pub const SLOT_MASK: u32 = (1 << 24) - 1;
-
 /// The scratch memory of what comes and of what goes.
 const IN: u32 = Run::Ingress as u32;
 const OUT: u32 = Run::Egress as u32;

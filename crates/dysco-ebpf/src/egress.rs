@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor};
-use dysco_common::{Counter, EventKind, Path};
+use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::chain;
@@ -22,18 +22,15 @@ use crate::steady;
 use crate::steer;
 use crate::write::{self, Change};
 
-/// Mark of a header-only copy on its second way through this program.
-pub const COPY_MARK: u32 = 0xd75c_0c09;
-
 /// Judges an outgoing packet that needs a closer look.
 #[inline(always)]
 pub fn run(ctx: TcContext) -> Verdict {
-    let mark = mark(&ctx);
-    if mark == far::RELAYED || mark == far::RELAYED_TEACHES {
+    let mark = mark_of(&ctx);
+    if mark == mark::RELAYED || mark == mark::RELAYED_TEACHES {
         cold_path();
         return far::relayed(&ctx, mark);
     }
-    let steered = mark == steer::STEERED;
+    let steered = mark == mark::STEERED;
     if steered {
         far::set_mark(&ctx, 0);
     }
@@ -44,7 +41,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     };
     // Each looks its session up: an `Option` that goes three ways is more than
     // the verifier follows.
-    if mark == COPY_MARK {
+    if mark == mark::COPY {
         cold_path();
         return header_copy(&ctx, key, &found);
     }
@@ -126,7 +123,7 @@ pub fn run(ctx: TcContext) -> Verdict {
 }
 
 #[inline(always)]
-fn mark(ctx: &TcContext) -> u32 {
+fn mark_of(ctx: &TcContext) -> u32 {
     // SAFETY: a readable field of the context.
     unsafe { (*ctx.skb.skb).mark }
 }
@@ -134,7 +131,10 @@ fn mark(ctx: &TcContext) -> u32 {
 /// Is it one of ours, on its second way through the program?
 #[inline(always)]
 pub fn is_marked(ctx: &TcContext) -> bool {
-    matches!(mark(ctx), COPY_MARK | far::RELAYED | far::RELAYED_TEACHES)
+    matches!(
+        mark_of(ctx),
+        mark::COPY | mark::RELAYED | mark::RELAYED_TEACHES
+    )
 }
 
 /// Translates a packet with SACK blocks or other options onto the new path.
@@ -307,7 +307,7 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     }
     let out = two_paths::outgoing(Anchor::Near, s, &found.seg);
     if let Some(copy) = out.copy {
-        send_copy(ctx, s, &copy, COPY_MARK, 0);
+        send_copy(ctx, s, &copy, mark::COPY, 0);
     }
     if found.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);

@@ -9,7 +9,7 @@ use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, OldIncoming};
-use dysco_common::{Counter, EventKind, Path};
+use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::egress;
@@ -21,13 +21,6 @@ use crate::paths::{self, remember_ack, send_copy};
 use crate::steer;
 use crate::write::{self, Change};
 
-pub use dysco_common::mark::RELAYED;
-
-/// The same, and XDP is to learn where it goes.
-pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
-/// Mark of a header-only copy on its second way in.
-pub const COPY_IN: u32 = 0xd75c_0c0b;
-
 /// How far a reset may be from the highest number known, where the window is not.
 const NEAR: u32 = 1 << 16;
 
@@ -37,7 +30,7 @@ const FAR: Anchor = Anchor::Far;
 #[inline(always)]
 pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
     set_mark(ctx, 0);
-    if mark == RELAYED_TEACHES {
+    if mark == mark::RELAYED_TEACHES {
         // SAFETY: the program's own context.
         unsafe { dysco_teach(ctx.skb.skb) };
     }
@@ -150,11 +143,11 @@ fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
     }
     s.new_in = s.new_in.wrapping_add(1);
     let mark = if s.relay != 0 {
-        steer::STEERED
+        mark::STEERED
     } else if maps::xdp() && hop::is_asked(ctx, s) {
-        RELAYED_TEACHES
+        mark::RELAYED_TEACHES
     } else {
-        RELAYED
+        mark::RELAYED
     };
     set_mark(ctx, mark);
     true
@@ -201,7 +194,7 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
         return PASS;
     };
     // SAFETY: a readable field of the context.
-    if unsafe { (*skb).mark } == COPY_IN {
+    if unsafe { (*skb).mark } == mark::COPY_IN {
         return header_copy(&ctx, s, o, p, c);
     }
     from_end(&mut ctx, s, o, p, c, slot)
@@ -320,7 +313,7 @@ fn from_end(
     }
     let out = two_paths::outgoing(FAR, s, &p.seg);
     if let Some(copy) = out.copy {
-        send_copy(ctx, s, &copy, COPY_IN, BPF_F_INGRESS as u64);
+        send_copy(ctx, s, &copy, mark::COPY_IN, BPF_F_INGRESS as u64);
     }
     if p.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);

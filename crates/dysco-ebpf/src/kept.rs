@@ -9,10 +9,9 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::Segment;
 use dysco_common::two_paths::opens_windows;
-use dysco_common::{Path, ShortKey};
+use dysco_common::{Path, ShortKey, mark};
 
 use crate::Verdict;
-use crate::chain::{MARK, SLOT_MASK};
 use crate::egress;
 use crate::maps::{self, PENDING, Run, Scratch};
 use crate::packet::{Found, Key};
@@ -75,9 +74,9 @@ pub extern "C" fn dysco_answers(first: u32) -> u32 {
 /// Takes in by which path a segment came: the mark says so on its way out.
 #[inline(always)]
 pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
-    if slot & !SLOT_MASK == 0 {
+    if let Some(mark) = mark::of_slot(slot) {
         // SAFETY: a field of the context that the verifier lets a classifier write.
-        unsafe { (*ctx.skb.skb).mark = MARK | slot };
+        unsafe { (*ctx.skb.skb).mark = mark };
     }
     if s.two.part != part::BEFORE && !opens_windows(seg) {
         dysco_taken(slot);
@@ -113,14 +112,14 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
 /// The slot by which a packet goes on that came by the one in its mark.
 #[inline(always)]
 fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
-    if mark & !SLOT_MASK != MARK {
+    let Some(came) = mark::slot_of(mark) else {
         return if opens_windows(seg) {
             not_taken(slot)
         } else {
             slot
         };
-    }
-    let Some(goes) = maps::session(mark & SLOT_MASK).and_then(|came| came.joined_to()) else {
+    };
+    let Some(goes) = maps::session(came).and_then(|came| came.joined_to()) else {
         return slot;
     };
     match maps::session(goes) {

@@ -86,8 +86,8 @@ pub static PENDING: LruHashMap<u32, Pending> = LruHashMap::with_max_entries(1638
 #[map]
 pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_NO_PREALLOC);
 
-/// Chains that sessions were given while they lived, by slot. No program reads
-/// it: it outlives the daemon, as sessions do.
+/// Chains that sessions were given while they lived, or by rules that are in force no
+/// more, by slot. No program reads it: it outlives the daemon, as sessions do.
 #[map]
 pub static CHAINS: HashMap<u32, Chain> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 

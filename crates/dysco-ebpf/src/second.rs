@@ -12,7 +12,7 @@ use dysco_common::seq::after;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
 use dysco_common::two_paths::{Copy, Leaving, carries_all, leaving, opens_windows};
-use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey};
+use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
 use crate::egress;
@@ -70,7 +70,7 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
             flags: ACK,
             window: seg.window,
         };
-        send_copy(ctx, s, &copy, egress::COPY_MARK, 0);
+        send_copy(ctx, s, &copy, mark::COPY, 0);
     }
 }
 

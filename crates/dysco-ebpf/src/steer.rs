@@ -6,9 +6,9 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::Counter;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{Edit, RST, SYN, Segment};
+use dysco_common::{Counter, mark};
 
 use crate::Verdict;
 use crate::far;
@@ -18,16 +18,13 @@ use crate::packet::Found;
 use crate::second;
 use crate::steady;
 
-/// Mark of a packet that is relayed, and has its path still to find.
-pub const STEERED: u32 = 0xd75c_0c0e;
-
 /// Is it one that this host has relayed? It has no mark any more then.
 #[inline(always)]
 pub fn takes_mark(ctx: &TcContext) -> bool {
     // SAFETY: a field of the context that the verifier lets a classifier read and
     // write.
     let skb = unsafe { &mut *ctx.skb.skb };
-    if skb.mark != STEERED {
+    if skb.mark != mark::STEERED {
         return false;
     }
     skb.mark = 0;

@@ -101,16 +101,10 @@ fn a_download_and_an_upload() -> Result<()> {
         };
         let group = w.open(2, &plan)?;
         group.run();
-        let got = || group.received(Side::Client) + group.received(Side::Server);
-        let more = |bytes| {
-            let at = got();
-            wait::until("data", Duration::from_secs(30), || {
-                (got() > at + bytes).then_some(())
-            })
-        };
-        more(8 * MIB)?;
+        let limit = Duration::from_secs(30);
+        group.wait_more(8 * MIB, limit)?;
         w.remove_all_of(2)?;
-        more(8 * MIB)?;
+        group.wait_more(8 * MIB, limit)?;
         all_intact(&group.finish()?)?;
         assert_eq!(w.lab.refused()?, 0, "{}", w.state());
         w.finish()?;

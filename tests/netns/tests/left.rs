@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
-use steered::{At, Steered};
+use steered::{At, Steered, TO_AND_FRO};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -60,15 +60,7 @@ fn to_and_fro_at(
     let (group, names) = world.left("bypass", 1, &plan)?;
     get_on(&world, &group, 1 << 20)?;
     let session = &names[0];
-    let chains = [
-        &[At::Fw1][..],
-        &[At::Fw2],
-        &[At::Fw2, At::Fw1],
-        &[],
-        &[At::Fw1],
-        &[],
-    ];
-    for chain in chains {
+    for chain in TO_AND_FRO {
         world.rechain(session, chain)?;
         let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
         ensure!(world.chain_of(session)? == json!(hosts));

@@ -215,15 +215,10 @@ fn a_download_and_an_upload() -> Result<()> {
         };
         let group = w.open(2, &plan)?;
         group.run();
-        let got = || group.received(Side::Client) + group.received(Side::Server);
-        let more = |bytes| {
-            let at = got();
-            wait::until("data", LIMIT, || (got() > at + bytes).then_some(()))
-        };
-        more(4 << 20)?;
+        group.wait_more(4 << 20, LIMIT)?;
         remove(&w, 2)?;
         drop(w.haproxy.take());
-        more(8 << 20)?;
+        group.wait_more(8 << 20, LIMIT)?;
         all_intact(&group.finish()?)?;
         w.finish()?;
     }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
+use steered::policy::rule;
 use steered::{At, Steered};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -340,4 +341,66 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         world.rechain(&session, &[])?;
     }
     all_intact(&group.finish()?).map(drop)
+}
+
+/// Rules gave the chains, of policies that are in force no more; and who has read them
+/// is dead.
+#[test]
+fn chains_of_rules_are_known_to_a_daemon_that_is_started_anew() -> Result<()> {
+    let family = Family::V4;
+    let [one, two] = At::FIREWALLS;
+    let mut world = Steered::with_policy(family, &rule(family, &[one]))?;
+    let mut opened = Vec::new();
+    for chain in [&[one][..], &[two, one]] {
+        world.apply_policy(&rule(family, chain))?;
+        world.wait_neighbours(chain)?;
+        let group = world.open(1, &Plan::default())?;
+        group.run();
+        get_on(&world, &group, 1 << 20)?;
+        let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
+        opened.push((names(&world, &group)[0].clone(), json!(hosts), group));
+    }
+    let known = |world: &Steered| -> Result<()> {
+        for (session, chain, _) in &opened {
+            let now = world.chain_of(session)?;
+            ensure!(now == *chain, "{session}: {now}\n{}", world.logs());
+        }
+        Ok(())
+    };
+    known(&world)?;
+    // Read while it lives, and while nobody does; what the second session has is of
+    // one that is still in force when its daemon dies.
+    for text in ["", &rule(family, &[two]), ""] {
+        world.kill(At::Client)?;
+        world.write_policy(text)?;
+        world.restart(At::Client)?;
+        known(&world)?;
+        world.apply_policy(&rule(family, &[]))?;
+        known(&world)?;
+    }
+
+    let [fw1, fw2] = At::FIREWALLS.map(|fw| world.ip(fw));
+    let changes = |words: &[&str]| -> Result<Vec<Value>> {
+        let done = world.json(At::Client, words)?;
+        let all = done["changes"].as_array().cloned().unwrap_or_default();
+        let changed = all.iter().all(|c| c["outcome"] == "changed");
+        ensure!(changed, "{done:#}\n{}", world.logs());
+        Ok(all)
+    };
+    let through = |fw| ["reconfigure", "--through", fw, "--chain", "", "--wait"];
+    let of_two = changes(&through(&fw2))?;
+    ensure!(of_two.len() == 1 && of_two[0]["before"] == json!([fw2, fw1]));
+    let replaced = changes(&["replace-middlebox", &fw1, "--with", &fw2, "--wait"])?;
+    ensure!(replaced.len() == 1 && replaced[0]["before"] == json!([fw1]));
+    changes(&through(&fw2))?;
+    world.wait_only_through(&[])?;
+    for fw in At::FIREWALLS {
+        world.wait_forgotten(fw)?;
+        ensure!(world.refused(fw)? == 0, "{fw:?}: {}", world.refused(fw)?);
+    }
+    for (_, _, group) in opened {
+        get_on(&world, &group, 4 << 20)?;
+        all_intact(&group.finish()?)?;
+    }
+    Ok(())
 }

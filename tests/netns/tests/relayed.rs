@@ -8,21 +8,13 @@ use dysco_netns::stream::{Close, Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
 use steered::beside::{Beside, PATIENCE, Relayed};
-use steered::{At, Steered};
+use steered::{At, Steered, TO_AND_FRO};
 
 /// In, replaced, two of them, and out again; nothing is left where it has been.
 fn to_and_fro(family: Family, beside: Beside, settings: &[(At, &str, &str)]) -> Result<()> {
     let r = Relayed::new(family, beside, settings, (1, &Plan::default()))?;
     let session = r.only()?;
-    let chains = [
-        &[At::Fw1][..],
-        &[At::Fw2],
-        &[At::Fw2, At::Fw1],
-        &[],
-        &[At::Fw1],
-        &[],
-    ];
-    for chain in chains {
+    for chain in TO_AND_FRO {
         r.rechain(&session, chain)?;
         r.takes_only(chain)?;
         r.get_on(4 << 20)?;

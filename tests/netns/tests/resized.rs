@@ -13,6 +13,7 @@ use dysco_netns::resizer::{Headers, Resizer};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
+use steered::policy::rule;
 use steered::{At, PORT, Steered};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,21 +61,9 @@ fn resized_by(
     count: usize,
     plan: &Plan,
 ) -> Result<Resized> {
-    let server = At::Server.address(family);
-    let chain: Vec<_> = boxes.iter().map(|(at, _)| at.address(family)).collect();
-    let chain: Vec<_> = chain.iter().map(ToString::to_string).collect();
-    let policy =
-        format!("[[rule]]\ndestination = \"{server}\"\nports = [{PORT}]\nchain = {chain:?}\n");
-    let world = Steered::with_policy(family, &policy)?;
-    // Each host has two addresses.
-    for (at, least) in [(At::Client, 2 * boxes.len() as u64), (At::Fw1, 4)] {
-        wait::until("neighbours to have keys", PATIENCE, || {
-            let status = world.json(at, &["status"]).ok()?;
-            let now = status["counters"]["chain_neighbours"].as_u64()?;
-            (now >= least).then_some(())
-        })
-        .with_context(|| world.logs())?;
-    }
+    let chain: Vec<_> = boxes.iter().map(|(at, _)| *at).collect();
+    let world = Steered::with_policy(family, &rule(family, &chain))?;
+    world.wait_neighbours(&chain)?;
     let mut middleboxes = Vec::new();
     for (at, headers) in boxes {
         world.host(at).input("nft", &["-f", "-"], OPEN)?;
@@ -329,7 +318,8 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     all_intact(&r.group.finish()?).map(drop)
 }
 
-/// The word outlives the daemon that heard it, and the translation the one that made it.
+/// The word outlives the daemon that heard it, the chain the one that read its rule, and
+/// the translation the one that made it.
 #[test]
 fn daemons_die() -> Result<()> {
     let mut r = resized(
@@ -342,6 +332,9 @@ fn daemons_die() -> Result<()> {
     tell(&r.world, &session, 20, 25)?;
     r.world.kill(At::Fw1)?;
     r.world.restart(At::Fw1)?;
+    r.world.kill(At::Client)?;
+    r.world.write_policy("")?;
+    r.world.restart(At::Client)?;
     r.world.set_faults(At::Server, "die:Cut")?;
     // It dies once the change has come so far.
     let mut said = String::new();

@@ -1,7 +1,7 @@
 //! What a chain's SYN carries, its proof, and the choice of a chain.
 
 use dysco_common::chain::{self, Chain, Element, MAX_CHAIN, PAYLOAD, Payload, Unfit};
-use dysco_common::policy::{Families, InForce, PolicyRule};
+use dysco_common::policy::{Families, InForce, MAX_RULES, PolicyRule, rule_name};
 use dysco_common::siphash::{self, Key};
 use dysco_common::{Addr, FlowKey};
 use proptest::prelude::*;
@@ -159,4 +159,26 @@ fn a_chain_has_a_limit_and_the_word_in_force_its_halves() {
         first: 256,
     };
     assert_eq!(InForce::of(now.word()), now);
+}
+
+/// Also one of the policy before, which a program may have found a moment ago.
+#[test]
+fn a_rule_is_found_by_its_name() {
+    for first in [0, MAX_RULES as u32] {
+        let now = InForce {
+            generation: 77,
+            first,
+        };
+        for index in [0, 255] {
+            assert_eq!(now.place(rule_name(77, index)), first + index);
+            let before = now.place(rule_name(76, index));
+            assert_eq!(before, MAX_RULES as u32 - first + index);
+        }
+        let rule = PolicyRule {
+            generation: 77,
+            ..PolicyRule::default()
+        };
+        assert!(rule.is_named(rule_name(77, 5)) && !rule.is_named(rule_name(76, 5)));
+        assert!(!PolicyRule::default().is_named(0));
+    }
 }

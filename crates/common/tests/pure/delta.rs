@@ -4,9 +4,10 @@
 use dysco_common::delta::{Delta, Fit, Passed, Reach, bears};
 use dysco_common::flow::{Addr, FlowKey};
 use dysco_common::session::{Offer, Two, offer};
-use dysco_common::tcp::Segment;
 use dysco_common::{Session, State, Translation};
 use proptest::prelude::*;
+
+use crate::wire::segment;
 
 fn key(last: u8) -> FlowKey {
     FlowKey {
@@ -51,16 +52,6 @@ impl Stream {
 prop_compose! {
     fn stream()(first in any::<u32>(), put in 0usize..40, taken in 0usize..40) -> Stream {
         Stream::new(first, put, taken, 100)
-    }
-}
-
-fn segment(seq: u32, ack: u32) -> Segment {
-    Segment {
-        seq,
-        ack,
-        len: 0,
-        window: 1,
-        flags: 0,
     }
 }
 

@@ -48,7 +48,8 @@ prop_compose! {
     }
 }
 
-fn segment(seq: u32, ack: u32) -> Segment {
+/// A segment without data; only its numbers matter.
+pub fn segment(seq: u32, ack: u32) -> Segment {
     Segment {
         seq,
         ack,

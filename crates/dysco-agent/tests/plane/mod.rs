@@ -1,23 +1,33 @@
 //! A data plane to try things on.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::path::PathBuf;
 use std::process::Command;
 
-use dysco_agent::{Agent, AgentConfig, Attach, Xdp};
+use dysco_agent::{Agent, AgentConfig, Attach, Events, Xdp};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// A data plane on the loopback of a network of this thread's own.
-pub fn plane() -> (Agent, dysco_agent::Events) {
+/// A network of its own for this thread, and a BPF file system.
+pub fn alone() {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
     let none = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(none, "/", none, private, none).unwrap();
     mount(none, "/sys/fs/bpf", Some("bpf"), MsFlags::empty(), none).unwrap();
-    let up = ["link", "set", "lo", "up"];
-    assert!(Command::new("ip").args(up).status().unwrap().success());
-    let config = AgentConfig {
-        pin_dir: PathBuf::from("/sys/fs/bpf/alias"),
+    ip("link set lo up");
+}
+
+pub fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split(' ')).status().unwrap();
+    assert!(done.success(), "ip {words}");
+}
+
+/// A data plane on the loopback, pinned by this name.
+pub fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Events) {
+    let mut config = AgentConfig {
+        pin_dir: PathBuf::from("/sys/fs/bpf").join(name),
         max_sessions: 64,
         interfaces: vec!["lo".into()],
         attach: Attach::Auto,
@@ -26,5 +36,12 @@ pub fn plane() -> (Agent, dysco_agent::Events) {
         ports: (61000, 1000),
         addresses: Vec::new(),
     };
+    change(&mut config);
     Agent::start(&config).expect("the data plane starts as root")
+}
+
+/// A data plane on the loopback of a network of this thread's own.
+pub fn plane() -> (Agent, Events) {
+    alone();
+    start("plane", |_| {})
 }

@@ -9,7 +9,7 @@ use dysco_common::rule::{Rule, Rules};
 use dysco_common::session::Life;
 use dysco_common::siphash::Key;
 use dysco_common::{
-    Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation,
+    Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation, mark,
 };
 
 use crate::frame::{Frame, Net, WINDOW};
@@ -18,8 +18,6 @@ use crate::frame::{Frame, Net, WINDOW};
 pub const SESSIONS: u32 = 32;
 /// The slot of the session that [`Programs::with`] makes.
 pub const SLOT: u32 = 3;
-/// Mark of a header-only copy on its second way.
-const COPY_MARK: u32 = 0xd75c_0c09;
 
 /// Verdicts of the traffic control.
 pub const OK: u32 = 0;
@@ -156,7 +154,7 @@ impl Programs {
         flags: u8,
     ) -> (u32, Vec<u8>) {
         let mut context = [0; 17];
-        context[2] = COPY_MARK;
+        context[2] = mark::COPY;
         let rest = u32::from(WINDOW) << 16 | u32::from(flags);
         context[12..16].copy_from_slice(&[seq, ack, path as u32, rest]);
         self.run_marked(Way::Out, frame, &context)

@@ -9,10 +9,10 @@ use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, RST, SYN};
-use dysco_common::{Addr, Counter, EventKind, FlowKey, State};
+use dysco_common::{Addr, Counter, EventKind, FlowKey, State, mark};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};
-use crate::frame::{Frame, Net, nets};
+use crate::frame::{Frame, Net, mirror, nets, on};
 
 const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
@@ -136,14 +136,6 @@ impl Hosts {
     }
 }
 
-fn on(path: FlowKey, frame: &Frame) -> Frame {
-    Frame {
-        src: path.local(),
-        dst: path.remote(),
-        ..frame.clone()
-    }
-}
-
 #[test]
 fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
     for h in all() {
@@ -203,7 +195,7 @@ fn a_middlebox_sees_the_session_itself_and_the_wire_subsessions() {
         let (left, joined) = (p.session(FIRST), p.session(SECOND));
         assert_eq!((left.joined, joined.joined), (SECOND + 1, FIRST + 1));
 
-        let mirrored = FlowKey::new(right.remote(), right.local());
+        let mirrored = mirror(right);
         p.becomes(Way::In, &on(mirrored, &h.syn_ack()), OK, &h.syn_ack());
         let back = FlowKey::new(left.path.local(), left.path.remote());
         p.becomes(Way::Out, &h.syn_ack(), REDIRECT, &on(back, &h.syn_ack()));
@@ -218,7 +210,7 @@ fn a_middlebox_sees_the_session_itself_and_the_wire_subsessions() {
             payload: b"hello".to_vec(),
             ..h.net.sent()
         };
-        let forth = FlowKey::new(left.path.remote(), left.path.local());
+        let forth = mirror(left.path);
         p.becomes(Way::In, &on(forth, &data), OK, &data);
         p.becomes(Way::Out, &data, REDIRECT, &on(right, &data));
     }
@@ -258,7 +250,7 @@ fn the_port_of_an_ended_session_may_be_used_again() {
             ..h.net.sent()
         };
         let path = h.subsession(FIRST as u16);
-        let back = FlowKey::new(path.remote(), path.local());
+        let back = mirror(path);
         p.becomes(
             Way::In,
             &on(
@@ -394,7 +386,7 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
     for h in all() {
         let next = Addr::from(h.net.remote.ip());
         let translated = SocketAddr::new(h.net.new_remote.ip(), 33_333);
-        for (seq, marked) in [(ISN, false), (77, true), (77, false)] {
+        for (seq, slot) in [(ISN, None), (77, Some(FIRST)), (77, None)] {
             let mut p = h.middlebox();
             p.hop(next, &h.hop(h.net.new_remote));
             p.run(Way::In, &h.steered(b"", &[]).bytes());
@@ -403,9 +395,9 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
                 seq,
                 ..h.syn(b"")
             };
-            let mark = if marked { 0xd8 << 24 | FIRST } else { 0 };
+            let mark = slot.and_then(mark::of_slot).unwrap_or(0);
             let (verdict, out) = p.run_with_mark(Way::Out, &syn.bytes(), mark);
-            let found = seq == ISN || marked;
+            let found = seq == ISN || slot.is_some();
             assert_eq!(verdict, if found { REDIRECT } else { PASS });
             if found {
                 assert_eq!(out.len(), syn.bytes().len() + PAYLOAD);

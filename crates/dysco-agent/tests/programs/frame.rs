@@ -185,6 +185,20 @@ impl Frame {
     }
 }
 
+/// A frame with the addresses and ports of a path.
+pub fn on(path: FlowKey, frame: &Frame) -> Frame {
+    Frame {
+        src: path.local(),
+        dst: path.remote(),
+        ..frame.clone()
+    }
+}
+
+/// The same five-tuple from the other end.
+pub fn mirror(path: FlowKey) -> FlowKey {
+    FlowKey::new(path.remote(), path.local())
+}
+
 /// Which options a segment has.
 #[derive(Clone, Copy, Debug)]
 pub enum Options {
@@ -224,4 +238,12 @@ pub fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
         Options::Odd => [&[253, 3, 7][..], &timestamps, &sack(2), &[1, 1, 1, 1, 1]].concat(),
         Options::Full => [&[1, 1][..], &sack(4), &[0, 9, 9, 9]].concat(),
     }
+}
+
+/// The option bytes of one SACK block.
+pub fn sack(left: u32, right: u32) -> Vec<u8> {
+    let mut options = vec![1, 1, 5, 10];
+    options.extend(left.to_be_bytes());
+    options.extend(right.to_be_bytes());
+    options
 }

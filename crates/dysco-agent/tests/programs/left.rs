@@ -10,7 +10,7 @@ use dysco_common::tcp::{ACK, PSH, SYN};
 use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
-use crate::frame::{Frame, Net, nets};
+use crate::frame::{Frame, Net, mirror, nets, on};
 
 const KEY: Key = [1, 2];
 const KEY_ID: u64 = 0xfeed;
@@ -102,18 +102,6 @@ fn taking(net: &Net) -> Programs {
     p.put(NEXT, &s);
     p.flow(net.key(), NEXT, Path::Old);
     p
-}
-
-fn on(path: FlowKey, frame: &Frame) -> Frame {
-    Frame {
-        src: path.local(),
-        dst: path.remote(),
-        ..frame.clone()
-    }
-}
-
-fn mirror(path: FlowKey) -> FlowKey {
-    FlowKey::new(path.remote(), path.local())
 }
 
 /// What comes by the path.

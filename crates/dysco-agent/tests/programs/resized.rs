@@ -11,7 +11,7 @@ use dysco_common::tcp::{ACK, PSH, SYN};
 use dysco_common::{Counter, EventKind, FlowKey, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, Programs, REDIRECT, SLOT, Way};
-use crate::frame::{Frame, Net, nets};
+use crate::frame::{Frame, Net, mirror, nets, on, sack};
 
 const KEY: Key = [1, 2];
 const KEY_ID: u64 = 0xfeed;
@@ -77,25 +77,6 @@ fn leaving(net: &Net, state: State, taken: bool) -> Programs {
         p.flow(net.key(), NEXT, Path::Old);
     }
     p
-}
-
-fn on(path: FlowKey, frame: &Frame) -> Frame {
-    Frame {
-        src: path.local(),
-        dst: path.remote(),
-        ..frame.clone()
-    }
-}
-
-fn mirror(path: FlowKey) -> FlowKey {
-    FlowKey::new(path.remote(), path.local())
-}
-
-fn sack(left: u32, right: u32) -> Vec<u8> {
-    let mut options = vec![1, 1, 5, 10];
-    options.extend(left.to_be_bytes());
-    options.extend(right.to_be_bytes());
-    options
 }
 
 /// What opens the path has the numbers behind the middlebox, and teaches the end's.

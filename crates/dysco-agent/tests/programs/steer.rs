@@ -5,17 +5,15 @@ use std::net::SocketAddr;
 
 use dysco_common::session::{Life, Two, part};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
-use dysco_common::{Counter, EventKind, FlowKey, Path, Session, State};
+use dysco_common::{Counter, EventKind, FlowKey, Path, Session, State, mark};
 
 use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::far::{
     BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, to_client, to_server,
     with_limit,
 };
-use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on};
 
-/// Mark of a packet that is relayed, and has its path still to find.
-const STEERED: u32 = 0xd75c_0c0e;
 /// The slot of the path's entry.
 const NEXT: u32 = 4;
 
@@ -61,22 +59,9 @@ fn steered(net: &Net, state: State) -> Programs {
     p
 }
 
-fn on(path: FlowKey, frame: &Frame) -> Frame {
-    Frame {
-        src: path.local(),
-        dst: path.remote(),
-        ..frame.clone()
-    }
-}
-
 /// What the server sends by the path.
 fn by_path(net: &Net, frame: &Frame) -> Frame {
-    let path = path(net);
-    Frame {
-        src: path.remote(),
-        dst: path.local(),
-        ..frame.clone()
-    }
+    on(mirror(path(net)), frame)
 }
 
 #[test]
@@ -94,7 +79,7 @@ fn what_is_relayed_leaves_by_the_path() {
                 assert_eq!(got, (REDIRECT, with_limit(&relayed, 63)));
                 // Found in the map, and by a hint.
                 for _ in 0..2 {
-                    let left = p.run_with_mark(Way::Out, &relayed.bytes(), STEERED);
+                    let left = p.run_with_mark(Way::Out, &relayed.bytes(), mark::STEERED);
                     assert_eq!(left, (REDIRECT, on(path(&net), &relayed).bytes()));
                 }
             }
@@ -135,7 +120,7 @@ fn until_it_is_taken_the_numbers_are_kept() {
         let mut p = steered(&net, State::Joining);
         let sent = from_client(&net, SENT, GIVEN, 500, Options::Timestamps);
         let relayed = to_server(&net, &sent, Options::Timestamps);
-        let left = p.run_with_mark(Way::Out, &relayed.bytes(), STEERED);
+        let left = p.run_with_mark(Way::Out, &relayed.bytes(), mark::STEERED);
         assert_eq!(left, (PASS, relayed.bytes()));
         let s = p.session(OTHER);
         assert_eq!((s.snd_max, s.snd_ack), (SENT + OUT + 500, GIVEN - BACK));
@@ -145,7 +130,7 @@ fn until_it_is_taken_the_numbers_are_kept() {
             flags: RST,
             ..relayed
         };
-        let left = p.run_with_mark(Way::Out, &reset.bytes(), STEERED);
+        let left = p.run_with_mark(Way::Out, &reset.bytes(), mark::STEERED);
         assert_eq!(left, (PASS, reset.bytes()));
         assert_eq!(p.session(OTHER).life.reset, 0);
     }
@@ -224,13 +209,13 @@ fn an_acknowledgement_takes_the_path_of_what_it_acknowledges() {
             )
         };
         let old = ack(has + 1, 0);
-        let left = p.run_with_mark(Way::Out, &old.bytes(), STEERED);
+        let left = p.run_with_mark(Way::Out, &old.bytes(), mark::STEERED);
         assert_eq!(left, (PASS, old.bytes()));
         let new = ack(has, 0);
-        let left = p.run_with_mark(Way::Out, &new.bytes(), STEERED);
+        let left = p.run_with_mark(Way::Out, &new.bytes(), mark::STEERED);
         assert_eq!(left, (REDIRECT, on(path(&net), &new).bytes()));
         let data = ack(has + 1, 100);
-        let left = p.run_with_mark(Way::Out, &data.bytes(), STEERED);
+        let left = p.run_with_mark(Way::Out, &data.bytes(), mark::STEERED);
         assert_eq!(left, (REDIRECT, on(path(&net), &ack(has, 100)).bytes()));
     }
 }

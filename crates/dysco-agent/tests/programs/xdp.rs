@@ -3,14 +3,12 @@
 
 use dysco_common::session::translation;
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
-use dysco_common::{Counter, Session, State};
+use dysco_common::{Counter, Session, State, mark};
 
 use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way, XDP_PASS, XDP_TX};
 use crate::far::{BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, with_limit};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets};
 
-/// Mark of a relayed packet that XDP is to learn from.
-const TEACHES: u32 = 0xd75c_0c0d;
 /// The neighbour, and this host as all frames here have it.
 const NEXT: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -41,7 +39,8 @@ fn to_next(mut bytes: Vec<u8>) -> Vec<u8> {
 fn taught(net: &Net) -> Programs {
     let mut p = joined(net, State::Relay);
     for (_, sent) in both(&mut p, net) {
-        let (verdict, left) = p.run_with_mark(Way::Out, &to_next(sent.clone()), TEACHES);
+        let (verdict, left) =
+            p.run_with_mark(Way::Out, &to_next(sent.clone()), mark::RELAYED_TEACHES);
         assert_eq!((verdict, left), (PASS, to_next(sent)));
     }
     p
@@ -210,12 +209,15 @@ fn only_a_relayed_packet_teaches() {
         let mut other = to_next(to_client.clone());
         let l4 = net.sent().l4();
         other[l4 + 1] ^= 1;
-        assert_eq!(p.run_with_mark(Way::Out, &other, TEACHES).0, PASS);
+        assert_eq!(
+            p.run_with_mark(Way::Out, &other, mark::RELAYED_TEACHES).0,
+            PASS
+        );
         assert_eq!([SLOT, OTHER].map(|slot| p.session(slot).hop), [0, 0]);
         // Without the mark it is the proxy's own, and dropped.
         assert_eq!(p.run(Way::Out, &to_next(to_client.clone())).0, DROP);
         assert_eq!(p.session(OTHER).hop, 0);
-        let (verdict, _) = p.run_with_mark(Way::Out, &to_next(to_client), TEACHES);
+        let (verdict, _) = p.run_with_mark(Way::Out, &to_next(to_client), mark::RELAYED_TEACHES);
         assert_eq!(verdict, PASS);
         let learnt = p.session(OTHER);
         let address = |word: u64| word.to_ne_bytes()[..6].to_vec();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{Removable, SessionReport};
+use super::session::{Removable, SessionReport};
 
 /// Which sessions to show; the empty one shows all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

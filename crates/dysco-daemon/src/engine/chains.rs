@@ -5,7 +5,7 @@
 //! ends have told each other to have. A host of a chain has to know the one
 //! after it as well: whoever opens sessions introduces them.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,8 +34,6 @@ const HOLDS: Duration = Duration::from_secs(90);
 /// The most hosts in one introduction, and in all.
 const FEW: usize = 16;
 pub(super) const MANY: usize = 1024;
-/// Policies whose rules sessions may still name.
-const REMEMBERED: usize = 16;
 
 /// What daemons say to each other about chains.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,8 +73,8 @@ pub(super) struct Way {
 pub(super) struct Chains {
     policy: Policy,
     error: Option<String>,
-    /// The last policies by their number: which rule each part belongs to.
-    known: VecDeque<(u32, Policy, Vec<usize>)>,
+    /// Has this process put one in force?
+    applied: bool,
     keys: HashMap<u64, Shared>,
     /// Keys that a neighbour believes, of which nothing was heard here yet.
     early: HashSet<u64>,
@@ -157,29 +155,17 @@ impl Engine {
 
     fn put_in_force(&mut self, policy: Policy) -> Result<(), String> {
         policy.check_host(&self.config.host.addresses)?;
-        if !self.chains.known.is_empty() && policy == self.chains.policy {
+        if self.chains.applied && policy == self.chains.policy {
             return Ok(());
         }
-        let (rules, parts) = policy.compile();
-        let number = self.agent.apply_policy(&rules).map_err(|e| e.to_string())?;
+        let (rules, _) = policy.compile();
+        self.agent.apply_policy(&rules).map_err(|e| e.to_string())?;
         let text = format!("{} rules are in force", policy.rules.len());
-        self.chains.known.push_back((number, policy.clone(), parts));
-        if self.chains.known.len() > REMEMBERED {
-            self.chains.known.pop_front();
-        }
-        self.chains.policy = policy;
+        (self.chains.policy, self.chains.applied) = (policy, true);
         (self.chains.asked, self.chains.refreshed) = (None, None);
         self.report("policy_applied", None, text);
         self.sweep_chains();
         Ok(())
-    }
-
-    /// The chain of the rule that a session was opened by.
-    pub(super) fn chain_of_rule(&self, name: u32) -> Option<Vec<IpAddr>> {
-        let (number, part) = (name >> 8, (name & 0xff) as usize);
-        let (_, policy, parts) = self.chains.known.iter().rev().find(|k| k.0 == number)?;
-        let rule = policy.rules.get(*parts.get(part)?)?;
-        Some(rule.chain.clone())
     }
 
     /// Both ends of a new connection have a key.

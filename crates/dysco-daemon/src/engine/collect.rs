@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 
-use super::{Engine, commands, measure};
+use super::{Engine, held, measure};
 use crate::protocol::HostEvent;
 
 /// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
@@ -252,7 +252,7 @@ impl Engine {
         self.returns.forget(slot);
         self.history.forget(self.session_id(slot, s));
         self.agent.collect(slot);
-        let of = |h: &commands::Held| h.slots().any(|held| held == (slot, s.created_ns));
+        let of = |h: &held::Held| h.slots().any(|held| held == (slot, s.created_ns));
         let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
         if let Some(change) = change {
             self.tell_gone(change);

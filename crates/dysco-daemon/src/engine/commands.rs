@@ -1,79 +1,21 @@
 //! The machine's commands, carried out. What needs the kernel's or the proxy's
 //! patience runs in a task of its own and answers later.
 
-use std::net::IpAddr;
-use std::time::Instant;
-
-use dysco_agent::{AgentError, NewPath};
+use dysco_agent::NewPath;
 use dysco_common::two_paths::has_shown_all;
 use dysco_common::{FlowKey, State, Translation};
 
+use super::held::Waiting;
 use super::measure::facts;
 use super::packets;
-use super::probe::{Probe, send_past};
-use super::proof::Lookout;
+use super::probe::send_past;
 use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
-use crate::proxy::Pair;
 
 /// Window that the old path may announce from the lock on: what the proxy
 /// holds shrinks while the new path is set up. The paper's value, less one.
 pub(super) const CLAMP: u16 = u16::MAX;
-
-/// What this host holds for a change.
-#[derive(Default)]
-pub(super) struct Held {
-    /// The slot of the session, and when its session began.
-    pub slot: Option<(u32, u64)>,
-    /// The same of session B, where this host is both anchors.
-    pub other: Option<(u32, u64)>,
-    /// The first session's subsession.
-    pub own: Option<Subsession>,
-    /// The five-tuple of the new path, from this host's side.
-    pub new: Option<FlowKey>,
-    /// The pair of the proxy, at the middle.
-    pub pair: Option<Pair>,
-    /// When packets of its adopted sessions were asked for first.
-    pub asked: Option<Instant>,
-    /// A cutoff is set and `Drained` not yet told.
-    pub draining: bool,
-    /// How many packets had gone on the new path when it was looked at last, while
-    /// this end may have to show there what it has sent elsewhere.
-    pub showing: Option<u32>,
-    /// The new path has answered a SYN.
-    pub opened: bool,
-    /// It was sent one, and has not.
-    pub probe: Option<Probe>,
-    /// What the local end had sent when that was made.
-    pub opened_at: Option<u32>,
-    /// Waits for what the client answers.
-    pub lookout: Option<Lookout>,
-    /// What waits for a route.
-    pub(super) waiting: Option<Waiting>,
-}
-
-impl Held {
-    /// Is it between two paths?
-    pub fn is_underway(&self) -> bool {
-        self.draining || self.showing.is_some()
-    }
-
-    /// The slots that are held.
-    pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.slot.into_iter().chain(self.other)
-    }
-}
-
-/// What waits for a route.
-pub(super) enum Waiting {
-    Reserve { new: Subsession },
-    Prepare { translation: Translation },
-    Join { translation: Translation },
-}
-
-/// What a route look-up brought.
-pub(super) type Routed = Result<u32, AgentError>;
 
 impl Engine {
     pub(super) fn execute(&mut self, command: Command) {
@@ -234,25 +176,6 @@ impl Engine {
         }
     }
 
-    /// The slot of a change's session, if that session still has it.
-    pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
-        self.same(self.held.get(&change)?.slot?)
-    }
-
-    /// The slots of a change's sessions, of those that still have theirs.
-    pub(super) fn slots_of(&self, change: ChangeId) -> Vec<u32> {
-        let held = self.held.get(&change).into_iter();
-        held.flat_map(Held::slots)
-            .filter_map(|h| self.same(h))
-            .collect()
-    }
-
-    /// The slot, if the session that began then still has it.
-    fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
-        let s = self.agent.session(slot);
-        (s.created_ns == created && s.state != State::Free as u32).then_some(slot)
-    }
-
     fn unprepare(&self, slot: u32) {
         match State::from_word(self.agent.session(slot).state) {
             Some(State::TwoPaths) => self.agent.unprepare(slot),
@@ -333,71 +256,6 @@ impl Engine {
         Err(Reason::PortsExhausted)
     }
 
-    /// Is the interface one that the data plane is on?
-    pub(super) fn is_ours(&self, ifindex: u32) -> bool {
-        let ours = &self.config.host.interfaces;
-        ours.iter().any(|i| i.index == ifindex)
-    }
-
-    fn look_up(&mut self, change: ChangeId, from: IpAddr, to: IpAddr) {
-        if let Some(ifindex) = self.state.route(from, to) {
-            return self.routed(change, Ok(ifindex));
-        }
-        let routes = self.routes.clone();
-        let answers = self.answers.clone();
-        tokio::spawn(async move {
-            let found = routes.get(from, to).await.map(|r| r.ifindex);
-            let _ = answers.send(Answer::Route(change, found));
-        });
-    }
-
-    /// Goes on with what waited for the route.
-    pub(super) fn routed(&mut self, change: ChangeId, found: Routed) {
-        let Some(held) = self.held.get_mut(&change) else {
-            return;
-        };
-        let (Some(waiting), Some(new)) = (held.waiting.take(), held.new) else {
-            return;
-        };
-        let usable = found
-            .map_err(|_| Reason::NoRoute(new.remote().ip()))
-            .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
-        let event = match waiting {
-            // It waits for two: see `ways_found`.
-            Waiting::Join { .. } => return,
-            Waiting::Reserve { new } => HostEvent::Reserved {
-                change,
-                result: usable.map(|_| new),
-            },
-            Waiting::Prepare { translation } => {
-                let path = usable.map(|ifindex| NewPath {
-                    key: new,
-                    ifindex,
-                    translation,
-                });
-                let result = path.and_then(|path| self.prepare_path(change, &path));
-                HostEvent::Prepared { change, result }
-            }
-        };
-        self.tell_machine(event);
-    }
-
-    /// A route that was found, if the data plane can use it.
-    pub(super) fn usable_way(
-        &mut self,
-        from: IpAddr,
-        to: IpAddr,
-        ifindex: u32,
-    ) -> Result<u32, Reason> {
-        if !self.is_ours(ifindex) {
-            return Err(Reason::NewPathUnusable(format!(
-                "the route to {to} leaves by an interface that dyscod is not configured for"
-            )));
-        }
-        self.state.keep_route(from, to, ifindex, Instant::now());
-        Ok(ifindex)
-    }
-
     fn prepare(
         &mut self,
         change: ChangeId,
@@ -420,7 +278,7 @@ impl Engine {
         self.look_up(change, key.local().ip(), key.remote().ip());
     }
 
-    fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
+    pub(super) fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
         let slot = self.slot_of(change).ok_or(Reason::Closing)?;
         let s = self.agent.session(slot);
         match State::from_word(s.state) {
@@ -445,13 +303,6 @@ impl Engine {
         }
     }
 
-    /// The session of a change has been collected.
-    pub(super) fn tell_gone(&mut self, change: ChangeId) {
-        if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
-            self.tell_machine(HostEvent::SessionGone { subsession });
-        }
-    }
-
     fn set_cut_in(&mut self, change: ChangeId, cutoff: u32) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
@@ -467,48 +318,6 @@ impl Engine {
         if !shown {
             self.show_cut(change, slot);
         }
-    }
-
-    /// Has a session nothing more to do with the path by the proxy?
-    fn is_drained(&self, slot: u32) -> bool {
-        let s = self.agent.session(slot);
-        s.two.drained != 0 && has_shown_all(&s)
-    }
-
-    /// The local end of a slot's session has acknowledged all of the old path, or the
-    /// new one has shown how far the other end had sent.
-    pub(super) fn drained(&mut self, slot: u32) {
-        let change = self
-            .held
-            .iter()
-            .find(|(_, h)| h.draining && h.slots().any(|(s, _)| s == slot));
-        let Some((change, held)) = change else {
-            return;
-        };
-        if !held.slots().all(|(slot, _)| self.is_drained(slot)) {
-            return;
-        }
-        let change = *change;
-        if let Some(held) = self.held.get_mut(&change) {
-            held.draining = false;
-        }
-        self.tell_machine(HostEvent::Drained { change });
-    }
-
-    /// Looks at sessions that drain, in case the ring was full, and shows again what
-    /// may have been lost.
-    pub(super) fn sweep_drains(&mut self) {
-        let draining = self.held.values().filter(|h| h.draining);
-        let slots: Vec<u32> = draining
-            .flat_map(Held::slots)
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in slots {
-            if self.is_drained(slot) {
-                self.drained(slot);
-            }
-        }
-        self.show_silent_cuts();
     }
 
     fn complete(&mut self, change: ChangeId) {

@@ -162,8 +162,7 @@ impl Engine {
                 remote: s.path.remote(),
             }),
             chain: chained.then(|| {
-                let whole = || self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
-                let given = self.agent.chain_of(slot).or_else(whole);
+                let given = self.agent.chain_of(slot);
                 given.unwrap_or_else(|| vec![s.path.remote.ip()])
             }),
             mode,

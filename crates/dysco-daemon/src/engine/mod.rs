@@ -8,6 +8,7 @@ mod collect;
 mod commands;
 mod fault;
 mod firewall;
+mod held;
 mod history;
 mod journal;
 mod listing;
@@ -46,7 +47,7 @@ use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
 use crate::scheduling::Turns;
 use crate::state::transfer;
 
-use commands::Held;
+use held::Held;
 use history::History;
 use removal::Removals;
 
@@ -98,7 +99,7 @@ enum Answer {
     /// A session that has left a chain is forgotten for this change of that host.
     Forgotten(ChangeId, IpAddr),
     /// A route was found for a change.
-    Route(ChangeId, commands::Routed),
+    Route(ChangeId, held::Routed),
     /// The ways to both ends of a pair were found for a change.
     Ways(ChangeId, relay::Ways),
     /// The way to a client was looked up.

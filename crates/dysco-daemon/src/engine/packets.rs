@@ -7,8 +7,7 @@ use dysco_common::session::offer;
 use dysco_common::{Addr, FlowKey, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
-use super::probe::HOP_LIMIT;
-
+const HOP_LIMIT: u8 = 64;
 /// The most steps in which a bypass is shown what was sent elsewhere.
 const STEPS: u32 = 64;
 
@@ -143,7 +142,7 @@ fn packet(s: &Session, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The packet, or nothing if it cannot be written, which is not sent.
-fn packet_of(key: &FlowKey, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet_of(key: &FlowKey, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
     let (from, to) = (key.local, key.remote);
     let builder = match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dysco_common::{FlowKey, State, mark};
-use etherparse::{PacketBuilderStep, TcpHeader};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Answer, Engine, packets};
@@ -24,7 +23,6 @@ const REPEAT: [Duration; 5] = [
 ];
 /// IPPROTO_RAW: the header is ours, and nothing is received.
 const RAW: i32 = 255;
-pub(super) const HOP_LIMIT: u8 = 64;
 
 /// A `SetUpAck` that waits for the path to open.
 pub(super) struct Probe {
@@ -152,15 +150,6 @@ impl Engine {
         self.machine
             .handle_message(now, &probe.from, Message::SetUpNack { change, reason });
     }
-}
-
-pub(super) fn packet(builder: PacketBuilderStep<TcpHeader>, payload: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(builder.size(payload));
-    // Writing into a vector does not fail; an empty packet is not sent.
-    if builder.write(&mut bytes, &vec![0; payload]).is_err() {
-        bytes.clear();
-    }
-    bytes
 }
 
 pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use dysco_agent::{AgentError, Joint};
 use dysco_common::{Session, State, Translation};
 
-use super::commands::{CLAMP, Waiting};
+use super::commands::CLAMP;
+use super::held::Waiting;
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
 use crate::api::Mode;

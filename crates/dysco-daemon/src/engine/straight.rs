@@ -2,15 +2,15 @@
 //! at that host; and what both hosts see of whether they still do.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
 use dysco_common::seq::after;
 use dysco_common::{FlowKey, Session, State, Translation};
-use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+use etherparse::{TcpHeader, TcpOptionElement};
 
-use super::probe::{HOP_LIMIT, packet, send_by};
+use super::packets::packet_of;
+use super::probe::send_by;
 use super::{Answer, Engine};
 use crate::api::{Way, WayChange};
 use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession};
@@ -227,16 +227,6 @@ fn segment(
             TcpOptionElement::Timestamp(tsval, tsecr),
         ]);
     }
-    let payload = usize::from(probe.len);
-    let octets = |ip: IpAddr| dysco_common::Addr::from(ip).octets();
-    match (path.right, path.left) {
-        (SocketAddr::V4(from), SocketAddr::V4(to)) => packet(
-            PacketBuilder::ipv4(from.ip().octets(), to.ip().octets(), HOP_LIMIT).tcp_header(tcp),
-            payload,
-        ),
-        (from, to) => packet(
-            PacketBuilder::ipv6(octets(from.ip()), octets(to.ip()), HOP_LIMIT).tcp_header(tcp),
-            payload,
-        ),
-    }
+    let key = FlowKey::new(path.right, path.left);
+    packet_of(&key, tcp, &vec![0; usize::from(probe.len)])
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::command::{Progress, Role};
 use super::context::{Context, Flow};
 use super::message::{HostId, Message, Subsession};
 use super::reason::Reason;
+use super::report::{Progress, Role};
 
 /// A host that says nothing for so long is not there.
 const SILENCE: Duration = Duration::from_secs(30);

@@ -1,6 +1,5 @@
 //! Who may say what. A peer is all the addresses that its certificate names.
 
-use super::command::Violation;
 use super::context::Core;
 use super::head::Head;
 use super::left::Left;
@@ -9,6 +8,7 @@ use super::machine::Part;
 use super::message::{HostId, Message, Subsession};
 use super::middle::Middle;
 use super::proof::Proof;
+use super::report::Violation;
 use super::right::Right;
 use super::straight::Straight;
 use super::tail::Tail;

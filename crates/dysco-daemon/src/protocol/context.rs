@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::command::{Command, Progress, Report, Role};
+use super::command::Command;
 use super::message::{ChangeId, HostId, Message, Subsession};
 use super::reason::Reason;
 use super::record::{Record, RoleRecord};
+use super::report::{Progress, Report, Role};
 
 /// Time since a moment of the caller's choice; never goes back.
 pub type Time = Duration;

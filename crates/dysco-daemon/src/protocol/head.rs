@@ -9,13 +9,15 @@ use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 
-use super::command::{Command, HostEvent, Progress, Role};
+use super::command::Command;
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{Facts, HostId, Message, Order, Scope, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
 use super::record::{HeadStage, RoleRecord};
+use super::report::{Progress, Role};
 
 mod back;
 mod delta;

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use super::command::{Command, HostEvent, Progress, Role, Side};
+use super::command::{Command, Side};
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::message::{Facts, HostId, Message, Plan, Subsession};
 use super::reason::{MessageName, Phase, Reason};
 use super::record::{LeftStage, RoleRecord};
+use super::report::{Progress, Role};
 
 mod after;
 mod before;

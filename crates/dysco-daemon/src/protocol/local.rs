@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use dysco_common::Translation;
 
-use super::command::{Command, HostEvent, Progress, Role};
+use super::command::Command;
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{Facts, HostId, Measurement, Message, Subsession};
 use super::middle::{CLOSE, CLOSE_TRIES, MEASURE, steady};
 use super::plan;
 use super::reason::{Phase, Reason};
 use super::record::{LocalStage, RoleRecord};
+use super::report::{Progress, Role};
 
 const PREPARE: Duration = Duration::from_secs(5);
 /// A session that is gone and was not cut by then never will be: what the proxy

@@ -5,8 +5,9 @@ use std::hash::{Hash, Hasher};
 
 use super::asker::Asker;
 use super::authorise::{self, AsRight};
-use super::command::{Command, HostEvent, Report, Role, Violation};
+use super::command::Command;
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
+use super::event::HostEvent;
 use super::head::Head;
 use super::left::Left;
 use super::local::Local;
@@ -15,6 +16,7 @@ use super::middle::Middle;
 use super::proof::Proof;
 use super::reason::{Phase, Reason};
 use super::record::{Record, RecordError, RoleRecord};
+use super::report::{Report, Role, Violation};
 use super::right::Right;
 use super::straight::Straight;
 use super::strangers::{self, Outcome, Outcomes};

@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use super::command::{Command, HostEvent, Progress, Role};
+use super::command::Command;
 use super::context::{Context, Flow, Time};
+use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{ChangeId, Facts, HostId, Measurement, Message, Plan, Subsession};
 use super::plan;
 use super::reason::{MessageName, Phase, Reason};
 use super::record::RoleRecord;
+use super::report::{Progress, Role};
 use super::right::SILENCE;
 
 mod end;

@@ -66,6 +66,7 @@ mod asker;
 mod authorise;
 mod command;
 mod context;
+mod event;
 mod head;
 mod left;
 mod local;
@@ -76,13 +77,15 @@ pub mod plan;
 mod proof;
 mod reason;
 mod record;
+mod report;
 mod right;
 mod straight;
 mod strangers;
 mod tail;
 
-pub use command::{Command, HostEvent, Progress, Report, Role, Side, Violation, Watched};
+pub use command::{Command, Side};
 pub use context::{Limits, Stats, Time};
+pub use event::{HostEvent, Watched};
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Order,
@@ -90,3 +93,4 @@ pub use message::{
 };
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;
+pub use report::{Progress, Report, Role, Violation};

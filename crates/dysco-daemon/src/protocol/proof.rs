@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use dysco_common::Translation;
 
-use super::command::{Command, HostEvent, Progress, Role, Watched};
+use super::command::Command;
 use super::context::{Context, Flow};
+use super::event::{HostEvent, Watched};
 use super::message::{HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
+use super::report::{Progress, Role};
 
 const WATCH: Duration = Duration::from_secs(5);
 /// The segment is sent some five times in it.

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use dysco_common::Translation;
 
-use super::command::{Command, HostEvent, Progress, Role, Side};
+use super::command::{Command, Side};
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{Facts, HostId, Message, Plan, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
+use super::report::{Progress, Role};
 
 mod end;
 

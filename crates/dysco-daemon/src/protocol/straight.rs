@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use super::command::{Command, HostEvent, Progress, Role};
+use super::command::Command;
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::message::{HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
+use super::report::{Progress, Role};
 
 const PREPARE: Duration = Duration::from_secs(5);
 

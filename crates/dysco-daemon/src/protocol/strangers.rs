@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::command::Role;
 use super::context::Time;
 use super::message::{ChangeId, HostId, Message};
 use super::reason::Reason;
+use super::report::Role;
 
 /// How long an outcome is kept, and how many.
 const KEEP: (Duration, usize) = (Duration::from_secs(240), 65_536);

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use dysco_common::chain::Token;
 
-use super::command::{Command, HostEvent, Progress, Role};
+use super::command::Command;
 use super::context::{Context, Flow};
+use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
+use super::report::{Progress, Role};
 use super::right::SILENCE;
 
 /// Longer than anything that the left anchor waits for.

@@ -2,12 +2,12 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::Counter;
 use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::ACK;
+use dysco_common::{Counter, mark};
 
-use super::{CHANGED, DROP, IN, MARK, PASS, SLOT_MASK, answered, drop};
+use super::{CHANGED, DROP, IN, PASS, answered, drop};
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, KEYS, OWN, PENDING, Scratch, count};
@@ -227,9 +227,9 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
         return drop(Counter::DroppedError);
     }
     s.rcv_max = p.seg.end();
-    if slot & !SLOT_MASK == 0 {
+    if let Some(mark) = mark::of_slot(slot) {
         // SAFETY: a field of the context that the verifier lets a classifier write.
-        unsafe { (*skb).mark = MARK | slot };
+        unsafe { (*skb).mark = mark };
     }
     count(Counter::ChainReceived);
     CHANGED

@@ -5,10 +5,10 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{self, Pending};
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::ACK;
-use dysco_common::{Addr, Counter, EventKind};
+use dysco_common::{Addr, Counter, EventKind, mark};
 
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
-use super::{DROP, MARK, OUT, PASS, SLOT_MASK, answered, drop};
+use super::{DROP, OUT, PASS, answered, drop};
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, PENDING, Scratch, count};
@@ -370,10 +370,9 @@ unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff, own: u32) -> u32 {
     }
     // SAFETY: a readable field of the context.
     let mark = unsafe { (*skb).mark };
-    if mark & !SLOT_MASK != MARK {
+    let Some(slot) = mark::slot_of(mark) else {
         return 0;
-    }
-    let slot = mark & SLOT_MASK;
+    };
     let Some(left) = maps::session(slot) else {
         return 0;
     };

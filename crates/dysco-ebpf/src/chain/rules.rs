@@ -61,7 +61,7 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     let Some(word) = IN_FORCE.get(0) else {
         return NO_RULE;
     };
-    let at = InForce::of(*word).first + (name & 0xff);
+    let at = InForce::of(*word).place(name);
     let (Some(rule), Some(scratch)) = (POLICY.get(at), maps::scratch(run)) else {
         return NO_RULE;
     };

@@ -159,6 +159,13 @@ impl Group {
         .with_context(|| format!("{} of {} do not get on", behind(), goals.len()))
     }
 
+    /// Waits until all together have delivered so much more, either way.
+    pub fn wait_more(&self, bytes: u64, limit: Duration) -> Result<()> {
+        let got = || self.received(Side::Client) + self.received(Side::Server);
+        let at = got();
+        wait::until("data", limit, || (got() > at + bytes).then_some(()))
+    }
+
     /// What each session will have delivered to one side when it has delivered
     /// so much more.
     pub fn goals(&self, side: Side, more: u64) -> Vec<u64> {

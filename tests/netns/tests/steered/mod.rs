@@ -5,6 +5,7 @@
 
 pub mod beside;
 pub mod left;
+pub mod policy;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -49,6 +50,16 @@ impl At {
         address(self, family, 1)
     }
 }
+
+/// Chains to take in turn: in, replaced, two of them, out; in and out once more.
+pub const TO_AND_FRO: [&[At]; 6] = [
+    &[At::Fw1],
+    &[At::Fw2],
+    &[At::Fw2, At::Fw1],
+    &[],
+    &[At::Fw1],
+    &[],
+];
 
 fn address(at: At, family: Family, last: u8) -> IpAddr {
     let net = at as u8 + 1;
@@ -170,7 +181,7 @@ impl Steered {
         let authority = self.authority();
         let words = ["pki", "init", "--dir", &authority];
         self.router.output(&program("dyscoctl")?, &words)?;
-        fs::write(self.policy_file(), policy)?;
+        self.write_policy(policy)?;
         for at in all {
             self.configure(*at)?;
             let daemon = self.start(*at)?;

@@ -117,14 +117,10 @@ impl Passing {
 
     /// A packet that came by `slot` goes on by `path`.
     fn goes(&mut self, frame: &Frame, slot: Option<u32>, path: FlowKey) {
-        let mark = slot.map_or(0, |slot| 0xd8 << 24 | slot);
+        let mark = slot.and_then(mark::of_slot).unwrap_or(0);
         let (verdict, out) = self.p.run_with_mark(Way::Out, &frame.bytes(), mark);
         assert_eq!((verdict, out), (REDIRECT, on(path, frame).bytes()));
     }
-}
-
-fn mirror(path: FlowKey) -> FlowKey {
-    FlowKey::new(path.remote(), path.local())
 }
 
 #[test]

@@ -160,9 +160,7 @@ impl Engine {
         if s.two.chained == 0 {
             return Vec::new();
         }
-        let given = self.agent.chain_of(slot);
-        let by_rule = || self.chain_of_rule(s.rule).filter(|_| s.rule != 0);
-        given.or_else(by_rule).unwrap_or_default()
+        self.agent.chain_of(slot).unwrap_or_default()
     }
 
     /// One session's part of a request, and what speaks against it.

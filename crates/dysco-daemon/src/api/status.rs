@@ -1,0 +1,111 @@
+//! What is said of a host as a whole.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The host in one screen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Its name.
+    pub host: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The daemon's version.
+    pub version: String,
+    /// How long the daemon has been up, in seconds.
+    pub uptime_s: u64,
+    /// Where programs are attached.
+    pub interfaces: Vec<InterfaceReport>,
+    /// How many sessions.
+    pub sessions: SessionCounts,
+    /// Hosts that were talked to.
+    pub peers: Vec<PeerReport>,
+    /// Processes with the shim loaded.
+    pub shim_processes: u64,
+    /// Socket pairs that they reported.
+    pub pairs: u64,
+    /// Counters by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Counters by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// The counters.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// An interface with programs on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// How they are attached.
+    pub attach: String,
+    /// Are relayed packets sent back by XDP there?
+    #[serde(default)]
+    pub xdp: bool,
+    /// Which are.
+    pub programs: Vec<String>,
+}
+
+/// How many sessions there are in each shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionCounts {
+    /// Passing, and learnt from.
+    pub tracked: u64,
+    /// On a path that a middlebox has left.
+    pub removed: u64,
+    /// Of those, the ones that pass its host by.
+    #[serde(default)]
+    pub bypass: u64,
+    /// Of those, the ones that its host's kernel relays.
+    #[serde(default)]
+    pub local: u64,
+    /// Of those, the ones of which replies go straight to the client.
+    #[serde(default, rename = "return")]
+    pub returned: u64,
+    /// Steered through a chain since they were opened, or given one since; also of
+    /// those that a middlebox has left.
+    #[serde(default)]
+    pub chained: u64,
+    /// Being changed.
+    pub changing: u64,
+    /// Of all these, those that were there before dyscod saw a SYN of theirs.
+    #[serde(default)]
+    pub adopted: u64,
+}
+
+/// A host that was talked to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Its address.
+    pub address: IpAddr,
+    /// Is there a connection?
+    pub up: bool,
+    /// Round trip of the connection, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
+}
+
+/// What came of adopting the sessions that were there first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptReport {
+    /// Sessions that were entered now.
+    pub adopted: u64,
+    /// Sessions that were known.
+    pub known: u64,
+    /// Sessions that the rules want and that were left.
+    pub left: Vec<LeftReport>,
+}
+
+/// Sessions that were left, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftReport {
+    /// How many.
+    pub sessions: u64,
+    /// Why.
+    pub reason: String,
+}

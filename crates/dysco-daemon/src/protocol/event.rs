@@ -1,0 +1,142 @@
+//! What the host answers to commands, and tells by itself.
+
+use dysco_common::{Delta, Translation};
+
+#[cfg(doc)]
+use super::command::Command;
+use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
+use super::reason::Reason;
+
+/// What happened on this host.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum HostEvent {
+    /// Answers [`Command::Measure`].
+    Measured {
+        /// The change.
+        change: ChangeId,
+        /// What was measured, or why the middlebox cannot leave.
+        result: Result<Measurement, Reason>,
+    },
+    /// Answers [`Command::Lock`] and [`Command::Hold`].
+    Locked {
+        /// The change.
+        change: ChangeId,
+        /// What is known of the session, sampled now.
+        result: Result<Facts, Reason>,
+    },
+    /// Answers [`Command::LockPair`].
+    PairLocked {
+        /// The change.
+        change: ChangeId,
+        /// What the two ends, left and right, would say of their sessions.
+        result: Result<[Facts; 2], Reason>,
+    },
+    /// Answers [`Command::Reserve`].
+    Reserved {
+        /// The change.
+        change: ChangeId,
+        /// The new subsession: a port of this host, and the server's end.
+        result: Result<Subsession, Reason>,
+    },
+    /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`],
+    /// [`Command::Return`], [`Command::Extend`] and [`Command::Open`]. After an
+    /// [`Command::Extend`] it may also tell that the path is gone.
+    Prepared {
+        /// The change.
+        change: ChangeId,
+        /// Done or not.
+        result: Result<(), Reason>,
+    },
+    /// Answers [`Command::Cut`].
+    CutDone {
+        /// The change.
+        change: ChangeId,
+        /// First byte on the new path, in the local end's own space.
+        cutoff: u32,
+    },
+    /// All old data is acknowledged: what arrived by the local end, what the
+    /// local end sent by the other.
+    Drained {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Answers [`Command::Close`].
+    Closed {
+        /// The change.
+        change: ChangeId,
+        /// Closed (or gone before) or not.
+        result: Result<(), Reason>,
+    },
+    /// Answers [`Command::Watch`].
+    Watching {
+        /// The change.
+        change: ChangeId,
+        /// What the client shall be sent, or why it cannot show that it gets it.
+        result: Result<Watched, Reason>,
+    },
+    /// The client has got what it was sent.
+    Proved {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Answers [`Command::Enlist`].
+    Enlisted {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// Can this host pass it on?
+        result: Result<(), Reason>,
+    },
+    /// Answers [`Command::AskDelta`].
+    DeltaKnown {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+        /// How much, or why nobody can say.
+        result: Result<Delta, Reason>,
+    },
+    /// Answers [`Command::Forget`].
+    Forgotten {
+        /// The change.
+        change: ChangeId,
+        /// Who asked.
+        from: HostId,
+    },
+    /// Answers [`Command::MoveState`].
+    StateMoved {
+        /// The change.
+        change: ChangeId,
+        /// To whom.
+        to: HostId,
+        /// Done or not.
+        result: Result<(), Reason>,
+    },
+    /// [`Command::Persist`] failed.
+    PersistFailed {
+        /// The change.
+        change: ChangeId,
+        /// In the system's words.
+        error: String,
+    },
+    /// A session of this host was closed or reset. Where it had been cut,
+    /// report [`HostEvent::CutDone`] too, in any order.
+    SessionGone {
+        /// As the local socket knows it.
+        subsession: Subsession,
+    },
+}
+
+/// A client that is looked out for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Watched {
+    /// Its session.
+    pub subsession_a: Subsession,
+    /// The one with the server.
+    pub subsession_b: Subsession,
+    /// What it has got before.
+    pub probe: Probe,
+    /// This host's data plane relays: how headers differ, from the server's end.
+    pub relay: Option<Translation>,
+}
