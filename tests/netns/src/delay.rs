@@ -39,6 +39,27 @@ pub struct Delay {
 impl Delay {
     /// Makes each way between the proxy's host and the others so much longer.
     pub fn of_proxy(lab: &Lab, delay: Duration) -> Result<Delay> {
+        let proxy = Role::Proxy.address(Family::V4);
+        let to_it =
+            [Role::Client, Role::Server].map(|from| format!("iif {} to {proxy}", from.name()));
+        Delay::of(lab, delay, to_it.into_iter().chain(["iif proxy".into()]))
+    }
+
+    /// Makes the way between the client's host and the server's so much longer. A
+    /// firewall of the router sees a packet where that begins.
+    pub fn of_bypass(lab: &Lab, delay: Duration) -> Result<Delay> {
+        let ways = [(Role::Client, Role::Server), (Role::Server, Role::Client)];
+        let rules =
+            ways.map(|(from, to)| format!("iif {} to {}", from.name(), to.address(Family::V4)));
+        let slow = Delay::of(lab, delay, rules)?;
+        let seen = "table inet seen { chain again { type filter hook prerouting priority raw; iifname slow notrack; }; }\n\
+                    insert rule inet fw forward iifname slow accept\n";
+        lab.router.input("nft", &["-f", "-"], seen)?;
+        Ok(slow)
+    }
+
+    /// What these rules choose takes so much longer.
+    fn of(lab: &Lab, delay: Duration, rules: impl IntoIterator<Item = String>) -> Result<Delay> {
         let router = &lab.router;
         let device = router.run(|| open_device(DEVICE));
         let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
@@ -46,17 +67,14 @@ impl Delay {
         for key in ["all", DEVICE] {
             router.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
         }
-        let proxy = Role::Proxy.address(Family::V4).to_string();
         let ip = |words: &str| {
             let words: Vec<_> = words.split(' ').collect();
             router.output("ip", &words)
         };
         ip(&format!("route add default dev {DEVICE} table {TABLE}"))?;
-        for from in [Role::Client, Role::Server] {
-            let from = from.name();
-            ip(&format!("rule add iif {from} to {proxy} lookup {TABLE}"))?;
+        for rule in rules {
+            ip(&format!("rule add {rule} lookup {TABLE}"))?;
         }
-        ip(&format!("rule add iif proxy lookup {TABLE}"))?;
         let ended = Arc::<AtomicBool>::default();
         let until = ended.clone();
         let thread = router.thread("delay", move || hold(device, delay, &until))?;

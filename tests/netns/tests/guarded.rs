@@ -6,6 +6,7 @@ mod world;
 use std::time::Duration;
 
 use anyhow::Result;
+use dysco_netns::delay::Delay;
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, Lab, Role, wait};
 use world::World;
@@ -127,6 +128,15 @@ fn a_slow_reader() -> Result<()> {
     all_intact(&group.finish()?)?;
     assert_eq!(w.lab.refused()?, 0, "{}", w.state());
     w.finish()
+}
+
+/// What comes by the proxy is acknowledged long before the firewall sees on the new path
+/// how far the other end had sent.
+#[test]
+fn where_the_proxys_way_is_the_shorter_one() -> Result<()> {
+    let w = guarded(Lab::builder("guardlong"), Family::V4)?;
+    let _slow = Delay::of_bypass(&w.lab, Duration::from_millis(5))?;
+    leave(w, 2, &Plan::default(), 4 * MIB)
 }
 
 /// What opens the path, or shows what was sent elsewhere, is lost at times.
