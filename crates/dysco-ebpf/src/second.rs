@@ -11,7 +11,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
-use dysco_common::two_paths::{Copy, Leaving, carries_all, leaving, opens_windows};
+use dysco_common::two_paths::{Copy, Leaving, carries_all, hear_length, leaving, opens_windows};
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey};
 
 use crate::Verdict;
@@ -99,7 +99,7 @@ fn is_as_it_was(before: &Session) -> bool {
 /// path has carried.
 #[inline(always)]
 pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
-    if !opens_windows(seg) {
+    if !opens_windows(seg) && !hear_length(s, seg) {
         return false;
     }
     received(s, s.received_off_wire(seg.end()));

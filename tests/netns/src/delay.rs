@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 
@@ -20,8 +22,8 @@ use crate::{Family, Host, Lab, Role};
 const DEVICE: &str = "slow";
 /// Packets that may be on their way; more are lost, as in a router.
 const MOST: usize = 20_000;
-/// Routes and rules that lead by the device.
-const TABLE: &str = "77";
+/// Routes and rules that lead by a device, and its index.
+const TABLE: u32 = 1000;
 
 nix::ioctl_write_int!(
     /// Gives a file its device: TUNSETIFF.
@@ -39,24 +41,49 @@ pub struct Delay {
 impl Delay {
     /// Makes each way between the proxy's host and the others so much longer.
     pub fn of_proxy(lab: &Lab, delay: Duration) -> Result<Delay> {
-        let router = &lab.router;
-        let device = router.run(|| open_device(DEVICE));
-        let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
-        router.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
-        for key in ["all", DEVICE] {
+        let others = [Role::Client, Role::Server].map(Role::name);
+        let proxy = Role::Proxy.address(Family::V4);
+        Delay::between(&lab.router, (Role::Proxy.name(), &[proxy]), &others, delay)
+    }
+
+    /// Makes each way between a host at a router's port, which has these addresses, and
+    /// those at other ports so much longer.
+    pub fn between(
+        router: &Host,
+        (port, addresses): (&str, &[IpAddr]),
+        others: &[&str],
+        delay: Duration,
+    ) -> Result<Delay> {
+        let name = format!("{DEVICE}-{port}");
+        let named = name.clone();
+        let opened = router.run(move || {
+            let device = open_device(&named)?;
+            // One table for each such device.
+            Ok::<_, anyhow::Error>((device, if_nametoindex(named.as_str())?))
+        });
+        let (device, index) =
+            opened.with_context(|| format!("failed to make the device {name}"))?;
+        router.output("ip", &["link", "set", &name, "up", "txqueuelen", "20000"])?;
+        for key in ["all", &name] {
             router.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
         }
-        let proxy = Role::Proxy.address(Family::V4).to_string();
-        let ip = |words: &str| {
+        let ip = |words: String| {
             let words: Vec<_> = words.split(' ').collect();
             router.output("ip", &words)
         };
-        ip(&format!("route add default dev {DEVICE} table {TABLE}"))?;
-        for from in [Role::Client, Role::Server] {
-            let from = from.name();
-            ip(&format!("rule add iif {from} to {proxy} lookup {TABLE}"))?;
+        let table = TABLE + index;
+        for address in addresses {
+            let family = if address.is_ipv4() { "-4" } else { "-6" };
+            ip(format!(
+                "{family} route add default dev {name} table {table}"
+            ))?;
+            for from in others {
+                ip(format!(
+                    "{family} rule add iif {from} to {address} lookup {table}"
+                ))?;
+            }
+            ip(format!("{family} rule add iif {port} lookup {table}"))?;
         }
-        ip(&format!("rule add iif proxy lookup {TABLE}"))?;
         let ended = Arc::<AtomicBool>::default();
         let until = ended.clone();
         let thread = router.thread("delay", move || hold(device, delay, &until))?;

@@ -7,6 +7,7 @@ mod left;
 mod open;
 mod paths;
 mod request;
+mod width;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -69,6 +70,8 @@ struct Paths {
     /// By how much middleboxes that leave have changed the stream, and how far the
     /// other end has sent and heard.
     beyond: (Delta, Reach),
+    /// The number behind that with which this end has opened the new path.
+    begins: Option<u32>,
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
     /// Something has come on the new path since.
@@ -94,6 +97,16 @@ impl Drop for Opening {
 }
 
 impl Paths {
+    /// The way of the new path, for who asked for it.
+    fn way(&self) -> String {
+        let through = self.chain.as_deref().unwrap_or_default();
+        let through: Vec<_> = through.iter().map(ToString::to_string).collect();
+        match through.as_slice() {
+            [] => "on the direct path".to_owned(),
+            hosts => format!("through {}", hosts.join(", ")),
+        }
+    }
+
     /// Has it answered a SYN, and nobody has heard that yet?
     fn is_answering(&self) -> bool {
         self.token.is_some() && self.answered && !self.heard

@@ -6,6 +6,7 @@ use std::time::Duration;
 use dysco_agent::AgentError;
 use dysco_common::chain::{self, Hop, Token};
 use dysco_common::session::part;
+use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session};
 
 use super::Opening;
@@ -86,6 +87,7 @@ impl Engine {
             let _ = answers.send(Answer::PathDead(change));
         });
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.begins = Some(s.snd_max);
             paths.opening = Some(Opening(task));
         }
         Ok(())
@@ -121,6 +123,7 @@ impl Engine {
         if !paths.answered {
             // What was sent since it is awaited need not be bridged.
             self.agent.refresh_path(slot);
+            paths.begins = Some(self.agent.session(slot).snd_max);
             paths.answered = true;
         }
         self.answer_syn(slot);
@@ -145,9 +148,10 @@ impl Engine {
     }
 
     /// Answers the SYN-ACK: where the numbers of both begin, since the windows in
-    /// them are not scaled.
-    pub(super) fn prime_answered(&self, slot: u32) {
+    /// them are not scaled; and how long segments may be.
+    pub(super) fn prime_answered(&mut self, slot: u32) {
         self.prime(slot, self.agent.session(slot).rcv_ack);
+        self.show_length(slot);
     }
 
     /// The far end has shown that it hears the path, or that it takes it.
@@ -166,6 +170,11 @@ impl Engine {
         self.agent.refresh_path(slot);
         let s = self.agent.session(slot);
         let opens = paths.opening.is_some();
+        let is_wide = has_length(&s);
+        if opens && !is_wide {
+            // It may come yet; what asks for it is said again.
+            return;
+        }
         if opens && is_close(&s) {
             paths.opening = None;
             let result = Ok(());
@@ -178,10 +187,13 @@ impl Engine {
             }
         } else if opens || s.life.opened_here == 0 {
             self.prime(slot, s.snd_max);
+            if is_wide {
+                self.show_length(slot);
+            }
         }
     }
 
-    /// No answer came.
+    /// No answer came, or none that would do.
     pub(in crate::engine) fn path_dead(&mut self, change: ChangeId) {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
@@ -189,13 +201,9 @@ impl Engine {
         if paths.opening.take().is_none() {
             return;
         }
-        let through = paths.chain.as_deref().unwrap_or_default();
-        let through: Vec<_> = through.iter().map(ToString::to_string).collect();
-        let why = match through.as_slice() {
-            [] => "no answer to a SYN on the direct path".to_owned(),
-            hosts => format!("no answer to a SYN through {}", hosts.join(", ")),
-        };
-        let result = Err(Reason::ChainUnusable(why));
+        let why = format!("no answer to a SYN {}", paths.way());
+        let narrow = paths.heard.then(|| self.too_narrow(change)).flatten();
+        let result = Err(narrow.unwrap_or(Reason::ChainUnusable(why)));
         self.tell_machine(HostEvent::Prepared { change, result });
     }
 }

@@ -50,6 +50,7 @@ impl Engine {
             opening: None,
             reach: facts.reach,
             beyond: Default::default(),
+            begins: None,
             answered: second.is_some(),
             heard: second.is_some(),
             cutoff: None,
