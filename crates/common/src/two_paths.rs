@@ -559,16 +559,17 @@ pub enum Leaving {
 }
 
 /// Judges a segment of a session that has been switched. What the new path has not
-/// carried may not be acknowledged there: a strict firewall drops the segment. Nor
-/// may the path before carry what comes after the cutoff: its acknowledgement would
-/// come by the new path, as soon as that has carried all before.
+/// carried may not be acknowledged there: a strict firewall drops the segment.
 ///
-/// But where the other end goes on by the path before, since it has taken that again
-/// and this host's daemon is not there to hear of it, the older acknowledgement would
-/// fall more than a window behind, and Linux discards the data with it (RFC 5961, 5.2).
+/// But where the other end goes on by the path before, since the new one takes longer
+/// and it has not heard of the switch yet, or since it has taken that again and this
+/// host's daemon is not there to hear of it, the older acknowledgement would fall more
+/// than a window behind, and Linux discards the data with it (RFC 5961, 5.2). So some
+/// data take the path before, from beyond the cutoff as well: what is acknowledged
+/// there is asked of what the new path has carried alone.
 #[inline(always)]
 pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
-    if !seg.has(ACK) || !after(seg.ack, s.rcv_max) || carries_all(s) {
+    if !seg.has(ACK) || !after(seg.ack, s.rcv_max) {
         return Leaving::New;
     }
     let behind = seg.ack.wrapping_sub(s.rcv_max);

@@ -107,6 +107,13 @@ impl Paths {
         }
     }
 
+    /// Both have taken the path since then: may the other end's stack hear by now what
+    /// is for firewalls alone? The right anchor ends first.
+    fn hears_no_more(&self, since: Instant) -> bool {
+        let left = self.token.is_none();
+        left && self.erased || since.elapsed() >= paths::LATE / 2
+    }
+
     /// Has it answered a SYN, and nobody has heard that yet?
     fn is_answering(&self) -> bool {
         self.token.is_some() && self.answered && !self.heard
