@@ -76,6 +76,8 @@ struct Paths {
     answered: bool,
     /// Something has come on the new path since.
     heard: bool,
+    /// So it has since the last look: what asks for more is under way.
+    lively: bool,
     /// The highest number that was sent here before the switch, as this end has it.
     cutoff: Option<u32>,
     /// The other anchor's, as the wire has it.

@@ -7,7 +7,7 @@ use dysco_agent::AgentError;
 use dysco_common::chain::{self, Hop, Token};
 use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
-use dysco_common::{FlowKey, Session};
+use dysco_common::{FlowKey, Session, seq};
 
 use super::Opening;
 use super::hosts::Waiting;
@@ -31,8 +31,16 @@ const ROUNDS: u32 = 16;
 /// elsewhere? A firewall lets the numbers go ahead by the widest window at most,
 /// and some more is sent until the path is taken.
 fn is_close(s: &Session) -> bool {
-    let widest = u32::from(u16::MAX) << s.on_wire().remote_wscale();
-    s.snd_max.wrapping_sub(s.rcv_ack) <= widest / 4
+    s.snd_max.wrapping_sub(s.rcv_ack) <= widest(s) / 4
+}
+
+fn widest(s: &Session) -> u32 {
+    u32::from(u16::MAX) << s.on_wire().remote_wscale()
+}
+
+/// Up to where the end has sent, as far as a firewall lets that go ahead.
+fn shown_next(s: &Session) -> u32 {
+    seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
 
 impl Engine {
@@ -162,7 +170,7 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
-        paths.heard = true;
+        (paths.heard, paths.lively) = (true, true);
         if paths.cutoff.is_some() {
             return self.look_at_path(change);
         }
@@ -186,7 +194,7 @@ impl Engine {
                 self.prime(slot, cutoff);
             }
         } else if opens || s.life.opened_here == 0 {
-            self.prime(slot, s.snd_max);
+            self.prime(slot, shown_next(&s));
             if is_wide {
                 self.show_length(slot);
             }
@@ -201,9 +209,16 @@ impl Engine {
         if paths.opening.take().is_none() {
             return;
         }
-        let why = format!("no answer to a SYN {}", paths.way());
-        let narrow = paths.heard.then(|| self.too_narrow(change)).flatten();
-        let result = Err(narrow.unwrap_or(Reason::ChainUnusable(why)));
+        let way = paths.way();
+        let reason = match paths.heard {
+            false => Reason::ChainUnusable(format!("no answer to a SYN {way}")),
+            true => self.too_narrow(change).unwrap_or_else(|| {
+                Reason::ChainUnusable(format!(
+                    "{way} an answer came, but in one round trip the session sends more than a firewall lets its numbers go ahead; ask again when it sends less"
+                ))
+            }),
+        };
+        let result = Err(reason);
         self.tell_machine(HostEvent::Prepared { change, result });
     }
 }

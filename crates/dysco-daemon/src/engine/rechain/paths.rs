@@ -53,6 +53,7 @@ impl Engine {
             begins: None,
             answered: second.is_some(),
             heard: second.is_some(),
+            lively: false,
             cutoff: None,
             far_cutoff: None,
             settled: false,
@@ -210,9 +211,10 @@ impl Engine {
         let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
         for change in changes {
             self.look_at_path(change);
-            let Some(paths) = self.rechain.paths.get(&change) else {
+            let Some(paths) = self.rechain.paths.get_mut(&change) else {
                 continue;
             };
+            let lively = std::mem::take(&mut paths.lively);
             match (paths.completed, paths.cutoff, paths.second) {
                 // Until the other anchor has ended it may still send primers, which
                 // no stack must hear.
@@ -225,7 +227,9 @@ impl Engine {
                 }
                 // The SYN would not pass again: it is answered. Nor does it here.
                 (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
-                    self.prime_answered(second);
+                    if !lively {
+                        self.prime_answered(second);
+                    }
                 }
                 (None, None, Some(second)) if paths.is_answering() => self.answer_syn(second),
                 _ => {}
