@@ -199,11 +199,13 @@ impl Agent {
 
     /// Tells a path that is taken up to where the other end had sent before it took
     /// it. True if the path has carried that, and the local end has acknowledged
-    /// it: then nothing that is still on the path before is needed.
+    /// it, and nothing that the path has not carried: then nothing that is still on the
+    /// path before is needed.
     pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
         let acked = self.memory().set_cut_in(second, far_cutoff, Anchor::Near);
         let s = self.session(second);
-        (acked || !seq::before(s.snd_ack, far_cutoff)) && two_paths::carries_all(&s)
+        let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
+        (acked || !seq::before(s.snd_ack, far_cutoff)) && shown
     }
 
     /// Gives up the path before, whose late packets are of no use any more, or this

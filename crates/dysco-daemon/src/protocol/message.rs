@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 

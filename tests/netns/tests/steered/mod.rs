@@ -6,6 +6,7 @@
 pub mod beside;
 pub mod left;
 pub mod policy;
+pub mod ways;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,7 @@ impl At {
     pub const ALL: [At; 4] = [At::Client, At::Server, At::Fw1, At::Fw2];
     pub const FIREWALLS: [At; 2] = [At::Fw1, At::Fw2];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             At::Client => "client",
             At::Server => "server",
@@ -175,6 +176,15 @@ impl Steered {
         far += &format!("link set {port} up\n");
         self.router.input("ip", &["-batch", "-"], &far)?;
         host.input("ip", &["-batch", "-"], &near).map(drop)
+    }
+
+    /// The link of a host carries packets of so many bytes at most, both ways.
+    pub fn set_mtu(&self, at: At, bytes: u32) -> Result<()> {
+        let bytes = bytes.to_string();
+        for (host, link) in [(self.host(at), "eth0"), (&self.router, at.name())] {
+            host.output("ip", &["link", "set", link, "mtu", &bytes])?;
+        }
+        Ok(())
     }
 
     fn start_daemons(&mut self, all: &[At], policy: &str) -> Result<()> {
@@ -410,7 +420,8 @@ impl Steered {
         })
     }
 
-    fn passed(&self) -> Result<Vec<u64>> {
+    /// What each firewall has passed on so far.
+    pub fn passed(&self) -> Result<Vec<u64>> {
         let all = At::FIREWALLS.iter();
         all.map(|fw| self.counted(*fw, "passed")).collect()
     }

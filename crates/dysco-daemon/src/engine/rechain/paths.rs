@@ -10,7 +10,7 @@ use crate::engine::{Engine, measure, packets, probe};
 use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
-const LATE: Duration = Duration::from_millis(200);
+pub(super) const LATE: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// Is the change one of a chain?
@@ -50,8 +50,10 @@ impl Engine {
             opening: None,
             reach: facts.reach,
             beyond: Default::default(),
+            begins: None,
             answered: second.is_some(),
             heard: second.is_some(),
+            lively: false,
             cutoff: None,
             far_cutoff: None,
             settled: false,
@@ -171,6 +173,12 @@ impl Engine {
         }
     }
 
+    /// The same of what was sent since it took the path, which may have gone by the
+    /// one before as well.
+    fn prime_highest(&self, second: u32) {
+        self.prime(second, self.agent.session(second).snd_max);
+    }
+
     pub(in crate::engine) fn settle_path(&mut self, change: ChangeId, far_cutoff: u32) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.far_cutoff = Some(far_cutoff);
@@ -192,6 +200,7 @@ impl Engine {
         let far = self.agent.session(second).received_off_wire(far);
         if self.agent.settle_path(second, far) {
             paths.settled = true;
+            self.prime_highest(second);
             self.tell_machine(HostEvent::Drained { change });
         }
     }
@@ -202,18 +211,23 @@ impl Engine {
         let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
         for change in changes {
             self.look_at_path(change);
-            let Some(paths) = self.rechain.paths.get(&change) else {
+            let Some(paths) = self.rechain.paths.get_mut(&change) else {
                 continue;
             };
+            let lively = std::mem::take(&mut paths.lively);
             match (paths.completed, paths.cutoff, paths.second) {
                 // Until the other anchor has ended it may still send primers, which
                 // no stack must hear.
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(change);
                 }
-                (None, Some(cutoff), Some(second)) => self.prime(second, cutoff),
+                (None, Some(_), Some(second)) => self.prime_highest(second),
+                (Some(at), _, Some(second)) if !paths.hears_no_more(at) => {
+                    self.prime_highest(second);
+                }
                 // The SYN would not pass again: it is answered. Nor does it here.
-                (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
+                (None, None, Some(_)) if paths.opens_answered() && lively => {}
+                (None, None, Some(second)) if paths.opens_answered() => {
                     self.prime_answered(second);
                 }
                 (None, None, Some(second)) if paths.is_answering() => self.answer_syn(second),
