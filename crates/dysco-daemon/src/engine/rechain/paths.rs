@@ -226,10 +226,10 @@ impl Engine {
                     self.prime_highest(second);
                 }
                 // The SYN would not pass again: it is answered. Nor does it here.
-                (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
-                    if !lively {
-                        self.prime_answered(second);
-                    }
+                (None, None, Some(second))
+                    if paths.opening.is_some() && paths.answered && !lively =>
+                {
+                    self.prime_answered(second);
                 }
                 (None, None, Some(second)) if paths.is_answering() => self.answer_syn(second),
                 _ => {}
