@@ -41,6 +41,9 @@ pub enum Role {
     Head,
     /// The right anchor of one.
     Tail,
+    /// The left anchor of a segment of one, where the host that opened the session
+    /// decides.
+    Lead,
     /// A host of either chain.
     Member,
 }
@@ -57,6 +60,7 @@ impl fmt::Display for Role {
             Role::Straight => "replying host",
             Role::Head => "left anchor of a chain",
             Role::Tail => "right anchor of a chain",
+            Role::Lead => "left anchor of a segment",
             Role::Member => "host of a chain",
         })
     }
@@ -277,8 +281,10 @@ pub enum Command {
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// The hosts of the chain.
+        /// The hosts that it leads through.
         chain: Vec<HostId>,
+        /// The last of them is the right anchor: the segment ends there.
+        inner: bool,
         /// What the SYN has to show.
         token: Token,
         /// What the middleboxes that leave have added: the path speaks the numbers
@@ -286,6 +292,20 @@ pub enum Command {
         delta: Delta,
         /// How far the other end has sent and heard, a moment ago.
         right: Reach,
+    },
+    /// The hosts that a session passes from one host of its chain to another, or to
+    /// its ends, are others now: take that down. May come twice.
+    Splice {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// From this host; none for the end that opened the session.
+        left: Option<HostId>,
+        /// To this; none for the other end.
+        right: Option<HostId>,
+        /// The hosts between them.
+        hosts: Vec<HostId>,
     },
     /// Back to the path before, if another was taken, which is still heard.
     /// [`Command::Release`] forgets that.
@@ -348,6 +368,7 @@ impl Command {
             Command::Extend { .. } => "Extend",
             Command::MoveState { .. } => "MoveState",
             Command::Open { .. } => "Open",
+            Command::Splice { .. } => "Splice",
             Command::Abandon { .. } => "Abandon",
             Command::Forget { .. } => "Forget",
             Command::Persist { .. } => "Persist",
@@ -381,6 +402,7 @@ impl Command {
             | Command::Extend { change, .. }
             | Command::MoveState { change, .. }
             | Command::Open { change, .. }
+            | Command::Splice { change, .. }
             | Command::Abandon { change }
             | Command::Forget { change, .. }
             | Command::Persist { change, .. }
