@@ -11,6 +11,7 @@ use dysco_common::{FlowKey, Session, seq};
 
 use super::Opening;
 use super::hosts::Waiting;
+use super::request::spliced;
 use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
@@ -48,6 +49,7 @@ impl Engine {
         &mut self,
         change: ChangeId,
         chain: Vec<IpAddr>,
+        inner: bool,
         token: Token,
     ) {
         let Some(paths) = self.rechain.paths.get(&change) else {
@@ -55,9 +57,9 @@ impl Engine {
         };
         let next = chain.first().copied().unwrap_or(paths.session.right.ip());
         let Some(hop) = self.hop_to(next) else {
-            return self.wait_for(Waiting::to_open(change, next, chain, token));
+            return self.wait_for(Waiting::to_open(change, next, (chain, inner), token));
         };
-        if let Err(reason) = self.open(change, next, &hop, &chain, token) {
+        if let Err(reason) = self.open(change, next, &hop, (&chain, inner), token) {
             let result = Err(reason);
             return self.tell_machine(HostEvent::Prepared { change, result });
         }
@@ -71,7 +73,7 @@ impl Engine {
         change: ChangeId,
         next: IpAddr,
         hop: &Hop,
-        chain: &[IpAddr],
+        (chain, inner): (&[IpAddr], bool),
         token: Token,
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.to_string());
@@ -79,8 +81,16 @@ impl Engine {
         let second = self.add_path(change)?;
         self.lead_beyond(change, second);
         self.aim(second, next, hop).map_err(failed)?;
-        self.agent.set_chain(second, chain).map_err(failed)?;
         let s = self.agent.session(second);
+        if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
+            let now = self.chain_now(first, &self.agent.session(first));
+            let (right, hosts) = match chain.split_last() {
+                Some((right, hosts)) if inner => (Some(*right), hosts),
+                _ => (None, chain),
+            };
+            let whole = spliced(&now, (None, right), hosts).unwrap_or(now);
+            self.agent.set_chain(second, &whole).map_err(failed)?;
+        }
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
         let answers = self.answers.clone();

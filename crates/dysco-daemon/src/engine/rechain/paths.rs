@@ -1,9 +1,10 @@
 //! The two paths of a session, at an anchor: taking the new one, and back.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
-use dysco_common::{Session, State};
+use dysco_common::{FlowKey, Session, State};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, probe};
@@ -39,6 +40,9 @@ impl Engine {
         }
         let s = self.confirmed(slot);
         self.not_in_between(&s)?;
+        if !self.rechain.taking_up {
+            self.may_begin_here(change, &s, &session)?;
+        }
         let mut facts = anchor_facts(&s, &session)?;
         facts.reach = self.agent.reach(slot);
         let paths = Paths {
@@ -63,6 +67,49 @@ impl Engine {
         self.rechain.paths.insert(change, paths);
         self.rechain.by_slot.extend(second.map(|s| (s, change)));
         Ok(facts)
+    }
+
+    /// A host of the chain may be an anchor of a segment as long as its own middlebox
+    /// has not changed the stream.
+    fn may_begin_here(
+        &mut self,
+        change: ChangeId,
+        s: &Session,
+        own: &Subsession,
+    ) -> Result<(), Reason> {
+        let ends_here = |end: SocketAddr| self.config.host.addresses.contains(&end.ip());
+        if ends_here(own.left) || ends_here(own.right) {
+            return Ok(());
+        }
+        let passes = s.state == State::NewPath as u32 && s.two.chained > 1;
+        if !passes || s.joined_to().is_none() {
+            return Err(Reason::NotTracked(*own));
+        }
+        self.settle_late(own);
+        self.may_stay(own)?;
+        // What earlier changes want to be forgotten here is late.
+        let (left, right) = (own.right, own.left);
+        for session in [*own, Subsession { left, right }] {
+            self.expect_passing(change, session);
+        }
+        Ok(())
+    }
+
+    /// Ends changes at once that only wait for late packets, whose anchor this host was
+    /// as one of the session's chain: it passes the session on by one path from now on.
+    pub(super) fn settle_late(&mut self, session: &Subsession) {
+        let (left, right) = (session.left, session.right);
+        for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
+            let slot = self.agent.find(&key);
+            let change = slot
+                .and_then(|slot| self.rechain.by_slot.get(&slot))
+                .copied();
+            let paths = change.and_then(|change| self.rechain.paths.get(&change));
+            let over = paths.is_some_and(|p| p.completed.is_some() && p.erased);
+            if let Some(change) = change.filter(|_| over) {
+                self.end_paths(change);
+            }
+        }
     }
 
     /// Ends a change at once that only waited for late packets.
