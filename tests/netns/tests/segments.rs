@@ -295,7 +295,13 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         nothing_amiss(&world, &[]).with_context(|| fault.to_owned())?;
-        world.rechain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
+        // A host that was away is refused until it has been heard again.
+        wait::until("all hosts to answer", PATIENCE, || {
+            let chain = [At::Fw1, At::Fw2, At::Fw3];
+            let done = world.reconfigure(&session, &chain, &[]).ok()?;
+            (done["outcome"] == "changed").then_some(())
+        })
+        .with_context(|| format!("{fault}\n{}", world.logs()))?;
         get_on(&world, &group).with_context(|| fault.to_owned())?;
     }
     all_intact(&group.finish()?).map(drop)

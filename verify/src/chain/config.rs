@@ -393,6 +393,7 @@ pub fn seeded() -> Vec<Configuration> {
             about: "the right anchor leaves a new path before a left one that is elsewhere",
             asks: &[Ask::Without(4)],
             faults: Faults { late: 1, ..NONE },
+            seen: &[Seen::Changed],
             seed: Some(Seed::LeftNotBack),
             ..BOTH_SIDES
         },

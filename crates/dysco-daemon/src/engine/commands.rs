@@ -350,7 +350,9 @@ impl Engine {
         if let Some(slot) = self.find(sub) {
             self.agent.tombstone(slot);
             let s = self.agent.session(slot);
-            if let Err(error) = send_past(&packets::farewell(&s), s.key.remote()) {
+            let all = packets::farewell(&s);
+            let sent = all.iter().try_for_each(|p| send_past(p, s.key.remote()));
+            if let Err(error) = sent {
                 tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
             }
             self.collector.entombed(slot, &self.agent.session(slot));

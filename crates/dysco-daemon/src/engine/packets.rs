@@ -97,14 +97,19 @@ pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Ends a proxy's session for the firewalls on its path, which believe what has the
-/// number that was acknowledged last. The other end's host drops it.
-pub(super) fn farewell(s: &Session) -> Vec<u8> {
+/// Ends a proxy's session for the firewalls on its path. They believe a reset with the
+/// number that they saw acknowledged last, which an acknowledgement that was lost behind
+/// them leaves unknown here, or one right behind a segment that ends there (Linux,
+/// `nf_conntrack_tcp_packet`). So it is the end of all that was sent, twice. The other
+/// end's host drops both.
+pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
     let (local, remote) = (s.key.local().port(), s.key.remote().port());
-    let mut tcp = TcpHeader::new(local, remote, s.rcv_ack, 0);
-    (tcp.rst, tcp.ack) = (true, true);
-    tcp.acknowledgment_number = s.snd_ack;
-    packet_of(&s.key, tcp, &[])
+    [false, true].map(|ends| {
+        let mut tcp = TcpHeader::new(local, remote, s.snd_max, 0);
+        (tcp.ack, tcp.rst) = (true, ends);
+        tcp.acknowledgment_number = s.snd_ack;
+        packet_of(&s.key, tcp, &[])
+    })
 }
 
 /// See `two_paths::opens_windows`. The session is as the wire has it.

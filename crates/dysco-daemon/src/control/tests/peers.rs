@@ -1,6 +1,7 @@
 //! Daemons of one fleet.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use super::lab::{Daemon, Fleet, PORT, addresses};
 use crate::control::{DownReason, Event, MAX_MESSAGE};
@@ -139,8 +140,8 @@ fn a_peer_that_was_killed_and_came_back_is_noticed_at_once() {
         right.message().await;
         right
     });
-    // Without its runtime it cannot say goodbye.
-    there.shutdown_background();
+    // Without its runtime it cannot say goodbye; the runtime is gone first.
+    there.shutdown_timeout(Duration::from_secs(30));
     drop(first);
 
     here.block_on(async {
