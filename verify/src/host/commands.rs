@@ -92,7 +92,6 @@ impl Host {
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
-            | Command::Splice { .. }
             | Command::Abandon { .. }
             | Command::Forget { .. } => *wrong = Some(Wrong::Unmodelled),
             Command::Unlock { .. } => {

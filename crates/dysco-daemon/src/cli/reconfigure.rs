@@ -68,12 +68,8 @@ pub struct Args {
     sessions: Vec<SessionName>,
 
     /// The hosts that they shall pass, in order; an empty word for none
-    #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
-    chain: Option<Hosts>,
-
-    /// Instead: this host leaves their chains, the others stay
-    #[arg(long, value_name = "HOST", conflicts_with = "chain")]
-    without: Option<HostName>,
+    #[arg(long, value_name = "HOSTS")]
+    chain: Hosts,
 
     #[command(flatten)]
     common: Common,
@@ -139,11 +135,12 @@ struct Done {
 /// Gives sessions another chain.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
-    let change = match (args.without, args.chain) {
-        (Some(host), _) => ChainChange::Remove(host),
-        (None, chain) => ChainChange::Become(chain.map(|hosts| hosts.0).unwrap_or_default()),
-    };
-    ask(context, which, change, &args.common)
+    ask(
+        context,
+        which,
+        ChainChange::Become(args.chain.0),
+        &args.common,
+    )
 }
 
 /// Puts a middlebox into sessions.

@@ -145,22 +145,14 @@ impl Engine {
             Command::Open {
                 change,
                 chain,
-                inner,
                 token,
                 delta,
                 right,
                 ..
             } => {
                 self.note_delta(change, delta, right);
-                self.open_path(change, chain, inner, token);
+                self.open_path(change, chain, token);
             }
-            Command::Splice {
-                session,
-                left,
-                right,
-                hosts,
-                ..
-            } => self.splice_chain(&session, (left, right), &hosts),
             Command::Abandon { change } => self.abandon_path(change),
             Command::Forget {
                 change,

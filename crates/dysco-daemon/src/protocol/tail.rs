@@ -18,25 +18,10 @@ use super::right::SILENCE;
 /// Longer than anything that the left anchor waits for.
 const PREPARING: Duration = Duration::from_secs(5);
 
-/// How a right anchor has a session. A host of its chain has two sides of it, and may be
-/// an anchor of either at the same time; that towards the end which opened the session is
-/// called as if the other end had.
-pub(super) fn side_of(session: &Subsession, inner: bool) -> Subsession {
-    match inner {
-        false => *session,
-        true => Subsession {
-            left: session.right,
-            right: session.left,
-        },
-    }
-}
-
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Tail {
     session: Subsession,
     token: Token,
-    /// It is a host of the chain, where the segment ends, and not the session.
-    inner: bool,
     phase: Phase,
     facts: Option<Facts>,
     cutoff: Option<u32>,
@@ -45,19 +30,18 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub fn start(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
+    pub fn start(ctx: &mut Context, session: Subsession, token: Token) -> Self {
         ctx.report(Role::Tail, session, Progress::Requested);
-        let tail = Tail::new(session, token, inner);
-        tail.hold(ctx);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
         ctx.deadline(PREPARING);
-        tail
+        Tail::new(session, token)
     }
 
-    fn new(session: Subsession, token: Token, inner: bool) -> Self {
+    fn new(session: Subsession, token: Token) -> Self {
         Tail {
             session,
             token,
-            inner,
             phase: Phase::Locking,
             facts: None,
             cutoff: None,
@@ -67,30 +51,19 @@ impl Tail {
     }
 
     /// Either path will do until the left anchor has told which.
-    pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
-        let mut tail = Tail::new(session, token, inner);
-        tail.hold(ctx);
-        tail.phase = Phase::SettingUp;
+    pub fn restore(ctx: &mut Context, session: Subsession, token: Token) -> Self {
+        let mut tail = Tail::new(session, token);
         let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        tail.phase = Phase::SettingUp;
         ctx.insist(tail.left(), Message::Query { change });
         tail
-    }
-
-    fn hold(&self, ctx: &mut Context) {
-        let (change, session) = (ctx.change, self.own());
-        ctx.command(Command::Hold { change, session });
     }
 
     pub fn session(&self) -> Subsession {
         self.session
     }
 
-    /// The session as the side of this host has it that is held: see [`side_of`].
-    pub fn own(&self) -> Subsession {
-        side_of(&self.session, self.inner)
-    }
-
-    /// Who decides.
     pub fn left(&self) -> HostId {
         self.session.left.ip()
     }
@@ -197,15 +170,10 @@ impl Tail {
         self.phase = Phase::Preparing;
         ctx.report(Role::Tail, self.session, Progress::Locked);
         let (change, session, token) = (ctx.change, self.session, self.token);
-        let inner = self.inner;
-        ctx.persist(RoleRecord::Tail {
-            session,
-            token,
-            inner,
-        });
+        ctx.persist(RoleRecord::Tail { session, token });
         ctx.command(Command::Extend {
             change,
-            session: self.own(),
+            session,
             token,
         });
         Flow::On
@@ -244,7 +212,7 @@ impl Tail {
         ctx.hush();
         ctx.command(Command::Complete { change });
         ctx.command(Command::Erase { change });
-        ctx.unlock(self.own());
+        ctx.unlock(self.session);
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Tail, self.session, Progress::Removed);
         Flow::End(Ok(()))
@@ -263,7 +231,7 @@ impl Tail {
         ctx.command(Command::Abandon { change });
         ctx.command(Command::Release { change });
         ctx.command(Command::Erase { change });
-        ctx.unlock(self.own());
+        ctx.unlock(self.session);
         ctx.say(self.left(), Message::DoneAck { change });
         // What became of the change itself was reported then.
         let why = Progress::Refused(Reason::UnknownChange);
@@ -287,7 +255,7 @@ impl Tail {
             ctx.command(Command::Release { change });
             ctx.command(Command::Erase { change });
         }
-        ctx.unlock(self.own());
+        ctx.unlock(self.session);
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => Progress::RolledBack(reason.clone()),

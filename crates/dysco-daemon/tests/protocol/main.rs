@@ -18,5 +18,4 @@ mod odd;
 mod plan;
 mod resized;
 mod returns;
-mod segments;
 mod timers;

@@ -309,7 +309,6 @@ impl Plane {
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
-            | Command::Splice { .. }
             | Command::Abandon { .. }
             | Command::Forget { .. } => Effect::Nothing,
             Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {

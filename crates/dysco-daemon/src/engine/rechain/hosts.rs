@@ -34,21 +34,16 @@ enum What {
     /// To tell that host that sessions may be passed on.
     Enlist(HostId),
     /// To open a path by it.
-    Open(Vec<IpAddr>, bool, Token),
+    Open(Vec<IpAddr>, Token),
 }
 
 impl Waiting {
-    pub fn to_open(
-        change: ChangeId,
-        next: IpAddr,
-        (chain, inner): (Vec<IpAddr>, bool),
-        token: Token,
-    ) -> Waiting {
+    pub fn to_open(change: ChangeId, next: IpAddr, chain: Vec<IpAddr>, token: Token) -> Waiting {
         Waiting {
             change,
             next,
             until: Instant::now() + CONNECT,
-            what: What::Open(chain, inner, token),
+            what: What::Open(chain, token),
         }
     }
 
@@ -95,7 +90,6 @@ impl Engine {
         session: &Subsession,
         next: HostId,
     ) {
-        self.settle_late(session);
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
         let result = match forwards(next).and_then(|()| self.may_stay(session)) {
             Err(reason) => Err(reason),
@@ -138,7 +132,7 @@ impl Engine {
                     from,
                     result: Ok(()),
                 }),
-                What::Open(chain, inner, token) => self.open_path(change, chain, inner, token),
+                What::Open(chain, token) => self.open_path(change, chain, token),
             }
         }
     }
@@ -180,7 +174,6 @@ impl Engine {
         if is_late || self.rechain.forgotten.contains(&change) {
             return self.tell_machine(HostEvent::Forgotten { change, from });
         }
-        self.settle_late(session);
         let (left, right) = (session.left, session.right);
         let keys = [FlowKey::new(left, right), FlowKey::new(right, left)];
         let keep = match scope {

@@ -15,21 +15,11 @@ impl Head {
         self.waiting.clear();
         self.untold.clear();
         self.why = Some(reason.clone());
-        self.have_abandoned(ctx);
-        ctx.deadline(CANCEL);
-        match self.left_back {
-            true => self.cancel_right(ctx),
-            false => Flow::On,
-        }
-    }
-
-    /// The left anchor is back.
-    pub(super) fn cancel_right(&mut self, ctx: &mut Context) -> Flow {
-        if !self.introduced {
-            return self.dismiss_new(ctx);
-        }
         let change = ctx.change;
-        let reason = self.why.clone().unwrap_or(Reason::Cancelled);
+        ctx.command(Command::Abandon { change });
+        if !self.introduced {
+            return self.rolled_back(ctx);
+        }
         ctx.insist(self.right(), Message::Cancel { change, reason });
         ctx.deadline(CANCEL);
         Flow::On
@@ -38,19 +28,14 @@ impl Head {
     /// The right anchor is back too, or will be when it asks.
     pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
-        (self.left_back, self.right_done) = (true, true);
-        self.have_released(ctx);
+        self.right_done = true;
         let (change, session) = (ctx.change, self.session());
-        // Who was not enlisted has nothing to forget.
-        let hosts = match self.introduced {
-            true => self.order.segment_after().to_vec(),
-            false => Vec::new(),
-        };
-        self.waiting.extend(&hosts);
-        if self.waiting.is_empty() {
+        ctx.command(Command::Release { change });
+        if self.order.after.is_empty() {
             return self.rolled_back(ctx);
         }
-        for host in hosts {
+        self.waiting.extend(&self.order.after);
+        for host in self.order.after.clone() {
             let scope = match self.is_kept(host) {
                 true => Scope::NewPath,
                 false => Scope::Newcomer,
@@ -68,9 +53,7 @@ impl Head {
 
     pub(super) fn rolled_back(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        if self.order.left().is_none() {
-            ctx.command(Command::Release { change });
-        }
+        ctx.command(Command::Release { change });
         self.let_go(ctx);
         self.tell_end(ctx);
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
@@ -98,9 +81,6 @@ impl Head {
         self.phase = self.phase.min(Phase::Draining);
         if self.phase == Phase::Preparing {
             (self.phase, self.introduced) = (Phase::Locking, false);
-        }
-        if self.phase == Phase::Locking {
-            self.led = false;
         }
         self.cancel(ctx, Reason::NoRecord(error))
     }
