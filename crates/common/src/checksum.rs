@@ -59,9 +59,8 @@ impl Field {
     /// chance, but for one of many segments, which devices complete themselves.
     #[inline(always)]
     pub const fn of(value: u16, pseudo_header: u64, of_many: bool) -> Field {
-        let zero = value == 0;
         // Zero has two forms; a sum that is not of zeros folds to the other.
-        let value = if zero { 0xffff } else { value };
+        let value = if value == 0 { 0xffff } else { value };
         if value != fold16(pseudo_header) {
             Field::Whole
         } else if of_many {

@@ -435,7 +435,7 @@ fn pseudo_header(p: &Packet, len: u32) -> u64 {
 fn forget_payload(ctx: &TcContext, p: &mut Packet, old_len: u32, len: u32) -> Option<u64> {
     load_options(ctx, p).ok()?;
     let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
-    if fold16(pseudo_header(p, old_len)) == check {
+    if Field::of(check, pseudo_header(p, old_len), false) != Field::Whole {
         return Some(fold32(BIAS + len.to_be() as u64 - old_len.to_be() as u64));
     }
     p.header.0[CHECK] = 0;
