@@ -12,7 +12,7 @@
 
 use crate::flow::Path;
 use crate::seq::{after, before, max, min};
-use crate::session::Session;
+use crate::session::{Session, State};
 use crate::tcp::{ACK, Edit, FIN, PSH, RST, SYN, Segment};
 
 /// Whose end the anchor acts for.
@@ -488,6 +488,54 @@ pub const fn opens_windows(seg: &Segment) -> bool {
     seg.flags == ACK | PSH && seg.len == 0 && seg.window == u16::MAX
 }
 
+/// Is it, perhaps, the one of them that is as long as the longest segment of its end?
+/// Each end sends one behind its first: a path too narrow for that is not taken, since
+/// no router's word about it would find its socket. What it carries is nobody's. It is
+/// numbered before the SYN, for a firewall something that is repeated; and a stack
+/// that heard it later, when the path before is given up, has acknowledged that.
+#[inline(always)]
+pub const fn may_show_length(seg: &Segment) -> bool {
+    seg.flags == ACK | PSH && seg.len > 0 && seg.window == u16::MAX
+}
+
+/// The same on a path that has shown this number already: a stack says that seldom, and
+/// does not begin by it.
+#[inline(always)]
+pub const fn is_of_opening(seg: &Segment, shown: u32) -> bool {
+    opens_windows(seg) || may_show_length(seg) && !after(seg.end(), shown)
+}
+
+/// Takes in a segment that shows the length, on a path that is being opened or was a
+/// moment ago. False if it is none.
+///
+/// Before this end has heard one, nothing else has data there: the other end takes the
+/// path after this one has answered, or after this one has. Later it is one that
+/// begins where that did: a byte before where segments begin.
+#[inline(always)]
+pub fn hear_length(s: &mut Session, seg: &Segment) -> bool {
+    if !may_show_length(seg) {
+        return false;
+    }
+    let first = s.received_off_wire(seg.seq);
+    if has_length(s) {
+        return first == s.new_low;
+    }
+    let opening = s.state == State::Joining as u32;
+    if !opening || !before(s.received_off_wire(seg.end()), s.rcv_max) {
+        return false;
+    }
+    s.new_low = first;
+    s.two.new_data = 1;
+    true
+}
+
+/// Has the other end shown on this path, which is being opened, that it is wide enough
+/// for its segments?
+#[inline(always)]
+pub const fn has_length(s: &Session) -> bool {
+    s.two.new_data != 0
+}
+
 /// Has the path that a session was switched to carried the highest number that
 /// the other end had sent elsewhere? Then nothing may not be acknowledged on it.
 #[inline(always)]
@@ -511,16 +559,17 @@ pub enum Leaving {
 }
 
 /// Judges a segment of a session that has been switched. What the new path has not
-/// carried may not be acknowledged there: a strict firewall drops the segment. Nor
-/// may the path before carry what comes after the cutoff: its acknowledgement would
-/// come by the new path, as soon as that has carried all before.
+/// carried may not be acknowledged there: a strict firewall drops the segment.
 ///
-/// But where the other end goes on by the path before, since it has taken that again
-/// and this host's daemon is not there to hear of it, the older acknowledgement would
-/// fall more than a window behind, and Linux discards the data with it (RFC 5961, 5.2).
+/// But where the other end goes on by the path before, since the new one takes longer
+/// and it has not heard of the switch yet, or since it has taken that again and this
+/// host's daemon is not there to hear of it, the older acknowledgement would fall more
+/// than a window behind, and Linux discards the data with it (RFC 5961, 5.2). So some
+/// data take the path before, from beyond the cutoff as well: what is acknowledged
+/// there is asked of what the new path has carried alone.
 #[inline(always)]
 pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
-    if !seg.has(ACK) || !after(seg.ack, s.rcv_max) || carries_all(s) {
+    if !seg.has(ACK) || !after(seg.ack, s.rcv_max) {
         return Leaving::New;
     }
     let behind = seg.ack.wrapping_sub(s.rcv_max);

@@ -48,6 +48,12 @@ impl Session {
         seq.wrapping_add(self.translation.seq_in)
     }
 
+    /// A number that the local end has received, as the wire has it.
+    #[inline(always)]
+    pub const fn received_on_wire(&self, seq: u32) -> u32 {
+        seq.wrapping_sub(self.translation.seq_in)
+    }
+
     /// What the wire acknowledges to the local end, in that one's numbers.
     #[inline(always)]
     pub const fn acked_off_wire(&self, ack: u32) -> u32 {

@@ -182,6 +182,13 @@ impl Memory {
         }
     }
 
+    /// Joins an entry to that of the session's other side.
+    pub fn set_joined(&self, slot: u32, other: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).joined };
+        self.word(field).store(other + 1, Ordering::Release);
+    }
+
     /// Says where what this entry relays finds its path: a slot and 1, or 0.
     pub fn set_relay(&self, slot: u32, relay: u32) {
         // SAFETY: as in `state`.

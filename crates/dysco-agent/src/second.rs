@@ -37,6 +37,11 @@ impl Agent {
         let relay = self.steer(slot);
         let first = self.session(slot);
         let alias = first.alias();
+        // A host of the session's chain has another side of it, which stays as it is.
+        let joined = match first.state == State::Relay as u32 {
+            true => 0,
+            false => first.joined,
+        };
         let session = Session {
             state: State::Joining as u32,
             path: FlowKey::default(),
@@ -51,7 +56,7 @@ impl Agent {
             other_path: slot + 1,
             ifindex: 0,
             hop: 0,
-            joined: 0,
+            joined,
             relay,
             new_out: 0,
             new_in: 0,
@@ -199,11 +204,13 @@ impl Agent {
 
     /// Tells a path that is taken up to where the other end had sent before it took
     /// it. True if the path has carried that, and the local end has acknowledged
-    /// it: then nothing that is still on the path before is needed.
+    /// it, and nothing that the path has not carried: then nothing that is still on the
+    /// path before is needed.
     pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
         let acked = self.memory().set_cut_in(second, far_cutoff, Anchor::Near);
         let s = self.session(second);
-        (acked || !seq::before(s.snd_ack, far_cutoff)) && two_paths::carries_all(&s)
+        let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
+        (acked || !seq::before(s.snd_ack, far_cutoff)) && shown
     }
 
     /// Gives up the path before, whose late packets are of no use any more, or this
@@ -218,6 +225,7 @@ impl Agent {
         self.memory().share_life(second, first);
         self.memory().set_state(second, State::NewPath);
         self.memory().set_part(second, part::CURRENT, None);
+        self.rejoin(second);
         if self.session(first).state == State::Relay as u32 {
             // It relays what comes by the other.
             self.memory().set_part(first, part::BEFORE, None);
@@ -225,6 +233,25 @@ impl Agent {
         }
         self.tombstone(first);
         Some(first)
+    }
+
+    /// A host of the chain has one path on this side of a session from now on: joins it
+    /// to that of the other side, where another may be about to be taken.
+    fn rejoin(&self, slot: u32) {
+        let s = self.session(slot);
+        let Some(known) = s.joined_to() else {
+            return;
+        };
+        let mut opposite = FlowKey::default();
+        s.key.mirror_to(&mut opposite);
+        // That which it was joined to may have been given up since.
+        let other = self.find(&opposite).unwrap_or(known);
+        let memory = self.memory();
+        memory.set_joined(slot, other);
+        let before = self.session(other).other_path();
+        for side in [Some(other), before].into_iter().flatten() {
+            memory.set_joined(side, slot);
+        }
     }
 
     /// Gives up a path that is not taken: as [`Agent::drop_path_before`].

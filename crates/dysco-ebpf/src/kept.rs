@@ -8,7 +8,7 @@
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::Segment;
-use dysco_common::two_paths::opens_windows;
+use dysco_common::two_paths::{is_of_opening, may_show_length, opens_windows};
 use dysco_common::{Path, ShortKey, mark};
 
 use crate::Verdict;
@@ -78,7 +78,7 @@ pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
         // SAFETY: a field of the context that the verifier lets a classifier write.
         unsafe { (*ctx.skb.skb).mark = mark };
     }
-    if s.two.part != part::BEFORE && !opens_windows(seg) {
+    if s.two.part != part::BEFORE && !is_of_opening(seg, s.rcv_max) {
         dysco_taken(slot);
     }
 }
@@ -113,8 +113,8 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
 #[inline(always)]
 fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
     let Some(came) = mark::slot_of(mark) else {
-        return if opens_windows(seg) {
-            not_taken(slot)
+        return if opens_windows(seg) || may_show_length(seg) {
+            not_taken(slot, seg)
         } else {
             slot
         };
@@ -131,12 +131,18 @@ fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
 /// The slot of the path that is not taken yet, if there is one. What opens it has
 /// lost its mark, and is for no stack.
 #[inline(always)]
-fn not_taken(slot: u32) -> u32 {
+fn not_taken(slot: u32, seg: &Segment) -> u32 {
     let Some(other) = maps::session(slot).and_then(|s| s.other_path()) else {
         return slot;
     };
     match maps::session(other) {
-        Some(s) if s.two.part == part::NEXT && s.two.chained == 2 => other,
+        Some(s) if s.two.part == part::NEXT && s.two.chained == 2 => {
+            if is_of_opening(seg, s.snd_max) {
+                other
+            } else {
+                slot
+            }
+        }
         _ => slot,
     }
 }

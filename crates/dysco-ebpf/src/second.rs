@@ -11,7 +11,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
-use dysco_common::two_paths::{Copy, Leaving, carries_all, leaving, opens_windows};
+use dysco_common::two_paths::{Copy, Leaving, hear_length, leaving, opens_windows};
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
@@ -27,13 +27,14 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     egress::track(ctx, s, found, slot);
     let mut seg = found.seg;
     let mut path = slot;
-    let mut strip = !carries_all(s);
+    let carried = s.received_on_wire(s.rcv_max);
+    let mut limited = true;
     match leaving(s, &seg) {
         Leaving::New => {}
         Leaving::Before => {
             if let Some(before) = s.other_path() {
                 path = before;
-                strip = false;
+                limited = false;
             }
         }
         Leaving::Split => {
@@ -51,9 +52,10 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         return Verdict::Pass;
     };
     egress::new_path(s, &seg, c);
-    if strip {
+    if limited {
         // The blocks may be of what the path before has carried.
-        c.edit.strip |= edit::SACK;
+        c.edit.strip |= edit::LIMIT_SACK;
+        c.edit.sack_limit = carried;
     }
     egress::write(ctx, Run::Egress, Path::New, s)
 }
@@ -99,7 +101,7 @@ fn is_as_it_was(before: &Session) -> bool {
 /// path has carried.
 #[inline(always)]
 pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
-    if !opens_windows(seg) {
+    if !opens_windows(seg) && !hear_length(s, seg) {
         return false;
     }
     received(s, s.received_off_wire(seg.end()));

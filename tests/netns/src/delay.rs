@@ -1,9 +1,10 @@
 //! A link that takes its time, where the kernel has no netem: a device whose
 //! packets come back later.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::{TimeSpec, TimeValLike};
 
@@ -20,8 +22,8 @@ use crate::{Family, Host, Lab, Role};
 const DEVICE: &str = "slow";
 /// Packets that may be on their way; more are lost, as in a router.
 const MOST: usize = 20_000;
-/// Routes and rules that lead by the device.
-const TABLE: &str = "77";
+/// Routes and rules that lead by a device, and its index.
+const TABLE: u32 = 1000;
 
 nix::ioctl_write_int!(
     /// Gives a file its device: TUNSETIFF.
@@ -39,41 +41,75 @@ pub struct Delay {
 impl Delay {
     /// Makes each way between the proxy's host and the others so much longer.
     pub fn of_proxy(lab: &Lab, delay: Duration) -> Result<Delay> {
+        let others = [Role::Client, Role::Server].map(Role::name);
         let proxy = Role::Proxy.address(Family::V4);
-        let to_it =
-            [Role::Client, Role::Server].map(|from| format!("iif {} to {proxy}", from.name()));
-        Delay::of(lab, delay, to_it.into_iter().chain(["iif proxy".into()]))
+        Delay::between(&lab.router, (Role::Proxy.name(), &[proxy]), &others, delay)
     }
 
     /// Makes the way between the client's host and the server's so much longer. A
     /// firewall of the router sees a packet where that begins.
     pub fn of_bypass(lab: &Lab, delay: Duration) -> Result<Delay> {
         let ways = [(Role::Client, Role::Server), (Role::Server, Role::Client)];
-        let rules =
-            ways.map(|(from, to)| format!("iif {} to {}", from.name(), to.address(Family::V4)));
-        let slow = Delay::of(lab, delay, rules)?;
-        let seen = "table inet seen { chain again { type filter hook prerouting priority raw; iifname slow notrack; }; }\n\
-                    insert rule inet fw forward iifname slow accept\n";
-        lab.router.input("nft", &["-f", "-"], seen)?;
+        let rule = |(from, to): (Role, Role)| {
+            let to = to.address(Family::V4);
+            ("-4", format!("iif {} to {to}", from.name()))
+        };
+        let slow = Delay::of(&lab.router, DEVICE, &ways.map(rule), delay)?;
+        let seen = format!(
+            "table inet seen {{ chain again {{ type filter hook prerouting priority raw; \
+             iifname {DEVICE} notrack; }}; }}\n\
+             insert rule inet fw forward iifname {DEVICE} accept\n"
+        );
+        lab.router.input("nft", &["-f", "-"], &seen)?;
         Ok(slow)
     }
 
-    /// What these rules choose takes so much longer.
-    fn of(lab: &Lab, delay: Duration, rules: impl IntoIterator<Item = String>) -> Result<Delay> {
-        let router = &lab.router;
-        let device = router.run(|| open_device(DEVICE));
-        let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
-        router.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
-        for key in ["all", DEVICE] {
+    /// Makes each way between a host at a router's port, which has these addresses, and
+    /// those at other ports so much longer.
+    pub fn between(
+        router: &Host,
+        (port, addresses): (&str, &[IpAddr]),
+        others: &[&str],
+        delay: Duration,
+    ) -> Result<Delay> {
+        let mut rules = Vec::new();
+        for address in addresses {
+            let family = if address.is_ipv4() { "-4" } else { "-6" };
+            let to_it = others.iter().map(|from| format!("iif {from} to {address}"));
+            let rule = |rule| (family, rule);
+            rules.extend(to_it.chain([format!("iif {port}")]).map(rule));
+        }
+        Delay::of(router, &format!("{DEVICE}-{port}"), &rules, delay)
+    }
+
+    /// What these rules choose, each of a family, takes so much longer by a device of
+    /// this name.
+    fn of(router: &Host, name: &str, rules: &[(&str, String)], delay: Duration) -> Result<Delay> {
+        let named = name.to_owned();
+        let opened = router.run(move || {
+            let device = open_device(&named)?;
+            // One table for each such device.
+            Ok::<_, anyhow::Error>((device, if_nametoindex(named.as_str())?))
+        });
+        let (device, index) =
+            opened.with_context(|| format!("failed to make the device {name}"))?;
+        router.output("ip", &["link", "set", name, "up", "txqueuelen", "20000"])?;
+        for key in ["all", name] {
             router.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
         }
-        let ip = |words: &str| {
+        let ip = |words: String| {
             let words: Vec<_> = words.split(' ').collect();
             router.output("ip", &words)
         };
-        ip(&format!("route add default dev {DEVICE} table {TABLE}"))?;
-        for rule in rules {
-            ip(&format!("rule add {rule} lookup {TABLE}"))?;
+        let table = TABLE + index;
+        let families: BTreeSet<_> = rules.iter().map(|(family, _)| family).collect();
+        for family in families {
+            ip(format!(
+                "{family} route add default dev {name} table {table}"
+            ))?;
+        }
+        for (family, rule) in rules {
+            ip(format!("{family} rule add {rule} lookup {table}"))?;
         }
         let ended = Arc::<AtomicBool>::default();
         let until = ended.clone();

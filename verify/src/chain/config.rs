@@ -28,6 +28,17 @@ pub struct Faults {
     pub resets: u8,
 }
 
+/// What an operator asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// This chain, whatever the session has.
+    Become(&'static [usize]),
+    /// The chain that it has, without this host.
+    Without(usize),
+    /// The same, with another host in its place.
+    Replace(usize, usize),
+}
+
 /// What must happen somewhere in the exploration, so that it is not vacuous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
@@ -45,6 +56,8 @@ pub enum Seen {
     Followed,
     /// A daemon was started in the middle of a change that went on.
     GoneOn,
+    /// Both sides of one host were between two paths.
+    AtOnce,
 }
 
 /// One exploration.
@@ -58,8 +71,10 @@ pub struct Configuration {
     pub hosts: usize,
     /// The chain that the session has at first.
     pub first: &'static [usize],
-    /// Chains that operators ask for, in any order and at any time.
-    pub chains: &'static [&'static [usize]],
+    /// What operators ask for, in any order and at any time.
+    pub asks: &'static [Ask],
+    /// No two of these are about the same hops: none may be refused.
+    pub disjoint: bool,
     /// State moves from the hosts that leave to those that come.
     pub state: bool,
     /// Faults that may come, in any order and at any time.
@@ -90,18 +105,29 @@ const REPLACE: Configuration = Configuration {
     about: "",
     hosts: 4,
     first: &[2],
-    chains: &[&[3]],
+    asks: &[Ask::Become(&[3])],
+    disjoint: false,
     state: false,
     faults: NONE,
     seen: &[Seen::Changed],
     seed: None,
 };
 
+/// Hosts leave on both sides of one that stays, which is an anchor of both changes.
+const BOTH_SIDES: Configuration = Configuration {
+    hosts: 5,
+    first: &[3, 2, 4],
+    asks: &[Ask::Without(3), Ask::Without(4)],
+    disjoint: true,
+    seen: &[Seen::Changed, Seen::AtOnce],
+    ..REPLACE
+};
+
 /// A host comes into a session that went direct.
 const INSERT: Configuration = Configuration {
     hosts: 3,
     first: &[],
-    chains: &[&[2]],
+    asks: &[Ask::Become(&[2])],
     ..REPLACE
 };
 
@@ -109,7 +135,7 @@ const INSERT: Configuration = Configuration {
 const DELETE: Configuration = Configuration {
     hosts: 3,
     first: &[2],
-    chains: &[&[]],
+    asks: &[Ask::Become(&[])],
     ..REPLACE
 };
 
@@ -171,7 +197,7 @@ pub fn all() -> Vec<Configuration> {
             about: "two hosts come in; a daemon dies, a message is lost, a time-out passes",
             hosts: 4,
             first: &[],
-            chains: &[&[2, 3]],
+            asks: &[Ask::Become(&[2, 3])],
             faults: Faults {
                 losses: 1,
                 late: 1,
@@ -212,7 +238,7 @@ pub fn all() -> Vec<Configuration> {
             about: "a host stays while another comes behind it or goes before it; lost, or too late",
             hosts: 4,
             first: &[2],
-            chains: &[&[2, 3], &[3, 2]],
+            asks: &[Ask::Become(&[2, 3]), Ask::Become(&[3, 2])],
             faults: Faults {
                 losses: 1,
                 late: 1,
@@ -226,7 +252,7 @@ pub fn all() -> Vec<Configuration> {
             about: "a host stays while another leaves; a daemon dies",
             hosts: 4,
             first: &[2, 3],
-            chains: &[&[3]],
+            asks: &[Ask::Become(&[3])],
             faults: Faults {
                 losses: 1,
                 crashes: 1,
@@ -264,7 +290,7 @@ pub fn all() -> Vec<Configuration> {
             about: "two chains are asked for at once, for one session; a daemon dies",
             hosts: 4,
             first: &[],
-            chains: &[&[2], &[3]],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
             faults: Faults {
                 losses: 1,
                 late: 1,
@@ -275,11 +301,65 @@ pub fn all() -> Vec<Configuration> {
             ..REPLACE
         },
         Configuration {
+            name: "chain-segments",
+            about: "hosts leave on both sides of one that stays, at once; a message is lost",
+            faults: Faults { losses: 1, ..NONE },
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-deaths",
+            about: "a segment that begins at a host of the chain changes; messages lost, too late, commands fail, the new path dies",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                deaths: 1,
+                refusals: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-ends",
+            about: "the same; given up by the operator, the session is reset, a daemon dies",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                cancels: 1,
+                resets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-crashes",
+            about: "the same, and two daemons die, or one twice; a message comes again",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                crashes: 2,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-overlapping",
+            about: "a segment changes, and the chain as a whole; a daemon dies",
+            asks: &[Ask::Without(4), Ask::Become(&[])],
+            disjoint: false,
+            faults: Faults { crashes: 1, ..NONE },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..BOTH_SIDES
+        },
+        Configuration {
             name: "chain-and-back",
             about: "in and out again, one after the other or at once; a daemon dies",
             hosts: 3,
             first: &[],
-            chains: &[&[2], &[]],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[])],
             faults: Faults {
                 duplicates: 1,
                 crashes: 1,
@@ -307,6 +387,15 @@ pub fn seeded() -> Vec<Configuration> {
             faults: Faults { late: 1, ..NONE },
             seed: Some(Seed::NoAck),
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-left-not-back",
+            about: "the right anchor leaves a new path before a left one that is elsewhere",
+            asks: &[Ask::Without(4)],
+            faults: Faults { late: 1, ..NONE },
+            seen: &[Seen::Changed],
+            seed: Some(Seed::LeftNotBack),
+            ..BOTH_SIDES
         },
         Configuration {
             name: "chain-lost-cancel",

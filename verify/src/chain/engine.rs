@@ -3,10 +3,12 @@
 
 use dysco_common::session::offer;
 use dysco_common::{Delta, Offer};
-use dysco_daemon::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Scope, Subsession};
+use dysco_daemon::protocol::{
+    ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession,
+};
 
 use super::config::{LEFT, RIGHT};
-use super::host::{self, Held, Host, Later, Other, Route, Wrong};
+use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};
 
 /// Can this command fail on a sound host?
 pub(super) fn can_fail(command: &Command) -> bool {
@@ -45,6 +47,9 @@ impl Host {
         let by_another = self.passing.is_some_and(|by| by != change);
         if by_another && scope != Scope::Session {
             return;
+        }
+        if scope != Scope::NewPath {
+            self.planes = Default::default();
         }
         match scope {
             Scope::Session | Scope::Newcomer => self.knows.clear(),
@@ -112,7 +117,8 @@ impl Host {
             }),
             Command::Extend { .. } => {
                 let result = self.add_path(change, wrong);
-                self.plane.awaits |= result.is_ok();
+                let side = self.side(change);
+                self.planes[side].awaits |= result.is_ok();
                 self.tell(HostEvent::Prepared { change, result });
             }
             Command::MoveState { to, .. } => self.events.push(Later::State(change, to)),
@@ -130,7 +136,8 @@ impl Host {
                 }
             }
             Command::Complete { .. } => {
-                if self.sound(change) && self.plane.current != Some(change) {
+                let side = self.side(change);
+                if self.sound(change) && self.planes[side].current != Some(change) {
                     *wrong = Some(Wrong::CompletedElsewhere);
                 }
                 if let Some(held) = self.held.get_mut(&change) {
@@ -162,64 +169,89 @@ impl Host {
                     _ => self.release(change),
                 }
             }
+            Command::Splice {
+                left, right, hosts, ..
+            } => self.splice(left, right, &hosts),
             _ => *wrong = Some(Wrong::Unmodelled),
         }
     }
 
+    fn splice(&mut self, left: Option<HostId>, right: Option<HostId>, hosts: &[HostId]) {
+        let place = |host: HostId| self.chain.iter().position(|h| *h == host);
+        let from = left.and_then(place).map_or(0, |at| at + 1);
+        let to = right.and_then(place).unwrap_or(self.chain.len());
+        self.chain.splice(from..to, hosts.iter().copied());
+    }
+
     /// The session is there, and the change holds it.
     fn sound(&self, change: ChangeId) -> bool {
-        !self.plane.gone && self.held.contains_key(&change)
+        !self.gone && self.held.contains_key(&change)
+    }
+
+    /// The side that a change holds.
+    fn side(&self, change: ChangeId) -> usize {
+        self.held.get(&change).map_or(RIGHTWARDS, |held| held.side)
     }
 
     fn hold(&mut self, change: ChangeId, session: &Subsession) -> Result<Facts, Reason> {
-        if self.plane.gone {
+        let side = self.side_of(session);
+        let passes = self.is_anchor() || self.planes[side].active || !self.knows.is_empty();
+        if self.gone || !passes {
             return Err(Reason::NotTracked(*session));
         }
-        let (mut first, mut second) = (self.plane.current, None);
-        match (self.plane.other, self.taking_up) {
+        if !self.is_anchor() {
+            self.expect_passing(change);
+        }
+        if !self.is_anchor() && !self.planes[side].active {
+            self.planes[side].current = self.knows.first().copied().flatten();
+            self.planes[side].active = true;
+        }
+        let plane = self.planes[side];
+        let (mut first, mut second) = (plane.current, None);
+        match (plane.other, self.taking_up) {
             (Some(other), true) if other.before => {
-                (first, second) = (other.route, self.plane.current);
+                (first, second) = (other.route, plane.current);
             }
             (Some(other), true) => second = other.route,
             // Of a change that has just ended.
-            (Some(_), false) => self.forget_late(),
+            (Some(_), false) => self.forget_late(side),
             (None, _) => {}
         }
         let held = Held {
+            side,
             first,
             second,
             ..Held::default()
         };
         self.held.insert(change, held);
-        Ok(facts(self.place))
+        Ok(facts(side))
     }
 
     /// Ends a change at once that only waited for late packets.
-    fn forget_late(&mut self) {
-        let of = |h: &Held| h.second.is_some() && h.second == self.plane.current;
+    fn forget_late(&mut self, side: usize) {
+        let plane = &mut self.planes[side];
+        let current = plane.current;
+        plane.other = plane.other.filter(|other| !other.before);
+        let of = |h: &Held| h.side == side && h.second.is_some() && h.second == current;
         let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
         if let Some(change) = change {
             self.held.remove(&change);
         }
-        self.drop_before();
-    }
-
-    fn drop_before(&mut self) {
-        self.plane.other = self.plane.other.filter(|other| !other.before);
     }
 
     fn add_path(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) -> Result<(), Reason> {
-        let gone = self.plane.gone;
+        let gone = self.gone;
         let held = self.held.get_mut(&change).filter(|_| !gone);
         let held = held.ok_or(Reason::Closing)?;
         if held.second.is_some() {
             return Ok(());
         }
         held.second = Some(change);
-        if self.plane.other.is_some() {
+        let plane = &mut self.planes[held.side];
+        if plane.other.is_some() {
             *wrong = Some(Wrong::ThreePaths);
         }
-        self.plane.other = Some(Other {
+        plane.other = Some(Other {
             route: Some(change),
             before: false,
             joined: false,
@@ -230,14 +262,14 @@ impl Host {
     fn cut(&mut self, change: ChangeId) {
         let held = self.held.get(&change).copied();
         let Some((held, second)) = held.and_then(|h| Some((h, h.second?))) else {
-            return self.tell_gone();
+            return self.tell_gone(change);
         };
         // The agent takes no path that no SYN has come by.
-        let closed = |o: Other| !o.before && !o.joined && self.place == RIGHT;
-        if self.plane.gone || self.plane.other.is_some_and(closed) {
-            return self.tell_gone();
+        let closed = |o: Other| !o.before && !o.joined && held.side == LEFTWARDS;
+        if self.gone || self.planes[held.side].other.is_some_and(closed) {
+            return self.tell_gone(change);
         }
-        self.take(Some(second), held.first);
+        self.take(held.side, Some(second), held.first);
         if let Some(held) = self.held.get_mut(&change) {
             held.cut = true;
         }
@@ -246,10 +278,11 @@ impl Host {
     }
 
     /// Takes a path that is heard, and hears the one before.
-    pub(super) fn take(&mut self, second: Route, first: Route) {
-        if self.plane.current != second {
-            self.plane.current = second;
-            self.plane.other = Some(Other {
+    pub(super) fn take(&mut self, side: usize, second: Route, first: Route) {
+        let plane = &mut self.planes[side];
+        if plane.current != second {
+            plane.current = second;
+            plane.other = Some(Other {
                 route: first,
                 before: true,
                 joined: true,
@@ -258,20 +291,21 @@ impl Host {
     }
 
     fn abandon(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
-        self.plane.awaits = false;
         self.events.retain(|later| *later != Later::Open(change));
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
+        let plane = &mut self.planes[held.side];
+        plane.awaits = false;
         held.cut = false;
         if held.completed {
             *wrong = Some(Wrong::BackAfterCompletion);
         }
-        let taken = held.second.is_some() && held.second == self.plane.current;
-        if let Some(other) = self.plane.other.filter(|o| o.before && taken) {
-            let second = self.plane.current;
-            self.plane.current = other.route;
-            self.plane.other = Some(Other {
+        let taken = held.second.is_some() && held.second == plane.current;
+        if let Some(other) = plane.other.filter(|o| o.before && taken) {
+            let second = plane.current;
+            plane.current = other.route;
+            plane.other = Some(Other {
                 route: second,
                 before: false,
                 joined: true,
@@ -283,11 +317,12 @@ impl Host {
         let Some(held) = self.held.remove(&change) else {
             return;
         };
+        let plane = &mut self.planes[held.side];
         let next = |other: &Other| !other.before && other.route == held.second;
-        if held.second.is_some() && self.plane.other.as_ref().is_some_and(next) {
-            self.plane.other = None;
+        if held.second.is_some() && plane.other.as_ref().is_some_and(next) {
+            plane.other = None;
         }
-        self.plane.awaits = false;
+        plane.awaits = false;
     }
 
     /// Has the new path carried all that it has to? Then the machine hears of it.
@@ -300,35 +335,42 @@ impl Host {
 
     /// Late packets of the path before are of no use any more.
     pub(super) fn late(&mut self, change: ChangeId) {
+        let side = self.side(change);
         self.held.remove(&change);
         // Or the change's own path, which was awaited once more after its end.
-        self.plane.other = None;
-        self.plane.awaits = false;
+        self.planes[side].other = None;
+        self.planes[side].awaits = false;
     }
 
     /// What the kernel still has of changes that no record names.
     pub(super) fn undo_unrecorded(&mut self) {
-        if self.held.is_empty() {
-            self.plane.other = None;
+        for side in [RIGHTWARDS, LEFTWARDS] {
+            if !self.held.values().any(|held| held.side == side) {
+                self.planes[side].other = None;
+            }
         }
     }
 
-    fn tell_gone(&mut self) {
-        let subsession = host::session();
+    fn tell_gone(&mut self, change: ChangeId) {
+        let subsession = self.called(self.side(change));
         self.tell(HostEvent::SessionGone { subsession });
     }
 }
 
-fn facts(place: usize) -> Facts {
+fn facts(side: usize) -> Facts {
     let of = |host: usize| Offer {
         isn: 1000 * host as u32,
         mss: 1460,
         wscale: 7,
         flags: offer::SEEN | offer::WSCALE | offer::SACK,
     };
+    let (local, remote) = match side {
+        RIGHTWARDS => (LEFT, RIGHT),
+        _ => (RIGHT, LEFT),
+    };
     Facts {
-        local: of(place),
-        remote: of(LEFT + RIGHT - place),
+        local: of(local),
+        remote: of(remote),
         ..Facts::default()
     }
 }

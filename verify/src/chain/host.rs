@@ -27,7 +27,13 @@ pub struct Other {
     pub joined: bool,
 }
 
-/// The data plane of an anchor. A dead daemon does not touch it.
+/// The side of a host from which the session goes on to the end that accepted it: that of
+/// a left anchor.
+pub const RIGHTWARDS: usize = 0;
+/// The other one, that of a right anchor.
+pub const LEFTWARDS: usize = 1;
+
+/// The data plane of an anchor, on one side. A dead daemon does not touch it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Plane {
     /// The path that it takes, and hears.
@@ -36,13 +42,15 @@ pub struct Plane {
     pub other: Option<Other>,
     /// A SYN of the path that may be taken next would be answered.
     pub awaits: bool,
-    /// The session has ended.
-    pub gone: bool,
+    /// At a host of chains: it has been an anchor on this side.
+    pub active: bool,
 }
 
 /// What the engine remembers of a change, and loses with its process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Held {
+    /// On which side of this host.
+    pub side: usize,
     /// The path before.
     pub first: Route,
     /// The new one, once it is heard.
@@ -111,8 +119,14 @@ pub struct Host {
     pub machine: Option<Machine>,
     /// How often the daemon was started.
     pub life: u8,
-    /// At an anchor.
-    pub plane: Plane,
+    /// At an anchor, on either side.
+    pub planes: [Plane; 2],
+    /// The session has ended.
+    pub gone: bool,
+    /// Where the session was opened: the chain that is taken down.
+    pub chain: Vec<HostId>,
+    /// Changes decided here whose left anchor is elsewhere.
+    pub led: BTreeSet<ChangeId>,
     /// At a host of chains: the paths that it passes on.
     pub knows: BTreeSet<Route>,
     /// The change by which the session passes it, or is to, as far as it remembers.
@@ -135,7 +149,8 @@ pub struct Host {
 
 impl Hash for Host {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.life, &self.machine, &self.plane).hash(state);
+        (self.life, &self.machine, &self.planes, self.gone).hash(state);
+        (&self.chain, &self.led).hash(state);
         (&self.knows, self.passing, &self.forgotten).hash(state);
         (&self.records, &self.events, &self.endings, &self.held).hash(state);
     }
@@ -172,7 +187,10 @@ impl Host {
             place,
             machine: None,
             life: 0,
-            plane: Plane::default(),
+            planes: [Plane::default(); 2],
+            gone: false,
+            chain: Vec::new(),
+            led: BTreeSet::new(),
             knows: passes.then_some(None).into_iter().collect(),
             passing: None,
             forgotten: BTreeSet::new(),
@@ -204,10 +222,56 @@ impl Host {
         self.place <= RIGHT
     }
 
-    /// Does an anchor hear a path, should anything come by it?
-    pub fn hears(&self, route: Route) -> bool {
+    /// Does an anchor hear a path on this side, should anything come by it?
+    pub fn hears(&self, side: usize, route: Route) -> bool {
+        let plane = &self.planes[side];
         let other = |o: &Other| o.route == route && (o.before || o.joined);
-        self.plane.current == route || self.plane.other.as_ref().is_some_and(other)
+        plane.current == route || plane.other.as_ref().is_some_and(other)
+    }
+
+    /// By which path a host of chains passes on what comes by this one, on that side.
+    pub fn goes_on(&self, route: Route, side: usize) -> Option<Route> {
+        let anchor = &self.planes[side];
+        let came = LEFTWARDS + RIGHTWARDS - side;
+        let heard = self.planes[came].active && self.hears(came, route);
+        let first = self.knows.first().copied();
+        let known = self.knows.contains(&route);
+        match (heard, anchor.active) {
+            (true, true) => Some(anchor.current),
+            (true, false) => first,
+            (false, true) if known && first == Some(route) => Some(anchor.current),
+            (false, _) => known.then_some(route),
+        }
+    }
+
+    /// Which side a session is held on, by what it is called.
+    pub(super) fn side_of(&self, session: &Subsession) -> usize {
+        match self.place {
+            LEFT => RIGHTWARDS,
+            RIGHT => LEFTWARDS,
+            _ if *session == self::session() => RIGHTWARDS,
+            _ => LEFTWARDS,
+        }
+    }
+
+    /// What the session is called on one side.
+    pub(super) fn called(&self, side: usize) -> Subsession {
+        let Subsession { left, right } = session();
+        match self.is_anchor() || side == RIGHTWARDS {
+            true => session(),
+            false => Subsession {
+                left: right,
+                right: left,
+            },
+        }
+    }
+
+    /// The session is gone: who is at a change hears of it.
+    pub(super) fn tell_all_gone(&mut self) {
+        let names = BTreeSet::from([self.called(RIGHTWARDS), self.called(LEFTWARDS)]);
+        for subsession in names {
+            self.tell(HostEvent::SessionGone { subsession });
+        }
     }
 
     /// Nothing of it survives but what the kernel and the disk hold.
@@ -231,10 +295,11 @@ impl Host {
         }
         let under_way = machine.changes().next().is_some();
         self.machine = Some(machine);
-        self.plane.awaits = false;
-        if self.plane.gone && under_way {
-            let subsession = session();
-            self.tell(HostEvent::SessionGone { subsession });
+        self.planes
+            .iter_mut()
+            .for_each(|plane| plane.awaits = false);
+        if self.gone && under_way {
+            self.tell_all_gone();
         }
         self.taking_up = true;
         self.pump(Twist::Plain, &mut out);
@@ -275,13 +340,18 @@ impl Host {
                 ..
             } if progress.is_end() => {
                 let changed = progress == Progress::Removed;
-                let taken = self.plane.current == Some(change);
+                let side = match role {
+                    Role::Head | Role::Lead => RIGHTWARDS,
+                    _ => LEFTWARDS,
+                };
+                let taken = self.planes[side].current == Some(change);
                 // A right anchor's successor may be asked again for what is over.
                 let falsely = match role {
+                    Role::Head if self.led.contains(&change) => false,
                     Role::Head => changed != taken,
                     _ => changed && !taken,
                 };
-                if falsely && !self.plane.gone {
+                if falsely && !self.gone {
                     *wrong = Some(Wrong::FalseReport);
                 }
                 self.endings.push(Ending {

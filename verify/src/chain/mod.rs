@@ -1,7 +1,7 @@
-//! The chains of sessions that live, explored: the machine's left and right
-//! anchors (`protocol::{head,tail}`) and hosts of chains, on a data plane of which
-//! only the paths are kept: which one an anchor takes, which ones it hears, and
-//! which hosts know them. Either path may carry any segment, so that no byte can be
+//! The chains of sessions that live, explored: who decides and the left and right
+//! anchors (`protocol::{head,lead,tail}`), hosts of chains among them, and hosts that
+//! sessions only pass, on a data plane of which only the paths are kept: which one an
+//! anchor takes on either side, which ones it hears, and which hosts know them. Either path may carry any segment, so that no byte can be
 //! lost but by one that is sent where nobody hears it.
 
 pub mod calm;

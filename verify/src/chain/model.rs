@@ -4,8 +4,8 @@ use dysco_daemon::protocol::{ChangeId, Machine, Message, Role, Time, Timer};
 use stateright::{Model, Property};
 
 use super::calm::Fate;
-use super::config::{Configuration, LEFT, RIGHT, Seen};
-use super::host::Host;
+use super::config::{Configuration, LEFT, Seen};
+use super::host::{Host, LEFTWARDS, RIGHTWARDS};
 use super::world::{Broken, World};
 use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
@@ -50,11 +50,11 @@ pub enum Action {
         twist: Twist,
     },
     /// The engine of an anchor finds that the new path has carried what it had to.
-    Look(usize, Twist),
+    Look(usize, ChangeId, Twist),
     /// It forgets the path before.
-    Late(usize),
+    Late(usize, ChangeId),
     /// The right anchor's data plane takes the path that the left one's takes.
-    Follow,
+    Follow(ChangeId),
     /// A message is said again.
     Repeat(usize, Timer),
     /// A deadline passes.
@@ -97,7 +97,7 @@ impl Exploration {
             actions.extend(machine.changes().map(|c| Action::Cancel(c.change)));
         }
         if !world.gone() {
-            let left = (0..self.config.chains.len()).filter(|i| world.asked & (1 << i) == 0);
+            let left = (0..self.config.asks.len()).filter(|i| world.asked & (1 << i) == 0);
             for i in left {
                 actions.extend(self.twists(world).map(|twist| Action::Request(i, twist)));
             }
@@ -167,17 +167,14 @@ impl Exploration {
     }
 
     fn paths(&self, world: &World, actions: &mut Vec<Action>) {
-        for place in [LEFT, RIGHT] {
-            if world.carried(place).is_some() {
-                actions.extend(self.twists(world).map(|twist| Action::Look(place, twist)));
+        for place in 0..world.hosts().len() {
+            for change in world.carried(place) {
+                let twists = self.twists(world);
+                actions.extend(twists.map(|twist| Action::Look(place, change, twist)));
             }
-            if world.waits_late(place).is_some() {
-                actions.push(Action::Late(place));
-            }
+            actions.extend(world.waits_late(place).map(|c| Action::Late(place, c)));
         }
-        if world.can_follow() {
-            actions.push(Action::Follow);
-        }
+        actions.extend(world.can_follow().map(Action::Follow));
         if world.left.deaths > 0 {
             actions.extend(world.mortal().map(Action::Break));
         }
@@ -194,7 +191,7 @@ impl Exploration {
             Action::Request(_, twist)
             | Action::Deliver { twist, .. }
             | Action::Happen { twist, .. }
-            | Action::Look(_, twist)
+            | Action::Look(_, _, twist)
             | Action::Expire { twist, .. } => *twist,
             _ => Twist::Plain,
         };
@@ -234,15 +231,15 @@ impl Exploration {
                 index,
                 twist,
             } => return world.happen(config, place, index, twist),
-            Action::Look(place, twist) => return world.look(config, place, twist),
+            Action::Look(place, change, twist) => return world.look(config, place, change, twist),
             Action::Expire {
                 place,
                 timer,
                 twist,
             } => return world.expire(config, place, timer, twist),
             Action::Lose(index) => drop(world.net.remove(index)),
-            Action::Late(place) => world.late(config, place),
-            Action::Follow => world.follow(config),
+            Action::Late(place, change) => world.late(config, place, change),
+            Action::Follow(change) => world.follow(config, change),
             Action::Repeat(place, timer) => world.repeat(config, place, timer),
             Action::Crash(place) => world.edit(place, Host::die),
             Action::Start(place) => world.start(config, place),
@@ -333,9 +330,13 @@ impl Explorable for Exploration {
 /// What must hold in every state.
 pub fn always() -> Vec<Property<Exploration>> {
     vec![
-        Property::always("one change at a time holds a session", |_, w: &World| {
+        Property::always("one change at a time holds a segment", |_, w: &World| {
             w.broken != Some(Broken::Overlap)
         }),
+        Property::always(
+            "who asks for another segment is not refused",
+            |_, w: &World| w.broken != Some(Broken::Refused),
+        ),
         Property::always(
             "what an anchor sends is heard, and known on its way",
             |_, w: &World| w.broken != Some(Broken::Void),
@@ -387,13 +388,17 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         }),
         Seen::BackFromNew => {
             Property::sometimes("both go back from a path that both took", |_, w: &World| {
-                let [left, right] = w.anchors();
                 let cancels = w
                     .net
                     .iter()
                     .any(|l| matches!(l.message, Message::Cancel { .. }));
-                let taken = right.plane.current.is_some() && right.hears(left.plane.current);
-                cancels && taken && left.plane.current != right.plane.current
+                let between = w.accepted.iter().any(|a| {
+                    let [left, right] = a.anchors().map(|at| w.host(at));
+                    let (here, there) = (left.planes[RIGHTWARDS], right.planes[LEFTWARDS]);
+                    let taken = there.current.is_some() && right.hears(LEFTWARDS, here.current);
+                    taken && here.current != there.current
+                });
+                cancels && between
             })
         }
         Seen::Twice => Property::sometimes("one chain after another", |_, w: &World| {
@@ -404,6 +409,10 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         }),
         Seen::Followed => Property::sometimes("the right anchor follows", |_, w: &World| {
             w.followed && ended(w, true) > 0
+        }),
+        Seen::AtOnce => Property::sometimes("two segments change at once", |_, w: &World| {
+            let both = |h: &Host| h.planes.iter().all(|p| p.other.is_some_and(|o| o.before));
+            w.hosts().any(both)
         }),
         Seen::GoneOn => {
             Property::sometimes("a chain's change outlives a daemon", |_, w: &World| {

@@ -4,7 +4,7 @@
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role};
 
 use super::config::{Configuration, LEFT, RIGHT};
-use super::host::address;
+use super::host::{LEFTWARDS, address};
 use super::world::World;
 use crate::pump::{NOW, Twist};
 
@@ -15,6 +15,8 @@ pub enum Seed {
     RightForgets,
     /// The left anchor takes its cancel for answered at once.
     NoAck,
+    /// A left anchor that is elsewhere is taken to be back on the path before at once.
+    LeftNotBack,
     /// A cancel is said once, and nobody asks what became of the change.
     CancelOnce,
     /// A record is not written a second time.
@@ -51,7 +53,7 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
     match config.seed {
         Some(Seed::RightForgets) => {
             if let Some((_, Phase::Draining)) = part(world, Role::Tail) {
-                world.edit(place, |h| h.plane.other = None);
+                world.edit(place, |h| h.planes[LEFTWARDS].other = None);
             }
         }
         Some(Seed::NoAck) => {
@@ -60,6 +62,16 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
                 if before {
                     says(world, Message::CancelAck { change });
                 }
+            }
+        }
+        Some(Seed::LeftNotBack) => {
+            if let Some((change, Phase::Cancelling)) = part(world, Role::Head)
+                && let Some(left) = world.left_of(change).filter(|_| place == LEFT)
+                && world.believed.insert(change)
+            {
+                world.input(config, LEFT, Twist::Plain, |m| {
+                    m.handle_message(NOW, &[address(left)], Message::Abandoned { change });
+                });
             }
         }
         Some(Seed::CancelOnce | Seed::NoRecord) | None => {}

@@ -1,13 +1,19 @@
 //! A state of the model: hosts, what is on its way between them, and which
 //! faults may still come.
 
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 
-use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Order, Phase, Reason, Role, Timer};
+use dysco_daemon::protocol::{
+    ChangeId, HostEvent, Machine, Margins, Order, Phase, Reason, Role, Timer,
+};
 
 use super::calm::Fate;
-use super::config::{Configuration, Faults, LEFT, RIGHT};
-use super::host::{self, Host, Later, Outcome, Route, Wrong, address};
+use super::config::{Ask, Configuration, Faults, LEFT, RIGHT};
+use super::host::{
+    self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address, place_of,
+};
 use super::seed;
 use crate::parts::{Net, Sealed, digest, post};
 use crate::pump::{NOW, Twist};
@@ -20,17 +26,19 @@ pub enum Broken {
     /// An anchor sends where the other does not hear it, or where a host does not
     /// know the session.
     Void,
-    /// Two changes hold the session at once.
+    /// Two changes hold the session, or the same of its chain, at once.
     Overlap,
+    /// A request was refused that nothing was in the way of.
+    Refused,
 }
 
 /// A request that was accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Accepted {
     /// What it is called.
     pub change: ChangeId,
-    /// Which of the configuration's chains it is for.
-    pub chain: usize,
+    /// The hosts that its path leads through, with both anchors.
+    pub path: Vec<usize>,
     /// The daemon that was asked.
     pub life: u8,
 }
@@ -57,10 +65,20 @@ pub struct World {
     pub impatient: bool,
     /// The right anchor took a path because the left one did.
     pub followed: bool,
+    /// A seeded bug: changes whose left anchor was believed to be back.
+    pub believed: BTreeSet<ChangeId>,
     /// A rule was broken on the way here.
     pub broken: Option<Broken>,
     /// How it ends if nothing more goes wrong.
     pub fate: Fate,
+}
+
+impl Accepted {
+    /// Its two anchors.
+    pub fn anchors(&self) -> [usize; 2] {
+        let end = |at: Option<&usize>| at.copied().unwrap_or_default();
+        [end(self.path.first()), end(self.path.last())]
+    }
 }
 
 impl Hash for World {
@@ -68,7 +86,7 @@ impl Hash for World {
         (&self.hosts, &self.net).hash(state);
         (self.left, self.asked, self.refused, &self.accepted).hash(state);
         (&self.dead, self.pure, self.impatient, self.followed).hash(state);
-        self.broken.hash(state);
+        (self.broken, &self.believed).hash(state);
     }
 }
 
@@ -92,9 +110,13 @@ impl std::fmt::Display for World {
                 }
                 None => write!(f, " dead")?,
             }
-            if host.is_anchor() {
-                write!(f, " takes {}", named(host.plane.current))?;
-                if let Some(other) = host.plane.other {
+            for (side, plane) in host.planes.iter().enumerate() {
+                let is_end = host.place == side;
+                if !(is_end || plane.active) {
+                    continue;
+                }
+                write!(f, " takes {}", named(plane.current))?;
+                if let Some(other) = plane.other {
                     let what = if other.before { "hears" } else { "may take" };
                     write!(f, ", {what} {}", named(other.route))?;
                 }
@@ -117,7 +139,11 @@ impl World {
         let forgets = seed::forgets_records(config.seed);
         let host = |place| {
             let passes = config.first.contains(&place);
-            Sealed::new(Host::new(place, passes, forgets && place == LEFT))
+            let mut host = Host::new(place, passes, forgets && place == LEFT);
+            if place == LEFT {
+                host.chain = config.first.iter().map(|at| address(*at)).collect();
+            }
+            Sealed::new(host)
         };
         World {
             hosts: (0..config.hosts).map(host).collect(),
@@ -130,6 +156,7 @@ impl World {
             pure: true,
             impatient: false,
             followed: false,
+            believed: BTreeSet::new(),
             broken: None,
             fate: Fate::default(),
         }
@@ -145,14 +172,9 @@ impl World {
         self.hosts[place].get()
     }
 
-    /// The two ends of the session.
-    pub fn anchors(&self) -> [&Host; 2] {
-        [self.host(LEFT), self.host(RIGHT)]
-    }
-
     /// The session has ended.
     pub fn gone(&self) -> bool {
-        self.host(LEFT).plane.gone
+        self.host(LEFT).gone
     }
 
     /// Changes a host, and names it anew.
@@ -160,13 +182,48 @@ impl World {
         self.hosts[place].edit(f)
     }
 
-    /// The hosts that a path leads through.
-    pub fn chain(&self, config: &Configuration, route: Route) -> &'static [usize] {
-        let of = |change| self.accepted.iter().find(|a| a.change == change);
+    fn of(&self, change: ChangeId) -> Option<&Accepted> {
+        self.accepted.iter().find(|a| a.change == change)
+    }
+
+    /// The left anchor of a change.
+    pub fn left_of(&self, change: ChangeId) -> Option<usize> {
+        self.of(change).map(|a| a.anchors()[0])
+    }
+
+    /// The hosts that a path leads through, with both anchors.
+    fn path(&self, config: &Configuration, route: Route) -> Vec<usize> {
         match route {
-            None => config.first,
-            Some(change) => of(change).map_or(&[], |a| config.chains[a.chain]),
+            None => [&[LEFT], config.first, &[RIGHT]].concat(),
+            Some(change) => self.of(change).map(|a| a.path.clone()).unwrap_or_default(),
         }
+    }
+
+    /// The hosts by which what one end sends comes to the other, and the path that
+    /// leads to each; none if it does not.
+    pub fn trace(&self, config: &Configuration, side: usize) -> Option<Vec<(usize, Route)>> {
+        let (mut at, end) = match side {
+            RIGHTWARDS => (LEFT, RIGHT),
+            _ => (RIGHT, LEFT),
+        };
+        let came = LEFTWARDS + RIGHTWARDS - side;
+        let mut route = self.host(at).planes[side].current;
+        let mut trace = Vec::new();
+        for _ in 0..self.hosts.len() {
+            let mut path = self.path(config, route);
+            if side == LEFTWARDS {
+                path.reverse();
+            }
+            let here = path.iter().position(|h| *h == at)?;
+            at = *path.get(here + 1)?;
+            trace.push((at, route));
+            let host = self.host(at);
+            if at == end {
+                return host.hears(came, route).then_some(trace);
+            }
+            route = host.goes_on(route, side)?;
+        }
+        None
     }
 
     fn name(&self, route: Route) -> String {
@@ -197,14 +254,37 @@ impl World {
             self.broken = Some(Broken::Host(wrong));
         }
         seed::after(config, self, place);
+        self.check_led(place);
         self.check(config);
         twist == Twist::Plain || out.twisted
     }
 
+    /// An end that was told is the one that came, where the left anchor is elsewhere.
+    fn check_led(&mut self, place: usize) {
+        if place != LEFT || self.gone() {
+            return;
+        }
+        let endings = self.host(LEFT).endings.iter();
+        let led =
+            endings.filter(|e| e.role == Role::Head && self.host(LEFT).led.contains(&e.change));
+        let falsely = led.clone().any(|e| {
+            let left = self.of(e.change).map(|a| self.host(a.anchors()[0]));
+            let taken = left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(e.change));
+            e.changed != taken
+        });
+        // Once: a later change takes other paths.
+        let told: Vec<_> = led.map(|e| e.change).collect();
+        self.edit(LEFT, |h| {
+            told.iter().for_each(|change| _ = h.led.remove(change))
+        });
+        if falsely {
+            self.broken = Some(Broken::Host(Wrong::FalseReport));
+        }
+    }
+
     /// What must hold at any moment.
     fn check(&mut self, config: &Configuration) {
-        let changes = |h: &Host| h.machine.as_ref().map_or(0, |m| m.changes().count());
-        if self.anchors().into_iter().any(|h| changes(h) > 1) {
+        if self.broken.is_none() && self.overlaps() {
             self.broken = Some(Broken::Overlap);
         }
         if !self.gone() && self.broken.is_none() && self.has_void(config) {
@@ -212,30 +292,63 @@ impl World {
         }
     }
 
+    /// Is anything of the session held by two?
+    fn overlaps(&self) -> bool {
+        let twice = |host: &Host| {
+            let mut held: Vec<_> = host.machine.iter().flat_map(Machine::changes).collect();
+            held.retain(|c| c.role != Role::Head);
+            let names: Vec<_> = held.iter().map(|c| c.subsession).collect();
+            (1..names.len()).any(|i| names[..i].contains(&names[i]))
+        };
+        let left = self.host(LEFT);
+        let chain = left.chain.iter().filter_map(|host| place_of(*host));
+        let chain: Vec<usize> = [LEFT].into_iter().chain(chain).chain([RIGHT]).collect();
+        let place = |host: usize| chain.iter().position(|h| *h == host);
+        let under_way = left.machine.iter().flat_map(Machine::changes);
+        let anchors = under_way.filter_map(|c| self.of(c.change).map(Accepted::anchors));
+        let mut segments: Vec<_> = anchors.map(|a| a.map(place)).collect();
+        segments.sort();
+        let apart = |pair: &[[Option<usize>; 2]]| pair[0][1] <= pair[1][0];
+        !segments.windows(2).all(apart) || self.hosts().any(twice)
+    }
+
     fn has_void(&self, config: &Configuration) -> bool {
-        let [left, right] = self.anchors();
-        [(left, right), (right, left)]
-            .into_iter()
-            .any(|(one, other)| {
-                let route = one.plane.current;
-                let chain = self.chain(config, route);
-                !other.hears(route) || !chain.iter().all(|at| self.host(*at).knows.contains(&route))
-            })
+        let sides = [RIGHTWARDS, LEFTWARDS];
+        sides.iter().any(|side| self.trace(config, *side).is_none())
+    }
+
+    /// The chain that an operator asks for, and whether only about one host of it.
+    fn asked_for(&self, ask: Ask) -> (Vec<usize>, bool) {
+        let now = self.host(LEFT).chain.iter();
+        let now: Vec<usize> = now.filter_map(|host| place_of(*host)).collect();
+        match ask {
+            Ask::Become(chain) => (chain.to_vec(), false),
+            Ask::Without(old) => (now.into_iter().filter(|h| *h != old).collect(), true),
+            Ask::Replace(old, new) => {
+                let place = |host: usize| if host == old { new } else { host };
+                (now.into_iter().map(place).collect(), true)
+            }
+        }
     }
 
     /// An operator asks for a chain; false if that makes no sense now.
     pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
-        let before = self.chain(config, self.host(LEFT).plane.current);
-        let after = config.chains[i];
+        let (after, about_one) = self.asked_for(config.asks[i]);
+        let before = self.host(LEFT).chain.clone();
+        let after: Vec<_> = after.iter().map(|at| address(*at)).collect();
         if before == after {
             return false;
         }
         self.asked |= 1 << i;
-        let hosts = |chain: &[usize]| chain.iter().map(|at| address(*at)).collect::<Vec<_>>();
+        let margins = match about_one {
+            true => Margins::between(&before, &after),
+            false => Margins::default(),
+        };
         let mut order = Order {
             session: host::session(),
-            before: hosts(before),
-            after: hosts(after),
+            before,
+            after,
+            margins,
             state: Vec::new(),
         };
         if config.state {
@@ -243,17 +356,35 @@ impl World {
             let pairs = order.before.iter().zip(&order.after);
             order.state = pairs.map(|(from, to)| (*from, *to)).collect();
         }
+        let place = |host: Option<IpAddr>| host.and_then(place_of);
+        let first = place(order.left()).unwrap_or(LEFT);
+        let between = order
+            .segment_after()
+            .iter()
+            .filter_map(|host| place_of(*host));
+        let last = place(order.inner_right()).unwrap_or(RIGHT);
+        let path = [first].into_iter().chain(between).chain([last]).collect();
         let mut asked = Err(Reason::Cancelled);
         let out = self.edit(LEFT, |h| {
             h.input(twist, |m| asked = m.request_chain(NOW, order))
         });
         match asked {
-            Ok(change) => self.accepted.push(Accepted {
-                change,
-                chain: i,
-                life: self.host(LEFT).life,
-            }),
-            Err(_) => self.refused |= 1 << i,
+            Ok(change) => {
+                self.accepted.push(Accepted {
+                    change,
+                    path,
+                    life: self.host(LEFT).life,
+                });
+                if first != LEFT {
+                    self.edit(LEFT, |h| h.led.insert(change));
+                }
+            }
+            Err(_) => {
+                self.refused |= 1 << i;
+                if config.disjoint {
+                    self.broken = Some(Broken::Refused);
+                }
+            }
         }
         self.settle(config, LEFT, twist, out)
     }
@@ -311,7 +442,7 @@ impl World {
         let event = match self.edit(place, |h| h.events.remove(index)) {
             Later::Open(change) => HostEvent::Prepared {
                 change,
-                result: self.open(config, change),
+                result: self.open(change),
             },
             Later::State(change, to) => HostEvent::StateMoved {
                 change,
@@ -320,24 +451,29 @@ impl World {
             },
             Later::Forgotten(change, from) => HostEvent::Forgotten { change, from },
             Later::Gone => {
-                self.edit(place, |h| h.held.retain(|_, held| !held.completed));
-                let subsession = host::session();
-                HostEvent::SessionGone { subsession }
+                return self.does(config, place, twist, |h| {
+                    h.held.retain(|_, held| !held.completed);
+                    h.tell_all_gone();
+                });
             }
         };
         self.does(config, place, twist, |h| h.tell(event))
     }
 
     /// The SYN of a path passes its hosts, and is answered, or not.
-    fn open(&mut self, config: &Configuration, change: ChangeId) -> Result<(), Reason> {
+    fn open(&mut self, change: ChangeId) -> Result<(), Reason> {
         let route = Some(change);
-        for at in self.chain(config, route) {
+        let Some(path) = self.of(change).map(|a| a.path.clone()) else {
+            return Err(Reason::Cancelled);
+        };
+        let right = path.last().copied().unwrap_or(RIGHT);
+        for at in path.iter().skip(1).take(path.len().saturating_sub(2)) {
             self.edit(*at, |h| h.knows.insert(route));
         }
         let dead = self.is_dead(route);
-        let answers = self.edit(RIGHT, |h| {
-            let awaits = h.plane.awaits;
-            let next = h.plane.other.as_mut();
+        let answers = self.edit(right, |h| {
+            let awaits = h.planes[LEFTWARDS].awaits;
+            let next = h.planes[LEFTWARDS].other.as_mut();
             let next = next.filter(|o| o.route == route && !o.before && !dead);
             next.is_some_and(|other| {
                 other.joined |= awaits;
@@ -350,80 +486,102 @@ impl World {
         }
     }
 
-    /// May the right anchor's data plane follow the left one's?
-    pub fn can_follow(&self) -> bool {
-        let [left, right] = self.anchors();
-        let route = left.plane.current;
-        let next = right.plane.other.filter(|o| o.route == route && !o.before);
-        next.is_some_and(|o| o.joined) && !self.is_dead(route) && !self.gone()
+    /// The changes whose right anchor's data plane may follow the left one's.
+    pub fn can_follow(&self) -> impl Iterator<Item = ChangeId> + '_ {
+        let may = |a: &&Accepted| {
+            let [left, right] = a.anchors().map(|at| self.host(at));
+            let route = Some(a.change);
+            let takes = left.planes[RIGHTWARDS].current == route;
+            let next = right.planes[LEFTWARDS].other;
+            let next = next.filter(|o| o.route == route && !o.before && o.joined);
+            takes && next.is_some() && !self.is_dead(route) && !self.gone()
+        };
+        self.accepted.iter().filter(may).map(|a| a.change)
     }
 
     /// The first data comes by the new path.
-    pub fn follow(&mut self, config: &Configuration) {
-        let route = self.host(LEFT).plane.current;
-        self.edit(RIGHT, |h| h.take(route, h.plane.current));
+    pub fn follow(&mut self, config: &Configuration, change: ChangeId) {
+        let right = self.of(change).map_or(RIGHT, |a| a.anchors()[1]);
+        self.edit(right, |h| {
+            h.take(LEFTWARDS, Some(change), h.planes[LEFTWARDS].current)
+        });
         self.followed = true;
         self.check(config);
     }
 
-    /// The change whose path has carried at this anchor what it had to, unseen yet.
-    pub fn carried(&self, place: usize) -> Option<ChangeId> {
+    /// The changes whose path has carried at this anchor what it had to, unseen yet.
+    pub fn carried(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
         let host = self.host(place);
-        host.machine.as_ref()?;
-        let far = self.host(LEFT + RIGHT - place).plane.current;
-        let here = host.plane.current;
-        let (change, _) = host.held.iter().find(|(_, h)| {
-            h.cut && h.far && !h.settled && h.second == here && h.second.is_some()
-        })?;
-        (far == here && !self.is_dead(here) && !self.gone()).then_some(*change)
+        let has = move |(change, h): &(&ChangeId, &host::Held)| {
+            let route = Some(**change);
+            let far = self.of(**change).map(Accepted::anchors);
+            let far = far.map(|[left, right]| if h.side == RIGHTWARDS { right } else { left });
+            let there = far.map(|far| self.host(far).planes[LEFTWARDS + RIGHTWARDS - h.side]);
+            h.cut
+                && h.far
+                && !h.settled
+                && h.second == route
+                && host.planes[h.side].current == route
+                && there.is_some_and(|plane| plane.current == route)
+                && !self.is_dead(route)
+                && !self.gone()
+        };
+        let held = host.held.iter().filter(|_| host.machine.is_some());
+        held.filter(has).map(|(change, _)| *change)
     }
 
     /// The engine looks at the path.
-    pub fn look(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
-        let Some(change) = self.carried(place) else {
+    pub fn look(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        change: ChangeId,
+        twist: Twist,
+    ) -> bool {
+        if !self.carried(place).any(|c| c == change) {
             return false;
-        };
+        }
         self.does(config, place, twist, |h| h.settled(change))
     }
 
-    /// A change that only waits for late packets.
-    pub fn waits_late(&self, place: usize) -> Option<ChangeId> {
+    /// The changes that only wait for late packets.
+    pub fn waits_late(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
         let host = self.host(place);
-        host.machine.as_ref()?;
-        let late = host.held.iter().find(|(_, h)| h.completed && h.erased);
+        let held = host.held.iter().filter(|_| host.machine.is_some());
+        let late = held.filter(|(_, h)| h.completed && h.erased);
         late.map(|(change, _)| *change)
     }
 
     /// They have come.
-    pub fn late(&mut self, config: &Configuration, place: usize) {
-        if let Some(change) = self.waits_late(place) {
-            self.edit(place, |h| h.late(change));
-            self.check(config);
-        }
+    pub fn late(&mut self, config: &Configuration, place: usize, change: ChangeId) {
+        self.edit(place, |h| h.late(change));
+        self.check(config);
     }
 
     /// The path that an anchor may take next, or takes and may leave again, unless
     /// both have seen that it carries the session.
     pub fn mortal(&self) -> Option<ChangeId> {
-        let change = self.accepted.last()?.change;
-        let [left, right] = self.anchors();
+        let last = self.accepted.last()?;
+        let change = last.change;
+        let [one, other] = last.anchors().map(|at| self.host(at));
         let settled = |h: &Host| h.held.get(&change).is_some_and(|held| held.settled);
-        let under_way = left
+        let under_way = self
+            .host(LEFT)
             .machine
             .as_ref()?
             .changes()
             .find(|c| c.change == change)?;
         let before = under_way.phase < Phase::Completing;
-        let both = settled(left) && settled(right);
+        let both = settled(one) && settled(other);
         (before && !both && !self.dead.contains(&change)).then_some(change)
     }
 
     /// The session ends.
     pub fn reset(&mut self) {
-        for place in [LEFT, RIGHT] {
+        for place in 0..self.hosts.len() {
             self.edit(place, |h| {
-                h.plane.gone = true;
-                if h.machine.is_some() {
+                h.gone = true;
+                if h.machine.is_some() && (h.is_anchor() || !h.held.is_empty()) {
                     h.events.push(Later::Gone);
                 }
             });
@@ -449,7 +607,8 @@ impl World {
         let of = |world: &World| {
             let changes = world.host(place).machine.iter().flat_map(Machine::changes);
             let mut head = changes.filter(|c| c.role == Role::Head);
-            head.next().map(|c| (c.change, c.phase))
+            head.find(|c| timer == Timer::Change(c.change))
+                .map(|c| (c.change, c.phase))
         };
         let before = of(self);
         let done = self.input(config, place, twist, |m| m.expire(NOW, timer));
@@ -468,7 +627,10 @@ impl World {
     /// do anything about the changes.
     pub fn only_time_helps(&self) -> bool {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
-        let looks = |place| self.carried(place).is_some() || self.waits_late(place).is_some();
-        self.net.is_empty() && self.hosts().all(idle) && ![LEFT, RIGHT].into_iter().any(looks)
+        let looks = |h: &Host| {
+            let carried = self.carried(h.place).next();
+            carried.is_some() || self.waits_late(h.place).next().is_some()
+        };
+        self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks)
     }
 }

@@ -92,6 +92,7 @@ impl Host {
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
+            | Command::Splice { .. }
             | Command::Abandon { .. }
             | Command::Forget { .. } => *wrong = Some(Wrong::Unmodelled),
             Command::Unlock { .. } => {

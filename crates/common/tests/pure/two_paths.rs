@@ -1,11 +1,11 @@
 //! The two-path phase: cases, properties of single decisions, and a session
 //! whose two paths run against each other.
 
-use dysco_common::Path;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, Two, offer};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor, NewIncoming, OldIncoming, Outgoing};
+use dysco_common::{Path, State};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -634,4 +634,65 @@ fn the_right_anchor_answers_what_opens_the_path() {
         },
     );
     assert_eq!(e.seq, 5000 + 200_000);
+}
+
+/// A path that is being opened: up to 4500 the other end has shown, in this end's
+/// numbers.
+fn being_opened() -> Session {
+    let mut s = Session {
+        state: State::Joining as u32,
+        rcv_max: 4500,
+        ..Session::default()
+    };
+    s.translation.seq_in = 1000;
+    s
+}
+
+#[test]
+fn the_length_is_heard_on_a_path_that_is_being_opened() {
+    let long = |seq, len| segment(seq, 0, len, ACK | PSH);
+    let widest = |seg| Segment {
+        window: u16::MAX,
+        ..seg
+    };
+    let shows = widest(long(3500 - 1 - 1448, 1448));
+    let mut s = being_opened();
+    assert!(!two_paths::has_length(&s));
+    for other in [
+        long(shows.seq, 1448),
+        widest(segment(shows.seq, 0, 1448, ACK)),
+        widest(long(3499, 0)),
+        // It goes on from what was shown.
+        widest(long(3500 - 1448, 1448)),
+    ] {
+        assert!(!two_paths::hear_length(&mut s, &other), "{other:?}");
+        assert!(!two_paths::has_length(&s), "{other:?}");
+    }
+    assert!(two_paths::hear_length(&mut s, &shows));
+    assert!(two_paths::has_length(&s));
+    // Again, and when the path was just taken; nothing else is the same.
+    for state in [State::Joining, State::Switching] {
+        s.state = state as u32;
+        assert!(two_paths::hear_length(&mut s, &shows));
+        assert!(!two_paths::hear_length(
+            &mut s,
+            &widest(long(3500 - 1448, 1448))
+        ));
+    }
+    // One that was taken has not been opened here.
+    let mut s = being_opened();
+    s.state = State::Switching as u32;
+    assert!(!two_paths::hear_length(&mut s, &shows));
+}
+
+#[test]
+fn what_opens_a_path_is_told_from_what_takes_it() {
+    let seg = |seq, len, window| Segment {
+        window,
+        ..segment(seq, 0, len, ACK | PSH)
+    };
+    assert!(two_paths::is_of_opening(&seg(9000, 0, u16::MAX), 4500));
+    assert!(two_paths::is_of_opening(&seg(4000, 500, u16::MAX), 4500));
+    assert!(!two_paths::is_of_opening(&seg(4000, 501, u16::MAX), 4500));
+    assert!(!two_paths::is_of_opening(&seg(4000, 500, 64), 4500));
 }

@@ -141,6 +141,34 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
     }
 }
 
+/// As long as a segment may be: it is for no stack, however often it comes, until the
+/// path before is given up.
+#[test]
+fn what_shows_the_length_is_for_no_stack() {
+    for net in nets() {
+        let mut p = given(&net, State::Joining, true);
+        let shown = received(RECEIVED);
+        let of = |begins: u32| Frame {
+            payload: vec![0; 1400],
+            ..comes(&net, begins, sent(SENT), ACK | PSH)
+        };
+        let long = of(shown.wrapping_sub(1401));
+        for state in [State::Joining, State::Switching] {
+            let mut s = p.session(NEXT);
+            s.state = state as u32;
+            p.put(NEXT, &s);
+            assert_eq!(p.run(Way::In, &long.bytes()).0, DROP);
+            assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
+            let s = p.session(NEXT);
+            assert!(dysco_common::two_paths::has_length(&s));
+            assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED, SENT));
+        }
+        // What was sent before is still to be delivered, if it comes by this path.
+        let repeated = of(shown.wrapping_sub(1400));
+        assert_eq!(p.run(Way::In, &repeated.bytes()).0, OK);
+    }
+}
+
 /// The end that awaits the path knows the session by the name that both met on,
 /// and by no other.
 #[test]

@@ -68,8 +68,12 @@ pub struct Args {
     sessions: Vec<SessionName>,
 
     /// The hosts that they shall pass, in order; an empty word for none
-    #[arg(long, value_name = "HOSTS")]
-    chain: Hosts,
+    #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
+    chain: Option<Hosts>,
+
+    /// Instead: this host leaves their chains, the others stay
+    #[arg(long, value_name = "HOST", conflicts_with = "chain")]
+    without: Option<HostName>,
 
     #[command(flatten)]
     common: Common,
@@ -135,12 +139,11 @@ struct Done {
 /// Gives sessions another chain.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
-    ask(
-        context,
-        which,
-        ChainChange::Become(args.chain.0),
-        &args.common,
-    )
+    let change = match (args.without, args.chain) {
+        (Some(host), _) => ChainChange::Remove(host),
+        (None, chain) => ChainChange::Become(chain.map(|hosts| hosts.0).unwrap_or_default()),
+    };
+    ask(context, which, change, &args.common)
 }
 
 /// Puts a middlebox into sessions.

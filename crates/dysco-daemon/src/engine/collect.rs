@@ -90,7 +90,11 @@ impl Engine {
                 measure::accepted
             };
             let names = [Some(s.key), s.alias()];
-            for subsession in names.iter().flatten().map(of) {
+            let names = names.iter().flatten().map(of);
+            // A host of its chain may be an anchor on this side: see `protocol::tail`.
+            let between = s.two.chained != 0 && s.joined_to().is_some() && !opened;
+            let inner = between.then(|| measure::opened(&s.key));
+            for subsession in names.chain(inner) {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }

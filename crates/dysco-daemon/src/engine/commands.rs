@@ -145,14 +145,22 @@ impl Engine {
             Command::Open {
                 change,
                 chain,
+                inner,
                 token,
                 delta,
                 right,
                 ..
             } => {
                 self.note_delta(change, delta, right);
-                self.open_path(change, chain, token);
+                self.open_path(change, chain, inner, token);
             }
+            Command::Splice {
+                session,
+                left,
+                right,
+                hosts,
+                ..
+            } => self.splice_chain(&session, (left, right), &hosts),
             Command::Abandon { change } => self.abandon_path(change),
             Command::Forget {
                 change,

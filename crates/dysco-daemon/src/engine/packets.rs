@@ -45,6 +45,19 @@ pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
     opens_windows(s, seq, s.rcv_max)
 }
 
+/// See `two_paths::may_show_length`: a segment of so many bytes, its options among
+/// them, on a path that was opened with the number before `first`, the local end's.
+pub(super) fn long_primer(s: &Session, first: u32, mss: u16) -> Vec<u8> {
+    let before = s.sent_on_wire(first).wrapping_sub(1);
+    let s = &s.on_wire();
+    let mut tcp = pushes(s, before, s.rcv_max);
+    let options = tcp.header_len() - TcpHeader::MIN_LEN;
+    let length = usize::from(mss).saturating_sub(options).max(1);
+    // No longer than 16 bits say.
+    tcp.sequence_number = before.wrapping_sub(length as u32);
+    packet(s, tcp, &vec![0; length])
+}
+
 /// What opens a bypass, one right behind the other: a SYN as the session would have
 /// sent it, with its numbers and options of now, and the same once more, whose answer
 /// opens windows (`two_paths::answer_opening`).
@@ -101,11 +114,15 @@ pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
 
 /// See `two_paths::opens_windows`. The session is as the wire has it.
 fn opens_windows(s: &Session, seq: u32, ack: u32) -> Vec<u8> {
+    packet(s, pushes(s, seq, ack), &[])
+}
+
+fn pushes(s: &Session, seq: u32, ack: u32) -> TcpHeader {
     let mut tcp = header(s, seq);
     (tcp.ack, tcp.psh) = (true, true);
     tcp.acknowledgment_number = ack;
     set_clocks(&mut tcp, s);
-    packet(s, tcp, &[])
+    tcp
 }
 
 /// Timestamps, where they are agreed on, as segments have them.

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use dysco_common::{FlowKey, State, mark};
@@ -178,7 +179,30 @@ fn raw(to: SocketAddr) -> io::Result<Socket> {
     } else {
         Domain::IPV6
     };
-    Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
+    // The session's own segments leave past what the kernel has heard of routers.
+    let (level, name, probe) = match to {
+        SocketAddr::V4(_) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+        ),
+        SocketAddr::V6(_) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_PROBE,
+        ),
+    };
+    let length = size_of_val(&probe) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `probe`, which outlives the call.
+    let done = unsafe {
+        let value = (&raw const probe).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, name, value, length)
+    };
+    match done {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn send_on(socket: &Socket, packet: &[u8], to: SocketAddr) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use super::context::Core;
 use super::head::Head;
+use super::lead::Lead;
 use super::left::Left;
 use super::local::Local;
 use super::machine::Part;
@@ -28,6 +29,7 @@ pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<A
         Part::Straight(straight) => of_straight(straight, from, message),
         Part::Head(head) => of_head(head, from, message),
         Part::Tail(tail) => of_tail(tail, from, message),
+        Part::Lead(lead) => of_lead(lead, from, message),
     }
 }
 
@@ -127,13 +129,17 @@ fn of_straight(
 
 fn of_head(head: &Head, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     let right = from.contains(&head.right());
+    let left = head.is_left(from);
     match message {
         Message::Extended { .. }
         | Message::Switched { .. }
         | Message::Settled { .. }
         | Message::DoneAck { .. }
         | Message::CancelAck { .. }
-        | Message::Query { .. } => expect(right, true),
+        | Message::Query { .. } => expect(right || left, right),
+        Message::Opened { .. } | Message::Abandoned { .. } | Message::Released { .. } => {
+            expect(left, false)
+        }
         Message::Enlisted { .. } | Message::TellDelta { .. } | Message::Dismissed { .. } => {
             expect(head.members().any(|m| from.contains(&m)), false)
         }
@@ -149,6 +155,21 @@ fn of_tail(tail: &Tail, from: &[HostId], message: &Message) -> Result<AsRight, V
         | Message::Done { .. }
         | Message::Cancel { .. }
         | Message::Status { .. } => expect(left, false),
+        _ => Err(Violation::NotItsPart),
+    }
+}
+
+fn of_lead(lead: &Lead, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
+    let head = from.contains(&lead.head());
+    match message {
+        Message::Lead { session, .. } => expect(head && *session == lead.session(), false),
+        Message::Open { .. }
+        | Message::Cut { .. }
+        | Message::Switched { .. }
+        | Message::Done { .. }
+        | Message::Cancel { .. }
+        | Message::Release { .. }
+        | Message::Status { .. } => expect(head, false),
         _ => Err(Violation::NotItsPart),
     }
 }
@@ -229,9 +250,19 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
             ends(core, from, subsession.left.ip(), subsession.right.ip())?;
             lent(from, subsession, path).map(|_| ())
         }
-        Message::Extend { session, .. } => ends(core, from, session.left.ip(), session.right.ip()),
+        // A segment of its chain may end here.
+        Message::Extend { session, .. } => {
+            if !from.contains(&session.left.ip()) {
+                Err(Violation::NotItsSubsession)
+            } else if core.is_me(session.left.ip()) {
+                Err(Violation::NotItsPart)
+            } else {
+                Ok(())
+            }
+        }
         // Whose session it is may have this host pass it on, tell of it, or forget it.
-        Message::Enlist { session, .. }
+        Message::Lead { session, .. }
+        | Message::Enlist { session, .. }
         | Message::AskDelta { session, .. }
         | Message::Dismiss { session, .. } => {
             if !from.contains(&session.left.ip()) {

@@ -233,8 +233,10 @@ pub enum Command {
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// The hosts of the chain.
+        /// The hosts that it leads through.
         chain: Vec<HostId>,
+        /// The last of them is the right anchor: the segment ends there.
+        inner: bool,
         /// What the SYN has to show.
         token: Token,
         /// What the middleboxes that leave have added: the path speaks the numbers
@@ -242,6 +244,20 @@ pub enum Command {
         delta: Delta,
         /// How far the other end has sent and heard, a moment ago.
         right: Reach,
+    },
+    /// The hosts that a session passes from one host of its chain to another, or to
+    /// its ends, are others now: take that down. May come twice.
+    Splice {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+        /// From this host; none for the end that opened the session.
+        left: Option<HostId>,
+        /// To this; none for the other end.
+        right: Option<HostId>,
+        /// The hosts between them.
+        hosts: Vec<HostId>,
     },
     /// Back to the path before, if another was taken, which is still heard.
     /// [`Command::Release`] forgets that.
@@ -304,6 +320,7 @@ impl Command {
             Command::Extend { .. } => "Extend",
             Command::MoveState { .. } => "MoveState",
             Command::Open { .. } => "Open",
+            Command::Splice { .. } => "Splice",
             Command::Abandon { .. } => "Abandon",
             Command::Forget { .. } => "Forget",
             Command::Persist { .. } => "Persist",
@@ -337,6 +354,7 @@ impl Command {
             | Command::Extend { change, .. }
             | Command::MoveState { change, .. }
             | Command::Open { change, .. }
+            | Command::Splice { change, .. }
             | Command::Abandon { change }
             | Command::Forget { change, .. }
             | Command::Persist { change, .. }

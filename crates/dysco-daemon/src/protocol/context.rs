@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::command::Command;
-use super::message::{ChangeId, HostId, Message, Subsession};
+use super::message::{ChangeId, HostId, Message, Order, Subsession};
 use super::reason::Reason;
 use super::record::{Record, RoleRecord};
 use super::report::{Progress, Report, Role};
+use super::segment::Segments;
 
 /// Time since a moment of the caller's choice; never goes back.
 pub type Time = Duration;
@@ -87,6 +88,8 @@ impl Timing {
 pub(super) struct Core {
     pub addresses: Vec<HostId>,
     pub locks: BTreeMap<Subsession, ChangeId>,
+    /// Where other chains are decided: what of each session's chain is locked.
+    pub segments: Segments,
     pub transmits: VecDeque<(HostId, Message)>,
     pub commands: VecDeque<Command>,
     pub reports: VecDeque<Report>,
@@ -186,7 +189,11 @@ impl Context<'_> {
         });
     }
 
+    /// All of it.
     pub fn lock(&mut self, subsession: Subsession) -> Result<(), Reason> {
+        if let Some(other) = self.core.segments.of(&subsession).next() {
+            return Err(Reason::LockedByAnother(other));
+        }
         match self.core.locks.get(&subsession) {
             Some(&other) if other != self.change => Err(Reason::LockedByAnother(other)),
             _ => {
@@ -200,6 +207,18 @@ impl Context<'_> {
         if self.core.locks.get(&subsession) == Some(&self.change) {
             self.core.locks.remove(&subsession);
         }
+    }
+
+    /// What an order is about of its session's chain.
+    pub fn lock_segment(&mut self, order: &Order) -> Result<(), Reason> {
+        match self.core.locks.get(&order.session) {
+            Some(&other) => Err(Reason::LockedByAnother(other)),
+            None => self.core.segments.lock(self.change, order),
+        }
+    }
+
+    pub fn unlock_segment(&mut self, session: &Subsession) {
+        self.core.segments.unlock(self.change, session);
     }
 
     pub fn stale(&mut self) -> Flow {

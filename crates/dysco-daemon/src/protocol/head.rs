@@ -1,6 +1,7 @@
-//! The left anchor of a session that gets another chain. It alone decides: until
+//! The host that opened a session which gets another chain. It alone decides: until
 //! both anchors have shown that the new path carries the session, it may take
-//! everything back, and afterwards nobody may.
+//! everything back, and afterwards nobody may. It is the left anchor, unless the change
+//! is about a segment that begins elsewhere: then it tells the one that is (`lead`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use super::reason::{Phase, Reason};
 use super::record::{HeadStage, RoleRecord};
 use super::report::{Progress, Role};
 
+mod anchor;
 mod back;
 mod delta;
 mod on;
@@ -54,6 +56,10 @@ pub(super) struct Head {
     deltas: BTreeMap<HostId, Delta>,
     /// Hosts of both chains, by whatever address.
     kept: BTreeSet<HostId>,
+    /// The left anchor is another host, and was asked: it must hear of a cancel.
+    led: bool,
+    /// It takes the path before again.
+    left_back: bool,
     /// The right anchor was asked: it must hear of a cancel.
     introduced: bool,
     /// State is being moved.
@@ -85,16 +91,25 @@ impl Head {
         let change = ctx.change;
         // Before the record: two paths that a successor finds with it are this
         // change's, and not what the one before has left.
-        ctx.command(Command::Hold { change, session });
+        if !head.led {
+            ctx.command(Command::Hold { change, session });
+        }
         head.persist(ctx, HeadStage::Preparing);
+        head.ask_left(ctx);
         ctx.deadline(OPEN);
         head
     }
 
     fn new(order: Order, asker: Option<HostId>, token: Token) -> Self {
-        let both = order.before.iter().filter(|h| order.after.contains(h));
+        let both = order
+            .segment_before()
+            .iter()
+            .filter(|h| order.segment_after().contains(h));
         let kept = both.copied().collect();
+        let led = order.left().is_some();
         Head {
+            led,
+            left_back: false,
             order,
             token,
             asker,
@@ -130,7 +145,9 @@ impl Head {
         head.introduced = true;
         head.taken = true;
         let (change, session) = (ctx.change, head.session());
-        ctx.command(Command::Hold { change, session });
+        if !head.led {
+            ctx.command(Command::Hold { change, session });
+        }
         match stage {
             HeadStage::Preparing => {
                 head.phase = Phase::Preparing;
@@ -148,8 +165,14 @@ impl Head {
         self.order.session
     }
 
+    /// The right anchor.
     pub fn right(&self) -> HostId {
-        self.order.session.right.ip()
+        self.order.right()
+    }
+
+    /// Is this the left anchor, which is not this host?
+    pub fn is_left(&self, from: &[HostId]) -> bool {
+        self.order.left().is_some_and(|left| from.contains(&left))
     }
 
     /// The hosts of both chains.
@@ -171,6 +194,9 @@ impl Head {
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, from: &[HostId], message: Message) -> Flow {
+        if self.is_left(from) {
+            return self.left_says(ctx, from, message);
+        }
         match message {
             Message::Enlisted { result, .. } if self.phase == Phase::Preparing => match result {
                 Ok(()) => self.answered(ctx, from),
@@ -188,8 +214,10 @@ impl Head {
                 self.maybe_complete(ctx)
             }
             Message::Settled { .. } | Message::Query { .. } => self.tell(ctx),
-            Message::DoneAck { .. } if self.phase == Phase::Completing => self.dismiss_old(ctx),
-            Message::CancelAck { .. } if self.phase == Phase::Cancelling && !self.right_done => {
+            Message::DoneAck { .. } if self.phase == Phase::Completing => self.done_with(ctx, from),
+            Message::CancelAck { .. }
+                if self.phase == Phase::Cancelling && self.left_back && !self.right_done =>
+            {
                 self.dismiss_new(ctx)
             }
             Message::Dismissed { .. } => self.dismissed(ctx, from),
@@ -215,9 +243,7 @@ impl Head {
                 self.switched(ctx, cutoff)
             }
             HostEvent::Drained { .. } if self.phase == Phase::Draining && !self.settled => {
-                self.settled = true;
-                ctx.report(Role::Head, self.session(), Progress::Drained);
-                self.maybe_complete(ctx)
+                self.settles(ctx)
             }
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::SessionGone { .. }
@@ -243,15 +269,23 @@ impl Head {
                 ctx.trouble(Reason::TimedOut(self.phase));
                 self.done(ctx)
             }
-            // As long as the right anchor is not heard its end of the new path is
-            // needed: it is told until it answers.
+            // As long as an anchor is not heard its end of the new path is needed: it
+            // is told until it answers.
             Phase::Cancelling if !self.right_done && self.taken => {
-                self.tell_end(ctx);
+                if self.left_back {
+                    self.tell_end(ctx);
+                }
                 Flow::On
             }
             Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
             Phase::Cancelling => self.rolled_back(ctx),
             Phase::Completing => self.dismiss_old(ctx),
+            Phase::Locking => {
+                let flow = self.cancel(ctx, Reason::TimedOut(self.phase));
+                // Nothing has changed; only the left anchor may have to hear that.
+                self.tell_end(ctx);
+                flow
+            }
             Phase::Switching | Phase::Draining => {
                 let why = "it opened, and then carried nothing";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))
@@ -264,6 +298,11 @@ impl Head {
     fn tell(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         let answer = match (self.phase, self.cutoff) {
+            // The left anchor must not take the new path alone.
+            (Phase::Cancelling, _) if !self.left_back => Message::Status {
+                change,
+                phase: self.phase,
+            },
             (Phase::Cancelling, _) => Message::Cancel {
                 change,
                 reason: self.why.clone().unwrap_or(Reason::Cancelled),

@@ -9,6 +9,7 @@ use super::command::Command;
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
 use super::event::HostEvent;
 use super::head::Head;
+use super::lead::Lead;
 use super::left::Left;
 use super::local::Local;
 use super::message::{ChangeId, HostId, Message, Order, Subsession};
@@ -41,6 +42,7 @@ pub(super) enum Part {
     Straight(Straight),
     Head(Head),
     Tail(Tail),
+    Lead(Lead),
 }
 
 impl Part {
@@ -54,6 +56,7 @@ impl Part {
             Part::Straight(_) => Role::Straight,
             Part::Head(_) => Role::Head,
             Part::Tail(_) => Role::Tail,
+            Part::Lead(_) => Role::Lead,
         }
     }
 
@@ -66,7 +69,8 @@ impl Part {
             Part::Proof(p) => (p.subsession(), p.phase()),
             Part::Straight(p) => (p.subsession(), p.phase()),
             Part::Head(p) => (p.session(), p.phase()),
-            Part::Tail(p) => (p.session(), p.phase()),
+            Part::Tail(p) => (p.own(), p.phase()),
+            Part::Lead(p) => (p.session(), p.phase()),
         }
     }
 
@@ -82,7 +86,8 @@ impl Part {
             | Part::Proof(_)
             | Part::Straight(_)
             | Part::Head(_)
-            | Part::Tail(_) => false,
+            | Part::Tail(_)
+            | Part::Lead(_) => false,
         }
     }
 
@@ -97,6 +102,7 @@ impl Part {
             Part::Straight(p) => (p.middle(), [None; 2]),
             Part::Head(p) => return p.members().chain([p.right()]).collect(),
             Part::Tail(p) => (p.left(), [None; 2]),
+            Part::Lead(p) => (p.head(), [None; 2]),
         };
         let others = others.into_iter().flatten();
         std::iter::once(first).chain(others).collect()
@@ -120,6 +126,7 @@ impl Part {
             Part::Straight(_) => ctx.stale(),
             Part::Head(p) => p.on_message(ctx, from, message),
             Part::Tail(p) => p.on_message(ctx, message),
+            Part::Lead(p) => p.on_message(ctx, message),
         }
     }
 
@@ -133,6 +140,7 @@ impl Part {
             Part::Straight(p) => p.on_event(ctx, event),
             Part::Head(p) => p.on_event(ctx, event),
             Part::Tail(p) => p.on_event(ctx, event),
+            Part::Lead(p) => p.on_event(ctx, event),
         }
     }
 
@@ -146,6 +154,7 @@ impl Part {
             Part::Straight(p) => p.on_deadline(ctx),
             Part::Head(p) => p.on_deadline(ctx),
             Part::Tail(p) => p.on_deadline(ctx),
+            Part::Lead(p) => p.on_deadline(ctx),
         }
     }
 
@@ -153,7 +162,7 @@ impl Part {
         match self {
             Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
-            Part::Right(_) | Part::Straight(_) | Part::Tail(_) => ctx.stale(),
+            Part::Right(_) | Part::Straight(_) | Part::Tail(_) | Part::Lead(_) => ctx.stale(),
             Part::Head(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Local(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Proof(p) => p.cancel(ctx, Reason::Cancelled),
@@ -225,6 +234,7 @@ impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.core.addresses.hash(state);
         self.core.locks.hash(state);
+        self.core.segments.hash(state);
         self.changes.hash(state);
         self.asks.hash(state);
         self.shares.hash(state);
@@ -302,7 +312,7 @@ impl Machine {
         let secret = (self.new_id)();
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
-        ctx.lock(order.session)?;
+        ctx.lock_segment(&order)?;
         let part = Part::Head(Head::start(&mut ctx, order, None, secret));
         self.keep(change, part, timing, None);
         Ok(change)
@@ -310,7 +320,7 @@ impl Machine {
 
     /// Has a session a change under way?
     pub fn is_changing(&self, session: &Subsession) -> bool {
-        self.core.locks.contains_key(session)
+        self.core.locks.contains_key(session) || self.core.segments.of(session).next().is_some()
     }
 
     /// Whether neighbours that ask get the middlebox out by this host alone.
@@ -413,12 +423,19 @@ impl Machine {
             | HostEvent::Forgotten { change, .. }
             | HostEvent::StateMoved { change, .. }
             | HostEvent::PersistFailed { change, .. } => *change,
-            HostEvent::SessionGone { subsession } => match self.core.locks.get(subsession) {
-                Some(change) => *change,
-                None => return,
-            },
+            HostEvent::SessionGone { subsession } => return self.gone(now, *subsession),
         };
         self.with(now, change, |part, ctx| part.on_event(ctx, event));
+    }
+
+    /// All its changes hear of it.
+    fn gone(&mut self, now: Time, subsession: Subsession) {
+        let lock = self.core.locks.get(&subsession).copied();
+        let all = lock.into_iter().chain(self.core.segments.of(&subsession));
+        for change in all.collect::<Vec<_>>() {
+            let event = HostEvent::SessionGone { subsession };
+            self.with(now, change, |part, ctx| part.on_event(ctx, event));
+        }
     }
 
     /// To be called when the time of [`Machine::poll_timeout`] has come.
@@ -480,7 +497,11 @@ impl Machine {
                 Part::Middle(p) => (None, p.asker()),
                 Part::Proof(p) => (p.other(), None),
                 Part::Head(p) => (None, p.asker()),
-                Part::Left(_) | Part::Right(_) | Part::Straight(_) | Part::Tail(_) => (None, None),
+                Part::Left(_)
+                | Part::Right(_)
+                | Part::Straight(_)
+                | Part::Tail(_)
+                | Part::Lead(_) => (None, None),
             };
             UnderWay {
                 change: *change,
@@ -541,12 +562,21 @@ impl Machine {
                 asker,
                 stage,
             } => {
-                ctx.core.locks.insert(order.session, change);
+                ctx.core.segments.restore(change, &order);
                 Part::Head(Head::restore(&mut ctx, order, asker, token, stage))
             }
-            RoleRecord::Tail { session, token } => {
+            RoleRecord::Tail {
+                session,
+                token,
+                inner,
+            } => {
+                let tail = Tail::restore(&mut ctx, session, token, inner);
+                ctx.core.locks.insert(tail.own(), change);
+                Part::Tail(tail)
+            }
+            RoleRecord::Lead { session, abandoned } => {
                 ctx.core.locks.insert(session, change);
-                Part::Tail(Tail::restore(&mut ctx, session, token))
+                Part::Lead(Lead::restore(&mut ctx, session, abandoned))
             }
         };
         self.keep(change, part, timing, None);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -116,17 +116,90 @@ pub struct Plan {
     pub translation: Translation,
 }
 
-/// Another chain for a session.
+/// Another chain for a session, or for a segment of its chain.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The session, as its two ends have it.
     pub session: Subsession,
     /// The hosts that it passes now, from the end that opened it.
     pub before: Vec<HostId>,
-    /// Those that it shall pass. None of them is one of `before`.
+    /// Those that it shall pass.
     pub after: Vec<HostId>,
+    /// What of both has no part in it.
+    pub margins: Margins,
     /// Whose state of the session goes to whom before that.
     pub state: Vec<(HostId, HostId)>,
+}
+
+/// How many hosts of a chain, from either end, a change leaves alone. The innermost
+/// of them are its anchors; where there are none, that end of the session is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Margins {
+    /// Next to the end that opened it.
+    pub left: u8,
+    /// Next to the other.
+    pub right: u8,
+}
+
+impl Margins {
+    /// As many as are the same before and after.
+    pub fn between(before: &[HostId], after: &[HostId]) -> Margins {
+        let same = |pair: &(&HostId, &HostId)| pair.0 == pair.1;
+        let left = before.iter().zip(after).take_while(same).count();
+        let rest = |hosts: &[HostId]| hosts[left..].iter().rev().copied().collect::<Vec<_>>();
+        let (one, other) = (rest(before), rest(after));
+        let right = one.iter().zip(&other).take_while(same).count();
+        // A chain has few hosts.
+        let few = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+        Margins {
+            left: few(left),
+            right: few(right),
+        }
+    }
+
+    fn inner<'a>(&self, hosts: &'a [HostId]) -> &'a [HostId] {
+        let end = hosts.len().saturating_sub(self.right.into());
+        hosts.get(self.left.into()..end).unwrap_or_default()
+    }
+}
+
+impl Order {
+    /// The hosts between the anchors before.
+    pub fn segment_before(&self) -> &[HostId] {
+        self.margins.inner(&self.before)
+    }
+
+    /// Those between them after.
+    pub fn segment_after(&self) -> &[HostId] {
+        self.margins.inner(&self.after)
+    }
+
+    /// The left anchor, if it is a host of the chain.
+    pub fn left(&self) -> Option<HostId> {
+        let last = usize::from(self.margins.left).checked_sub(1)?;
+        self.before.get(last).copied()
+    }
+
+    /// The right anchor, if it is a host of the chain.
+    pub fn inner_right(&self) -> Option<HostId> {
+        let first = self.before.len().checked_sub(self.margins.right.into())?;
+        self.before.get(first).copied()
+    }
+
+    /// The right anchor.
+    pub fn right(&self) -> HostId {
+        self.inner_right().unwrap_or(self.session.right.ip())
+    }
+
+    /// The hosts by which the new path leads to the right anchor, with that if the
+    /// session does not end there.
+    pub fn path(&self) -> Vec<HostId> {
+        self.segment_after()
+            .iter()
+            .copied()
+            .chain(self.inner_right())
+            .collect()
+    }
 }
 
 /// A segment that a client has acknowledged before.
@@ -370,6 +443,52 @@ pub enum Message {
         /// The change.
         change: ChangeId,
     },
+    /// [who decides to a host of the chain] Be the left anchor. Answered by
+    /// `Extended`.
+    Lead {
+        /// The change.
+        change: ChangeId,
+        /// The session.
+        session: Subsession,
+    },
+    /// [who decides to L] Open the new path.
+    Open {
+        /// The change.
+        change: ChangeId,
+        /// The hosts that it leads through.
+        chain: Vec<HostId>,
+        /// What its SYN has to show.
+        token: Token,
+        /// How far R has sent and heard.
+        right: Reach,
+    },
+    /// [L to who decides] It is open, or cannot be.
+    Opened {
+        /// The change.
+        change: ChangeId,
+        /// Open or not.
+        result: Result<(), Reason>,
+    },
+    /// [who decides to L] Take the new path. Answered by `Switched`.
+    Cut {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to who decides] I take the path before, and hear the new one.
+    Abandoned {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [who decides to L] Nor does R take it: forget it.
+    Release {
+        /// The change.
+        change: ChangeId,
+    },
+    /// [L to who decides] Forgotten.
+    Released {
+        /// The change.
+        change: ChangeId,
+    },
 }
 
 /// What a host of a chain is to forget.
@@ -451,7 +570,14 @@ impl Message {
             | Message::Extended { change, .. }
             | Message::Settled { change }
             | Message::Dismiss { change, .. }
-            | Message::Dismissed { change } => *change,
+            | Message::Dismissed { change }
+            | Message::Lead { change, .. }
+            | Message::Open { change, .. }
+            | Message::Opened { change, .. }
+            | Message::Cut { change }
+            | Message::Abandoned { change }
+            | Message::Release { change }
+            | Message::Released { change } => *change,
         }
     }
 
@@ -488,6 +614,13 @@ impl Message {
             Message::Settled { .. } => "Settled",
             Message::Dismiss { .. } => "Dismiss",
             Message::Dismissed { .. } => "Dismissed",
+            Message::Lead { .. } => "Lead",
+            Message::Open { .. } => "Open",
+            Message::Opened { .. } => "Opened",
+            Message::Cut { .. } => "Cut",
+            Message::Abandoned { .. } => "Abandoned",
+            Message::Release { .. } => "Release",
+            Message::Released { .. } => "Released",
         }
     }
 

@@ -60,7 +60,25 @@
 //!    --- Dismiss ---> the old ones                          they forget it
 //! ```
 //!
-//! L alone decides, so that of two requests for a session one wins.
+//! The host that opened the session alone decides, so that of two requests for one
+//! segment one wins. A segment that does not begin there has another left anchor, which
+//! does what it is told:
+//!
+//! ```text
+//! who opened it (H)     left (L)                    right (R)
+//!    --- Lead ----------> <- Extended -                     it holds its side
+//!    --- Enlist, Extend, as above ------------------>
+//!    --- Open ----------> ===== SYN ==================>
+//!    <-- Opened --------
+//!    --- Cut -----------> (switch)
+//!    <-- Switched ------  --- (by H) Switched ------> (switch)
+//!    --- Switched ------>
+//!    <-- Settled -------  <-- (to H) Settled --------       both have carried enough
+//!    --- Done ----------> --- (by H) Done ----------->
+//! ```
+//!
+//! What is taken back is first by L (`Cancel`, `Abandoned`), then by R (`Cancel`,
+//! `CancelAck`), and then forgotten by L (`Release`, `Released`).
 
 mod asker;
 mod authorise;
@@ -68,6 +86,7 @@ mod command;
 mod context;
 mod event;
 mod head;
+mod lead;
 mod left;
 mod local;
 mod machine;
@@ -79,6 +98,7 @@ mod reason;
 mod record;
 mod report;
 mod right;
+mod segment;
 mod straight;
 mod strangers;
 mod tail;
@@ -88,8 +108,8 @@ pub use context::{Limits, Stats, Time};
 pub use event::{HostEvent, Watched};
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use message::{
-    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Measurement, Message, Order,
-    Plan, Probe, Scope, Subsession, VERSION,
+    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Margins, Measurement, Message,
+    Order, Plan, Probe, Scope, Subsession, VERSION,
 };
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;

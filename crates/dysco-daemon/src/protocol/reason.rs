@@ -205,6 +205,17 @@ pub enum Reason {
         .0.escape_debug()
     )]
     ChainUnusable(String),
+    /// The new chain does not carry the longest segments of the session.
+    #[error(
+        "the new chain is too narrow for the session: packets of {bytes} bytes, which this end may send, do not pass {}, or the longest of the other end not back; give its links the MTU that the session was opened with, or clamp the MSS there and wait for a new connection",
+        .way.escape_debug()
+    )]
+    ChainTooNarrow {
+        /// Its way, in words.
+        way: String,
+        /// The longest packet of the left end, with its headers.
+        bytes: u16,
+    },
     /// What a middlebox says of the stream cannot be.
     #[error(
         "what a middlebox says that it has added to the stream contradicts the sequence numbers: {}; have it say its delta anew ('dyscoctl delta' on its host), or leave it in the chain",
@@ -273,6 +284,7 @@ impl Reason {
             | Reason::NoSuchChain(_)
             | Reason::StateNotMoved(_)
             | Reason::ChainUnusable(_)
+            | Reason::ChainTooNarrow { .. }
             | Reason::DeltaContradicted(_)
             | Reason::DeltaUntold(_)
             | Reason::DeltaUnconfirmed(_)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,9 +53,7 @@ pub(super) enum RoleRecord {
     /// A left anchor without a plan yet: to be taken back. Without it a request
     /// of long ago would begin the change anew, while others still hear that
     /// it is off.
-    Asked {
-        a: Subsession,
-    },
+    Asked { a: Subsession },
     Local {
         a: Subsession,
         b: Subsession,
@@ -72,6 +70,14 @@ pub(super) enum RoleRecord {
     Tail {
         session: Subsession,
         token: Token,
+        /// Its end is elsewhere: a segment's.
+        inner: bool,
+    },
+    Lead {
+        session: Subsession,
+        /// It has been told to leave the new path: what is late must not have it
+        /// taken again.
+        abandoned: bool,
     },
 }
 

@@ -28,6 +28,9 @@ pub enum Role {
     Head,
     /// The right anchor of one.
     Tail,
+    /// The left anchor of a segment of one, where the host that opened the session
+    /// decides.
+    Lead,
     /// A host of either chain.
     Member,
 }
@@ -44,6 +47,7 @@ impl fmt::Display for Role {
             Role::Straight => "replying host",
             Role::Head => "left anchor of a chain",
             Role::Tail => "right anchor of a chain",
+            Role::Lead => "left anchor of a segment",
             Role::Member => "host of a chain",
         })
     }

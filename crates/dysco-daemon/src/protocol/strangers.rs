@@ -73,6 +73,14 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::Settled { .. }, Ok(())) => Some(Message::Done { change }),
         (Message::Settled { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
         (Message::Dismiss { .. }, _) => Some(Message::Dismissed { change }),
+        (Message::Lead { .. } | Message::Open { .. } | Message::Cut { .. }, Err(reason)) => {
+            Some(Message::Extended {
+                change,
+                result: Err(reason),
+            })
+        }
+        (Message::Abandoned { .. }, _) => Some(Message::Release { change }),
+        (Message::Release { .. }, _) => Some(Message::Released { change }),
         (Message::Leave { .. } | Message::RequestLock { .. }, Err(reason)) => {
             Some(Message::NackLock { change, reason })
         }
@@ -99,6 +107,12 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         Message::SetUp { .. } => Some(Message::SetUpNack { change, reason }),
         Message::Cancel { .. } => Some(Message::CancelAck { change }),
         Message::Done { .. } => Some(Message::DoneAck { change }),
+        Message::Open { .. } | Message::Cut { .. } => Some(Message::Extended {
+            change,
+            result: Err(reason),
+        }),
+        Message::Abandoned { .. } => Some(Message::Release { change }),
+        Message::Release { .. } => Some(Message::Released { change }),
         // Of another chain a left anchor tells the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
         // The right anchor drains only after this host's cut.

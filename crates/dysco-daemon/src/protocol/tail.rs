@@ -18,10 +18,25 @@ use super::right::SILENCE;
 /// Longer than anything that the left anchor waits for.
 const PREPARING: Duration = Duration::from_secs(5);
 
+/// How a right anchor has a session. A host of its chain has two sides of it, and may be
+/// an anchor of either at the same time; that towards the end which opened the session is
+/// called as if the other end had.
+pub(super) fn side_of(session: &Subsession, inner: bool) -> Subsession {
+    match inner {
+        false => *session,
+        true => Subsession {
+            left: session.right,
+            right: session.left,
+        },
+    }
+}
+
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Tail {
     session: Subsession,
     token: Token,
+    /// It is a host of the chain, where the segment ends, and not the session.
+    inner: bool,
     phase: Phase,
     facts: Option<Facts>,
     cutoff: Option<u32>,
@@ -30,18 +45,19 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub fn start(ctx: &mut Context, session: Subsession, token: Token) -> Self {
+    pub fn start(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         ctx.report(Role::Tail, session, Progress::Requested);
-        let change = ctx.change;
-        ctx.command(Command::Hold { change, session });
+        let tail = Tail::new(session, token, inner);
+        tail.hold(ctx);
         ctx.deadline(PREPARING);
-        Tail::new(session, token)
+        tail
     }
 
-    fn new(session: Subsession, token: Token) -> Self {
+    fn new(session: Subsession, token: Token, inner: bool) -> Self {
         Tail {
             session,
             token,
+            inner,
             phase: Phase::Locking,
             facts: None,
             cutoff: None,
@@ -51,19 +67,30 @@ impl Tail {
     }
 
     /// Either path will do until the left anchor has told which.
-    pub fn restore(ctx: &mut Context, session: Subsession, token: Token) -> Self {
-        let mut tail = Tail::new(session, token);
-        let change = ctx.change;
-        ctx.command(Command::Hold { change, session });
+    pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
+        let mut tail = Tail::new(session, token, inner);
+        tail.hold(ctx);
         tail.phase = Phase::SettingUp;
+        let change = ctx.change;
         ctx.insist(tail.left(), Message::Query { change });
         tail
+    }
+
+    fn hold(&self, ctx: &mut Context) {
+        let (change, session) = (ctx.change, self.own());
+        ctx.command(Command::Hold { change, session });
     }
 
     pub fn session(&self) -> Subsession {
         self.session
     }
 
+    /// The session as the side of this host has it that is held: see [`side_of`].
+    pub fn own(&self) -> Subsession {
+        side_of(&self.session, self.inner)
+    }
+
+    /// Who decides.
     pub fn left(&self) -> HostId {
         self.session.left.ip()
     }
@@ -170,10 +197,15 @@ impl Tail {
         self.phase = Phase::Preparing;
         ctx.report(Role::Tail, self.session, Progress::Locked);
         let (change, session, token) = (ctx.change, self.session, self.token);
-        ctx.persist(RoleRecord::Tail { session, token });
+        let inner = self.inner;
+        ctx.persist(RoleRecord::Tail {
+            session,
+            token,
+            inner,
+        });
         ctx.command(Command::Extend {
             change,
-            session,
+            session: self.own(),
             token,
         });
         Flow::On
@@ -212,7 +244,7 @@ impl Tail {
         ctx.hush();
         ctx.command(Command::Complete { change });
         ctx.command(Command::Erase { change });
-        ctx.unlock(self.session);
+        ctx.unlock(self.own());
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Tail, self.session, Progress::Removed);
         Flow::End(Ok(()))
@@ -231,7 +263,7 @@ impl Tail {
         ctx.command(Command::Abandon { change });
         ctx.command(Command::Release { change });
         ctx.command(Command::Erase { change });
-        ctx.unlock(self.session);
+        ctx.unlock(self.own());
         ctx.say(self.left(), Message::DoneAck { change });
         // What became of the change itself was reported then.
         let why = Progress::Refused(Reason::UnknownChange);
@@ -255,7 +287,7 @@ impl Tail {
             ctx.command(Command::Release { change });
             ctx.command(Command::Erase { change });
         }
-        ctx.unlock(self.session);
+        ctx.unlock(self.own());
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => Progress::RolledBack(reason.clone()),

@@ -18,4 +18,5 @@ mod odd;
 mod plan;
 mod resized;
 mod returns;
+mod segments;
 mod timers;

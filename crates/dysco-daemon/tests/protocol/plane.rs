@@ -309,6 +309,7 @@ impl Plane {
             | Command::Extend { .. }
             | Command::MoveState { .. }
             | Command::Open { .. }
+            | Command::Splice { .. }
             | Command::Abandon { .. }
             | Command::Forget { .. } => Effect::Nothing,
             Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {

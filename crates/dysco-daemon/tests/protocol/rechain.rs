@@ -9,8 +9,8 @@ use std::time::Duration;
 use dysco_common::session::offer;
 use dysco_common::{Delta, Offer, chain::Token};
 use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, Machine, Message, Order, Progress, Reason, Report,
-    Subsession,
+    ChangeId, Command, Facts, HostEvent, Machine, Margins, Message, Order, Progress, Reason,
+    Report, Subsession,
 };
 use proptest::prelude::*;
 
@@ -42,6 +42,7 @@ pub fn order() -> Order {
         session: session(),
         before: vec![ip(OLD)],
         after: vec![ip(NEW)],
+        margins: Margins::default(),
         state: vec![(ip(OLD), ip(NEW))],
     }
 }
@@ -236,6 +237,9 @@ impl World {
             Command::SetCutIn { change, .. } => {
                 self.hosts[at].paths.cut_in = true;
                 self.settle(change);
+            }
+            Command::Splice { hosts, .. } => {
+                assert_eq!((at, hosts), (LEFT, order().after));
             }
             Command::Complete { .. } => {
                 assert!(self.hosts[at].paths.takes_new);

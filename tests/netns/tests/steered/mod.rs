@@ -1,4 +1,4 @@
-//! A client, a server and two strict firewalls around one router, each with
+//! A client, a server and strict firewalls, two or four, around one router, each with
 //! `dyscod`: sessions are steered through the firewalls' hosts, or past them.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
@@ -6,6 +6,7 @@
 pub mod beside;
 pub mod left;
 pub mod policy;
+pub mod ways;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -30,20 +31,31 @@ pub enum At {
     Fw2,
     /// Only in a lab that has one.
     Proxy,
+    /// Only in a lab of four firewalls.
+    Fw3,
+    /// As `Fw3`.
+    Fw4,
 }
 
 impl At {
     pub const ALL: [At; 4] = [At::Client, At::Server, At::Fw1, At::Fw2];
     pub const FIREWALLS: [At; 2] = [At::Fw1, At::Fw2];
+    pub const FOUR: [At; 6] = [At::Client, At::Server, At::Fw1, At::Fw2, At::Fw3, At::Fw4];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             At::Client => "client",
             At::Server => "server",
             At::Fw1 => "fw1",
             At::Fw2 => "fw2",
             At::Proxy => "proxy",
+            At::Fw3 => "fw3",
+            At::Fw4 => "fw4",
         }
+    }
+
+    fn is_firewall(self) -> bool {
+        matches!(self, At::Fw1 | At::Fw2 | At::Fw3 | At::Fw4)
     }
 
     pub fn address(self, family: Family) -> IpAddr {
@@ -88,6 +100,7 @@ table inet fw {
 ";
 
 pub struct Steered {
+    all: Vec<At>,
     hosts: Vec<Host>,
     pub router: Host,
     daemons: Vec<Option<Process>>,
@@ -100,6 +113,16 @@ pub struct Steered {
 impl Steered {
     pub fn new(family: Family) -> Result<Steered> {
         Steered::with_policy(family, "")
+    }
+
+    /// With four firewalls.
+    pub fn of_four(family: Family) -> Result<Steered> {
+        Steered::four_with_policy(family, "")
+    }
+
+    /// With four firewalls, and a policy on the client's host.
+    pub fn four_with_policy(family: Family, policy: &str) -> Result<Steered> {
+        Steered::of(&At::FOUR, family, policy, &[])
     }
 
     /// With a policy on the client's host.
@@ -121,6 +144,7 @@ impl Steered {
         let make = |name: &str| Host::new(name, &dir.path().join(name));
         let hosts = all.iter().map(|at| make(at.name()));
         let mut world = Steered {
+            all: all.to_vec(),
             hosts: hosts.collect::<Result<_>>()?,
             router: make("router")?,
             daemons: Vec::new(),
@@ -140,19 +164,31 @@ impl Steered {
     }
 
     pub fn host(&self, at: At) -> &Host {
-        &self.hosts[at as usize]
+        &self.hosts[self.place(at)]
+    }
+
+    /// Of a host that this lab has.
+    fn place(&self, at: At) -> usize {
+        let place = self.all.iter().position(|a| *a == at);
+        place.unwrap_or(usize::MAX)
+    }
+
+    /// The firewalls of this lab.
+    pub fn firewalls(&self) -> impl Iterator<Item = At> + '_ {
+        self.all.iter().copied().filter(|at| at.is_firewall())
     }
 
     fn connect(&self, all: &[At]) -> Result<()> {
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            for host in [&self.router, self.host(At::Fw1), self.host(At::Fw2)] {
-                host.sysctl(key, "1")?;
+            self.router.sysctl(key, "1")?;
+            for at in self.firewalls() {
+                self.host(at).sysctl(key, "1")?;
             }
         }
         for at in all {
             self.join(*at)?;
         }
-        for at in At::FIREWALLS {
+        for at in self.firewalls() {
             let host = self.host(at);
             host.input("nft", &["-f", "-"], FIREWALL)?;
             host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
@@ -175,6 +211,15 @@ impl Steered {
         far += &format!("link set {port} up\n");
         self.router.input("ip", &["-batch", "-"], &far)?;
         host.input("ip", &["-batch", "-"], &near).map(drop)
+    }
+
+    /// The link of a host carries packets of so many bytes at most, both ways.
+    pub fn set_mtu(&self, at: At, bytes: u32) -> Result<()> {
+        let bytes = bytes.to_string();
+        for (host, link) in [(self.host(at), "eth0"), (&self.router, at.name())] {
+            host.output("ip", &["link", "set", link, "mtu", &bytes])?;
+        }
+        Ok(())
     }
 
     fn start_daemons(&mut self, all: &[At], policy: &str) -> Result<()> {
@@ -248,20 +293,23 @@ impl Steered {
         wait::until("dyscod to die", PATIENCE, || {
             self.ctl(at, &["status"]).is_err().then_some(())
         })?;
-        drop(self.daemons[at as usize].take());
+        let place = self.place(at);
+        drop(self.daemons[place].take());
         Ok(())
     }
 
     /// Ends a host's `dyscod` as a crash would.
     pub fn kill(&mut self, at: At) -> Result<()> {
-        drop(self.daemons[at as usize].take());
+        let place = self.place(at);
+        drop(self.daemons[place].take());
         Ok(())
     }
 
     /// Starts it again.
     pub fn restart(&mut self, at: At) -> Result<()> {
         let daemon = self.start(at)?;
-        self.daemons[at as usize] = Some(daemon);
+        let place = self.place(at);
+        self.daemons[place] = Some(daemon);
         Ok(())
     }
 
@@ -339,12 +387,23 @@ impl Steered {
 
     /// Waits until a firewall's host has nothing of any session left.
     pub fn wait_forgotten(&self, fw: At) -> Result<()> {
+        self.wait_until_none(fw, "dport=9000")
+    }
+
+    /// The same of a host that may have been an anchor: what it opened a path with is
+    /// its own, and goes by itself.
+    pub fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
+        self.wait_until_none(fw, &format!("src={} ", self.ip(At::Client)))
+    }
+
+    fn wait_until_none(&self, fw: At, of: &str) -> Result<()> {
         wait::until("the host to forget", PATIENCE, || {
             let entries = self
                 .host(fw)
                 .output("conntrack", &["-L", "-p", "tcp"])
                 .ok()?;
-            let left = entries.lines().any(|line| line.contains("dport=9000"));
+            let ours = |line: &str| line.contains("dport=9000") && line.contains(of);
+            let left = entries.lines().any(ours);
             let listed = !self.sessions(fw).ok()?.is_empty();
             (!left && !listed).then_some(())
         })
@@ -404,15 +463,17 @@ impl Steered {
             let before: Vec<_> = self.passed().ok()?;
             let carried = self.traffic_moves().ok()?;
             let after: Vec<_> = self.passed().ok()?;
-            let mut each = At::FIREWALLS.iter().zip(before.iter().zip(&after));
-            let right = each.all(|(fw, (before, after))| chain.contains(fw) == (before != after));
+            let mut each = self.firewalls().zip(before.iter().zip(&after));
+            let right = each.all(|(fw, (before, after))| chain.contains(&fw) == (before != after));
             (carried && right).then_some(())
         })
     }
 
-    fn passed(&self) -> Result<Vec<u64>> {
-        let all = At::FIREWALLS.iter();
-        all.map(|fw| self.counted(*fw, "passed")).collect()
+    /// What each firewall has passed on so far.
+    pub fn passed(&self) -> Result<Vec<u64>> {
+        self.firewalls()
+            .map(|fw| self.counted(fw, "passed"))
+            .collect()
     }
 
     /// Has the client sent anything between two looks?
@@ -431,8 +492,7 @@ impl Steered {
     /// The ends of all logs, for a test that fails.
     pub fn logs(&self) -> String {
         let mut all = String::new();
-        let proxy = (self.hosts.len() > At::ALL.len()).then_some(At::Proxy);
-        for at in At::ALL.into_iter().chain(proxy) {
+        for at in self.all.iter().copied() {
             let log = self.host(at).dir().join("dyscod.log");
             let text = fs::read_to_string(log).unwrap_or_default();
             let lines: Vec<_> = text.lines().rev().take(25).collect();

@@ -170,6 +170,38 @@ fn what_opens_the_other_path_takes_it() {
     }
 }
 
+/// So does what shows how long segments may be, both ways. Other data takes the path.
+#[test]
+fn the_longest_segment_of_the_opening_takes_the_other_path_as_well() {
+    for h in all() {
+        let mut w = h.passing();
+        w.open(&h);
+        let long = |of: Frame, before: u32| Frame {
+            seq: before - 1400,
+            flags: ACK | dysco_common::tcp::PSH,
+            window: u16::MAX,
+            payload: vec![0; 1400],
+            ..of
+        };
+        let there = long(h.data(), NEXT_ISN);
+        w.p.becomes(Way::In, &on(w.left[1], &there), OK, &there);
+        w.goes(&there, None, w.right[1]);
+        w.goes(&there, Some(THIRD), w.right[1]);
+        let back = long(h.back(), NEXT_ANSWER);
+        w.p.becomes(Way::In, &on(mirror(w.right[1]), &back), OK, &back);
+        w.goes(&back, None, mirror(w.left[1]));
+        w.goes(&back, Some(FOURTH), mirror(w.left[1]));
+        let data = h.data();
+        w.goes(&data, None, w.right[0]);
+        w.goes(&h.back(), None, mirror(w.left[0]));
+
+        let data = long(data, NEXT_ISN + 1402);
+        w.goes(&data, None, w.right[0]);
+        w.p.becomes(Way::In, &on(w.left[1], &data), OK, &data);
+        w.goes(&data, None, w.right[1]);
+    }
+}
+
 /// A SYN on its way to another host of a chain is none of this one's.
 #[test]
 fn a_host_that_forwards_leaves_a_chains_syn_alone() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::Agent;
 use dysco_common::delta::{Fit, Passed, Reach, Told, bears};
 use dysco_common::seq::before;
+use dysco_common::session::part;
 use dysco_common::{Delta, FlowKey, Session, State};
 
 use crate::api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
@@ -140,7 +141,10 @@ impl Engine {
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;
         let o = self.agent.session(other);
-        let passes = |s: &Session| s.state == State::NewPath as u32 && s.two.chained > 1;
+        // What another path carries meanwhile is not in these numbers.
+        let passes = |s: &Session| {
+            s.state == State::NewPath as u32 && s.two.chained > 1 && s.two.part == part::CURRENT
+        };
         let (left, right) = match (s.life.opened_here, o.life.opened_here) {
             (0, 1) => (slot, other),
             (1, 0) => (other, slot),
@@ -188,6 +192,7 @@ impl Engine {
         from: HostId,
         session: &Subsession,
     ) {
+        self.settle_late(session);
         let weighed = match self.sides(session) {
             // Nothing is known of it here.
             None => Some(Ok(Delta::default())),

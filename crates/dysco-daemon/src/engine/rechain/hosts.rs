@@ -34,16 +34,21 @@ enum What {
     /// To tell that host that sessions may be passed on.
     Enlist(HostId),
     /// To open a path by it.
-    Open(Vec<IpAddr>, Token),
+    Open(Vec<IpAddr>, bool, Token),
 }
 
 impl Waiting {
-    pub fn to_open(change: ChangeId, next: IpAddr, chain: Vec<IpAddr>, token: Token) -> Waiting {
+    pub fn to_open(
+        change: ChangeId,
+        next: IpAddr,
+        (chain, inner): (Vec<IpAddr>, bool),
+        token: Token,
+    ) -> Waiting {
         Waiting {
             change,
             next,
             until: Instant::now() + CONNECT,
-            what: What::Open(chain, token),
+            what: What::Open(chain, inner, token),
         }
     }
 
@@ -90,6 +95,7 @@ impl Engine {
         session: &Subsession,
         next: HostId,
     ) {
+        self.settle_late(session);
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
         let result = match forwards(next).and_then(|()| self.may_stay(session)) {
             Err(reason) => Err(reason),
@@ -132,7 +138,7 @@ impl Engine {
                     from,
                     result: Ok(()),
                 }),
-                What::Open(chain, token) => self.open_path(change, chain, token),
+                What::Open(chain, inner, token) => self.open_path(change, chain, inner, token),
             }
         }
     }
@@ -174,6 +180,7 @@ impl Engine {
         if is_late || self.rechain.forgotten.contains(&change) {
             return self.tell_machine(HostEvent::Forgotten { change, from });
         }
+        self.settle_late(session);
         let (left, right) = (session.left, session.right);
         let keys = [FlowKey::new(left, right), FlowKey::new(right, left)];
         let keep = match scope {

@@ -7,6 +7,7 @@ mod left;
 mod open;
 mod paths;
 mod request;
+mod width;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -69,10 +70,14 @@ struct Paths {
     /// By how much middleboxes that leave have changed the stream, and how far the
     /// other end has sent and heard.
     beyond: (Delta, Reach),
+    /// The number behind that with which this end has opened the new path.
+    begins: Option<u32>,
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
     /// Something has come on the new path since.
     heard: bool,
+    /// So it has since the last look: what asks for more is under way.
+    lively: bool,
     /// The highest number that was sent here before the switch, as this end has it.
     cutoff: Option<u32>,
     /// The other anchor's, as the wire has it.
@@ -94,6 +99,28 @@ impl Drop for Opening {
 }
 
 impl Paths {
+    /// The way of the new path, for who asked for it.
+    fn way(&self) -> String {
+        let through = self.chain.as_deref().unwrap_or_default();
+        let through: Vec<_> = through.iter().map(ToString::to_string).collect();
+        match through.as_slice() {
+            [] => "on the direct path".to_owned(),
+            hosts => format!("through {}", hosts.join(", ")),
+        }
+    }
+
+    /// Both have taken the path since then: may the other end's stack hear by now what
+    /// is for firewalls alone? The right anchor ends first.
+    fn hears_no_more(&self, since: Instant) -> bool {
+        let left = self.token.is_none();
+        left && self.erased || since.elapsed() >= paths::LATE / 2
+    }
+
+    /// Was its SYN answered, which it sent itself?
+    fn opens_answered(&self) -> bool {
+        self.opening.is_some() && self.answered
+    }
+
     /// Has it answered a SYN, and nobody has heard that yet?
     fn is_answering(&self) -> bool {
         self.token.is_some() && self.answered && !self.heard

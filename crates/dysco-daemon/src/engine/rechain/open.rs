@@ -6,10 +6,12 @@ use std::time::Duration;
 use dysco_agent::AgentError;
 use dysco_common::chain::{self, Hop, Token};
 use dysco_common::session::part;
-use dysco_common::{FlowKey, Session};
+use dysco_common::two_paths::has_length;
+use dysco_common::{FlowKey, Session, seq};
 
 use super::Opening;
 use super::hosts::Waiting;
+use super::request::spliced;
 use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
@@ -30,8 +32,16 @@ const ROUNDS: u32 = 16;
 /// elsewhere? A firewall lets the numbers go ahead by the widest window at most,
 /// and some more is sent until the path is taken.
 fn is_close(s: &Session) -> bool {
-    let widest = u32::from(u16::MAX) << s.on_wire().remote_wscale();
-    s.snd_max.wrapping_sub(s.rcv_ack) <= widest / 4
+    s.snd_max.wrapping_sub(s.rcv_ack) <= widest(s) / 4
+}
+
+fn widest(s: &Session) -> u32 {
+    u32::from(u16::MAX) << s.on_wire().remote_wscale()
+}
+
+/// Up to where the end has sent, as far as a firewall lets that go ahead.
+fn shown_next(s: &Session) -> u32 {
+    seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
 
 impl Engine {
@@ -39,6 +49,7 @@ impl Engine {
         &mut self,
         change: ChangeId,
         chain: Vec<IpAddr>,
+        inner: bool,
         token: Token,
     ) {
         let Some(paths) = self.rechain.paths.get(&change) else {
@@ -46,9 +57,9 @@ impl Engine {
         };
         let next = chain.first().copied().unwrap_or(paths.session.right.ip());
         let Some(hop) = self.hop_to(next) else {
-            return self.wait_for(Waiting::to_open(change, next, chain, token));
+            return self.wait_for(Waiting::to_open(change, next, (chain, inner), token));
         };
-        if let Err(reason) = self.open(change, next, &hop, &chain, token) {
+        if let Err(reason) = self.open(change, next, &hop, (&chain, inner), token) {
             let result = Err(reason);
             return self.tell_machine(HostEvent::Prepared { change, result });
         }
@@ -62,7 +73,7 @@ impl Engine {
         change: ChangeId,
         next: IpAddr,
         hop: &Hop,
-        chain: &[IpAddr],
+        (chain, inner): (&[IpAddr], bool),
         token: Token,
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.to_string());
@@ -70,8 +81,16 @@ impl Engine {
         let second = self.add_path(change)?;
         self.lead_beyond(change, second);
         self.aim(second, next, hop).map_err(failed)?;
-        self.agent.set_chain(second, chain).map_err(failed)?;
         let s = self.agent.session(second);
+        if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
+            let now = self.chain_now(first, &self.agent.session(first));
+            let (right, hosts) = match chain.split_last() {
+                Some((right, hosts)) if inner => (Some(*right), hosts),
+                _ => (None, chain),
+            };
+            let whole = spliced(&now, (None, right), hosts).unwrap_or(now);
+            self.agent.set_chain(second, &whole).map_err(failed)?;
+        }
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
         let answers = self.answers.clone();
@@ -86,6 +105,7 @@ impl Engine {
             let _ = answers.send(Answer::PathDead(change));
         });
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
+            paths.begins = Some(s.snd_max);
             paths.opening = Some(Opening(task));
         }
         Ok(())
@@ -121,6 +141,7 @@ impl Engine {
         if !paths.answered {
             // What was sent since it is awaited need not be bridged.
             self.agent.refresh_path(slot);
+            paths.begins = Some(self.agent.session(slot).snd_max);
             paths.answered = true;
         }
         self.answer_syn(slot);
@@ -145,9 +166,10 @@ impl Engine {
     }
 
     /// Answers the SYN-ACK: where the numbers of both begin, since the windows in
-    /// them are not scaled.
-    pub(super) fn prime_answered(&self, slot: u32) {
+    /// them are not scaled; and how long segments may be.
+    pub(super) fn prime_answered(&mut self, slot: u32) {
         self.prime(slot, self.agent.session(slot).rcv_ack);
+        self.show_length(slot);
     }
 
     /// The far end has shown that it hears the path, or that it takes it.
@@ -158,7 +180,7 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
-        paths.heard = true;
+        (paths.heard, paths.lively) = (true, true);
         if paths.cutoff.is_some() {
             return self.look_at_path(change);
         }
@@ -166,6 +188,11 @@ impl Engine {
         self.agent.refresh_path(slot);
         let s = self.agent.session(slot);
         let opens = paths.opening.is_some();
+        let is_wide = has_length(&s);
+        if opens && !is_wide {
+            // It may come yet; what asks for it is said again.
+            return;
+        }
         if opens && is_close(&s) {
             paths.opening = None;
             let result = Ok(());
@@ -177,11 +204,14 @@ impl Engine {
                 self.prime(slot, cutoff);
             }
         } else if opens || s.life.opened_here == 0 {
-            self.prime(slot, s.snd_max);
+            self.prime(slot, shown_next(&s));
+            if is_wide {
+                self.show_length(slot);
+            }
         }
     }
 
-    /// No answer came.
+    /// No answer came, or none that would do.
     pub(in crate::engine) fn path_dead(&mut self, change: ChangeId) {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
@@ -189,13 +219,16 @@ impl Engine {
         if paths.opening.take().is_none() {
             return;
         }
-        let through = paths.chain.as_deref().unwrap_or_default();
-        let through: Vec<_> = through.iter().map(ToString::to_string).collect();
-        let why = match through.as_slice() {
-            [] => "no answer to a SYN on the direct path".to_owned(),
-            hosts => format!("no answer to a SYN through {}", hosts.join(", ")),
+        let way = paths.way();
+        let reason = match paths.heard {
+            false => Reason::ChainUnusable(format!("no answer to a SYN {way}")),
+            true => self.too_narrow(change).unwrap_or_else(|| {
+                Reason::ChainUnusable(format!(
+                    "{way} an answer came, but in one round trip the session sends more than a firewall lets its numbers go ahead; ask again when it sends less"
+                ))
+            }),
         };
-        let result = Err(Reason::ChainUnusable(why));
+        let result = Err(reason);
         self.tell_machine(HostEvent::Prepared { change, result });
     }
 }

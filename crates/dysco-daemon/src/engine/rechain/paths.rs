@@ -1,16 +1,17 @@
 //! The two paths of a session, at an anchor: taking the new one, and back.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
-use dysco_common::{Session, State};
+use dysco_common::{FlowKey, Session, State};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, probe};
 use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
-const LATE: Duration = Duration::from_millis(200);
+pub(super) const LATE: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// Is the change one of a chain?
@@ -39,6 +40,9 @@ impl Engine {
         }
         let s = self.confirmed(slot);
         self.not_in_between(&s)?;
+        if !self.rechain.taking_up {
+            self.may_begin_here(change, &s, &session)?;
+        }
         let mut facts = anchor_facts(&s, &session)?;
         facts.reach = self.agent.reach(slot);
         let paths = Paths {
@@ -50,8 +54,10 @@ impl Engine {
             opening: None,
             reach: facts.reach,
             beyond: Default::default(),
+            begins: None,
             answered: second.is_some(),
             heard: second.is_some(),
+            lively: false,
             cutoff: None,
             far_cutoff: None,
             settled: false,
@@ -61,6 +67,49 @@ impl Engine {
         self.rechain.paths.insert(change, paths);
         self.rechain.by_slot.extend(second.map(|s| (s, change)));
         Ok(facts)
+    }
+
+    /// A host of the chain may be an anchor of a segment as long as its own middlebox
+    /// has not changed the stream.
+    fn may_begin_here(
+        &mut self,
+        change: ChangeId,
+        s: &Session,
+        own: &Subsession,
+    ) -> Result<(), Reason> {
+        let ends_here = |end: SocketAddr| self.config.host.addresses.contains(&end.ip());
+        if ends_here(own.left) || ends_here(own.right) {
+            return Ok(());
+        }
+        let passes = s.state == State::NewPath as u32 && s.two.chained > 1;
+        if !passes || s.joined_to().is_none() {
+            return Err(Reason::NotTracked(*own));
+        }
+        self.settle_late(own);
+        self.may_stay(own)?;
+        // What earlier changes want to be forgotten here is late.
+        let (left, right) = (own.right, own.left);
+        for session in [*own, Subsession { left, right }] {
+            self.expect_passing(change, session);
+        }
+        Ok(())
+    }
+
+    /// Ends changes at once that only wait for late packets, whose anchor this host was
+    /// as one of the session's chain: it passes the session on by one path from now on.
+    pub(super) fn settle_late(&mut self, session: &Subsession) {
+        let (left, right) = (session.left, session.right);
+        for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
+            let slot = self.agent.find(&key);
+            let change = slot
+                .and_then(|slot| self.rechain.by_slot.get(&slot))
+                .copied();
+            let paths = change.and_then(|change| self.rechain.paths.get(&change));
+            let over = paths.is_some_and(|p| p.completed.is_some() && p.erased);
+            if let Some(change) = change.filter(|_| over) {
+                self.end_paths(change);
+            }
+        }
     }
 
     /// Ends a change at once that only waited for late packets.
@@ -171,6 +220,12 @@ impl Engine {
         }
     }
 
+    /// The same of what was sent since it took the path, which may have gone by the
+    /// one before as well.
+    fn prime_highest(&self, second: u32) {
+        self.prime(second, self.agent.session(second).snd_max);
+    }
+
     pub(in crate::engine) fn settle_path(&mut self, change: ChangeId, far_cutoff: u32) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.far_cutoff = Some(far_cutoff);
@@ -192,6 +247,7 @@ impl Engine {
         let far = self.agent.session(second).received_off_wire(far);
         if self.agent.settle_path(second, far) {
             paths.settled = true;
+            self.prime_highest(second);
             self.tell_machine(HostEvent::Drained { change });
         }
     }
@@ -202,18 +258,23 @@ impl Engine {
         let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
         for change in changes {
             self.look_at_path(change);
-            let Some(paths) = self.rechain.paths.get(&change) else {
+            let Some(paths) = self.rechain.paths.get_mut(&change) else {
                 continue;
             };
+            let lively = std::mem::take(&mut paths.lively);
             match (paths.completed, paths.cutoff, paths.second) {
                 // Until the other anchor has ended it may still send primers, which
                 // no stack must hear.
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(change);
                 }
-                (None, Some(cutoff), Some(second)) => self.prime(second, cutoff),
+                (None, Some(_), Some(second)) => self.prime_highest(second),
+                (Some(at), _, Some(second)) if !paths.hears_no_more(at) => {
+                    self.prime_highest(second);
+                }
                 // The SYN would not pass again: it is answered. Nor does it here.
-                (None, None, Some(second)) if paths.opening.is_some() && paths.answered => {
+                (None, None, Some(_)) if paths.opens_answered() && lively => {}
+                (None, None, Some(second)) if paths.opens_answered() => {
                     self.prime_answered(second);
                 }
                 (None, None, Some(second)) if paths.is_answering() => self.answer_syn(second),

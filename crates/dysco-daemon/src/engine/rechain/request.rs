@@ -15,7 +15,7 @@ use crate::api::{
 };
 use crate::engine::chains::MANY;
 use crate::engine::{Engine, measure};
-use crate::protocol::{ChangeId, Order, Progress, Reason, Role, Subsession};
+use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
 
 /// One session's change that is asked for.
 pub(super) struct Task {
@@ -156,11 +156,36 @@ impl Engine {
     }
 
     /// The hosts that a session passes, where it was opened here.
-    fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
+    pub(super) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
         if s.two.chained == 0 {
             return Vec::new();
         }
         self.agent.chain_of(slot).unwrap_or_default()
+    }
+
+    /// Takes down what a session passes now between two hosts of its chain, or its ends.
+    pub(in crate::engine) fn splice_chain(
+        &mut self,
+        session: &Subsession,
+        between: (Option<IpAddr>, Option<IpAddr>),
+        hosts: &[IpAddr],
+    ) {
+        let Some(slot) = self.find(session) else {
+            return;
+        };
+        // It may be about to take another path.
+        let mut paths = self.rechain.paths.values();
+        let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
+        for slot in [Some(slot), next].into_iter().flatten() {
+            let now = self.chain_now(slot, &self.agent.session(slot));
+            let Some(chain) = spliced(&now, between, hosts) else {
+                tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
+                continue;
+            };
+            if let Err(error) = self.agent.set_chain(slot, &chain) {
+                tracing::error!(%session, %error, "a session's chain is not taken down");
+            }
+        }
     }
 
     /// One session's part of a request, and what speaks against it.
@@ -178,6 +203,7 @@ impl Engine {
             session: measure::opened(&s.name()),
             before: before.clone(),
             after: after.clone().unwrap_or_default(),
+            margins: Margins::default(),
             state: Vec::new(),
         };
         let mut task = Task {
@@ -192,6 +218,9 @@ impl Engine {
             self.fits(&s, &before, &after)?;
             if state {
                 task.order.state = pairs(&before, &after)?;
+            }
+            if chain.is_about_one() && is_whole(&s) {
+                task.order.margins = Margins::between(&before, &after);
             }
             Ok(())
         });
@@ -356,6 +385,25 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
     reports
 }
 
+/// Do the hosts of its chain know the session as its ends do? Then each of them may be
+/// an anchor.
+fn is_whole(s: &Session) -> bool {
+    s.alias().is_none() && s.relay == 0 && s.state != State::Relay as u32
+}
+
+/// A chain with other hosts between two of it, or its ends; none if it has them not.
+pub(super) fn spliced(
+    now: &[IpAddr],
+    (left, right): (Option<IpAddr>, Option<IpAddr>),
+    hosts: &[IpAddr],
+) -> Option<Vec<IpAddr>> {
+    let place = |host: IpAddr| now.iter().position(|h| *h == host);
+    let from = left.map_or(Some(0), |host| Some(place(host)? + 1))?;
+    let to = right.map_or(Some(now.len()), place)?;
+    let (before, behind) = (now.get(..from)?, now.get(to.max(from)..)?);
+    Some([before, hosts, behind].concat())
+}
+
 /// Can it get another chain now?
 fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
@@ -376,6 +424,11 @@ enum Resolved {
 }
 
 impl Resolved {
+    /// Is it about one host, and not about the chain as a whole?
+    fn is_about_one(&self) -> bool {
+        !matches!(self, Resolved::Become(_))
+    }
+
     /// Is a session with this chain meant, where all are?
     fn makes_sense(&self, now: &[IpAddr]) -> bool {
         match self {

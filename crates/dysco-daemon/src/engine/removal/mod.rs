@@ -278,7 +278,7 @@ impl Engine {
         subsession: &Subsession,
         progress: Progress,
     ) {
-        if matches!(role, Role::Head | Role::Tail | Role::Member) {
+        if matches!(role, Role::Head | Role::Tail | Role::Lead | Role::Member) {
             return self.chain_progress(change, role, subsession, progress);
         }
         let slot = self.find(subsession);

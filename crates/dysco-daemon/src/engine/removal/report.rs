@@ -111,7 +111,7 @@ impl Engine {
         let own = self.removals.running.get(&change);
         let own = own.map(|running| running.task.said.by.clone());
         let by = match role {
-            Role::Asker | Role::Head | Role::Tail | Role::Member => return,
+            Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,
             Role::Left => Some(subsession.right.ip()),
             Role::Right | Role::Straight => Some(subsession.left.ip()),
             Role::Middle | Role::Local | Role::Proof => {
@@ -136,7 +136,7 @@ impl Engine {
             Role::Local => (Way::Middlebox, Way::Local),
             Role::Straight | Role::Proof => (Way::Local, Way::Return),
             Role::Left | Role::Middle | Role::Right => (Way::Middlebox, Way::Bypass),
-            Role::Asker | Role::Head | Role::Tail | Role::Member => return,
+            Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,
         };
         let change = WayChange {
             from,

@@ -15,11 +15,21 @@ impl Head {
         self.waiting.clear();
         self.untold.clear();
         self.why = Some(reason.clone());
-        let change = ctx.change;
-        ctx.command(Command::Abandon { change });
-        if !self.introduced {
-            return self.rolled_back(ctx);
+        self.have_abandoned(ctx);
+        ctx.deadline(CANCEL);
+        match self.left_back {
+            true => self.cancel_right(ctx),
+            false => Flow::On,
         }
+    }
+
+    /// The left anchor is back.
+    pub(super) fn cancel_right(&mut self, ctx: &mut Context) -> Flow {
+        if !self.introduced {
+            return self.dismiss_new(ctx);
+        }
+        let change = ctx.change;
+        let reason = self.why.clone().unwrap_or(Reason::Cancelled);
         ctx.insist(self.right(), Message::Cancel { change, reason });
         ctx.deadline(CANCEL);
         Flow::On
@@ -28,14 +38,19 @@ impl Head {
     /// The right anchor is back too, or will be when it asks.
     pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
-        self.right_done = true;
+        (self.left_back, self.right_done) = (true, true);
+        self.have_released(ctx);
         let (change, session) = (ctx.change, self.session());
-        ctx.command(Command::Release { change });
-        if self.order.after.is_empty() {
+        // Who was not enlisted has nothing to forget.
+        let hosts = match self.introduced {
+            true => self.order.segment_after().to_vec(),
+            false => Vec::new(),
+        };
+        self.waiting.extend(&hosts);
+        if self.waiting.is_empty() {
             return self.rolled_back(ctx);
         }
-        self.waiting.extend(&self.order.after);
-        for host in self.order.after.clone() {
+        for host in hosts {
             let scope = match self.is_kept(host) {
                 true => Scope::NewPath,
                 false => Scope::Newcomer,
@@ -53,7 +68,9 @@ impl Head {
 
     pub(super) fn rolled_back(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.command(Command::Release { change });
+        if self.order.left().is_none() {
+            ctx.command(Command::Release { change });
+        }
         self.let_go(ctx);
         self.tell_end(ctx);
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
@@ -81,6 +98,9 @@ impl Head {
         self.phase = self.phase.min(Phase::Draining);
         if self.phase == Phase::Preparing {
             (self.phase, self.introduced) = (Phase::Locking, false);
+        }
+        if self.phase == Phase::Locking {
+            self.led = false;
         }
         self.cancel(ctx, Reason::NoRecord(error))
     }

@@ -13,7 +13,7 @@ impl Head {
         let (change, session) = (ctx.change, self.session());
         let leave = self
             .order
-            .before
+            .segment_before()
             .iter()
             .filter(|host| !self.is_kept(**host));
         self.untold = leave.copied().collect();
@@ -70,10 +70,12 @@ impl Head {
     /// A host that stays, and has seen numbers that are not those of the new path:
     /// one before a middlebox that has changed them.
     fn sees_others(&self) -> Option<HostId> {
-        let before = &self.order.before;
+        let before = self.order.segment_before();
         let last = before.iter().rposition(|h| self.deltas.contains_key(h))?;
         let kept = |host: &&HostId| self.is_kept(**host);
-        before[..last].iter().find(kept).copied()
+        // Nor could a left anchor between the two make up for it.
+        let left = self.order.left();
+        left.or_else(|| before[..last].iter().find(kept).copied())
     }
 
     /// All of them together.

@@ -8,8 +8,9 @@ impl Head {
         self.phase = Phase::Preparing;
         ctx.report(Role::Head, self.session(), Progress::Locked);
         let (change, session, right) = (ctx.change, self.session(), self.right());
-        let nexts = self.order.after.iter().skip(1).copied().chain([right]);
-        for (host, next) in self.order.after.iter().copied().zip(nexts) {
+        let hosts = self.order.segment_after();
+        let nexts = hosts.iter().skip(1).copied().chain([right]);
+        for (host, next) in hosts.iter().copied().zip(nexts) {
             self.waiting.insert(host);
             let message = Message::Enlist {
                 change,
@@ -42,6 +43,7 @@ impl Head {
             (Err(reason), _) => self.cancel(ctx, reason),
             (Ok(right), Some(left)) if self.phase == Phase::Preparing => {
                 self.right_reach = right.reach;
+                let [left, right] = [left, right].map(|facts| self.comparable(facts));
                 match plan::unchanged(self.session(), &left, &right) {
                     Ok(()) => self.answered(ctx, from),
                     Err(reason) => self.cancel(ctx, reason),
@@ -49,6 +51,16 @@ impl Head {
             }
             _ => ctx.stale(),
         }
+    }
+
+    /// A host of the chain may have come to the session in the middle of it, and takes
+    /// the number by which its path opened for the session's first. What passes it on
+    /// says whether that changes numbers, and the anchors' own show it.
+    fn comparable(&self, mut facts: Facts) -> Facts {
+        if self.order.left().is_some() || self.order.inner_right().is_some() {
+            (facts.local.isn, facts.remote.isn) = (0, 0);
+        }
+        facts
     }
 
     /// One of those that are waited for is ready.
@@ -59,7 +71,11 @@ impl Head {
         self.waiting.remove(&host);
         ctx.hush_to(host);
         // A host may be called otherwise in the other chain.
-        let before = self.order.before.iter().filter(|h| from.contains(h));
+        let before = self
+            .order
+            .segment_before()
+            .iter()
+            .filter(|h| from.contains(h));
         let before: Vec<HostId> = before.copied().collect();
         if !before.is_empty() {
             self.kept.extend(before);
@@ -99,15 +115,7 @@ impl Head {
     }
 
     fn open(&mut self, ctx: &mut Context) -> Flow {
-        let (change, session) = (ctx.change, self.session());
-        ctx.command(Command::Open {
-            change,
-            session,
-            chain: self.order.after.clone(),
-            token: self.token,
-            delta: self.delta(),
-            right: self.right_reach,
-        });
+        self.have_opened(ctx);
         ctx.deadline(OPEN);
         Flow::On
     }
@@ -119,7 +127,7 @@ impl Head {
         self.phase = Phase::Cutting;
         self.taken = true;
         ctx.report(Role::Head, self.session(), Progress::SetUp);
-        ctx.command(Command::Cut { change: ctx.change });
+        self.have_cut(ctx);
         Flow::On
     }
 
@@ -136,8 +144,15 @@ impl Head {
     pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
         ctx.hush();
         self.phase = Phase::Draining;
-        let change = ctx.change;
-        ctx.command(Command::SetCutIn { change, cutoff });
+        self.have_settled(ctx, cutoff);
+        self.maybe_complete(ctx)
+    }
+
+    /// The left anchor's side of the new path has carried all that it had to.
+    pub(super) fn settles(&mut self, ctx: &mut Context) -> Flow {
+        if !std::mem::replace(&mut self.settled, true) {
+            ctx.report(Role::Head, self.session(), Progress::Drained);
+        }
         self.maybe_complete(ctx)
     }
 
@@ -154,8 +169,16 @@ impl Head {
         ctx.hush();
         ctx.no_deadline();
         self.persist(ctx, HeadStage::Completing);
-        let change = ctx.change;
-        ctx.command(Command::Complete { change });
+        let (change, session) = (ctx.change, self.session());
+        ctx.command(Command::Splice {
+            change,
+            session,
+            left: self.order.left(),
+            right: self.order.inner_right(),
+            hosts: self.order.segment_after().to_vec(),
+        });
+        self.waiting = BTreeSet::from([self.right()]);
+        self.have_completed(ctx);
         ctx.insist(self.right(), Message::Done { change });
         Flow::On
     }
@@ -164,7 +187,8 @@ impl Head {
     pub(super) fn dismiss_old(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         self.phase = Phase::Closing;
-        if self.order.before.is_empty() {
+        self.waiting.clear();
+        if self.order.segment_before().is_empty() {
             return self.done(ctx);
         }
         ctx.deadline(LATE);
@@ -173,8 +197,8 @@ impl Head {
 
     pub(super) fn say_dismiss(&mut self, ctx: &mut Context) -> Flow {
         let (change, session) = (ctx.change, self.session());
-        self.waiting.extend(&self.order.before);
-        for host in self.order.before.clone() {
+        self.waiting.extend(self.order.segment_before());
+        for host in self.order.segment_before().to_vec() {
             let scope = match self.is_kept(host) {
                 true => Scope::PathBefore,
                 false => Scope::Session,
@@ -217,6 +241,6 @@ impl Head {
     pub(super) fn let_go(&self, ctx: &mut Context) {
         ctx.hush();
         ctx.command(Command::Erase { change: ctx.change });
-        ctx.unlock(self.session());
+        ctx.unlock_segment(&self.session());
     }
 }

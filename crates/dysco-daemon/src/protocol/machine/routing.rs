@@ -2,6 +2,7 @@
 
 use dysco_common::chain::Token;
 
+use super::super::tail::side_of;
 use super::*;
 
 impl Machine {
@@ -165,6 +166,7 @@ impl Machine {
             Message::Leave { subsession, .. } => self.begin_left(now, change, subsession),
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
             Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
+            Message::Lead { session, .. } => self.begin_lead(now, change, session),
             // A host of a chain has no part of its own: it does what it is asked
             // as often as it is.
             Message::Enlist { session, next, .. } => {
@@ -357,16 +359,36 @@ impl Machine {
     }
 
     fn begin_tail(&mut self, now: Time, change: ChangeId, session: Subsession, token: Token) {
+        let inner = !self.core.is_me(session.right.ip());
+        self.begin_anchor(now, change, session, side_of(&session, inner), |ctx| {
+            Part::Tail(Tail::start(ctx, session, token, inner))
+        });
+    }
+
+    fn begin_lead(&mut self, now: Time, change: ChangeId, session: Subsession) {
+        self.begin_anchor(now, change, session, session, |ctx| {
+            Part::Lead(Lead::start(ctx, session))
+        });
+    }
+
+    /// `own`: the side of the session that this host is an anchor of.
+    fn begin_anchor(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        session: Subsession,
+        own: Subsession,
+        start: impl FnOnce(&mut Context) -> Part,
+    ) {
         let peer = session.left.ip();
         let mut timing = Timing::default();
         let locked = self
             .room(Some(peer))
-            .and_then(|()| self.context(now, change, &mut timing).lock(session));
+            .and_then(|()| self.context(now, change, &mut timing).lock(own));
         match locked {
             Ok(()) => {
-                let mut ctx = self.context(now, change, &mut timing);
-                let tail = Tail::start(&mut ctx, session, token);
-                self.keep(change, Part::Tail(tail), timing, Some(peer));
+                let part = start(&mut self.context(now, change, &mut timing));
+                self.keep(change, part, timing, Some(peer));
             }
             Err(reason) => {
                 let result = Err(reason);

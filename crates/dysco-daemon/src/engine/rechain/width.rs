@@ -1,0 +1,103 @@
+//! Is a new path wide enough for the segments that the two ends may send? No router's
+//! word about one that is too long would find its socket, so it is tried first.
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use dysco_common::Session;
+use dysco_common::two_paths::has_length;
+
+use crate::engine::{Engine, packets, probe};
+use crate::protocol::{ChangeId, HostEvent, Reason};
+
+/// Bytes of the headers that an MSS does not count (RFC 6691).
+const fn headers(v6: bool) -> u16 {
+    if v6 { 60 } else { 40 }
+}
+
+/// What the kernel would send at once on its own way between two addresses, headers
+/// included.
+fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
+    let socket = UdpSocket::bind((from, 0))?;
+    // Nothing is sent to it; any port but 0 will do.
+    socket.connect((to, 9))?;
+    let (level, name) = match to {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mut mtu: libc::c_int = 0;
+    let mut length = size_of_val(&mtu) as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at most, which `mtu` has.
+    let done = unsafe {
+        let to = (&raw mut mtu).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut length)
+    };
+    match done {
+        0 => Ok(u16::try_from(mtu).unwrap_or(u16::MAX)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Engine {
+    /// The longest segment that the local end may send, its options among it: no longer
+    /// than the other end takes, nor than this host sends. That may be more than it has
+    /// announced to take itself; and more than the kernel has found out for a while
+    /// about the way that it knows.
+    fn longest(&self, s: &Session) -> u16 {
+        let relay = s.relayed_by().map(|relay| self.agent.session(relay));
+        let beyond = relay.and_then(|relay| relay.joined_to());
+        if let Some(beyond) = beyond {
+            // The local end is on the other side of the relay.
+            return self.agent.session(beyond).local.mss.min(s.remote.mss);
+        }
+        let (from, to) = (s.key.local(), s.key.remote());
+        let mtu = mtu_between(from.ip(), to.ip()).unwrap_or_default();
+        let sends = mtu.saturating_sub(headers(to.is_ipv6()));
+        s.remote.mss.min(sends.max(s.local.mss))
+    }
+
+    /// Shows on a path that is being opened how long segments of this end may be.
+    pub(super) fn show_length(&mut self, slot: u32) {
+        let found = self.rechain.by_slot.get(&slot).copied();
+        let Some(change) = found else { return };
+        let begins = self.rechain.paths.get(&change).and_then(|p| p.begins);
+        // One that a former process has opened is not gone on with.
+        let Some(begins) = begins else { return };
+        let s = self.agent.session(slot);
+        let packet = packets::long_primer(&s, begins, self.longest(&s));
+        match probe::send(&packet, s.path.remote()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                self.is_narrow_here(change);
+            }
+            Err(error) => tracing::warn!(path = ?s.path, %error, "cannot send on a new path"),
+        }
+    }
+
+    /// Why a new path that has been answered is not taken: the length has not been
+    /// shown on it. Nothing if it has.
+    pub(super) fn too_narrow(&self, change: ChangeId) -> Option<Reason> {
+        let (_, second) = self.slots(change)?;
+        let s = self.agent.session(second?);
+        let paths = self.rechain.paths.get(&change)?;
+        (!has_length(&s)).then(|| Reason::ChainTooNarrow {
+            way: paths.way(),
+            bytes: self.longest(&s) + headers(s.key.remote().is_ipv6()),
+        })
+    }
+
+    /// It does not even leave this host.
+    fn is_narrow_here(&mut self, change: ChangeId) {
+        let Some(reason) = self.too_narrow(change) else {
+            return;
+        };
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
+        if paths.opening.take().is_some() {
+            let result = Err(reason);
+            self.tell_machine(HostEvent::Prepared { change, result });
+        }
+    }
+}

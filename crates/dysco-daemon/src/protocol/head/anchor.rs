@@ -1,0 +1,186 @@
+//! What the left anchor does: this host, or a host of the chain that is told to.
+
+use super::*;
+
+impl Head {
+    /// Has the left anchor hold its side of the session, if it is elsewhere.
+    pub(super) fn ask_left(&self, ctx: &mut Context) {
+        let (change, session) = (ctx.change, self.session());
+        if let Some(left) = self.order.left() {
+            ctx.insist(left, Message::Lead { change, session });
+        }
+    }
+
+    /// Has it do something: a command of this host, or a message.
+    fn have_left(&self, ctx: &mut Context, command: Command, message: Message) {
+        match self.order.left() {
+            None => ctx.command(command),
+            Some(left) => {
+                ctx.hush_to(left);
+                ctx.insist(left, message);
+            }
+        }
+    }
+
+    pub(super) fn have_opened(&self, ctx: &mut Context) {
+        let (change, session) = (ctx.change, self.session());
+        let (chain, token, right) = (self.order.path(), self.token, self.right_reach);
+        let command = Command::Open {
+            change,
+            session,
+            chain: chain.clone(),
+            inner: self.order.inner_right().is_some(),
+            token,
+            delta: self.delta(),
+            right,
+        };
+        let message = Message::Open {
+            change,
+            chain,
+            token,
+            right,
+        };
+        self.have_left(ctx, command, message);
+    }
+
+    pub(super) fn have_cut(&self, ctx: &mut Context) {
+        let change = ctx.change;
+        self.have_left(ctx, Command::Cut { change }, Message::Cut { change });
+    }
+
+    /// The right anchor's cutoff.
+    pub(super) fn have_settled(&self, ctx: &mut Context, cutoff: u32) {
+        let change = ctx.change;
+        let command = Command::SetCutIn { change, cutoff };
+        self.have_left(ctx, command, Message::Switched { change, cutoff });
+    }
+
+    pub(super) fn have_completed(&mut self, ctx: &mut Context) {
+        let change = ctx.change;
+        self.have_left(ctx, Command::Complete { change }, Message::Done { change });
+        self.waiting.extend(self.order.left());
+    }
+
+    /// Back to the path before, whatever else becomes of it.
+    pub(super) fn have_abandoned(&mut self, ctx: &mut Context) {
+        let change = ctx.change;
+        let reason = self.why.clone().unwrap_or(Reason::Cancelled);
+        match self.led {
+            // Another that was not asked has nothing to take back.
+            false if self.order.left().is_some() => {}
+            _ => {
+                let command = Command::Abandon { change };
+                self.have_left(ctx, command, Message::Cancel { change, reason });
+            }
+        }
+        self.left_back = !self.led;
+    }
+
+    /// The new path is nobody's any more.
+    pub(super) fn have_released(&mut self, ctx: &mut Context) {
+        let change = ctx.change;
+        if self.led {
+            self.waiting.extend(self.order.left());
+        }
+        if self.led || self.order.left().is_none() {
+            let command = Command::Release { change };
+            self.have_left(ctx, command, Message::Release { change });
+        }
+    }
+
+    /// The left anchor speaks, which is not this host.
+    pub(super) fn left_says(
+        &mut self,
+        ctx: &mut Context,
+        from: &[HostId],
+        message: Message,
+    ) -> Flow {
+        match message {
+            Message::Extended { result, .. } => match result {
+                Ok(facts) if self.phase == Phase::Locking => {
+                    self.hush_left(ctx);
+                    self.enlist(ctx, facts)
+                }
+                Ok(_) => ctx.stale(),
+                Err(reason) => self.left_refuses(ctx, reason),
+            },
+            Message::Opened { result, .. } if self.phase == Phase::SettingUp && !self.moving => {
+                self.hush_left(ctx);
+                match result {
+                    Ok(()) => self.switch(ctx),
+                    Err(reason) => self.cancel(ctx, reason),
+                }
+            }
+            Message::Switched { cutoff, .. } if self.phase == Phase::Cutting => {
+                self.hush_left(ctx);
+                self.switched(ctx, cutoff)
+            }
+            Message::Settled { .. } if self.phase == Phase::Draining => {
+                self.hush_left(ctx);
+                self.settles(ctx)
+            }
+            Message::DoneAck { .. } if self.phase == Phase::Completing => self.done_with(ctx, from),
+            Message::Abandoned { .. } | Message::CancelAck { .. }
+                if self.phase == Phase::Cancelling && !self.left_back =>
+            {
+                self.hush_left(ctx);
+                self.left_back = true;
+                self.cancel_right(ctx)
+            }
+            Message::Released { .. } => self.dismissed(ctx, from),
+            Message::Query { .. } => self.tell_left(ctx, from),
+            _ => ctx.stale(),
+        }
+    }
+
+    /// It has let go.
+    fn left_refuses(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let cancels = self.phase == Phase::Cancelling;
+        if self.phase >= Phase::Completing && (!cancels || self.left_back) {
+            return ctx.stale();
+        }
+        self.led = false;
+        self.hush_left(ctx);
+        if cancels {
+            self.left_back = true;
+            return self.cancel_right(ctx);
+        }
+        self.cancel(ctx, reason)
+    }
+
+    fn hush_left(&self, ctx: &mut Context) {
+        if let Some(left) = self.order.left() {
+            ctx.hush_to(left);
+        }
+    }
+
+    /// What the left anchor needs to know that this host does not insist on.
+    fn tell_left(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
+        let (change, phase) = (ctx.change, self.phase);
+        let answer = match phase {
+            Phase::Cancelling => Message::Cancel {
+                change,
+                reason: self.why.clone().unwrap_or(Reason::Cancelled),
+            },
+            Phase::Completing | Phase::Closing => Message::Done { change },
+            _ => Message::Status { change, phase },
+        };
+        if let Some(to) = from.first() {
+            ctx.say(*to, answer);
+        }
+        Flow::On
+    }
+
+    /// An anchor will not take the path before any more.
+    pub(super) fn done_with(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
+        let anchors = self.waiting.iter().filter(|h| from.contains(h));
+        for host in anchors.copied().collect::<Vec<_>>() {
+            self.waiting.remove(&host);
+            ctx.hush_to(host);
+        }
+        match self.waiting.is_empty() {
+            true => self.dismiss_old(ctx),
+            false => Flow::On,
+        }
+    }
+}

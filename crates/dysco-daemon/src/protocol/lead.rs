@@ -1,0 +1,349 @@
+//! The left anchor of a segment of a session's chain, where the segment does not begin
+//! at the host that opened the session. It decides nothing: that host does (`head`), and
+//! has it take the new path and leave it again.
+
+use std::time::Duration;
+
+use dysco_common::Delta;
+use dysco_common::chain::Token;
+use dysco_common::delta::Reach;
+
+use super::command::Command;
+use super::context::{Context, Flow};
+use super::event::HostEvent;
+use super::left::GONE;
+use super::message::{Facts, HostId, Message, Subsession};
+use super::reason::{Phase, Reason};
+use super::record::RoleRecord;
+use super::report::{Progress, Role};
+use super::right::SILENCE;
+
+/// Longer than the host itself takes.
+const HOLDING: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Hash, Debug)]
+pub(super) struct Lead {
+    session: Subsession,
+    phase: Phase,
+    facts: Option<Facts>,
+    /// Did the new path open?
+    opened: Option<Result<(), Reason>>,
+    cutoff: Option<u32>,
+    settled: bool,
+    gone: bool,
+    /// A former process may have taken the new path.
+    restored: bool,
+    why: Option<Reason>,
+}
+
+impl Lead {
+    pub fn start(ctx: &mut Context, session: Subsession) -> Self {
+        ctx.report(Role::Lead, session, Progress::Requested);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        ctx.deadline(HOLDING);
+        Lead::new(session)
+    }
+
+    fn new(session: Subsession) -> Self {
+        Lead {
+            session,
+            phase: Phase::Locking,
+            facts: None,
+            opened: None,
+            cutoff: None,
+            settled: false,
+            gone: false,
+            restored: false,
+            why: None,
+        }
+    }
+
+    /// Either path will do until it is told which.
+    pub fn restore(ctx: &mut Context, session: Subsession, abandoned: bool) -> Self {
+        let mut lead = Lead::new(session);
+        let change = ctx.change;
+        ctx.command(Command::Hold { change, session });
+        (lead.phase, lead.restored) = (Phase::SettingUp, true);
+        match abandoned {
+            true => lead.leave(ctx),
+            false => ctx.insist(lead.head(), Message::Query { change }),
+        }
+        lead
+    }
+
+    pub fn session(&self) -> Subsession {
+        self.session
+    }
+
+    /// Who decides.
+    pub fn head(&self) -> HostId {
+        self.session.left.ip()
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+        let change = ctx.change;
+        match message {
+            Message::Lead { .. } if self.phase == Phase::Locked => self.say_held(ctx),
+            Message::Open {
+                chain,
+                token,
+                right,
+                ..
+            } => self.open(ctx, chain, token, right),
+            Message::Cut { .. } if self.may_take() => {
+                self.cut(ctx);
+                Flow::On
+            }
+            Message::Cut { .. } => self.say_switched(ctx),
+            Message::Switched { cutoff, .. }
+                if self.may_take() || matches!(self.phase, Phase::Cutting | Phase::Draining) =>
+            {
+                self.settle(ctx, cutoff)
+            }
+            Message::Status { .. } if self.phase < Phase::Cancelling && !self.settled => {
+                ctx.hush();
+                ctx.deadline(SILENCE);
+                Flow::On
+            }
+            Message::Done { .. } if self.is_belated() => {
+                ctx.say(self.head(), Message::DoneAck { change });
+                self.let_go(ctx, Reason::UnknownChange)
+            }
+            Message::Done { .. } => self.complete(ctx),
+            Message::Cancel { reason, .. } => self.abandon(ctx, reason),
+            Message::Release { .. } => {
+                ctx.say(self.head(), Message::Released { change });
+                let why = self.why.take().unwrap_or(Reason::Cancelled);
+                self.let_go(ctx, why)
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+        match event {
+            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+                Ok(facts) => self.held(ctx, facts),
+                Err(reason) => self.refuse(ctx, reason),
+            },
+            HostEvent::Prepared { result, .. }
+                if self.phase == Phase::SettingUp && self.opened.is_none() =>
+            {
+                self.opened = Some(result);
+                self.say_opened(ctx)
+            }
+            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+                self.cutoff = Some(cutoff);
+                self.phase = Phase::Draining;
+                ctx.report(Role::Lead, self.session, Progress::Switched);
+                self.say_switched(ctx)
+            }
+            HostEvent::Drained { .. }
+                if matches!(self.phase, Phase::Cutting | Phase::Draining) && !self.settled =>
+            {
+                self.settled = true;
+                ctx.report(Role::Lead, self.session, Progress::Drained);
+                ctx.hush();
+                ctx.no_deadline();
+                let change = ctx.change;
+                // Until it is told how it ends.
+                ctx.insist(self.head(), Message::Settled { change });
+                Flow::On
+            }
+            HostEvent::PersistFailed { error, .. } if self.phase == Phase::Locked => {
+                ctx.purge();
+                self.refuse(ctx, Reason::NoRecord(error))
+            }
+            HostEvent::PersistFailed { error, .. } => {
+                ctx.trouble(Reason::NoRecord(error));
+                Flow::On
+            }
+            // As at the right anchor: a reset may have been nobody's.
+            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
+                self.gone = true;
+                ctx.deadline(GONE);
+                Flow::On
+            }
+            HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
+            _ => ctx.stale(),
+        }
+    }
+
+    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+        if self.gone {
+            return self.let_go(ctx, Reason::Closing);
+        }
+        if self.phase == Phase::Locking {
+            return self.refuse(ctx, Reason::TimedOut(self.phase));
+        }
+        let change = ctx.change;
+        ctx.insist(self.head(), Message::Query { change });
+        Flow::On
+    }
+
+    fn held(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
+        self.facts = Some(facts);
+        self.phase = Phase::Locked;
+        ctx.report(Role::Lead, self.session, Progress::Locked);
+        self.persist(ctx, false);
+        ctx.deadline(SILENCE);
+        self.say_held(ctx)
+    }
+
+    fn say_held(&self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        if let Some(facts) = self.facts {
+            let result = Ok(facts);
+            ctx.say(self.head(), Message::Extended { change, result });
+        }
+        Flow::On
+    }
+
+    fn open(&mut self, ctx: &mut Context, chain: Vec<HostId>, token: Token, right: Reach) -> Flow {
+        let (change, session) = (ctx.change, self.session);
+        match self.phase {
+            Phase::Locked => {
+                ctx.hush();
+                self.phase = Phase::SettingUp;
+                ctx.deadline(SILENCE);
+                ctx.command(Command::Open {
+                    change,
+                    session,
+                    chain,
+                    // It takes down no chain.
+                    inner: false,
+                    token,
+                    // None that has added anything leaves behind this host.
+                    delta: Delta::default(),
+                    right,
+                });
+                Flow::On
+            }
+            Phase::SettingUp if self.restored => {
+                self.opened = Some(Err(Reason::Restarted));
+                self.say_opened(ctx)
+            }
+            Phase::SettingUp => self.say_opened(ctx),
+            _ => ctx.stale(),
+        }
+    }
+
+    fn say_opened(&self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        if let Some(result) = self.opened.clone() {
+            ctx.say(self.head(), Message::Opened { change, result });
+        }
+        Flow::On
+    }
+
+    fn cut(&mut self, ctx: &mut Context) {
+        ctx.hush();
+        ctx.deadline(SILENCE);
+        self.phase = Phase::Cutting;
+        ctx.command(Command::Cut { change: ctx.change });
+    }
+
+    fn say_switched(&self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        if let Some(cutoff) = self.cutoff {
+            ctx.say(self.head(), Message::Switched { change, cutoff });
+        }
+        Flow::On
+    }
+
+    /// The right anchor has taken it, too.
+    fn settle(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+        if self.settled {
+            // Which is being said.
+            return Flow::On;
+        }
+        let change = ctx.change;
+        ctx.hush();
+        ctx.deadline(SILENCE);
+        ctx.command(Command::SetCutIn { change, cutoff });
+        if self.phase < Phase::Cutting {
+            // A former process has taken it.
+            self.cut(ctx);
+        }
+        Flow::On
+    }
+
+    fn complete(&mut self, ctx: &mut Context) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        ctx.command(Command::Complete { change });
+        ctx.command(Command::Erase { change });
+        ctx.unlock(self.session);
+        ctx.say(self.head(), Message::DoneAck { change });
+        ctx.report(Role::Lead, self.session, Progress::Removed);
+        Flow::End(Ok(()))
+    }
+
+    /// A change is done only once this host has switched: see the right anchor's.
+    fn is_belated(&self) -> bool {
+        self.facts.is_some() && self.cutoff.is_none()
+    }
+
+    /// May the new path be taken? It is open, or a former process has heard so.
+    fn may_take(&self) -> bool {
+        self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.restored)
+    }
+
+    /// Back, and the new path is heard until the right anchor is back as well.
+    fn abandon(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        if self.phase != Phase::Cancelling {
+            self.why = Some(reason);
+            self.persist(ctx, true);
+            self.leave(ctx);
+        }
+        Flow::On
+    }
+
+    fn leave(&mut self, ctx: &mut Context) {
+        let change = ctx.change;
+        ctx.hush();
+        ctx.no_deadline();
+        self.phase = Phase::Cancelling;
+        ctx.command(Command::Abandon { change });
+        ctx.insist(self.head(), Message::Abandoned { change });
+        if self.gone {
+            ctx.deadline(GONE);
+        }
+    }
+
+    fn persist(&self, ctx: &mut Context, abandoned: bool) {
+        let session = self.session;
+        ctx.persist(RoleRecord::Lead { session, abandoned });
+    }
+
+    /// Who decides is told, and cancels.
+    fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        let result = Err(reason.clone());
+        ctx.say(self.head(), Message::Extended { change, result });
+        self.let_go(ctx, reason)
+    }
+
+    /// Only the path before is left.
+    fn let_go(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        ctx.hush();
+        let end = match self.phase {
+            Phase::Locking => Progress::Refused(reason.clone()),
+            _ => {
+                ctx.command(Command::Abandon { change });
+                ctx.command(Command::Release { change });
+                ctx.command(Command::Erase { change });
+                Progress::RolledBack(reason.clone())
+            }
+        };
+        ctx.unlock(self.session);
+        ctx.report(Role::Lead, self.session, end);
+        Flow::End(Err(reason))
+    }
+}

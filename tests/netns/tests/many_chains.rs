@@ -1,0 +1,54 @@
+//! A thousand live sessions get other chains at once, under load.
+
+mod steered;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Family;
+use dysco_netns::stream::{Group, Plan, all_intact};
+use steered::{At, Steered};
+
+const MANY: usize = 1000;
+
+/// All are given this chain; then all carry on, and nothing was refused.
+fn change(world: &Steered, group: &Group, words: &[&str], chain: &[At]) -> Result<()> {
+    let done = world.try_json(At::Client, &[words, &["--wait"]].concat())?;
+    let changes = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    ensure!(changes.len() == MANY, "{} changes", changes.len());
+    let other = changes.iter().find(|c| c["outcome"] != "changed");
+    ensure!(other.is_none(), "{other:#?}");
+    let before = world.passed()?;
+    group.wait_progress(8_000)?;
+    let after = world.passed()?;
+    for (at, fw) in At::FIREWALLS.iter().enumerate() {
+        let passes = after[at] > before[at];
+        ensure!(passes == chain.contains(fw), "{fw:?}: {before:?} {after:?}");
+        let refused = world.refused(*fw)?;
+        ensure!(refused == 0, "{fw:?} refused {refused}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thousand_sessions_at_once_under_load() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let plan = Plan {
+        rate: Some(16_000),
+        write: 2_000,
+        ..Plan::default()
+    };
+    let group = world.open(MANY, &plan)?;
+    group.run();
+    group.wait_progress(8_000)?;
+    let [one, two] = At::FIREWALLS.map(|fw| world.ip(fw));
+    let insert = ["insert-middlebox", &one, "--all"];
+    change(&world, &group, &insert, &[At::Fw1]).context("insertion")?;
+    let replace = ["replace-middlebox", &one, "--with", &two, "--state"];
+    let replace = [&replace[..], &["conntrack"]].concat();
+    change(&world, &group, &replace, &[At::Fw2]).context("replacement")?;
+    let leave = ["reconfigure", "--through", &two, "--chain", ""];
+    change(&world, &group, &leave, &[]).context("removal")?;
+    all_intact(&group.finish()?)?;
+    At::FIREWALLS
+        .iter()
+        .try_for_each(|fw| world.wait_forgotten(*fw))
+}
