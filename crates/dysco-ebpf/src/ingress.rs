@@ -9,6 +9,7 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, OldIncoming, opens_windows};
 use dysco_common::{Counter, EventKind};
 
+use crate::atomic;
 use crate::chain;
 use crate::far;
 use crate::kept;
@@ -261,6 +262,15 @@ pub fn received(s: &mut Session, end: u32) {
     }
 }
 
+/// The same where another processor may be at it with another segment: what is
+/// acknowledged on a path is held against this number, which must not fall back.
+#[inline(always)]
+pub fn received_exactly(s: &mut Session, end: u32) {
+    if let Some(before) = atomic::raise(&mut s.rcv_max, end) {
+        s.bytes_in += end.wrapping_sub(before) as u64;
+    }
+}
+
 /// Has what is acknowledged here been sent? An ack of anything else is nobody's
 /// of this session. `snd_max` is on another CPU, and fetched only when needed.
 #[inline(always)]
@@ -274,7 +284,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
-    received(s, e.seq.wrapping_add(seg.span()));
+    received_exactly(s, e.seq.wrapping_add(seg.span()));
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
         cold_path();

@@ -9,6 +9,7 @@
 )]
 #![feature(asm_experimental_arch)]
 
+mod atomic;
 mod chain;
 mod egress;
 mod far;

@@ -16,7 +16,7 @@ use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
 use crate::egress;
-use crate::ingress::received;
+use crate::ingress::received_exactly;
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
 use crate::packet::{Found, Key};
 use crate::paths::send_copy;
@@ -104,7 +104,7 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     if !opens_windows(seg) && !hear_length(s, seg) {
         return false;
     }
-    received(s, s.received_off_wire(seg.end()));
+    received_exactly(s, s.received_off_wire(seg.end()));
     s.rcv_ack = s.acked_off_wire(seg.ack);
     s.new_in = s.new_in.wrapping_add(1);
     maps::tell(EventKind::Primed, slot);
@@ -119,7 +119,7 @@ pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
         // The entry's number stays that of the SYN until it is answered.
         let ack = s.acked_off_wire(seg.ack);
         if s.life.opened_here != 0 && !after(ack, s.snd_max) {
-            received(s, s.received_off_wire(seg.end()));
+            received_exactly(s, s.received_off_wire(seg.end()));
             s.rcv_ack = ack;
             maps::tell(EventKind::PathOpen, slot);
         } else {
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         return REFUSED;
     }
     // What the path has carried so far, as its firewalls count.
-    received(s, s.received_off_wire(p.seg.seq.wrapping_add(1)));
+    received_exactly(s, s.received_off_wire(p.seg.seq.wrapping_add(1)));
     maps::tell(EventKind::Joins, slot);
     JOINED
 }

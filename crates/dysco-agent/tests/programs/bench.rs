@@ -110,7 +110,7 @@ impl Programs {
     }
 
     /// Runs a program; gives its verdict and the packet after it.
-    pub fn run(&mut self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
+    pub fn run(&self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
         self.run_marked(way, frame, &[0; 17])
     }
 
@@ -161,7 +161,7 @@ impl Programs {
     }
 
     /// `context` is the start of `struct __sk_buff`.
-    fn run_marked(&mut self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
+    fn run_marked(&self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut out = vec![0; frame.len() + 512];
         let result = self
@@ -177,12 +177,12 @@ impl Programs {
         (result.return_value, out)
     }
 
-    fn program(&mut self, way: Way) -> &mut SchedClassifier {
+    fn program(&self, way: Way) -> &SchedClassifier {
         let name = match way {
             Way::Out => "dysco_egress",
             Way::In => "dysco_ingress",
         };
-        self.ebpf.program_mut(name).unwrap().try_into().unwrap()
+        self.ebpf.program(name).unwrap().try_into().unwrap()
     }
 
     /// Runs, and wants this verdict and this packet.

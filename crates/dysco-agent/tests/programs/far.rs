@@ -159,7 +159,7 @@ fn what_an_end_sends_goes_to_the_other() {
 #[test]
 fn a_packet_at_the_end_of_its_way_is_dropped() {
     for net in nets() {
-        let mut p = joined(&net, State::Relay);
+        let p = joined(&net, State::Relay);
         for which in [Options::Timestamps, Options::Sack] {
             let sent = from_client(&net, SENT, GIVEN, 10, which);
             let before = p.count(Counter::DroppedHopLimit);

@@ -243,7 +243,7 @@ fn what_is_not_plain_tcp_is_untouched() {
 #[test]
 fn padding_is_no_payload() {
     for net in nets() {
-        let mut p = Programs::with(&net, State::Tracked, LOUD);
+        let p = Programs::with(&net, State::Tracked, LOUD);
         let f = Frame {
             seq: 100,
             payload: vec![1],

@@ -140,7 +140,7 @@ fn until_it_is_taken_the_numbers_are_kept() {
 fn what_comes_by_the_path_is_relayed() {
     for net in nets() {
         for state in [State::NewPath, State::Switching] {
-            let mut p = steered(&net, state);
+            let p = steered(&net, state);
             let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
             let relayed = to_client(&net, &sent);
             let comes = by_path(&net, &sent);
@@ -182,7 +182,7 @@ fn what_opens_the_path_is_not_relayed() {
 #[test]
 fn the_relay_follows_the_far_end() {
     for net in nets() {
-        let mut p = steered(&net, State::Joining);
+        let p = steered(&net, State::Joining);
         let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
         let got = p.run(Way::In, &by_path(&net, &sent).bytes());
         assert_eq!(got, (REDIRECT, with_limit(&to_client(&net, &sent), 63)));
@@ -224,7 +224,7 @@ fn an_acknowledgement_takes_the_path_of_what_it_acknowledges() {
 #[test]
 fn a_reset_ends_what_the_relay_believes() {
     for net in nets() {
-        let mut p = steered(&net, State::NewPath);
+        let p = steered(&net, State::NewPath);
         let reset = |seq| Frame {
             flags: RST,
             ..by_path(&net, &from_server(&net, seq, 0, 0))

@@ -1,6 +1,10 @@
 //! An end of a session that has taken its next path, while the one before still
 //! has something for it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use dysco_common::seq::before;
 use dysco_common::session::{Two, offer, part};
 use dysco_common::{Path, Session};
 
@@ -178,6 +182,38 @@ fn what_the_next_path_has_carried_is_acknowledged_there() {
         let ack = end.sent(CUT_IN.wrapping_add(9), 0);
         let got = end.p.run(Way::Out, &ack.bytes());
         assert_eq!(got, end.goes_back(&ack), "{:?}", end.before);
+    }
+}
+
+/// Its acknowledgement would take the path before else, which may be gone by then.
+#[test]
+fn what_comes_on_two_processors_at_once_is_carried() {
+    const SEGMENTS: u32 = 20_000;
+    for end in ends() {
+        let next = AtomicU32::new(0);
+        let take_in = || {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= SEGMENTS {
+                    return;
+                }
+                let frame = Frame {
+                    seq: CARRIED.wrapping_add(n),
+                    ack: SENT,
+                    payload: vec![7],
+                    options: options(Options::Timestamps, 1, 2, 0),
+                    ..end.net.new_received()
+                };
+                assert_eq!(end.p.run(Way::In, &frame.bytes()).0, OK);
+                let carried = end.p.session(NEXT).rcv_max;
+                let sent = CARRIED.wrapping_add(n + 1);
+                assert!(!before(carried, sent), "{carried} after {sent}");
+            }
+        };
+        thread::scope(|s| {
+            s.spawn(take_in);
+            s.spawn(take_in);
+        });
     }
 }
 

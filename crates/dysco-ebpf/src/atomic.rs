@@ -1,0 +1,43 @@
+//! A word of an entry that several processors raise at the same time. `core` compares
+//! and exchanges nothing for this target, the kernel does since Linux 5.12.
+
+use dysco_common::seq::after;
+
+/// How often [`raise`] tries. It fails only where another has raised the word meanwhile:
+/// more seldom than there are segments of one session on their way in.
+const TRIES: u32 = 16;
+
+/// Raises a sequence number (modulo 2^32), which never falls back. What it was, if it was
+/// lower.
+#[inline(always)]
+pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
+    let mut before = *highest;
+    for _ in 0..TRIES {
+        if !after(to, before) {
+            return None;
+        }
+        let found = compare_exchange(highest, before, to);
+        if found == before {
+            return Some(before);
+        }
+        before = found;
+    }
+    None
+}
+
+/// Puts `new` in the place of `old`, if that is there; what was there.
+#[inline(always)]
+fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
+    let mut found = old;
+    // SAFETY: reads and writes the one aligned word that is borrowed.
+    unsafe {
+        core::arch::asm!(
+            "w0 = cmpxchg32_32({word} + 0, w0, {new})",
+            inout("w0") found,
+            word = in(reg) word,
+            new = in(wreg) new,
+            options(nostack, preserves_flags),
+        );
+    }
+    found
+}
