@@ -510,21 +510,21 @@ pub const fn is_of_opening(seg: &Segment, shown: u32) -> bool {
 ///
 /// Before this end has heard one, nothing else has data there: the other end takes the
 /// path after this one has answered, or after this one has. Later it is one that
-/// begins where that did: a byte before where segments begin.
+/// ends where that did: a byte before where segments do, however long it is.
 #[inline(always)]
 pub fn hear_length(s: &mut Session, seg: &Segment) -> bool {
     if !may_show_length(seg) {
         return false;
     }
-    let first = s.received_off_wire(seg.seq);
+    let end = s.received_off_wire(seg.end());
     if has_length(s) {
-        return first == s.new_low;
+        return end == s.new_low;
     }
     let opening = s.state == State::Joining as u32;
-    if !opening || !before(s.received_off_wire(seg.end()), s.rcv_max) {
+    if !opening || !before(end, s.rcv_max) {
         return false;
     }
-    s.new_low = first;
+    s.new_low = end;
     s.two.new_data = 1;
     true
 }

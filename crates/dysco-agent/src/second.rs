@@ -257,11 +257,17 @@ impl Agent {
     /// Gives up a path that is not taken: as [`Agent::drop_path_before`].
     pub fn drop_next_path(&self, second: u32) -> Option<u32> {
         let s = self.session(second);
-        (s.two.part == part::NEXT).then(|| {
-            self.steer_no_more(&s);
-            self.tombstone(second);
-            second
-        })
+        if s.two.part != part::NEXT {
+            return None;
+        }
+        // It was taken before it was taken back, and the other side joined to it.
+        let stays = s.other_path().filter(|_| s.joined_to().is_some());
+        if let Some(first) = stays {
+            self.rejoin(first);
+        }
+        self.steer_no_more(&s);
+        self.tombstone(second);
+        Some(second)
     }
 
     /// A session that passes this host by two paths has one from now on: that of

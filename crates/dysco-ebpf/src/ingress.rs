@@ -171,8 +171,10 @@ fn decide(
                 opening(s, p, c, slot)
             }
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
-            // Late: no stack may hear it. Of a chain it is its ends' to judge.
-            Some(State::NewPath) if opens_windows(&p.seg) && s.two.chained == 0 => {
+            // Late: no stack may hear it. A host of a chain passes it on, its ends do not.
+            Some(State::NewPath)
+                if opens_windows(&p.seg) && (s.two.chained == 0 || s.joined == 0) =>
+            {
                 Decision::Leave(Verdict::Drop)
             }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),

@@ -45,7 +45,10 @@ pub fn begin(s: &mut Session, slot: u32) {
     };
     before.other_path = slot + 1;
     before.state = State::Passing as u32;
-    if let Some(goes_on) = before.joined_to().and_then(maps::session) {
+    let goes_on = before.joined_to().and_then(maps::session);
+    if let Some(goes_on) = goes_on
+        && goes_on.joined_to() == s.other_path()
+    {
         goes_on.state = State::Passing as u32;
     }
 }

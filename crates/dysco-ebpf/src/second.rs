@@ -8,7 +8,7 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST};
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::after;
+use dysco_common::seq::{after, min};
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
 use dysco_common::two_paths::{Copy, Leaving, hear_length, leaving, opens_windows};
@@ -38,7 +38,8 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
             }
         }
         Leaving::Split => {
-            seg.ack = s.rcv_max;
+            // Another processor may have raised it since.
+            seg.ack = min(seg.ack, s.rcv_max);
             acknowledge_before(ctx, s, &found.seg);
         }
     }

@@ -214,6 +214,43 @@ fn wait_held(world: &Steered) -> Result<()> {
     })
 }
 
+/// One is taken back after both ends have taken its path, when the other is done.
+#[test]
+fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
+    let world = Steered::of_four(Family::V4)?;
+    let (group, session) = through_three(&world)?;
+    world.set_faults(At::Server, "lose:Settled")?;
+    let done = std::thread::scope(|scope| {
+        let slow = scope.spawn(|| ask(&world, &session, Ask::Replace(At::Fw3, At::Fw4)));
+        let quick = wait_held(&world).and_then(|()| ask(&world, &session, Ask::Without(At::Fw1)));
+        let slow = slow.join().map_err(|_| anyhow!("a thread panicked"))?;
+        anyhow::Ok([quick?, slow?])
+    })?;
+    world.set_faults(At::Server, "")?;
+    let said = done.each_ref().map(|d| &d["outcome"]);
+    ensure!(
+        said == ["changed", "rolled_back"],
+        "{done:#?}\n{}",
+        world.logs()
+    );
+    // Who was an anchor of both is joined to what is left: it may stay.
+    let chains = [
+        &[At::Fw2, At::Fw3][..],
+        &[At::Fw1, At::Fw2],
+        &[At::Fw2, At::Fw4],
+        &[],
+    ];
+    for chain in chains {
+        if chain != chains[0] {
+            world.rechain(&session, chain)?;
+        }
+        has(&world, &session, chain)?;
+        get_on(&world, &group)?;
+        nothing_amiss(&world, chain)?;
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// What has a hop in common with a change under way is refused, and that one wins.
 #[test]
 fn overlapping_ones_are_refused() -> Result<()> {

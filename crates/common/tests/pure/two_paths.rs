@@ -674,6 +674,9 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
     for state in [State::Joining, State::Switching] {
         s.state = state as u32;
         assert!(two_paths::hear_length(&mut s, &shows));
+        // The way may be known to be narrower since.
+        let shorter = widest(long(3500 - 1 - 1400, 1400));
+        assert!(two_paths::hear_length(&mut s, &shorter));
         assert!(!two_paths::hear_length(
             &mut s,
             &widest(long(3500 - 1448, 1448))

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
-use dysco_common::tcp::{ACK, RST, SYN};
+use dysco_common::tcp::{ACK, PSH, RST, SYN};
 use dysco_common::{Addr, Counter, EventKind, FlowKey, State, mark};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};

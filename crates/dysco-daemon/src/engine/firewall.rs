@@ -164,6 +164,11 @@ impl Engine {
         self.move_on(actions);
     }
 
+    /// A session is being forgotten here.
+    pub(super) fn expect_no_state(&mut self, session: &FiveTuple) {
+        self.moves.transfers.forget(session);
+    }
+
     pub(super) fn state_done(&mut self, done: Done) {
         let transfers = &self.moves.transfers;
         let actions = match done {

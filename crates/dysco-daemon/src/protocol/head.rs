@@ -62,8 +62,8 @@ pub(super) struct Head {
     left_back: bool,
     /// The right anchor was asked: it must hear of a cancel.
     introduced: bool,
-    /// State is being moved.
-    moving: bool,
+    /// Hosts on which state is being installed.
+    moving: BTreeSet<HostId>,
     cutoff: Option<u32>,
     settled: bool,
     right_settled: bool,
@@ -121,7 +121,7 @@ impl Head {
             deltas: BTreeMap::new(),
             kept,
             introduced: false,
-            moving: false,
+            moving: BTreeSet::new(),
             cutoff: None,
             settled: false,
             right_settled: false,
@@ -231,10 +231,9 @@ impl Head {
                 Ok(facts) => self.enlist(ctx, facts),
                 Err(reason) => self.cancel(ctx, reason),
             },
-            HostEvent::StateMoved { to, result, .. } if self.moving => match result {
-                Ok(()) => self.state_moved(ctx, to),
-                Err(reason) => self.cancel(ctx, reason),
-            },
+            HostEvent::StateMoved { to, result, .. } if self.moving.contains(&to) => {
+                self.state_moved(ctx, to, result)
+            }
             HostEvent::Prepared { result, .. } if self.phase == Phase::SettingUp => match result {
                 Ok(()) => self.switch(ctx),
                 Err(reason) => self.cancel(ctx, reason),
@@ -263,7 +262,9 @@ impl Head {
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
-            Phase::Preparing if self.waiting.is_empty() => self.not_told(ctx),
+            Phase::Preparing if self.waiting.is_empty() && self.moving.is_empty() => {
+                self.not_told(ctx)
+            }
             Phase::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
             Phase::Closing => {
                 ctx.trouble(Reason::TimedOut(self.phase));
@@ -278,6 +279,10 @@ impl Head {
                 Flow::On
             }
             Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
+            Phase::Cancelling if !self.moving.is_empty() => {
+                self.moving.clear();
+                self.dismiss_new(ctx)
+            }
             Phase::Cancelling => self.rolled_back(ctx),
             Phase::Completing => self.dismiss_old(ctx),
             Phase::Locking => {
@@ -287,7 +292,7 @@ impl Head {
                 flow
             }
             Phase::Switching | Phase::Draining => {
-                let why = "it opened, and then carried nothing";
+                let why = "it opened, and did not carry all that was under way in time";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))
             }
             _ => self.cancel(ctx, Reason::TimedOut(self.phase)),

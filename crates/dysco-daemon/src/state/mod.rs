@@ -12,13 +12,11 @@
 //! 2. [`install`] on the new host, and its answer, before a packet of the new
 //!    path can get there. A failure leaves nothing behind and ends the change:
 //!    the old path was not touched.
-//! 3. Steps 1 and 2 again right before the switch, if the set-up took long:
-//!    installing again brings what is there up to date.
-//! 4. The switch. What the kernel does not tell about its TCP windows, the new
+//! 3. The switch. What the kernel does not tell about its TCP windows, the new
 //!    entry learns from the first packets; until then it does not judge them.
-//! 5. [`Installed::settling`], from time to time, until it says that it has
+//! 4. [`Installed::settling`], from time to time, until it says that it has
 //!    settled: from then on windows are judged as in any other entry.
-//! 6. [`remove`] on the old host once its path is drained; or, where the change
+//! 5. [`remove`] on the old host once its path is drained; or, where the change
 //!    was rolled back, [`remove`] on the new one.
 //!
 //! [`transfer`] does 1 and 2 between hosts, for one that holds an end of the

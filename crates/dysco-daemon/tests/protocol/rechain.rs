@@ -80,6 +80,8 @@ pub struct World {
     now: Duration,
     hosts: Vec<Host>,
     wire: Vec<(usize, usize, Message)>,
+    /// State that is being moved: who waits for it, and where it is installed.
+    states: Vec<(usize, ChangeId, IpAddr)>,
     chance: Chance,
     /// Per cent of messages that are lost, and as many that come twice.
     loss: u64,
@@ -114,6 +116,7 @@ impl World {
             now: Duration::ZERO,
             hosts: (0..HOSTS).map(host).collect(),
             wire: Vec::new(),
+            states: Vec::new(),
             chance: Chance(seed),
             loss,
             dead,
@@ -209,10 +212,7 @@ impl World {
                 let result = Ok(());
                 self.tell(at, HostEvent::Prepared { change, result });
             }
-            Command::MoveState { change, to, .. } => {
-                let result = Ok(());
-                self.tell(at, HostEvent::StateMoved { change, to, result });
-            }
+            Command::MoveState { change, to, .. } => self.states.push((at, change, to)),
             Command::Open {
                 change,
                 token,
@@ -255,6 +255,12 @@ impl World {
                 self.hosts[at].paths.second = false;
             }
             Command::Forget { change, from, .. } => {
+                let moved =
+                    |(_, of, to): &(usize, ChangeId, IpAddr)| *of == change && *to == ip(at);
+                assert!(
+                    !self.states.iter().any(moved),
+                    "state comes to {at} afterwards"
+                );
                 let anchors = [LEFT, RIGHT].map(|a| self.hosts[a].paths.takes_new);
                 assert_eq!(anchors, [at == OLD; 2], "host {at} is still needed");
                 self.tell(at, HostEvent::Forgotten { change, from });
@@ -312,6 +318,18 @@ impl World {
             fresh.restore(now, record).expect("its own record");
         }
         self.hosts[at].machine = fresh;
+        // Nobody there waits for it any more.
+        self.states.retain(|(by, ..)| *by != at);
+    }
+
+    /// State is installed, or cannot be.
+    fn move_state(&mut self) {
+        let (at, change, to) = self.states.remove(0);
+        let result = match self.chance.below(4) {
+            0 if self.loss > 0 => Err(Reason::StateNotMoved("pretended".into())),
+            _ => Ok(()),
+        };
+        self.tell(at, HostEvent::StateMoved { change, to, result });
     }
 
     /// One more thing happens. False if nothing is left to happen.
@@ -325,6 +343,8 @@ impl World {
             self.kills -= 1;
             let at = self.chance.below(HOSTS as u64) as usize;
             self.kill(at);
+        } else if !self.states.is_empty() && self.chance.below(4) == 0 {
+            self.move_state();
         } else if !self.wire.is_empty() {
             let at = self.chance.below(self.wire.len() as u64) as usize;
             let (from, to, message) = self.wire.swap_remove(at);
@@ -337,6 +357,8 @@ impl World {
             self.hosts[to]
                 .machine
                 .handle_message(now, &[ip(from)], message);
+        } else if !self.states.is_empty() {
+            self.move_state();
         } else if let Some(due) = due {
             self.now = self.now.max(due);
             for host in &mut self.hosts {

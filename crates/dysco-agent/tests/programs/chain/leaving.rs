@@ -185,6 +185,36 @@ fn what_the_next_path_has_carried_is_acknowledged_there() {
     }
 }
 
+/// The other anchor may not have heard yet that the change is done. A host between two
+/// of the chain is no end of the session: its firewall sees them.
+#[test]
+fn no_stack_hears_late_what_is_for_firewalls() {
+    for (joined, late) in [(0, DROP), (SLOT + 1, OK)] {
+        for end in ends() {
+            let mut p = end.p;
+            let s = p.session(NEXT);
+            p.put(
+                NEXT,
+                &Session {
+                    state: State::NewPath as u32,
+                    other_path: 0,
+                    joined,
+                    ..s
+                },
+            );
+            let shown = Frame {
+                seq: CUT_IN,
+                ack: SENT,
+                window: u16::MAX,
+                flags: ACK | PSH,
+                options: options(Options::Timestamps, 1, 2, 0),
+                ..end.net.new_received()
+            };
+            assert_eq!(p.run(Way::In, &shown.bytes()).0, late, "joined {joined}");
+        }
+    }
+}
+
 /// Its acknowledgement would take the path before else, which may be gone by then.
 #[test]
 fn what_comes_on_two_processors_at_once_is_carried() {

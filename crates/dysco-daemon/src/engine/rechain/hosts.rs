@@ -216,6 +216,7 @@ impl Engine {
             source: left,
             destination: right,
         };
+        self.expect_no_state(&session);
         let answers = self.answers.clone();
         spawn_short(move || {
             if let Err(error) = state::remove(&session, &[]) {

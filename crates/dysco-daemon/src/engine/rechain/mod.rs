@@ -74,6 +74,8 @@ struct Paths {
     begins: Option<u32>,
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
+    /// What the other end had acknowledged there when more was shown last.
+    asked: Option<u32>,
     /// Something has come on the new path since.
     heard: bool,
     /// So it has since the last look: what asks for more is under way.
@@ -109,8 +111,8 @@ impl Paths {
         }
     }
 
-    /// Both have taken the path since then: may the other end's stack hear by now what
-    /// is for firewalls alone? The right anchor ends first.
+    /// Both have taken the path since then: need its firewalls be shown nothing more? The
+    /// right anchor ends first, as a rule; an end's host keeps late ones from its stack.
     fn hears_no_more(&self, since: Instant) -> bool {
         let left = self.token.is_none();
         left && self.erased || since.elapsed() >= paths::LATE / 2

@@ -203,7 +203,12 @@ impl Engine {
             if let Ok(cutoff) = self.agent.switch_path(slot) {
                 self.prime(slot, cutoff);
             }
-        } else if opens || s.life.opened_here == 0 {
+        } else if opens {
+            // Both packets of an answer acknowledge the same: more is shown once for it.
+            if paths.asked.replace(s.rcv_ack) != Some(s.rcv_ack) {
+                self.prime(slot, shown_next(&s));
+            }
+        } else if s.life.opened_here == 0 {
             self.prime(slot, shown_next(&s));
             if is_wide {
                 self.show_length(slot);

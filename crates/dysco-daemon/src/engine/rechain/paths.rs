@@ -56,6 +56,7 @@ impl Engine {
             beyond: Default::default(),
             begins: None,
             answered: second.is_some(),
+            asked: None,
             heard: second.is_some(),
             lively: false,
             cutoff: None,

@@ -173,10 +173,11 @@ impl Engine {
         let Some(slot) = self.find(session) else {
             return;
         };
-        // It may be about to take another path.
+        // It may be about to take another path, or the one before again.
         let mut paths = self.rechain.paths.values();
         let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
-        for slot in [Some(slot), next].into_iter().flatten() {
+        let other = self.agent.session(slot).other_path().or(next);
+        for slot in [Some(slot), other].into_iter().flatten() {
             let now = self.chain_now(slot, &self.agent.session(slot));
             let Some(chain) = spliced(&now, between, hosts) else {
                 tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
@@ -270,6 +271,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Another request may have changed it while this one waited for its turn.
+    fn still_has_chain(&self, task: &Task) -> Result<(), Reason> {
+        let now = self
+            .find(&task.order.session)
+            .map(|slot| self.chain_now(slot, &self.agent.session(slot)));
+        match now {
+            Some(now) if now != task.order.before => Err(Reason::NoSuchChain(
+                "its chain was changed while this waited for its turn; ask again".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Begins what waits, as far as there is room. What has its new path makes
     /// room: it only waits for late packets of the path before.
     fn start_chains_waiting(&mut self) {
@@ -285,7 +299,10 @@ impl Engine {
                 return;
             };
             let now = self.now();
-            match self.machine.request_chain(now, task.order.clone()) {
+            let begun = self
+                .still_has_chain(&task)
+                .and_then(|()| self.machine.request_chain(now, task.order.clone()));
+            match begun {
                 Ok(change) => {
                     let running = Running {
                         task,

@@ -51,7 +51,12 @@ impl Engine {
             // The local end is on the other side of the relay.
             return self.agent.session(beyond).local.mss.min(s.remote.mss);
         }
-        let (from, to) = (s.key.local(), s.key.remote());
+        // The end of the session may be elsewhere: then it is this host's part of the way.
+        let way = match s.joined_to() {
+            Some(_) => &s.path,
+            None => &s.key,
+        };
+        let (from, to) = (way.local(), way.remote());
         let mtu = mtu_between(from.ip(), to.ip()).unwrap_or_default();
         let sends = mtu.saturating_sub(headers(to.is_ipv6()));
         s.remote.mss.min(sends.max(s.local.mss))

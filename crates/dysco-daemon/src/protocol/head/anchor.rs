@@ -104,7 +104,7 @@ impl Head {
                 Ok(_) => ctx.stale(),
                 Err(reason) => self.left_refuses(ctx, reason),
             },
-            Message::Opened { result, .. } if self.phase == Phase::SettingUp && !self.moving => {
+            Message::Opened { result, .. } if self.phase == Phase::SettingUp => {
                 self.hush_left(ctx);
                 match result {
                     Ok(()) => self.switch(ctx),

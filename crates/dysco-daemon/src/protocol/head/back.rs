@@ -39,6 +39,11 @@ impl Head {
     pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         (self.left_back, self.right_done) = (true, true);
+        if !self.moving.is_empty() {
+            // What is installed after it was forgotten would stay.
+            ctx.deadline(STATE);
+            return Flow::On;
+        }
         self.have_released(ctx);
         let (change, session) = (ctx.change, self.session());
         // Who was not enlisted has nothing to forget.
@@ -95,6 +100,7 @@ impl Head {
         }
         // Nobody has been told yet what the record does not say.
         ctx.purge();
+        self.moving.clear();
         self.phase = self.phase.min(Phase::Draining);
         if self.phase == Phase::Preparing {
             (self.phase, self.introduced) = (Phase::Locking, false);

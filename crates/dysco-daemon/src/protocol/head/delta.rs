@@ -46,7 +46,7 @@ impl Head {
 
     /// Somebody has answered: are those all?
     pub(super) fn go_on(&mut self, ctx: &mut Context) -> Flow {
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || !self.moving.is_empty() {
             return Flow::On;
         }
         if !self.untold.is_empty() {

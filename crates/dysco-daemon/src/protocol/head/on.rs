@@ -29,7 +29,11 @@ impl Head {
             token,
         };
         ctx.insist(right, message);
-        ctx.deadline(ENLIST);
+        self.move_state(ctx);
+        ctx.deadline(match self.moving.is_empty() {
+            true => ENLIST,
+            false => STATE,
+        });
         Flow::On
     }
 
@@ -84,16 +88,11 @@ impl Head {
         self.go_on(ctx)
     }
 
-    /// All are ready, and what leaves has said what it has changed.
-    pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::SettingUp;
-        if self.order.state.is_empty() {
-            return self.open(ctx);
-        }
-        self.moving = true;
+    /// Has the state of firewalls that leave moved, while the others get ready.
+    fn move_state(&mut self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         for (from, to) in self.order.state.iter().copied() {
-            self.waiting.insert(to);
+            self.moving.insert(to);
             ctx.command(Command::MoveState {
                 change,
                 session,
@@ -101,29 +100,36 @@ impl Head {
                 to,
             });
         }
-        ctx.deadline(STATE);
-        Flow::On
     }
 
-    pub(super) fn state_moved(&mut self, ctx: &mut Context, to: HostId) -> Flow {
-        self.waiting.remove(&to);
-        if !self.waiting.is_empty() {
-            return Flow::On;
+    /// State is installed on a host, or will not be.
+    pub(super) fn state_moved(
+        &mut self,
+        ctx: &mut Context,
+        to: HostId,
+        result: Result<(), Reason>,
+    ) -> Flow {
+        self.moving.remove(&to);
+        match (self.phase, result) {
+            (Phase::Preparing, Ok(())) => self.go_on(ctx),
+            (Phase::Preparing, Err(reason)) => self.cancel(ctx, reason),
+            // It was waited for, so that it is forgotten too.
+            (Phase::Cancelling, _) if self.right_done && self.moving.is_empty() => {
+                self.dismiss_new(ctx)
+            }
+            _ => Flow::On,
         }
-        self.moving = false;
-        self.open(ctx)
     }
 
-    fn open(&mut self, ctx: &mut Context) -> Flow {
+    /// All are ready, and what leaves has said what it has changed.
+    pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
+        self.phase = Phase::SettingUp;
         self.have_opened(ctx);
         ctx.deadline(OPEN);
         Flow::On
     }
 
     pub(super) fn switch(&mut self, ctx: &mut Context) -> Flow {
-        if self.moving {
-            return ctx.stale();
-        }
         self.phase = Phase::Cutting;
         self.taken = true;
         ctx.report(Role::Head, self.session(), Progress::SetUp);

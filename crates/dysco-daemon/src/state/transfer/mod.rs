@@ -308,6 +308,13 @@ impl Transfers {
             .collect()
     }
 
+    /// This host forgets a session: nothing of it is expected any more.
+    pub fn forget(&mut self, session: &FiveTuple) {
+        let names = [*session, session.reversed()];
+        self.expected
+            .retain(|_, expected| !names.contains(&expected.session));
+    }
+
     /// Says again what was not answered, gives up, and forgets. Once a second or
     /// more often.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {

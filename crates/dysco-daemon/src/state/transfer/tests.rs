@@ -135,6 +135,32 @@ fn what_is_said_twice_ends_once() {
     assert!(world.installed.iter().all(|d| *d == world.documents));
 }
 
+/// The host has been told to forget the session meanwhile: it would stay.
+#[test]
+fn nothing_is_installed_that_is_not_expected_any_more() {
+    let session = plain().session;
+    for named in [session, session.reversed()] {
+        let mut world = World::new(2);
+        let expect = Message::Expect {
+            transfer: TRANSFER,
+            session,
+            from: OLD,
+            dry_run: false,
+        };
+        world.host(NEW).handle(Duration::ZERO, &[anchor()], expect);
+        world.host(NEW).forget(&named);
+        let part = Message::Part {
+            transfer: TRANSFER,
+            attempt: 0,
+            part: 0,
+            parts: 1,
+            bytes: vec![0; 2],
+        };
+        let actions = world.host(NEW).handle(Duration::ZERO, &[OLD], part);
+        assert_eq!(actions, []);
+    }
+}
+
 #[test]
 fn who_does_not_answer_is_named() {
     let mut world = World::new(2);
