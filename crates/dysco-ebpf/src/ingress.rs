@@ -171,11 +171,17 @@ fn decide(
                 opening(s, p, c, slot)
             }
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
-            // Late: no stack may hear it. A host of a chain passes it on, its ends do not.
-            Some(State::NewPath)
-                if opens_windows(&p.seg) && (s.two.chained == 0 || s.joined == 0) =>
-            {
-                Decision::Leave(Verdict::Drop)
+            // Late, or it shows firewalls the way back: no stack may hear it. A host of a
+            // chain passes it on, its ends do not.
+            Some(State::NewPath) if opens_windows(&p.seg) => {
+                if s.two.chained != 0 {
+                    second::shown(s, &p.seg);
+                }
+                if s.two.chained != 0 && s.joined != 0 {
+                    from_new_path(s, p, c, slot, false)
+                } else {
+                    Decision::Leave(Verdict::Drop)
+                }
             }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
             Some(State::Joining | State::Switching) if second::takes(s, &p.seg, slot) => {

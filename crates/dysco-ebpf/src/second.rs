@@ -105,11 +105,17 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     if !opens_windows(seg) && !hear_length(s, seg) {
         return false;
     }
-    received_exactly(s, s.received_off_wire(seg.end()));
-    s.rcv_ack = s.acked_off_wire(seg.ack);
+    shown(s, seg);
     s.new_in = s.new_in.wrapping_add(1);
     maps::tell(EventKind::Primed, slot);
     true
+}
+
+/// Takes in what the other end shows the firewalls of a path.
+#[inline(always)]
+pub fn shown(s: &mut Session, seg: &Segment) {
+    received_exactly(s, s.received_off_wire(seg.end()));
+    s.rcv_ack = s.acked_off_wire(seg.ack);
 }
 
 /// A SYN on a path that is being opened, or the answer to one. No stack hears

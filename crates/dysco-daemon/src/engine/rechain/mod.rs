@@ -1,6 +1,7 @@
 //! Other chains for live sessions: requests of operators, and the commands of the
 //! protocol's parts for it.
 
+mod back;
 mod delta;
 mod hosts;
 mod left;
@@ -36,6 +37,8 @@ pub(super) struct Rechain {
     paths: HashMap<ChangeId, Paths>,
     /// The change of each slot that hears a second path.
     by_slot: HashMap<u32, ChangeId>,
+    /// Paths that sessions went back to a moment ago.
+    back: Vec<back::Back>,
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
     /// By which change a session passes here, or is to. The oldest are forgotten:
@@ -137,6 +140,7 @@ impl Default for Rechain {
             taking_up: false,
             paths: HashMap::new(),
             by_slot: HashMap::new(),
+            back: Vec::new(),
             forgetting: HashSet::new(),
             forgotten: VecDeque::new(),
             waiting: Vec::new(),
@@ -160,7 +164,7 @@ impl Rechain {
             let changing = p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
             changing || p.is_answering()
         };
-        !self.waiting.is_empty() || self.paths.values().any(paths)
+        !self.waiting.is_empty() || !self.back.is_empty() || self.paths.values().any(paths)
     }
 
     /// What a session is called now.

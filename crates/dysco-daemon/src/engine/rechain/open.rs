@@ -40,7 +40,7 @@ fn widest(s: &Session) -> u32 {
 }
 
 /// Up to where the end has sent, as far as a firewall lets that go ahead.
-fn shown_next(s: &Session) -> u32 {
+pub(super) fn shown_next(s: &Session) -> u32 {
     seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::{FlowKey, Session, State, seq};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, probe};
@@ -242,11 +242,14 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
-        let (Some(_), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled) else {
+        let (Some(cutoff), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled)
+        else {
             return;
         };
-        let far = self.agent.session(second).received_off_wire(far);
-        if self.agent.settle_path(second, far) {
+        let s = self.agent.session(second);
+        // It carries both ways: there is no going back then (see `protocol::head`).
+        let is_heard = paths.token.is_some() || !seq::before(s.rcv_ack, cutoff);
+        if self.agent.settle_path(second, s.received_off_wire(far)) && is_heard {
             paths.settled = true;
             self.prime_highest(second);
             self.tell_machine(HostEvent::Drained { change });
@@ -282,6 +285,7 @@ impl Engine {
                 _ => {}
             }
         }
+        self.show_ways_back();
         self.sweep_waiting();
     }
 
@@ -325,10 +329,12 @@ impl Engine {
             return;
         };
         let before = self.session_id_of(change);
+        let back = self.way_back(first, second);
         if let Err(error) = self.agent.switch_back(second) {
             return tracing::error!(%change, %error, "a session cannot take its path before");
         }
         self.follow(before, first);
+        self.show_way_back(back);
     }
 
     fn forget_token_of(&self, change: ChangeId) {
