@@ -54,6 +54,26 @@ fn reasons(done: &Value) -> Vec<String> {
     why.map(str::to_owned).collect()
 }
 
+/// Removes so many sessions. Those that this moment did not prove are asked for again,
+/// as their refusal says.
+fn removed(w: &World, count: usize, words: &[&str]) -> Result<()> {
+    let is_dry = words.contains(&"--dry-run");
+    let mut removed = 0;
+    let done = wait::until("the sessions to be proven", Duration::from_secs(90), || {
+        let done = match w.remove(words) {
+            Ok(done) => done,
+            Err(error) => return Some(Err(error)),
+        };
+        let now = done["summary"]["removed"].as_u64().unwrap_or_default() as usize;
+        removed = if is_dry { now } else { removed + now };
+        let unproven = |why: &String| why.contains("try again when more data flows");
+        let again = reasons(&done).iter().any(unproven);
+        (!again || removed == count).then_some(Ok(done))
+    })??;
+    ensure!(removed == count, "{done:#}\n{}", w.state());
+    Ok(())
+}
+
 /// Refused without the operator's word, removed by it, and the relay ends its
 /// part without a packet and serves on.
 fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
@@ -71,18 +91,12 @@ fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
     for why in reasons(&done) {
         ensure!(why.contains("say so with --listen"), "{why}");
     }
-    let done = w.remove(&["--listen", ":8090", "--all", "--dry-run"])?;
-    ensure!(
-        done["summary"]["removed"] == count,
-        "{done:#}\n{}",
-        w.state()
-    );
-    let done = w.remove(&["--listen", ":8090", "--all", "--timeout", "60s"])?;
-    ensure!(
-        done["summary"]["removed"] == count,
-        "{done:#}\n{}",
-        w.state()
-    );
+    removed(&w, count, &["--listen", ":8090", "--all", "--dry-run"])?;
+    removed(
+        &w,
+        count,
+        &["--listen", ":8090", "--all", "--timeout", "60s"],
+    )?;
     let before = w.lab.proxy_packets()?;
     for group in &groups {
         group.wait_progress(1 << 20)?;

@@ -303,37 +303,44 @@ fn ends_are_seen() -> Result<()> {
     Ok(())
 }
 
-/// A daemon dies in the middle of a change, on any of its hosts: data goes on, and
-/// once it is there again the session can be given a chain.
-#[test]
-fn a_daemon_dies_in_the_middle() -> Result<()> {
-    let deaths = [
-        (At::Client, "die:Cut"),
-        (At::Client, "die:Switched"),
-        (At::Client, "die:Complete"),
-        (At::Server, "die:Extended"),
-        (At::Server, "die:Cut"),
-        (At::Server, "die:Settled"),
-        (At::Fw1, "die:Enlisted"),
-    ];
+const DEATHS: [(At, &str); 7] = [
+    (At::Client, "die:Cut"),
+    (At::Client, "die:Switched"),
+    (At::Client, "die:Complete"),
+    (At::Server, "die:Extended"),
+    (At::Server, "die:Cut"),
+    (At::Server, "die:Settled"),
+    (At::Fw1, "die:Enlisted"),
+];
+
+/// A daemon dies in the middle of a change from this chain to the first firewall, on
+/// any of its hosts: once it is there again data goes on, and the session can be given
+/// a chain.
+fn daemons_die(before: &[At], goes_on_without: bool) -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
     let group = world.open(1, &Plan::default())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = names(&world, &group)[0].clone();
-    for (at, fault) in deaths {
+    for (at, fault) in DEATHS {
+        if !before.is_empty() {
+            world.rechain(&session, before)?;
+        }
         world.set_faults(at, fault)?;
         let fw = world.ip(At::Fw1);
         // Its own daemon may die under it.
         let _ = world.try_ctl(At::Client, &["reconfigure", &session, "--chain", &fw])?;
         world.wait_dead(at)?;
-        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        if goes_on_without {
+            get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        }
         world.set_faults(at, "")?;
         world.restart(at)?;
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
         // What was under way ends, and both ends agree.
         wait::until("the session to be free", PATIENCE, || {
-            let done = world.reconfigure(&session, &[At::Fw2], &[]).ok()?;
+            let both = [At::Fw2, At::Fw1];
+            let done = world.reconfigure(&session, &both, &[]).ok()?;
             (done["outcome"] == "changed").then_some(())
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
@@ -341,6 +348,17 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         world.rechain(&session, &[])?;
     }
     all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_daemon_dies_in_the_middle() -> Result<()> {
+    daemons_die(&[], true)
+}
+
+/// What one of them has seen, the other has not.
+#[test]
+fn a_daemon_dies_between_two_firewalls() -> Result<()> {
+    daemons_die(&[At::Fw2], false)
 }
 
 /// Rules gave the chains, of policies that are in force no more; and who has read them

@@ -259,34 +259,6 @@ fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The right anchor is not heard for long after both ends have taken the path, which
-/// carries them: it is not taken back, since the firewalls on the one before have not
-/// seen what was sent since.
-#[test]
-fn a_path_that_carries_both_ways_is_not_taken_back() -> Result<()> {
-    let world = Steered::of_four(Family::V4)?;
-    let (group, session) = through_three(&world)?;
-    world.set_faults(At::Server, "lose:Settled")?;
-    let done = std::thread::scope(|scope| {
-        let slow = scope.spawn(|| ask(&world, &session, Ask::Replace(At::Fw3, At::Fw4)));
-        // More than the time in which one is taken back that carries nothing.
-        let waited = wait::until("the switch to be long ago", PATIENCE, || {
-            let said = world.json(At::Client, &["sessions"]).ok()?;
-            let last = said[0]["history"].as_array()?.last()?["ago_s"].as_f64()?;
-            (last > 5.0).then_some(())
-        });
-        let cleared = world.set_faults(At::Server, "");
-        let slow = slow.join().map_err(|_| anyhow!("a thread panicked"))?;
-        waited.and(cleared).and(slow)
-    })?;
-    ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
-    let chain = [At::Fw1, At::Fw2, At::Fw4];
-    has(&world, &session, &chain)?;
-    get_on(&world, &group)?;
-    nothing_amiss(&world, &chain)?;
-    all_intact(&group.finish()?).map(drop)
-}
-
 /// What has a hop in common with a change under way is refused, and that one wins.
 #[test]
 fn overlapping_ones_are_refused() -> Result<()> {

@@ -291,12 +291,6 @@ impl Head {
                 self.tell_end(ctx);
                 flow
             }
-            // The path carries both ways, so that firewalls on the one before may not know
-            // the numbers any more: the right anchor may be late, or its daemon down.
-            Phase::Draining if self.settled => {
-                ctx.deadline(SETTLE);
-                Flow::On
-            }
             Phase::Switching | Phase::Draining => {
                 let why = "it opened, and did not carry all that was under way in time";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))

@@ -56,7 +56,8 @@ impl Engine {
 
     fn show_again(&self, back: &Back) {
         let s = self.agent.session(back.slot);
-        if s.created_ns == back.created_ns && s.state == State::NewPath as u32 {
+        let is_taken = s.state == State::NewPath as u32 && s.two.part == part::CURRENT;
+        if is_taken && s.created_ns == back.created_ns {
             self.prime(back.slot, seq::max(back.left_at, shown_next(&s)));
         }
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
-use dysco_common::{FlowKey, Session, State, seq};
+use dysco_common::{FlowKey, Session, State};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, probe};
@@ -242,14 +242,11 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
-        let (Some(cutoff), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled)
-        else {
+        let (Some(_), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled) else {
             return;
         };
-        let s = self.agent.session(second);
-        // It carries both ways: there is no going back then (see `protocol::head`).
-        let is_heard = paths.token.is_some() || !seq::before(s.rcv_ack, cutoff);
-        if self.agent.settle_path(second, s.received_off_wire(far)) && is_heard {
+        let far = self.agent.session(second).received_off_wire(far);
+        if self.agent.settle_path(second, far) {
             paths.settled = true;
             self.prime_highest(second);
             self.tell_machine(HostEvent::Drained { change });
