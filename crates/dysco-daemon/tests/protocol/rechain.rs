@@ -197,7 +197,11 @@ impl World {
             }
             Command::AskDelta { change, from, .. } => {
                 assert_eq!(at, OLD, "who comes in has changed nothing");
-                let result = Ok(ADDED);
+                // It may refuse while state is being moved.
+                let result = match self.chance.below(8) {
+                    0 if self.loss > 0 => Err(Reason::Closing),
+                    _ => Ok(ADDED),
+                };
                 self.tell(
                     at,
                     HostEvent::DeltaKnown {
