@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::{FlowKey, Session, State, seq};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, probe};
@@ -227,6 +227,14 @@ impl Engine {
         self.prime(second, self.agent.session(second).snd_max);
     }
 
+    /// The same, unless the other anchor has shown that it has heard that.
+    fn prime_unheard(&self, second: u32) {
+        let s = self.agent.session(second);
+        if seq::after(s.snd_max, s.rcv_ack) {
+            self.prime(second, s.snd_max);
+        }
+    }
+
     pub(in crate::engine) fn settle_path(&mut self, change: ChangeId, far_cutoff: u32) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.far_cutoff = Some(far_cutoff);
@@ -269,9 +277,9 @@ impl Engine {
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(change);
                 }
-                (None, Some(_), Some(second)) => self.prime_highest(second),
+                (None, Some(_), Some(second)) => self.prime_unheard(second),
                 (Some(at), _, Some(second)) if !paths.hears_no_more(at) => {
-                    self.prime_highest(second);
+                    self.prime_unheard(second);
                 }
                 // The SYN would not pass again: it is answered. Nor does it here.
                 (None, None, Some(_)) if paths.opens_answered() && lively => {}
