@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
-use steered::{At, Steered, TO_AND_FRO};
+use steered::{At, DEATHS, Steered, TO_AND_FRO};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -300,19 +300,10 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
 /// A daemon dies in the middle, on either host: data goes on, and both ends agree.
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
-    let deaths = [
-        (At::Client, "die:Cut"),
-        (At::Client, "die:Switched"),
-        (At::Client, "die:Complete"),
-        (At::Server, "die:Extended"),
-        (At::Server, "die:Cut"),
-        (At::Server, "die:Settled"),
-        (At::Fw1, "die:Enlisted"),
-    ];
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
     let (group, names) = world.left("bypass", 1, &Plan::default())?;
     let session = &names[0];
-    for (at, fault) in deaths {
+    for (at, fault) in DEATHS {
         world.set_faults(at, fault)?;
         let fw = world.ip(At::Fw1);
         // Its own daemon may die under it.

@@ -10,7 +10,7 @@ use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
 use steered::policy::rule;
-use steered::{At, Steered};
+use steered::{At, DEATHS, Steered};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -303,20 +303,10 @@ fn ends_are_seen() -> Result<()> {
     Ok(())
 }
 
-const DEATHS: [(At, &str); 7] = [
-    (At::Client, "die:Cut"),
-    (At::Client, "die:Switched"),
-    (At::Client, "die:Complete"),
-    (At::Server, "die:Extended"),
-    (At::Server, "die:Cut"),
-    (At::Server, "die:Settled"),
-    (At::Fw1, "die:Enlisted"),
-];
-
 /// A daemon dies in the middle of a change from this chain to the first firewall, on
 /// any of its hosts: once it is there again data goes on, and the session can be given
 /// a chain.
-fn daemons_die(before: &[At], goes_on_without: bool) -> Result<()> {
+fn daemons_die(before: &[At]) -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
     let group = world.open(1, &Plan::default())?;
     group.run();
@@ -331,7 +321,8 @@ fn daemons_die(before: &[At], goes_on_without: bool) -> Result<()> {
         // Its own daemon may die under it.
         let _ = world.try_ctl(At::Client, &["reconfigure", &session, "--chain", &fw])?;
         world.wait_dead(at)?;
-        if goes_on_without {
+        // Firewalls on the path before may have to be shown first how far both are.
+        if before.is_empty() {
             get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
         }
         world.set_faults(at, "")?;
@@ -352,13 +343,13 @@ fn daemons_die(before: &[At], goes_on_without: bool) -> Result<()> {
 
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
-    daemons_die(&[], true)
+    daemons_die(&[])
 }
 
 /// What one of them has seen, the other has not.
 #[test]
 fn a_daemon_dies_between_two_firewalls() -> Result<()> {
-    daemons_die(&[At::Fw2], false)
+    daemons_die(&[At::Fw2])
 }
 
 /// Rules gave the chains, of policies that are in force no more; and who has read them

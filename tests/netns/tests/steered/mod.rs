@@ -73,6 +73,17 @@ pub const TO_AND_FRO: [&[At]; 6] = [
     &[],
 ];
 
+/// Where a daemon dies in a change to the first firewall, and at what.
+pub const DEATHS: [(At, &str); 7] = [
+    (At::Client, "die:Cut"),
+    (At::Client, "die:Switched"),
+    (At::Client, "die:Complete"),
+    (At::Server, "die:Extended"),
+    (At::Server, "die:Cut"),
+    (At::Server, "die:Settled"),
+    (At::Fw1, "die:Enlisted"),
+];
+
 fn address(at: At, family: Family, last: u8) -> IpAddr {
     let net = at as u8 + 1;
     match family {
