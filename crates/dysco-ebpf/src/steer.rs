@@ -8,6 +8,7 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{Edit, RST, SYN, Segment};
+use dysco_common::two_paths::opens_windows;
 use dysco_common::{Counter, mark};
 
 use crate::Verdict;
@@ -89,7 +90,14 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
             // No socket knows this five-tuple: its answer would be a reset.
             return not(Counter::DroppedStray);
         }
-        if s.state != State::NewPath as u32 && second::takes(s, &p.seg, slot) {
+        if s.state != State::NewPath as u32 {
+            if second::takes(s, &p.seg, slot) {
+                return DROP;
+            }
+        } else if opens_windows(&p.seg) {
+            // Late, or it shows firewalls the way back. It may acknowledge what no stack
+            // has got.
+            second::shown(s, &p.seg);
             return DROP;
         }
         if opening {

@@ -12,7 +12,7 @@ use crate::far::{
     BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, to_client, to_server,
     with_limit,
 };
-use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on, options as options_of};
 
 /// The slot of the path's entry.
 const NEXT: u32 = 4;
@@ -161,20 +161,28 @@ fn what_comes_by_the_path_is_relayed() {
     }
 }
 
-/// What opens windows is for no end.
+/// What opens windows is for no end, and when the path has been taken what is late of
+/// it, or shows the way back: it may acknowledge what no stack has got.
 #[test]
 fn what_opens_the_path_is_not_relayed() {
     for net in nets() {
-        let mut p = steered(&net, State::Joining);
-        let primer = Frame {
-            flags: ACK | PSH,
-            window: u16::MAX,
-            options: Vec::new(),
-            ..by_path(&net, &from_server(&net, GIVEN - BACK + 7, SENT + OUT, 0))
-        };
-        assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
-        assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
-        assert_eq!(p.session(NEXT).rcv_max, GIVEN - BACK + 7);
+        for state in [State::Joining, State::Switching, State::NewPath] {
+            let mut p = steered(&net, state);
+            for options in [Options::None, Options::Timestamps] {
+                let primer = Frame {
+                    flags: ACK | PSH,
+                    window: u16::MAX,
+                    options: options_of(options, 1, 2, 0),
+                    ..by_path(&net, &from_server(&net, GIVEN - BACK + 7, SENT + OUT, 0))
+                };
+                assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP, "{state:?}");
+                assert_eq!(p.session(NEXT).rcv_max, GIVEN - BACK + 7);
+            }
+            let told = p.events();
+            let primed = (EventKind::Primed, NEXT);
+            let opens = state != State::NewPath;
+            assert_eq!(told, if opens { vec![primed; 2] } else { vec![] });
+        }
     }
 }
 
