@@ -5,11 +5,14 @@
 //! ```text
 //! anchor               new host              old host
 //!   ---- Expect -------->
-//!   <--- Expecting ------
 //!   ---- Give -------------------------------->            it exports
+//!   <--- Expecting ------
 //!                          <--- Part, Part … --
 //!   <--- Ended ----------                                  it installs
 //! ```
+//!
+//! Who asks does not wait before it says `Give`: parts that overtake `Expect` are kept
+//! until that comes.
 //!
 //! Only a host that holds an end of the session may ask, and the new host takes
 //! documents from the one old host that it named, of that one session. Asking
@@ -35,6 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MEMORY: Duration = Duration::from_secs(60);
 /// Most transfers at once, in each of the parts.
 const MOST: usize = 4096;
+/// Most parts that came before it was known what for, and how long they are kept.
+const MOST_EARLY: usize = 1024;
+const EARLY: Duration = Duration::from_secs(2);
 /// Most parts of the documents of a session.
 const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
 
@@ -101,6 +107,23 @@ pub struct Order {
 pub struct Transfers {
     orders: HashMap<TransferId, Ordered>,
     expected: HashMap<TransferId, Expected>,
+    early: Vec<Early>,
+}
+
+/// A part of documents that nothing is known of yet.
+struct Early {
+    transfer: TransferId,
+    peer: Vec<IpAddr>,
+    part: Part,
+    forget_at: Duration,
+}
+
+/// Some of the documents.
+struct Part {
+    attempt: u16,
+    /// Which, and of how many.
+    place: (u16, u16),
+    bytes: Vec<u8>,
 }
 
 struct Ordered {
@@ -138,7 +161,7 @@ impl Transfers {
         };
         let said = ordered.say(transfer);
         self.orders.insert(transfer, ordered);
-        vec![said]
+        said
     }
 
     /// Takes a message of a host with these addresses.
@@ -164,7 +187,13 @@ impl Transfers {
                     None => Vec::new(),
                 }
             }
-            Message::Expecting { transfer } => self.expecting(peer, transfer),
+            Message::Expecting { transfer } => {
+                let ordered = self.orders.get_mut(&transfer);
+                if let Some(ordered) = ordered.filter(|o| peer.contains(&o.order.to)) {
+                    ordered.expecting = true;
+                }
+                Vec::new()
+            }
             Message::Give {
                 transfer,
                 session,
@@ -190,7 +219,14 @@ impl Transfers {
                 part,
                 parts,
                 bytes,
-            } => self.part(peer, transfer, attempt, (part, parts), bytes),
+            } => {
+                let part = Part {
+                    attempt,
+                    place: (part, parts),
+                    bytes,
+                };
+                self.part(now, peer, transfer, part)
+            }
             Message::Ended { transfer, result } => self.ended(peer, transfer, result),
         }
     }
@@ -207,31 +243,38 @@ impl Transfers {
             )];
         }
         self.expected.entry(transfer).or_insert(expected);
-        vec![Action::Transmit(anchor, Message::Expecting { transfer })]
-    }
-
-    fn expecting(&mut self, peer: &[IpAddr], transfer: TransferId) -> Vec<Action> {
-        let Some(ordered) = self.orders.get_mut(&transfer) else {
-            return Vec::new();
-        };
-        if ordered.expecting || !peer.contains(&ordered.order.to) {
-            return Vec::new();
+        let mut actions = vec![Action::Transmit(anchor, Message::Expecting { transfer })];
+        let its = |early: &mut Early| early.transfer == transfer;
+        let came: Vec<Early> = self.early.extract_if(.., its).collect();
+        for early in came {
+            actions.extend(self.part(early.forget_at, &early.peer, transfer, early.part));
         }
-        ordered.expecting = true;
-        vec![ordered.say(transfer)]
+        actions
     }
 
     fn part(
         &mut self,
+        now: Duration,
         peer: &[IpAddr],
         transfer: TransferId,
-        attempt: u16,
-        (part, parts): (u16, u16),
-        bytes: Vec<u8>,
+        part: Part,
     ) -> Vec<Action> {
         let Some(expected) = self.expected.get_mut(&transfer) else {
+            if self.early.len() < MOST_EARLY && part.bytes.len() <= PART {
+                self.early.push(Early {
+                    transfer,
+                    peer: peer.to_vec(),
+                    part,
+                    forget_at: now + EARLY,
+                });
+            }
             return Vec::new();
         };
+        let Part {
+            attempt,
+            place: (part, parts),
+            bytes,
+        } = part;
         let possible = part < parts && parts <= MAX_PARTS && bytes.len() <= PART;
         if !possible || !peer.contains(&expected.from) || attempt < expected.attempt {
             return Vec::new();
@@ -319,6 +362,7 @@ impl Transfers {
     /// more often.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         self.expected.retain(|_, expected| expected.forget_at > now);
+        self.early.retain(|early| early.forget_at > now);
         let late = |ordered: &Ordered| ordered.give_up_at <= now;
         let mut actions = Vec::new();
         for (transfer, ordered) in self.orders.extract_if(|_, ordered| late(ordered)) {
@@ -338,8 +382,8 @@ impl Transfers {
         for (transfer, ordered) in &mut self.orders {
             if ordered.repeat_at <= now {
                 ordered.repeat_at = now + REPEAT;
-                ordered.attempt += u16::from(ordered.expecting);
-                actions.push(ordered.say(*transfer));
+                ordered.attempt += 1;
+                actions.extend(ordered.say(*transfer));
             }
         }
         actions
@@ -347,7 +391,9 @@ impl Transfers {
 }
 
 impl Ordered {
-    fn say(&self, transfer: TransferId) -> Action {
+    /// What has not been answered: the new host is asked until it has said that it
+    /// expects it, the old one until the end.
+    fn say(&self, transfer: TransferId) -> Vec<Action> {
         let Order {
             session,
             from,
@@ -355,24 +401,24 @@ impl Ordered {
             kinds,
             dry_run,
         } = self.order.clone();
-        if self.expecting {
-            let attempt = self.attempt;
-            let message = Message::Give {
-                transfer,
-                session,
-                to,
-                kinds,
-                attempt,
-            };
-            return Action::Transmit(from, message);
-        }
-        let message = Message::Expect {
+        let expect = Message::Expect {
             transfer,
             session,
             from,
             dry_run,
         };
-        Action::Transmit(to, message)
+        let give = Message::Give {
+            transfer,
+            session,
+            to,
+            kinds,
+            attempt: self.attempt,
+        };
+        let expect = (!self.expecting).then_some(Action::Transmit(to, expect));
+        expect
+            .into_iter()
+            .chain([Action::Transmit(from, give)])
+            .collect()
     }
 }
 

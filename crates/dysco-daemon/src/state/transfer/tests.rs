@@ -113,7 +113,7 @@ fn documents_of_any_length_arrive() {
 
 #[test]
 fn whatever_is_lost_is_said_again() {
-    // Of Expect, Expecting, Give, three parts and Ended, so many are lost.
+    // Of Expect, Give, Expecting, three parts and Ended, so many are lost.
     for lose in 1..8 {
         let mut world = World::new(3 * PART);
         world.lose = lose;
@@ -133,6 +133,27 @@ fn what_is_said_twice_ends_once() {
     world.begin();
     assert_eq!(world.ended.len(), 1);
     assert!(world.installed.iter().all(|d| *d == world.documents));
+}
+
+/// The old host may be nearer than the anchor.
+#[test]
+fn parts_may_overtake_the_word_that_they_are_expected() {
+    let mut new = Transfers::default();
+    assert_eq!(at(&mut new, STRANGER, part(1)), []);
+    assert_eq!(at(&mut new, OLD, part(1)), []);
+    let then = at(&mut new, anchor(), expect());
+    let [Action::Transmit(..), Action::Install { documents, .. }] = &then[..] else {
+        panic!("{then:?}");
+    };
+    assert_eq!(documents, b"[]");
+    // They wait for no more than a moment, and only so many.
+    let mut new = Transfers::default();
+    for _ in 0..2 * MOST_EARLY {
+        at(&mut new, OLD, part(1));
+    }
+    assert_eq!(new.early.len(), MOST_EARLY);
+    new.tick(EARLY);
+    assert_eq!(at(&mut new, anchor(), expect()).len(), 1);
 }
 
 /// The host has been told to forget the session meanwhile: it would stay.
