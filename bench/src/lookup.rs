@@ -54,7 +54,7 @@ fn measure(sessions: u32, packets: u32) -> Result<(Vec<f64>, u64)> {
     let mut ebpf = EbpfLoader::new()
         .map_max_entries("FLOWS", entries)
         .map_max_entries("SESSIONS", entries)
-        .map_max_entries("HINTS", hints)
+        .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
         .map_max_entries("FREE", 1)
         .override_global("HINT_MASK", &mask, true)
         .load(dysco_agent::object())?;

@@ -12,8 +12,8 @@ use crate::stage::Stage;
 
 /// The maps whose size goes with the number of sessions.
 const MAPS: [&str; 3] = ["FLOWS", "SESSIONS", "FREE"];
-/// Not pinned: bytes of a hint, and hints of a session at most.
-const HINT: f64 = 4.0 * 3.0;
+/// Bytes of a hint, which are not pinned.
+const HINT: f64 = 4.0;
 
 /// Asks the kernel what it charges for the maps of a running `dyscod`. They
 /// are full from the start, so that no session ever waits for memory.
@@ -36,7 +36,8 @@ pub fn of_an_entry(host: &Host) -> Result<f64> {
 }
 
 fn of_entry(charged: &[(&str, f64)], room: f64) -> f64 {
-    charged.iter().map(|(_, bytes)| bytes).sum::<f64>() / room + HINT
+    let hints = HINT * f64::from(dysco_agent::hints(room as u32));
+    (charged.iter().map(|(_, bytes)| bytes).sum::<f64>() + hints) / room
 }
 
 /// What the kernel charges for each of the maps, and how many entries there is

@@ -29,11 +29,8 @@ fn payload() -> Payload {
         |local: [u8; 4], remote: [u8; 4]| FlowKey::new((local, 4000).into(), (remote, 80).into());
     let hosts = [[10, 0, 0, 2], [10, 0, 0, 3], [10, 0, 0, 4], [10, 0, 0, 5]];
     let mut payload = Payload::default();
-    payload.fill(
-        7,
-        &key([10, 0, 0, 1], [10, 0, 0, 9]),
-        &key([10, 0, 0, 1], hosts[0]),
-    );
+    let session = key([10, 0, 0, 1], [10, 0, 0, 9]);
+    payload.fill(7, &session, &session, &key([10, 0, 0, 1], hosts[0]));
     if let Some(chain) = Chain::of(&hosts.map(|host| std::net::IpAddr::from(host).into())) {
         payload.set_rest(&chain, &Element::default());
     }

@@ -123,7 +123,7 @@ impl Chain {
 }
 
 /// Version of the layout below.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// What a payload begins with.
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"\xd7sco");
 /// Bytes of a payload.
@@ -151,17 +151,22 @@ pub struct Payload {
     /// The subsession as its sender sees it: another one on arrival is the work
     /// of a NAT.
     pub subsession: FlowKey,
+    /// The session as the host knows it that opened it: another one than `session` is
+    /// the work of a NAT that it has passed.
+    pub origin: FlowKey,
     /// The hosts after the one that gets this.
     pub rest: [Element; MAX_CHAIN],
+    /// Zero.
+    pub reserved: u32,
     /// SipHash-2-4 of all before.
     pub mac: u64,
 }
 
 const _: () = {
-    assert!(size_of::<Payload>() == 256);
+    assert!(size_of::<Payload>() == 296);
     // No gaps: each byte of it is proven.
-    assert!(offset_of!(Payload, session) == 16 && offset_of!(Payload, rest) == 88);
-    assert!(offset_of!(Payload, mac) == PAYLOAD - 8);
+    assert!(offset_of!(Payload, session) == 16 && offset_of!(Payload, rest) == 124);
+    assert!(offset_of!(Payload, reserved) == 284 && offset_of!(Payload, mac) == PAYLOAD - 8);
 };
 
 /// Why a payload is not believed.
@@ -176,15 +181,17 @@ pub enum Unfit {
 }
 
 impl Payload {
-    /// A payload without its proof.
+    /// A payload without its proof and the chain.
     #[inline(always)]
-    pub fn fill(&mut self, key_id: u64, session: &FlowKey, subsession: &FlowKey) {
+    pub fn fill(&mut self, key_id: u64, session: &FlowKey, origin: &FlowKey, subsession: &FlowKey) {
         self.magic = MAGIC;
         self.version = VERSION;
         self.length = (PAYLOAD as u16).to_be();
         self.key_id = key_id;
         self.session = *session;
         self.subsession = *subsession;
+        self.origin = *origin;
+        self.reserved = 0;
     }
 
     /// Makes the rest of the chain what comes after its first element. `last` is
@@ -202,7 +209,7 @@ impl Payload {
 
     #[inline(always)]
     fn words(&self) -> &[u64; PAYLOAD / 8] {
-        // SAFETY: 256 bytes without gaps, aligned to eight, of which any bit
+        // SAFETY: bytes without gaps, aligned to eight, of which any bit
         // pattern is a number.
         unsafe { &*(&raw const *self).cast() }
     }
@@ -228,6 +235,7 @@ impl Payload {
             || self.version != VERSION
             || self.length != (PAYLOAD as u16).to_be()
             || self.hosts as usize >= MAX_CHAIN
+            || self.reserved != 0
         {
             return Err(Unfit::Layout);
         }
@@ -251,11 +259,15 @@ impl Payload {
             }
             i += 1;
         }
-        if family == self.session.remote.is_v6() {
-            Ok(())
-        } else {
-            Err(Unfit::Content)
+        if self.session.remote.is_v6() != family
+            || self.origin.local.is_v6() != family
+            || self.origin.remote.is_v6() != family
+            || self.origin.local_port == 0
+            || self.origin.remote_port == 0
+        {
+            return Err(Unfit::Content);
         }
+        Ok(())
     }
 
     /// The element in the last place.
@@ -318,6 +330,8 @@ pub struct Hop {
 pub struct Pending {
     /// The session, `local` being the side that opened it.
     pub session: FlowKey,
+    /// The same as the host knows it that opened it.
+    pub origin: FlowKey,
     /// The slot of the subsession that the SYN came by, and 1; 0 at the host
     /// that opened the session.
     pub left: u32,

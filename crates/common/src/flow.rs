@@ -197,6 +197,10 @@ pub enum Path {
 pub struct ShortKey([u32; 3]);
 
 impl ShortKey {
+    /// So many hints lie in one element of their map, and in one cache line: the kernel
+    /// rounds the elements of an array up to eight bytes.
+    pub const HINTS: u32 = 16;
+
     /// The key of two addresses as words and two ports, network order.
     #[inline(always)]
     pub const fn new(local: u32, remote: u32, local_port: u16, remote_port: u16) -> Self {
@@ -251,7 +255,8 @@ pub struct FlowRef {
 
 impl FlowRef {
     /// In [`FlowRef::path`]: no packet is the session's by this five-tuple. It is
-    /// what others call it (`Session::alias`), and must not become another's.
+    /// what others call it (`Session::alias`), and must not become another's while it
+    /// lives.
     pub const ALIAS: u16 = 2;
 
     /// The value for what others call the session of a slot.

@@ -260,33 +260,99 @@ pub struct Session {
     pub created_ns: u64,
     /// Flags of the two-path phase.
     pub two: Two,
-    /// What the hosts of its chain call the session, from this host's side, where
-    /// that is not `key`: a middlebox has left it, each end knows it by another
-    /// five-tuple, and this is the one that they met on.
+    /// What other hosts call the session, from this host's side, where that is not
+    /// `key`. Either a middlebox has left it, each end knows it by another five-tuple,
+    /// and this is the one that they met on. Or a NAT of its chain gave it another on
+    /// its way here, and this is the one that it was opened by.
     pub alias: Alias,
 }
 
-/// The five-tuple of a bypass, without the address of this host's end: that is the
-/// one in the session's own. Ports in network byte order, zeros for none.
+/// Another five-tuple of a session, which differs from its own in the address of one
+/// end at most. Ports in network byte order, zeros for none.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Alias {
-    /// Address of the other end.
-    pub remote: Addr,
+    /// Address of one end; the other's is that of the session's own.
+    pub address: Addr,
     /// Port of this host's end.
     pub local_port: u16,
     /// Port of the other end.
     pub remote_port: u16,
+    /// [`alias`] bits.
+    pub flags: u32,
+}
+
+/// Bits of [`Alias::flags`].
+pub mod alias {
+    /// The address is that of this host's end, and not of the other.
+    pub const LOCAL: u32 = 1;
+    /// A NAT made the difference, which leaves the numbers as they are.
+    pub const NAT: u32 = 2;
 }
 
 impl Alias {
-    /// Of a five-tuple, which has the local address of the session's own.
+    /// Of a session that a middlebox has left, whose five-tuple here has the same local
+    /// address.
     #[inline(always)]
     pub const fn of(name: &FlowKey) -> Alias {
         Alias {
-            remote: name.remote,
+            address: name.remote,
             local_port: name.local_port,
             remote_port: name.remote_port,
+            flags: 0,
+        }
+    }
+
+    /// Of a session that has passed a NAT: none where it is called as here, or where
+    /// both addresses have become others.
+    #[inline(always)]
+    pub fn behind_nat(key: &FlowKey, name: &FlowKey) -> Alias {
+        let (near, far) = (key.local == name.local, key.remote == name.remote);
+        let same = near && far;
+        let ports = key.local_port == name.local_port && key.remote_port == name.remote_port;
+        if same && ports || !near && !far {
+            return Alias::default();
+        }
+        Alias {
+            address: if near { name.remote } else { name.local },
+            local_port: name.local_port,
+            remote_port: name.remote_port,
+            flags: if near {
+                alias::NAT
+            } else {
+                alias::NAT | alias::LOCAL
+            },
+        }
+    }
+
+    /// The same from the other end's side.
+    #[inline(always)]
+    pub const fn mirrored(self) -> Alias {
+        Alias {
+            local_port: self.remote_port,
+            remote_port: self.local_port,
+            flags: if self.is_none() {
+                0
+            } else {
+                self.flags ^ alias::LOCAL
+            },
+            ..self
+        }
+    }
+
+    /// The whole five-tuple, where `key` is the session's own.
+    #[inline(always)]
+    pub const fn whole(&self, key: &FlowKey) -> FlowKey {
+        let (local, remote) = if self.flags & alias::LOCAL != 0 {
+            (self.address, key.remote)
+        } else {
+            (key.local, self.address)
+        };
+        FlowKey {
+            local,
+            remote,
+            local_port: self.local_port,
+            remote_port: self.remote_port,
         }
     }
 
@@ -332,6 +398,13 @@ impl Session {
     #[inline(always)]
     pub const fn has_ended(&self) -> bool {
         self.life.reset != 0 || self.life.fin_in & self.life.fin_out != 0
+    }
+
+    /// Has it passed a NAT of its chain on its way here, which gave it another five-tuple
+    /// than that by which it was opened?
+    #[inline(always)]
+    pub const fn is_behind_nat(&self) -> bool {
+        self.alias.flags & alias::NAT != 0
     }
 
     /// The slot of the session that this one is joined to.

@@ -546,6 +546,18 @@ pub const fn carries_all(s: &Session) -> bool {
 /// How far an acknowledgement may always be behind: a window without a scale.
 const BEHIND: u32 = u16::MAX as u32;
 
+/// What the path that a session was switched to counts as having carried at least, at
+/// this acknowledgement of the local end: numbers tell no more than 2 GiB apart. So far
+/// behind, nothing is acknowledged there any more ([`leaving`]).
+#[inline(always)]
+pub const fn least_carried(s: &Session, seg: &Segment) -> u32 {
+    if seg.has(ACK) {
+        seg.ack.wrapping_sub(1 << 30)
+    } else {
+        s.rcv_max
+    }
+}
+
 /// Which path a segment of the local end takes while its path is being left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaving {

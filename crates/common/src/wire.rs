@@ -13,17 +13,12 @@ impl Session {
         self.state == State::NewPath as u32 && self.two.chained == 0
     }
 
-    /// What hosts between its ends call it, where that is not its own five-tuple.
-    /// It stays the same however often the chain changes, so that hosts that stay
-    /// in it know the session.
+    /// What other hosts call it, where that is not its own five-tuple. It stays the
+    /// same however often the chain changes, so that hosts that stay in it know the
+    /// session.
     pub const fn alias(&self) -> Option<FlowKey> {
         if !self.alias.is_none() {
-            Some(FlowKey {
-                local: self.key.local,
-                remote: self.alias.remote,
-                local_port: self.alias.local_port,
-                remote_port: self.alias.remote_port,
-            })
+            Some(self.alias.whole(&self.key))
         } else if self.is_bypassed() {
             Some(self.path)
         } else {
@@ -31,7 +26,12 @@ impl Session {
         }
     }
 
-    /// What hosts between its ends call it, from this host's side.
+    /// Has a middlebox left it, whatever chain it has now?
+    pub const fn was_bypassed(&self) -> bool {
+        self.alias().is_some() && !self.is_behind_nat()
+    }
+
+    /// What other hosts call it, from this host's side.
     pub fn name(&self) -> FlowKey {
         self.alias().unwrap_or(self.key)
     }
@@ -60,7 +60,7 @@ impl Session {
         ack.wrapping_sub(self.translation.seq_out)
     }
 
-    /// The entry as a host on the path would have it: the five-tuple, numbers,
+    /// The entry as the next host's stack would have it: the five-tuple, numbers,
     /// clocks and options of the wire. A session whose wire speaks the end's own
     /// numbers is as it is.
     ///
@@ -68,9 +68,9 @@ impl Session {
     /// same (RFC 7323, 2.2) and is what the translation has of it.
     pub fn on_wire(&self) -> Session {
         match self.alias() {
-            Some(name) => self.on_wire_of(name),
-            None if self.is_shifted() => self.numbers_on_wire(self.key),
-            None => *self,
+            Some(name) if !self.is_behind_nat() => self.on_wire_of(name),
+            _ if self.is_shifted() => self.numbers_on_wire(self.key),
+            _ => *self,
         }
     }
 

@@ -23,7 +23,7 @@ pub use attach::{Attach, Attached};
 pub use dysco_common as common;
 pub use error::AgentError;
 pub use events::Events;
-pub use load::LAYOUT;
+pub use load::{LAYOUT, hints};
 pub use relay::Joint;
 pub use route::{Route, Routes};
 pub use second::Keep;

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
+use dysco_common::ShortKey;
 
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
 
 /// Layout of the pinned maps: the name of their directory in that of all pins. Another
 /// layout has another name; programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v2";
+pub const LAYOUT: &str = "v3";
 
 /// The maps that outlive this process.
 const PINNED: [&str; 15] = [
@@ -51,7 +52,7 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
         .map_max_entries("FREE", max_sessions)
         .map_max_entries("CHAINS", max_sessions)
         .map_max_entries("DELTAS", max_sessions)
-        .map_max_entries("HINTS", hints)
+        .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
         .override_global("HINT_MASK", &hint_mask, true)
         .override_global("XDP", &xdp, true)
         .override_global("PORTS", &ports, true);
@@ -77,8 +78,8 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
 }
 
 /// About as many hints as keys, of which a session has two: a power of two, and no
-/// more than three for each session.
-fn hints(max_sessions: u32) -> u32 {
+/// more than three for each session. Each has four bytes.
+pub fn hints(max_sessions: u32) -> u32 {
     let keys = max_sessions.clamp(1, 1 << 29) * 2;
     let hints = keys.next_power_of_two();
     if hints > keys / 2 * 3 {

@@ -182,6 +182,13 @@ impl Memory {
         }
     }
 
+    /// Says up to where an entry's path has carried what its end receives.
+    pub fn set_received(&self, slot: u32, to: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).rcv_max };
+        self.word(field).store(to, Ordering::Release);
+    }
+
     /// Joins an entry to that of the session's other side.
     pub fn set_joined(&self, slot: u32, other: u32) {
         // SAFETY: as in `state`.

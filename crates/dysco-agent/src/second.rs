@@ -36,17 +36,20 @@ impl Agent {
         };
         let relay = self.steer(slot);
         let first = self.session(slot);
-        let alias = first.alias();
         // A host of the session's chain has another side of it, which stays as it is.
         let joined = match first.state == State::Relay as u32 {
             true => 0,
             false => first.joined,
         };
+        let alias = match first.alias() {
+            Some(name) if first.alias.is_none() => Alias::of(&name),
+            _ => first.alias,
+        };
         let session = Session {
             state: State::Joining as u32,
             path: FlowKey::default(),
             short_path: ShortKey::default(),
-            alias: alias.as_ref().map(Alias::of).unwrap_or_default(),
+            alias,
             translation: first.carried(),
             two: Two {
                 chained: 2,
@@ -97,6 +100,11 @@ impl Agent {
         if let (part::NEXT, Some(first)) = (s.two.part, s.other_path()) {
             self.memory().take_over(second, first);
         }
+    }
+
+    /// The slot that a session takes which has this five-tuple here, or elsewhere.
+    pub fn find_called(&self, key: &FlowKey) -> Option<u32> {
+        self.find(key).or_else(|| self.find_named(key))
     }
 
     /// The slot that a session takes of which others know this name.
@@ -157,11 +165,13 @@ impl Agent {
             memory.hide(first);
         }
         // A packet that was being looked at may still have to move it.
-        for _ in 0..TURNS {
-            std::hint::spin_loop();
-        }
+        wait_for_programs();
         let (before, now) = (self.session(first), self.session(second));
-        let highest = seq::max(before.snd_max, now.snd_max);
+        // Numbers alone tell no more than 2 GiB apart, and this may be asked late.
+        let highest = match before.bytes_out > now.bytes_out {
+            true => before.snd_max,
+            false => now.snd_max,
+        };
         memory.raise(
             second,
             &Session {
@@ -183,6 +193,9 @@ impl Agent {
         };
         let memory = self.memory();
         memory.take_over(first, second);
+        if is_out_of_sight(self.session(first).rcv_max, s.snd_ack) {
+            memory.set_received(first, s.snd_ack);
+        }
         memory.share_life(first, second);
         self.lead_to(first)?;
         memory.set_part(first, part::CURRENT, None);
@@ -242,10 +255,18 @@ impl Agent {
         let Some(known) = s.joined_to() else {
             return;
         };
+        // The two sides may have it by other five-tuples, if this host has a NAT.
         let mut opposite = FlowKey::default();
-        s.key.mirror_to(&mut opposite);
+        s.name().mirror_to(&mut opposite);
         // That which it was joined to may have been given up since.
-        let other = self.find(&opposite).unwrap_or(known);
+        let lives = |slot: &u32| {
+            let state = State::from_word(self.session(*slot).state);
+            !matches!(state, None | Some(State::Free | State::Tombstone))
+        };
+        let other = self.find_called(&opposite).or(Some(known).filter(lives));
+        let Some(other) = other else {
+            return;
+        };
         let memory = self.memory();
         memory.set_joined(slot, other);
         let before = self.session(other).other_path();
@@ -267,16 +288,23 @@ impl Agent {
         }
         self.steer_no_more(&s);
         self.tombstone(second);
+        // What came on it at this moment may have taken it (`dysco_follow`).
+        wait_for_programs();
+        if self.session(second).two.part == part::CURRENT {
+            if let Err(error) = self.switch_back(second) {
+                tracing::error!(session = ?s.key, %error, "a session has taken a path that is given up");
+            }
+            self.tombstone(second);
+        }
         Some(second)
     }
 
     /// A session that passes this host by two paths has one from now on: that of
-    /// `keys`, which are the session's five-tuple as either side has it, is kept,
-    /// the other's entries become tombstones. Their slots are returned; none where
+    /// `keys`, which are what either side calls the session, is kept, the other's entries become tombstones. Their slots are returned; none where
     /// there is one path.
     pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
         let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
-        let found = keys.iter().filter_map(|key| self.find(key));
+        let found = keys.iter().filter_map(|key| self.find_called(key));
         let found: Vec<u32> = found.filter(passing).collect();
         let mut left_out = Vec::new();
         for slot in found {
@@ -319,5 +347,35 @@ impl Agent {
             n.two.part == part::NEXT && n.other_path() == Some(slot) && n.key == s.key
         };
         self.sessions().into_iter().find(next).map(|(next, _)| next)
+    }
+}
+
+/// Has a number been left so far behind by another that comparing them may mislead?
+fn is_out_of_sight(left: u32, now: u32) -> bool {
+    let ahead = now.wrapping_sub(left);
+    (1 << 30..3 << 30).contains(&ahead)
+}
+
+/// Until who looks at a packet at this moment has written what it has to.
+fn wait_for_programs() {
+    for _ in 0..TURNS {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A little ahead or behind, around the end of numbers too, is in sight; what may be
+    /// either is not.
+    #[test]
+    fn what_comparing_would_mislead_is_out_of_sight() {
+        for left in [0, 5, u32::MAX - 5] {
+            let ahead = |by: u32| is_out_of_sight(left, left.wrapping_add(by));
+            assert!(!ahead(0) && !ahead(1 << 20) && !ahead((1 << 30) - 1));
+            assert!(!ahead(0u32.wrapping_sub(1 << 20)));
+            assert!(ahead(1 << 30) && ahead(1 << 31) && ahead((3 << 30) - 1));
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::far;
 use crate::hop;
 use crate::kept;
 use crate::learn;
-use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::maps::{self, Flow, OWN, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::second;
@@ -61,6 +61,11 @@ pub fn run(ctx: TcContext) -> Verdict {
         cold_path();
         // The stack has no part in it any more.
         count(Counter::DroppedLateOld);
+        return Verdict::Drop;
+    }
+    if found.seg.has(RST) && s.two.chained != 0 && s.joined != 0 && is_stacks_own(&ctx, s) {
+        cold_path();
+        count(Counter::DroppedStray);
         return Verdict::Drop;
     }
     match State::from_word(s.state) {
@@ -126,6 +131,16 @@ pub fn run(ctx: TcContext) -> Verdict {
 fn mark_of(ctx: &TcContext) -> u32 {
     // SAFETY: a readable field of the context.
     unsafe { (*ctx.skb.skb).mark }
+}
+
+/// Is it this host's own word about a session that it only passes on? Connection tracking
+/// translates nothing that it calls invalid: behind a NAT such a packet is for this host's
+/// own address, whose stack knows no such socket. What is forwarded came by an interface.
+#[inline(always)]
+fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
+    // SAFETY: a readable field of the context.
+    let came_by = unsafe { (*ctx.skb.skb).ingress_ifindex };
+    came_by == 0 && OWN.get_ptr(&s.key.local).is_some()
 }
 
 /// Is it one of ours, on its second way through the program?

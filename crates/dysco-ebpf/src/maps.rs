@@ -13,7 +13,7 @@ use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{
-    Addr, Counter, Event, EventKind, FlowKey, FlowRef, Offer, Path, Session, ShortKey,
+    Addr, Counter, Event, EventKind, FlowKey, FlowRef, Offer, Path, Session, ShortKey, State,
 };
 
 /// Five-tuple on the wire, to session. User space sets the size.
@@ -25,7 +25,7 @@ pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 /// at any time: the session itself says whether it is right. It saves the hash
 /// map's look-up, which costs more than all that is done to most packets.
 #[map]
-static HINTS: Array<u32> = Array::with_max_entries(1, 0);
+static HINTS: Array<[u32; ShortKey::HINTS as usize]> = Array::with_max_entries(1, 0);
 
 /// How many hints there are, less one: a power of two. Set by user space.
 #[unsafe(no_mangle)]
@@ -251,13 +251,22 @@ pub fn session(slot: u32) -> Option<&'static mut Session> {
     SESSIONS.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
 }
 
+/// The hint of a five-tuple.
+#[inline(always)]
+fn hint_of(short: &ShortKey) -> Option<*mut u32> {
+    // SAFETY: a constant of the program; volatile, since user space sets it.
+    let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
+    let at = short.hint() & mask;
+    let line = HINTS.get_ptr_mut(at / ShortKey::HINTS)?;
+    // SAFETY: one of its words.
+    Some(unsafe { line.cast::<u32>().add((at % ShortKey::HINTS) as usize) })
+}
+
 /// Looks a five-tuple up: where it was last, or else in the map.
 #[inline(always)]
 pub fn find(key: &Key) -> Option<Flow> {
-    // SAFETY: a constant of the program; volatile, since user space sets it.
-    let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
-    let hint = HINTS.get_ptr_mut(key.short.hint() & mask)?;
-    // SAFETY: a valid element of an array map.
+    let hint = hint_of(&key.short)?;
+    // SAFETY: a word of an array map.
     let guess = unsafe { *hint };
     let (slot, new) = (guess >> 1, guess & NEW != 0);
     let s = session(slot)?;
@@ -277,9 +286,7 @@ pub fn find(key: &Key) -> Option<Flow> {
 #[inline(always)]
 pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey) -> Option<Flow> {
     // SAFETY: as in `find`.
-    let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
-    // SAFETY: a valid element of an array map.
-    let guess = unsafe { *HINTS.get_ptr_mut(short.hint() & mask)? };
+    let guess = unsafe { *hint_of(short)? };
     let (slot, new) = (guess >> 1, guess & NEW != 0);
     let s = session(slot)?;
     if *short != *(if new { &s.short_path } else { &s.short }) || V6 != (s.life.v6 != 0) {
@@ -336,7 +343,9 @@ pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mu
         BPF_NOEXIST as u64
     };
     let value = FlowRef::new(&key.whole, slot, Path::Old);
-    if FLOWS.insert(&key.short, value, flags).is_err() {
+    if FLOWS.insert(&key.short, value, flags).is_err()
+        && (!was_called(&key.short) || FLOWS.insert(&key.short, value, 0).is_err())
+    {
         let _ = FREE.push(slot, 0);
         return None;
     }
@@ -344,6 +353,72 @@ pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mu
         ended.short = ShortKey::default();
     }
     Some((slot, session(slot)?))
+}
+
+/// The session that others call so.
+#[inline(always)]
+fn called(short: &ShortKey) -> Option<&'static mut Session> {
+    // SAFETY: copied at once (see `look_up`).
+    let flow = unsafe { FLOWS.get(short).copied() }?;
+    if flow.is_alias() {
+        session(flow.slot)
+    } else {
+        None
+    }
+}
+
+/// Does no packet of it come here any more?
+#[inline(always)]
+fn is_over(s: &Session) -> bool {
+    let over = matches!(
+        State::from_word(s.state),
+        Some(State::Free | State::Closed | State::Tombstone)
+    );
+    over || s.has_ended()
+}
+
+/// Do others call a session so that passes here?
+#[inline(always)]
+pub fn is_called(short: &ShortKey) -> bool {
+    called(short).is_some_and(|s| !is_over(s))
+}
+
+/// Did they call one so that is over?
+#[inline(always)]
+fn was_called(short: &ShortKey) -> bool {
+    called(short).is_some_and(|s| is_over(s))
+}
+
+/// Has what others call a session lead to its entry, so that user space finds it. The
+/// five-tuple of another that lives stays that one's. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_called(slot: u32) -> u32 {
+    let Some(s) = session(slot) else {
+        return 0;
+    };
+    if !s.is_behind_nat() {
+        return 0;
+    }
+    let name = s.alias.whole(&s.key);
+    let short = name.short();
+    let value = Aligned(FlowRef::alias(&name, slot));
+    // SAFETY: copied at once (see `look_up`).
+    let held = unsafe { FLOWS.get(&short).copied() };
+    let Some(held) = held else {
+        return FLOWS.insert(&short, &value.0, BPF_NOEXIST as u64).is_ok() as u32;
+    };
+    let Some(other) = session(held.slot) else {
+        return 0;
+    };
+    // Who opened it has no two of that name: another that is called so has vanished.
+    if !held.is_alias() {
+        if held.is_new() || !is_over(other) {
+            return 0;
+        }
+        other.short = ShortKey::default();
+    }
+    FLOWS.insert(&short, &value.0, 0).is_ok() as u32
 }
 
 /// Gives a claimed slot a subsession, which `ended` may still hold. If it is

@@ -11,10 +11,11 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, min};
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
-use dysco_common::two_paths::{Copy, Leaving, hear_length, leaving, opens_windows};
+use dysco_common::two_paths::{Copy, Leaving, hear_length, least_carried, leaving, opens_windows};
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
+use crate::atomic;
 use crate::egress;
 use crate::ingress::received_exactly;
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
@@ -27,6 +28,10 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     egress::track(ctx, s, found, slot);
     let mut seg = found.seg;
     let mut path = slot;
+    // The path before may have carried more meanwhile than numbers can tell: where its
+    // other end has taken it again, and this host's daemon does not run.
+    let least = least_carried(s, &seg);
+    let _ = atomic::raise(&mut s.rcv_max, least);
     let carried = s.received_on_wire(s.rcv_max);
     let mut limited = true;
     match leaving(s, &seg) {
@@ -196,7 +201,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         return REFUSED;
     };
     let awaited = s.state == State::Joining as u32 && s.life.opened_here == 0;
-    if !awaited || s.path.remote_port != 0 || !s.name().mirrors(&payload.session) {
+    if !awaited || s.path.remote_port != 0 || !s.name().mirrors(&payload.origin) {
         count(Counter::ChainTaken);
         return REFUSED;
     }

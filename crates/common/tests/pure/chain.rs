@@ -40,6 +40,7 @@ fn flow() -> impl Strategy<Value = FlowKey> {
 prop_compose! {
     fn payload()(
         session in flow(),
+        origin in flow(),
         subsession in flow(),
         hosts in proptest::collection::vec(any::<[u8; 4]>(), 1..=MAX_CHAIN),
         key in any::<Key>(),
@@ -53,8 +54,10 @@ prop_compose! {
                 Addr::v4(h)
             })
             .collect();
+        // A NAT changes no family.
+        let origin = if origin.is_v6() == session.is_v6() { origin } else { session };
         let mut payload = Payload::default();
-        payload.fill(key_id, &session, &subsession);
+        payload.fill(key_id, &session, &origin, &subsession);
         payload.set_rest(&Chain::of(&hosts).unwrap(), &Element::default());
         payload.mac = payload.proof(key);
         (payload, key, hosts)

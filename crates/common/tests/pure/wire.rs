@@ -104,6 +104,35 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A name that differs by one address, or by ports alone, is found again from either
+    /// side; one that differs in both addresses is none.
+    #[test]
+    fn a_session_behind_a_nat_keeps_its_name(ends in any::<[[u8; 4]; 2]>(), which in 0u8..4, ports in any::<[u16; 4]>()) {
+        let [local, remote] = ends.map(Addr::v4);
+        let other = |end: [u8; 4]| Addr::v4([end[0] ^ 1, end[1], end[2], end[3]]);
+        let name = FlowKey { local, remote, local_port: ports[0] | 1, remote_port: ports[1] | 1 };
+        let key = FlowKey {
+            local: if which & 1 != 0 { other(ends[0]) } else { local },
+            remote: if which & 2 != 0 { other(ends[1]) } else { remote },
+            local_port: ports[2],
+            remote_port: ports[3],
+        };
+        let alias = Alias::behind_nat(&key, &name);
+        let s = Session { key, alias, ..Session::default() };
+        let differs = which != 3 && key != name;
+        prop_assert_eq!(s.is_behind_nat(), differs);
+        prop_assert_eq!(s.name(), if differs { name } else { key });
+        // Its wire has the numbers and the five-tuple of its stack.
+        prop_assert_eq!((s.on_wire().key, s.was_bypassed()), (key, false));
+        let mut other_side = [FlowKey::default(); 2];
+        key.mirror_to(&mut other_side[0]);
+        name.mirror_to(&mut other_side[1]);
+        let there = Session { key: other_side[0], alias: alias.mirrored(), ..s };
+        prop_assert_eq!(there.name(), if differs { other_side[1] } else { other_side[0] });
+    }
+}
+
 #[test]
 fn the_name_stays_when_the_path_changes() {
     let s = Session {

@@ -69,7 +69,7 @@ impl Programs {
     /// With so many hints, a power of two.
     pub fn with_hints(hints: u32) -> Programs {
         let mut ebpf = EbpfLoader::new()
-            .map_max_entries("HINTS", hints)
+            .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
             .override_global("HINT_MASK", &(hints - 1), true)
             .map_max_entries("FLOWS", 2 * SESSIONS)
             .map_max_entries("SESSIONS", SESSIONS)

@@ -180,7 +180,12 @@ fn it_is_awaited_by_its_name() {
             p.own(net.new_local.ip().into());
             p.awaits(TOKEN, NEXT);
             let mut payload = Payload::default();
-            payload.fill(KEY_ID, &mirror(session), &mirror(path(&net)));
+            payload.fill(
+                KEY_ID,
+                &mirror(net.key()),
+                &mirror(session),
+                &mirror(path(&net)),
+            );
             payload.set_rest(&Default::default(), &Element::live(TOKEN));
             payload.mac = payload.proof(KEY);
             let syn = Frame {

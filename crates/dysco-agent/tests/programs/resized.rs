@@ -120,7 +120,8 @@ fn it_is_awaited_by_the_sessions_own_name() {
             direct(&net).remote(),
         );
         let mut payload = Payload::default();
-        payload.fill(KEY_ID, &mirror(net.key()), &mirror(path));
+        let session = mirror(net.key());
+        payload.fill(KEY_ID, &session, &session, &mirror(path));
         payload.set_rest(&Default::default(), &Element::live(TOKEN));
         payload.mac = payload.proof(KEY);
         let syn = Frame {

@@ -37,7 +37,8 @@ impl Filter {
 
 impl Term {
     fn matches(&self, session: &SessionReport) -> bool {
-        let ends = session.path.iter().flat_map(|p| [p.local, p.remote]);
+        let names = session.path.iter().chain(&session.opened_as);
+        let ends = names.flat_map(|p| [p.local, p.remote]);
         let mut ends = [session.local, session.remote].into_iter().chain(ends);
         match self {
             Term::Host(ip) => ends.any(|end: SocketAddr| end.ip() == *ip),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use dysco_common::FlowKey;
 use serde::{Deserialize, Serialize};
 
 use super::name::SessionId;
@@ -44,6 +45,10 @@ pub struct SessionReport {
     /// The subsession on the wire, where it is not `local` to `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathReport>,
+    /// What it is called where it was opened, and in requests: a NAT of its chain made
+    /// `local` and `remote` of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_as: Option<PathReport>,
     /// The hosts it is steered through, as far as this host knows: all where it
     /// was opened, its neighbours elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,13 +69,23 @@ pub struct SessionReport {
     pub history: Vec<HistoryEntry>,
 }
 
-/// A subsession on the wire.
+/// A five-tuple: that of a subsession on the wire, or another name of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
     /// This host's end.
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
+}
+
+impl PathReport {
+    /// Of a key.
+    pub fn of(key: &FlowKey) -> PathReport {
+        PathReport {
+            local: key.local(),
+            remote: key.remote(),
+        }
+    }
 }
 
 /// Can a middlebox leave a session?

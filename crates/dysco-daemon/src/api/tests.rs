@@ -272,6 +272,10 @@ fn a_filter_looks_at_both_ends_and_the_path() {
             local: end("10.0.0.1:61000"),
             remote: end("10.0.0.3:80"),
         }),
+        opened_as: Some(PathReport {
+            local: end("10.0.0.1:80"),
+            remote: end("10.0.0.7:40000"),
+        }),
         chain: None,
         mode: None,
         pair: None,
@@ -279,6 +283,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
         history: vec![],
     };
     let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
+    assert!(shows("host=10.0.0.7"));
     assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=newpath"));
     assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
 }

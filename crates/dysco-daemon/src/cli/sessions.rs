@@ -111,6 +111,7 @@ fn details(session: &SessionReport) -> String {
         ("state", session.state.clone()),
         ("mode", or_dash(session.mode.map(|m| m.to_string()))),
         ("path", or_dash(session.path.map(path))),
+        ("opened as", or_dash(session.opened_as.map(path))),
         ("chain", or_dash(session.chain.as_deref().map(addresses))),
         (
             "proxy says",

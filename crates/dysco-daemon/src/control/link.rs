@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use dysco_common::chain;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::io::BufReader;
@@ -65,11 +66,12 @@ impl Link {
         }
     }
 
-    /// A key that only the two ends of this connection can make, and its name.
+    /// A key that only the two ends of this connection can make, and its name. Ends that
+    /// write SYNs in another way make others, so that neither steers to the other.
     pub fn key(&self) -> Option<(u64, Secret)> {
         let mut bytes = [0; 24];
         self.connection
-            .export_keying_material(&mut bytes, b"EXPORTER-dysco-chain", &[])
+            .export_keying_material(&mut bytes, b"EXPORTER-dysco-chain", &[chain::VERSION])
             .ok()?;
         let word = |at: usize| {
             let bytes = bytes[at..at + 8].iter().rev();

@@ -23,6 +23,8 @@ pub(super) struct Collector {
     ending: HashMap<u32, Ending>,
     /// Relayed sessions, and when they last moved.
     quiet: HashMap<u32, Ending>,
+    /// Slots of sessions whose reset was told, and when these began.
+    reset: HashMap<u32, u64>,
 }
 
 /// A slot whose session has ended, by all that was seen.
@@ -75,6 +77,9 @@ impl Engine {
     /// Both FINs have passed, or a reset.
     pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
         let s = self.agent.session(slot);
+        if reset && self.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
+            return;
+        }
         // After the cut the acknowledgements of the FINs tell that all is
         // drained; before it, and after a reset, there is nothing to wait for.
         let unchanged = [
@@ -93,7 +98,7 @@ impl Engine {
             let names = names.iter().flatten().map(of);
             // A host of its chain may be an anchor on this side: see `protocol::tail`.
             let between = s.two.chained != 0 && s.joined_to().is_some() && !opened;
-            let inner = between.then(|| measure::opened(&s.key));
+            let inner = between.then(|| measure::opened(&s.name()));
             for subsession in names.chain(inner) {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
@@ -253,6 +258,7 @@ impl Engine {
     fn forget(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);
         self.collector.quiet.remove(&slot);
+        self.collector.reset.remove(&slot);
         self.returns.forget(slot);
         self.history.forget(self.session_id(slot, s));
         self.agent.collect(slot);

@@ -197,10 +197,9 @@ impl Engine {
     pub(super) fn find(&self, sub: &Subsession) -> Option<u32> {
         let opened = FlowKey::new(sub.left, sub.right);
         let accepted = FlowKey::new(sub.right, sub.left);
-        let own = self.agent.find(&opened);
-        own.or_else(|| self.agent.find(&accepted))
-            .or_else(|| self.agent.find_named(&opened))
-            .or_else(|| self.agent.find_named(&accepted))
+        // On a host with a NAT one side has it by its own five-tuple, the other by name.
+        let found = self.agent.find_called(&opened);
+        found.or_else(|| self.agent.find_called(&accepted))
     }
 
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {

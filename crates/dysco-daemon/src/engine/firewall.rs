@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_common::{FlowKey, Session};
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
@@ -93,10 +94,7 @@ impl Engine {
         to: IpAddr,
     ) {
         let order = Order {
-            session: FiveTuple {
-                source: session.left,
-                destination: session.right,
-            },
+            session: as_opened(session),
             from,
             to,
             kinds: Vec::new(),
@@ -191,9 +189,12 @@ impl Engine {
                     kinds,
                 } => {
                     let answers = self.answers.clone();
+                    let movable = self.is_called_so(&session);
                     spawn_short(move || {
-                        let documents = state::export(&session, &kinds)
-                            .map_err(|error| error.to_string())
+                        let documents = movable
+                            .and_then(|()| {
+                                state::export(&session, &kinds).map_err(|error| error.to_string())
+                            })
                             .and_then(|all| {
                                 serde_json::to_vec(&all).map_err(|error| error.to_string())
                             });
@@ -228,6 +229,31 @@ impl Engine {
                 Action::Ended { transfer, result } => self.moved(transfer, result),
             }
         }
+    }
+
+    /// Where a session has passed a NAT, the firewall's entries are of another one, and
+    /// the host that is to get them awaits no such.
+    fn is_called_so(&self, session: &FiveTuple) -> Result<(), String> {
+        let known = self.known_to_firewall(session);
+        match known == *session {
+            true => Ok(()),
+            false => Err(format!(
+                "failed to export the state of {session}: it has passed a NAT, behind which it is {known}; leave --state out, or move the state of the host with the NAT"
+            )),
+        }
+    }
+
+    /// What this host's firewall calls a session that it passes on: as it comes here, by
+    /// a NAT or not.
+    pub(super) fn known_to_firewall(&self, session: &FiveTuple) -> FiveTuple {
+        let comes = FlowKey::new(session.destination, session.source);
+        let slot = self.agent.find_called(&comes);
+        let s = slot.map(|slot| self.agent.session(slot));
+        let key = s.filter(Session::is_behind_nat).map(|s| s.key);
+        key.map_or(*session, |key| FiveTuple {
+            source: key.remote(),
+            destination: key.local(),
+        })
     }
 
     fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>) {
@@ -279,7 +305,7 @@ impl Engine {
     /// needs no session here. One that is, is what firewalls call it.
     fn five_tuple(&self, name: &SessionName) -> Option<FiveTuple> {
         let own = self.slot_named(name).map(|slot| self.agent.session(slot));
-        let (source, destination) = match (own.map(|s| s.name()), name) {
+        let (source, destination) = match (own.map(|s| s.on_wire().key), name) {
             (Some(called), _) => (called.local(), called.remote()),
             (None, SessionName::Tuple { local, remote }) => (*local, *remote),
             (None, SessionName::Id(_)) => return None,
@@ -288,6 +314,14 @@ impl Engine {
             source,
             destination,
         })
+    }
+}
+
+/// As the host knows it that opened it.
+pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
+    FiveTuple {
+        source: session.left,
+        destination: session.right,
     }
 }
 

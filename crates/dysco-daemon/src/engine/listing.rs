@@ -81,9 +81,10 @@ impl Engine {
                 let fits = slot < self.agent.capacity();
                 (fits && self.session_id(slot, &self.agent.session(slot)) == *id).then_some(slot)
             }
+            // The host of a NAT knows one by two five-tuples.
             SessionName::Tuple { local, remote } => self
                 .agent
-                .find(&dysco_common::FlowKey::new(*local, *remote)),
+                .find_called(&dysco_common::FlowKey::new(*local, *remote)),
         }
     }
 
@@ -134,7 +135,7 @@ impl Engine {
                 Some(State::NewPath | State::Switching | State::Passing)
             );
         // A proxy may have left it before it was given the chain.
-        let mode = mode.or(s.alias().map(|_| Mode::Bypass));
+        let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
         let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
         // What a relayed session is sent comes in by the other.
@@ -157,10 +158,8 @@ impl Engine {
                 .as_secs_f64(),
             bytes_in: s.bytes_in,
             bytes_out,
-            path: changed.then(|| PathReport {
-                local: s.path.local(),
-                remote: s.path.remote(),
-            }),
+            path: changed.then(|| PathReport::of(&s.path)),
+            opened_as: s.is_behind_nat().then(|| PathReport::of(&s.name())),
             chain: chained.then(|| {
                 let given = self.agent.chain_of(slot);
                 given.unwrap_or_else(|| vec![s.path.remote.ip()])
@@ -193,7 +192,7 @@ impl Engine {
         let all = self.agent.sessions().into_iter();
         for (slot, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
             sessions.adopted += u64::from(s.is_adopted());
-            let left = s.alias().is_some();
+            let left = s.was_bypassed();
             match State::from_word(s.state) {
                 Some(State::NewPath) if s.two.chained != 0 && !left => sessions.chained += 1,
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,

@@ -14,11 +14,12 @@ const STEPS: u32 = 64;
 /// The SYN that opens a path through a chain: its number is just before those that
 /// follow, its options are what the session agreed on.
 pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec<u8> {
+    let origin = s.name();
     let s = &s.on_wire();
     let hosts: Vec<Addr> = chain.iter().map(|host| (*host).into()).collect();
     let chain = Chain::of(&hosts).unwrap_or_default();
     let mut payload = Payload::default();
-    payload.fill(hop.key_id, &s.key, &s.path);
+    payload.fill(hop.key_id, &s.key, &origin, &s.path);
     payload.set_rest(&chain, &Element::live(token));
     payload.mac = payload.proof(hop.key);
     let mut tcp = header(s, s.snd_max.wrapping_sub(1));

@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
-use dysco_common::session::{Session, State, part};
+use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, mark};
 
@@ -129,7 +129,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             };
             learn::begin(other, key, &p.seg, offer, Direction::In);
             kept::beside(other, slot, s);
-            other.path = p.key.whole;
+            (other.path, other.alias) = (p.key.whole, s.alias);
             // SAFETY: a readable field of the context.
             other.ifindex = unsafe { (*skb).ifindex };
             return second + 1;
@@ -144,6 +144,8 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             }
             ended = Some(s);
         }
+    } else if dysco_chain_is_called(IN) != 0 {
+        return taken();
     }
     if claimed.is_none() {
         claimed = maps::claim(key, ended);
@@ -154,9 +156,38 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     };
     learn::begin(s, key, &p.seg, offer, Direction::In);
     s.path = p.key.whole;
+    s.alias = Alias::behind_nat(&payload.session, &payload.origin).mirrored();
     // SAFETY: a readable field of the context.
     s.ifindex = unsafe { (*skb).ifindex };
     slot + 1
+}
+
+/// Is the session in the scratch memory, which is not known here by this five-tuple, known
+/// by another? Its chain is about to get a NAT before this host, or to lose one, and the
+/// firewall here knows it by the one that it has.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_is_called(run: u32) -> u32 {
+    let Some(Scratch {
+        session: key,
+        payload,
+        ..
+    }) = maps::scratch(run)
+    else {
+        return 0;
+    };
+    if maps::is_called(&key.short) {
+        return 1;
+    }
+    if !payload.is_live() || payload.session == payload.origin {
+        return 0;
+    }
+    payload.origin.mirror_to(&mut key.whole);
+    key.complete();
+    let here = maps::find(key).is_some_and(|flow| learn::would_usurp(flow.s));
+    payload.session.mirror_to(&mut key.whole);
+    key.complete();
+    here as u32
 }
 
 #[inline(always)]
@@ -193,6 +224,7 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
     }
     s.state = State::NewPath as u32;
     count(Counter::Tracked);
+    maps::dysco_called(slot);
     1
 }
 
@@ -218,6 +250,7 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
         count(Counter::ChainNat);
     }
     pending.session = payload.session;
+    pending.origin = payload.origin;
     pending.left = slot + 1;
     payload.chain(&mut pending.chain);
     pending.last = *payload.last();

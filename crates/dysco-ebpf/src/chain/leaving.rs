@@ -3,7 +3,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{self, Pending};
-use dysco_common::session::{Session, State};
+use dysco_common::session::{Alias, Session, State};
 use dysco_common::tcp::ACK;
 use dysco_common::{Addr, Counter, EventKind, mark};
 
@@ -194,6 +194,7 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
     }
     s.state = State::NewPath as u32;
     count(Counter::Tracked);
+    maps::dysco_called(slot);
     slot + 1
 }
 
@@ -257,6 +258,7 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
         learn::no_room();
         return false;
     }
+    s.alias = Alias::behind_nat(&s.key, &pending.origin);
     match pending.left.checked_sub(1).and_then(maps::session) {
         Some(left) => {
             s.joined = pending.left;
@@ -290,7 +292,7 @@ unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
     else {
         return DROP;
     };
-    payload.fill(hop.key_id, &p.key.whole, &s.path);
+    payload.fill(hop.key_id, &p.key.whole, &pending.origin, &s.path);
     payload.set_rest(&pending.chain, &pending.last);
     dysco_chain_proof(OUT);
     outgoing(s, p, c);

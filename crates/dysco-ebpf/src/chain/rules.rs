@@ -66,6 +66,7 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
         return NO_RULE;
     };
     scratch.pending.session = scratch.packet.key.whole;
+    scratch.pending.origin = scratch.packet.key.whole;
     scratch.pending.left = 0;
     scratch.pending.chain = rule.chain;
     scratch.pending.last = Element::default();

@@ -514,13 +514,8 @@ impl Steered {
             });
             let telling: Vec<_> = telling.map(|(n, v)| format!("{n}={v}")).collect();
             all += &format!("--- {at:?} {}\n", telling.join(" "));
-            // What the sockets, the firewalls and the programs have of it.
-            for words in [
-                "ss -Htin",
-                "conntrack -L -p tcp",
-                "nft list counters",
-                "bpftool map list",
-            ] {
+            // What the sockets and the firewalls have of it.
+            for words in ["ss -Htin", "conntrack -L -p tcp", "nft list counters"] {
                 let mut words = words.split(' ');
                 let program = words.next().unwrap_or_default();
                 let words: Vec<_> = words.collect();

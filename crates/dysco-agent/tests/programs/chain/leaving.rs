@@ -162,6 +162,22 @@ fn data_take_the_path_before_where_the_other_end_still_uses_that() {
     }
 }
 
+/// The other end has taken the path before again, and nobody tells this one: numbers may
+/// go around meanwhile.
+#[test]
+fn the_path_before_may_carry_more_than_numbers_tell() {
+    for end in ends() {
+        for quarters in 1..=9u32 {
+            let ack = CARRIED.wrapping_add(quarters.wrapping_mul(1 << 29));
+            for len in [0, 1000] {
+                let frame = end.sent(ack, len);
+                let got = end.p.run(Way::Out, &frame.bytes());
+                assert_eq!(got, end.goes_back(&frame), "{:?}, {quarters}", end.before);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_the_next_path_has_carried_is_acknowledged_there() {
     for mut end in ends() {

@@ -20,9 +20,12 @@ pub(super) struct Back {
     slot: u32,
     created_ns: u64,
     since: Instant,
-    /// How far this end had sent when it was left.
-    left_at: u32,
+    /// How far this end had sent when it was left: the number, and bytes in all.
+    left_at: (u32, u64),
 }
+
+/// Numbers tell no more than twice as many bytes apart.
+const IN_SIGHT: u64 = 1 << 30;
 
 impl Engine {
     /// What is to be shown if the session goes back to its first path, whose firewalls
@@ -35,7 +38,7 @@ impl Engine {
             slot: first,
             created_ns: s.created_ns,
             since: Instant::now(),
-            left_at: s.snd_max,
+            left_at: (s.snd_max, s.bytes_out),
         })
     }
 
@@ -58,7 +61,13 @@ impl Engine {
         let s = self.agent.session(back.slot);
         let is_taken = s.state == State::NewPath as u32 && s.two.part == part::CURRENT;
         if is_taken && s.created_ns == back.created_ns {
-            self.prime(back.slot, seq::max(back.left_at, shown_next(&s)));
+            let (left_at, bytes) = back.left_at;
+            let next = shown_next(&s);
+            let seq = match s.bytes_out.saturating_sub(bytes) < IN_SIGHT {
+                true => seq::max(left_at, next),
+                false => next,
+            };
+            self.prime(back.slot, seq);
         }
     }
 }

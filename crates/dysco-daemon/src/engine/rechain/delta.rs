@@ -163,8 +163,7 @@ impl Engine {
             FlowKey::new(session.left, session.right),
             FlowKey::new(session.right, session.left),
         ];
-        // A NAT of this host may have changed one of them.
-        let mut found = keys.iter().filter_map(|key| self.agent.find(key));
+        let mut found = keys.iter().filter_map(|key| self.agent.find_called(key));
         found.find_map(|slot| self.sides_of(slot))
     }
 

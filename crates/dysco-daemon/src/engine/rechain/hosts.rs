@@ -10,10 +10,11 @@ use dysco_common::chain::{Hop, Token};
 use dysco_common::{FlowKey, State};
 
 use crate::engine::chains::MANY;
+use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 use crate::scheduling::spawn_short;
-use crate::state::{self, FiveTuple};
+use crate::state;
 
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -200,8 +201,10 @@ impl Engine {
             return;
         }
         self.rechain.passing.pop(session);
+        let opened = as_opened(session);
+        let known = self.known_to_firewall(&opened);
         for key in keys {
-            let Some(slot) = self.agent.find(&key) else {
+            let Some(slot) = self.agent.find_called(&key) else {
                 continue;
             };
             let s = self.agent.session(slot);
@@ -212,15 +215,11 @@ impl Engine {
                 }
             }
         }
-        let session = FiveTuple {
-            source: left,
-            destination: right,
-        };
-        self.expect_no_state(&session);
+        self.expect_no_state(&opened);
         let answers = self.answers.clone();
         spawn_short(move || {
-            if let Err(error) = state::remove(&session, &[]) {
-                tracing::warn!(%session, %error, "what the firewall knows of a session that has left is not removed");
+            if let Err(error) = state::remove(&known, &[]) {
+                tracing::warn!(session = %known, %error, "what the firewall knows of a session that has left is not removed");
             }
             // Only now may the session come here again. The engine may have ended.
             let _ = answers.send(Answer::Forgotten(change, from));

@@ -101,7 +101,7 @@ impl Engine {
     pub(super) fn settle_late(&mut self, session: &Subsession) {
         let (left, right) = (session.left, session.right);
         for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
-            let slot = self.agent.find(&key);
+            let slot = self.agent.find_called(&key);
             let change = slot
                 .and_then(|slot| self.rechain.by_slot.get(&slot))
                 .copied();
@@ -397,7 +397,7 @@ impl Engine {
 /// What is known of a session that may take another path, as the wire has it.
 fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
-        Some(State::NewPath | State::Switching) if s.alias().is_some() => {
+        Some(State::NewPath | State::Switching) if s.was_bypassed() => {
             let mut facts = measure::known(&s.on_wire())?;
             // Its two openings differ by what the middlebox has put in since: that
             // they are of one session is shown by its name, which only both know.
