@@ -3,6 +3,7 @@
 //! local API and the command line. Knows nothing of packet bytes.
 
 pub mod api;
+pub mod asks;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -16,7 +16,8 @@ pub enum Which {
     Sessions(Vec<SessionName>),
     /// All that match.
     Filter(Filter),
-    /// All that pass this host.
+    /// All that were opened on the host asked and pass this one; if it is the same, all
+    /// that pass it.
     Through(HostName),
     /// All that this host has opened, and that the change makes sense for.
     #[default]

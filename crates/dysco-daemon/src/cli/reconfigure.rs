@@ -21,7 +21,8 @@ pub struct Common {
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
     filter: Option<Filter>,
 
-    /// All sessions that this host has opened and that pass this one
+    /// All sessions that this host has opened and that pass this one; `self` for all
+    /// that pass the host asked
     #[arg(long, value_name = "HOST", conflicts_with = "all")]
     through: Option<HostName>,
 

@@ -40,6 +40,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::{self, Call, SessionId};
+use crate::asks;
 use crate::config::{self, Config};
 use crate::control::{self, Control};
 use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
@@ -326,6 +327,7 @@ impl Engine {
                     self.take_events(&mut happened);
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
+                    self.sweep_asks();
                     self.turns.look();
                 }
             }
@@ -334,8 +336,14 @@ impl Engine {
     }
 
     fn take_events(&mut self, happened: &mut Vec<(EventKind, u32)>) {
+        // Of what was shown while no daemon ran there may be much, and each is answered.
+        // A reset may be sent by anybody, as often as he likes.
+        let mut told = HashSet::new();
         for (kind, slot) in happened.drain(..) {
-            self.take_event(kind, slot);
+            let repeats = matches!(kind, EventKind::Primed | EventKind::Reset);
+            if !repeats || told.insert((kind as u32, slot)) {
+                self.take_event(kind, slot);
+            }
         }
     }
 
@@ -367,6 +375,9 @@ impl Engine {
         match event {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
                 self.take_state_message(&incoming);
+            }
+            control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
+                self.take_ask(&incoming);
             }
             control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
                 self.take_chain_message(&incoming);

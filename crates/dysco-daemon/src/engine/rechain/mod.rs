@@ -1,7 +1,9 @@
 //! Other chains for live sessions: requests of operators, and the commands of the
 //! protocol's parts for it.
 
+mod asks;
 mod back;
+mod chain_of;
 mod delta;
 mod hosts;
 mod left;
@@ -22,6 +24,7 @@ use lru::LruCache;
 use tokio::task::JoinHandle;
 
 use crate::api::SessionId;
+use crate::asks::{AskId, Asks};
 use crate::protocol::{ChangeId, Subsession};
 
 /// The most names that sessions had before.
@@ -52,6 +55,10 @@ pub(super) struct Rechain {
     names: LruCache<SessionId, SessionId>,
     queue: VecDeque<request::Task>,
     running: HashMap<ChangeId, request::Running>,
+    /// Questions of this host to those that opened sessions, and others' to it.
+    asks: Asks,
+    /// What this host waits for the answer of.
+    asking: HashMap<AskId, request::Task>,
     batches: HashMap<u64, request::Batch>,
     next_batch: u64,
 }
@@ -146,6 +153,8 @@ impl Default for Rechain {
             waiting: Vec::new(),
             queue: VecDeque::new(),
             running: HashMap::new(),
+            asks: Asks::default(),
+            asking: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,
         }

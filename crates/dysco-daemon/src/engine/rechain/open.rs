@@ -10,8 +10,8 @@ use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
 
 use super::Opening;
+use super::chain_of::spliced;
 use super::hosts::Waiting;
-use super::request::spliced;
 use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 

@@ -1,29 +1,39 @@
 //! Other chains as operators ask for them: many sessions at once, a few changes at
 //! a time, one report each.
 
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::chain::MAX_CHAIN;
 use dysco_common::{Session, State};
 use tokio::sync::mpsc;
 
+use super::chain_of::{is_whole, live, pairs};
 use crate::api::{
     ChainChange, ChainOutcome, ChainReport, Failure, FailureCode, HostName, Reconfigure, Reply,
     SessionId, Which,
 };
+use crate::asks::{Answer, AskId, ChainWish};
 use crate::engine::chains::MANY;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
 
+/// Whose a change is.
+#[derive(Clone, Copy)]
+pub(super) enum Whose {
+    /// A request's on this host.
+    Batch(u64),
+    /// Another host's.
+    Ask(AskId),
+}
+
 /// One session's change that is asked for.
 pub(super) struct Task {
-    batch: u64,
+    pub whose: Whose,
     session: SessionId,
     local: SocketAddr,
     remote: SocketAddr,
-    order: Order,
+    pub order: Order,
     asked: Instant,
 }
 
@@ -41,7 +51,7 @@ pub(super) struct Batch {
 }
 
 impl Task {
-    fn report(&self, outcome: ChainOutcome, reason: Option<String>) -> ChainReport {
+    pub fn report(&self, outcome: ChainOutcome, reason: Option<String>) -> ChainReport {
         ChainReport {
             session: self.session,
             local: self.local,
@@ -73,8 +83,8 @@ impl Engine {
     ) {
         let found = self
             .resolved(&request.chain)
-            .and_then(|chain| Ok((self.chosen(request, &chain)?, chain)));
-        let (slots, chain) = match found {
+            .and_then(|wish| Ok((self.chosen(request, &wish)?, wish)));
+        let (slots, wish) = match found {
             Ok(found) => found,
             Err(failure) => {
                 // The client's channel is fresh and has room, or the client has left.
@@ -96,44 +106,66 @@ impl Engine {
             self.end_chain_batch(id);
         }
         for slot in slots {
-            let (task, judged) = self.chain_task(id, slot, &chain, request.state);
-            match judged {
-                Err(why) => self.end_chain_task(id, task.report(ChainOutcome::Refused, Some(why))),
-                Ok(()) if request.dry_run => {
-                    self.end_chain_task(id, task.report(ChainOutcome::Changed, None));
-                }
-                Ok(()) => self.rechain.queue.push_back(task),
+            let s = self.agent.session(slot);
+            if let Some(session) = self.opened_elsewhere(&s) {
+                let task = self.task_of_chain(Whose::Batch(id), slot, session);
+                self.ask_opener(task, &s, &wish, request);
+                continue;
             }
+            let (task, judged) = self.chain_task(Whose::Batch(id), slot, &wish, request.state);
+            self.take_task(task, judged, request.dry_run);
         }
         self.start_chains_waiting();
     }
 
-    /// The change with the addresses of its hosts.
-    fn resolved(&self, chain: &ChainChange) -> Result<Resolved, Failure> {
+    /// A change that was judged waits for its turn, or has ended.
+    pub(super) fn take_task(&mut self, task: Task, judged: Result<(), String>, dry_run: bool) {
+        match judged {
+            Err(why) => {
+                let report = task.report(ChainOutcome::Refused, Some(why));
+                self.end_chain_task(task.whose, report);
+            }
+            Ok(()) if dry_run => {
+                let report = task.report(ChainOutcome::Changed, None);
+                self.end_chain_task(task.whose, report);
+            }
+            Ok(()) => self.rechain.queue.push_back(task),
+        }
+    }
+
+    /// The change with the addresses of its hosts; this one's may be any of its own.
+    fn resolved(&self, chain: &ChainChange) -> Result<ChainWish, Failure> {
         let own = || {
-            let why = "this host is an end of the session".into();
+            let why = "this host has no address".into();
             failure(
                 FailureCode::BadRequest,
                 why,
-                "name the hosts between the two ends",
+                "name hosts by their addresses",
             )
         };
-        let ip = |host: &HostName| self.resolve(host)?.ok_or_else(own);
+        let first = self.config.host.addresses.first().copied();
+        let ip = |host: &HostName| match host {
+            HostName::Address(ip) => Ok(*ip),
+            _ => self.resolve(host)?.or(first).ok_or_else(own),
+        };
         Ok(match chain {
             ChainChange::Become(hosts) => {
-                Resolved::Become(hosts.iter().map(ip).collect::<Result<_, _>>()?)
+                ChainWish::Become(hosts.iter().map(ip).collect::<Result<_, _>>()?)
             }
-            ChainChange::Insert(host) => Resolved::Insert(ip(host)?),
-            ChainChange::Replace { old, new } => Resolved::Replace(ip(old)?, ip(new)?),
-            ChainChange::Remove(host) => Resolved::Remove(ip(host)?),
+            ChainChange::Insert(host) => ChainWish::Insert(ip(host)?),
+            ChainChange::Replace { old, new } => ChainWish::Replace(ip(old)?, ip(new)?),
+            ChainChange::Remove(host) => ChainWish::Remove(ip(host)?),
         })
     }
 
     /// The slots that a request is about.
-    fn chosen(&self, request: &Reconfigure, chain: &Resolved) -> Result<Vec<u32>, Failure> {
+    fn chosen(&self, request: &Reconfigure, wish: &ChainWish) -> Result<Vec<u32>, Failure> {
         let through = match &request.which {
             Which::Sessions(names) => return self.named(names),
-            Which::Through(host) => self.resolve(host)?,
+            Which::Through(host) => match self.resolve(host)? {
+                Some(host) => Some(host),
+                None => return Ok(self.passing_here()),
+            },
             Which::Filter(_) | Which::All => None,
         };
         let opened = |(_, s): &(u32, Session)| {
@@ -148,79 +180,33 @@ impl Engine {
                 match &request.which {
                     Which::Filter(filter) => filter.matches(&self.report_of(*slot, s)),
                     Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
-                    _ => chain.makes_sense(&now) && live(s),
+                    _ => wish.makes_sense(&now) && live(s),
                 }
             })
             .map(|(slot, _)| slot)
             .collect())
     }
 
-    /// The hosts that a session passes, where it was opened here.
-    pub(super) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
-        if s.two.chained == 0 {
-            return Vec::new();
-        }
-        self.agent.chain_of(slot).unwrap_or_default()
-    }
-
-    /// Takes down what a session passes now between two hosts of its chain, or its ends.
-    pub(in crate::engine) fn splice_chain(
-        &mut self,
-        session: &Subsession,
-        between: (Option<IpAddr>, Option<IpAddr>),
-        hosts: &[IpAddr],
-    ) {
-        let Some(slot) = self.find(session) else {
-            return;
-        };
-        // It may be about to take another path, or the one before again.
-        let mut paths = self.rechain.paths.values();
-        let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
-        let other = self.agent.session(slot).other_path().or(next);
-        for slot in [Some(slot), other].into_iter().flatten() {
-            let now = self.chain_now(slot, &self.agent.session(slot));
-            let Some(chain) = spliced(&now, between, hosts) else {
-                tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
-                continue;
-            };
-            if let Err(error) = self.agent.set_chain(slot, &chain) {
-                tracing::error!(%session, %error, "a session's chain is not taken down");
-            }
-        }
-    }
-
     /// One session's part of a request, and what speaks against it.
-    fn chain_task(
+    pub(super) fn chain_task(
         &self,
-        batch: u64,
+        whose: Whose,
         slot: u32,
-        chain: &Resolved,
+        wish: &ChainWish,
         state: bool,
     ) -> (Task, Result<(), String>) {
         let s = self.agent.session(slot);
         let before = self.chain_now(slot, &s);
-        let after = chain.apply(&before);
-        let order = Order {
-            session: measure::opened(&s.name()),
-            before: before.clone(),
-            after: after.clone().unwrap_or_default(),
-            margins: Margins::default(),
-            state: Vec::new(),
-        };
-        let mut task = Task {
-            batch,
-            session: self.session_id(slot, &s),
-            local: s.key.local(),
-            remote: s.key.remote(),
-            order,
-            asked: Instant::now(),
-        };
+        let after = wish.apply(&before);
+        let mut task = self.task_of_chain(whose, slot, measure::opened(&s.name()));
+        task.order.before = before.clone();
+        task.order.after = after.clone().unwrap_or_default();
         let judged = after.and_then(|after| {
             self.fits(&s, &before, &after)?;
             if state {
                 task.order.state = pairs(&before, &after)?;
             }
-            if chain.is_about_one() && is_whole(&s) {
+            if wish.is_about_one() && is_whole(&s) {
                 task.order.margins = Margins::between(&before, &after);
             }
             Ok(())
@@ -228,47 +214,24 @@ impl Engine {
         (task, judged.map_err(|reason| reason.to_string()))
     }
 
-    fn fits(&self, s: &Session, before: &[IpAddr], after: &[IpAddr]) -> Result<(), Reason> {
-        let no = |why: String| Err(Reason::NoSuchChain(why));
-        self.not_in_between(s)?;
-        self.has_a_neighbour(s)?;
-        if s.life.opened_here == 0 {
-            let opener = s.name().remote.ip();
-            return no(format!("this host has not opened it; ask on {opener}"));
+    /// A change of which it is not known yet what it is to be.
+    fn task_of_chain(&self, whose: Whose, slot: u32, session: Subsession) -> Task {
+        let s = self.agent.session(slot);
+        let order = Order {
+            session,
+            before: Vec::new(),
+            after: Vec::new(),
+            margins: Margins::default(),
+            state: Vec::new(),
+        };
+        Task {
+            whose,
+            session: self.session_id(slot, &s),
+            local: s.key.local(),
+            remote: s.key.remote(),
+            order,
+            asked: Instant::now(),
         }
-        let own = measure::opened(&s.key);
-        if s.alias().is_some() && self.machine.is_changing(&own) {
-            return no("its middlebox has not left it altogether; ask again in a moment".into());
-        }
-        if !live(s) {
-            measure::facts(s, &own)?;
-        }
-        if before == after {
-            return no("it has that chain; nothing is to be done".into());
-        }
-        if after.len() > MAX_CHAIN {
-            return no(format!(
-                "a chain has {MAX_CHAIN} hosts at most; leave some out"
-            ));
-        }
-        let server = s.name().remote.ip();
-        let mut seen = HashSet::new();
-        for host in after {
-            if host.is_ipv4() != server.is_ipv4() {
-                return no(format!(
-                    "{host} is of the other address family; name its other address"
-                ));
-            }
-            if *host == server || self.config.host.addresses.contains(host) {
-                return no(format!(
-                    "{host} is an end of it; name the hosts between the two ends"
-                ));
-            }
-            if !seen.insert(host) {
-                return no(format!("{host} is in it twice; leave one out"));
-            }
-        }
-        Ok(())
     }
 
     /// Another request may have changed it while this one waited for its turn.
@@ -286,7 +249,7 @@ impl Engine {
 
     /// Begins what waits, as far as there is room. What has its new path makes
     /// room: it only waits for late packets of the path before.
-    fn start_chains_waiting(&mut self) {
+    pub(super) fn start_chains_waiting(&mut self) {
         let most = self.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
             let waits = |r: &&Running| r.switched.is_none();
@@ -312,7 +275,7 @@ impl Engine {
                 }
                 Err(reason) => {
                     let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
-                    self.end_chain_task(task.batch, report);
+                    self.end_chain_task(task.whose, report);
                 }
             }
         }
@@ -354,7 +317,7 @@ impl Engine {
             report.request_to_switch_us = running.switched.map(micros);
             report.request_to_end_us = Some(micros(took));
         }
-        self.end_chain_task(running.task.batch, report);
+        self.end_chain_task(running.task.whose, report);
         self.start_chains_waiting();
     }
 
@@ -369,7 +332,19 @@ impl Engine {
         self.report(kind, session, format!("{subsession} ({role}): {what}"));
     }
 
-    fn end_chain_task(&mut self, batch: u64, report: ChainReport) {
+    pub(super) fn end_chain_task(&mut self, whose: Whose, report: ChainReport) {
+        let batch = match whose {
+            Whose::Batch(batch) => batch,
+            Whose::Ask(ask) => {
+                let answer = Answer {
+                    outcome: report.outcome.into(),
+                    reason: report.reason,
+                    before: report.before,
+                    after: report.after,
+                };
+                return self.answer_ask(ask, answer);
+            }
+        };
         let Some(b) = self.rechain.batches.get_mut(&batch) else {
             return;
         };
@@ -400,96 +375,4 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
         let _ = replies.send(Reply::Done { summary: None }).await;
     });
     reports
-}
-
-/// Do the hosts of its chain know the session as its ends do? Then each of them may be
-/// an anchor.
-fn is_whole(s: &Session) -> bool {
-    s.alias().is_none() && s.relay == 0 && s.state != State::Relay as u32
-}
-
-/// A chain with other hosts between two of it, or its ends; none if it has them not.
-pub(super) fn spliced(
-    now: &[IpAddr],
-    (left, right): (Option<IpAddr>, Option<IpAddr>),
-    hosts: &[IpAddr],
-) -> Option<Vec<IpAddr>> {
-    let place = |host: IpAddr| now.iter().position(|h| *h == host);
-    let from = left.map_or(Some(0), |host| Some(place(host)? + 1))?;
-    let to = right.map_or(Some(now.len()), place)?;
-    let (before, behind) = (now.get(..from)?, now.get(to.max(from)..)?);
-    Some([before, hosts, behind].concat())
-}
-
-/// Can it get another chain now?
-fn live(s: &Session) -> bool {
-    match State::from_word(s.state) {
-        Some(State::Tracked | State::Relay) => !s.has_ended(),
-        Some(State::NewPath | State::Switching) => {
-            (s.two.chained > 1 || s.alias().is_some()) && !s.has_ended()
-        }
-        _ => false,
-    }
-}
-
-/// A [`ChainChange`] with addresses.
-enum Resolved {
-    Become(Vec<IpAddr>),
-    Insert(IpAddr),
-    Replace(IpAddr, IpAddr),
-    Remove(IpAddr),
-}
-
-impl Resolved {
-    /// Is it about one host, and not about the chain as a whole?
-    fn is_about_one(&self) -> bool {
-        !matches!(self, Resolved::Become(_))
-    }
-
-    /// Is a session with this chain meant, where all are?
-    fn makes_sense(&self, now: &[IpAddr]) -> bool {
-        match self {
-            Resolved::Become(hosts) => hosts != now,
-            Resolved::Insert(host) => !now.contains(host),
-            Resolved::Replace(old, _) | Resolved::Remove(old) => now.contains(old),
-        }
-    }
-
-    fn apply(&self, now: &[IpAddr]) -> Result<Vec<IpAddr>, Reason> {
-        let (old, new) = match self {
-            Resolved::Become(hosts) => return Ok(hosts.clone()),
-            Resolved::Insert(host) => {
-                return Ok(now.iter().copied().chain([*host]).collect());
-            }
-            Resolved::Replace(old, new) => (old, Some(*new)),
-            Resolved::Remove(old) => (old, None),
-        };
-        if !now.contains(old) {
-            let why = format!("{old} is not in it; see 'dyscoctl sessions' for what is");
-            return Err(Reason::NoSuchChain(why));
-        }
-        let place = |host: &IpAddr| match host == old {
-            true => new,
-            false => Some(*host),
-        };
-        Ok(now.iter().filter_map(place).collect())
-    }
-}
-
-/// Whose state goes to whom: the first that leaves to the first that comes. Who
-/// stays has it.
-fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, IpAddr)>, Reason> {
-    let not_in = |hosts: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
-        let only = hosts.iter().filter(|host| !others.contains(host));
-        only.copied().collect()
-    };
-    let (leave, come) = (not_in(before, after), not_in(after, before));
-    if leave.len() != come.len() {
-        return Err(Reason::NoSuchChain(format!(
-            "state of {} hosts that leave cannot go to {} that come; leave --state out, or replace one host by one",
-            leave.len(),
-            come.len()
-        )));
-    }
-    Ok(leave.into_iter().zip(come).collect())
 }

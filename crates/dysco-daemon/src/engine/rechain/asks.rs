@@ -1,0 +1,171 @@
+//! Other chains for sessions that another host has opened: that one is asked. And for
+//! sessions of this host, when a host that they pass asks, or the one that they go to.
+
+use std::net::IpAddr;
+
+use dysco_common::session::part;
+use dysco_common::{Session, State};
+
+use super::request::{Task, Whose};
+use crate::api::{ChainOutcome, Reconfigure};
+use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message, Outcome};
+use crate::control::Incoming;
+use crate::engine::{Engine, measure};
+use crate::protocol::Subsession;
+
+impl Engine {
+    /// A session as the host has it that opened it, where that is another.
+    pub(super) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
+        let passes = s.joined_to().is_some() && s.state != State::Relay as u32;
+        match (s.life.opened_here != 0, passes) {
+            (true, false) => None,
+            (true, true) => Some(measure::opened(&s.name())),
+            (false, _) => Some(measure::accepted(&s.name())),
+        }
+    }
+
+    /// Slots of the sessions that pass this host by a chain, by the side they come from.
+    pub(super) fn passing_here(&self) -> Vec<u32> {
+        let passes = |s: &Session| {
+            let state = State::from_word(s.state);
+            let here = matches!(
+                state,
+                Some(State::NewPath | State::Passing | State::Switching)
+            );
+            let chained = s.two.chained > 1 && s.joined_to().is_some();
+            let comes = s.life.opened_here == 0 && s.two.part == part::CURRENT;
+            here && chained && comes && !s.has_ended()
+        };
+        let all = self.agent.sessions().into_iter();
+        all.filter(|(_, s)| passes(s))
+            .map(|(slot, _)| slot)
+            .collect()
+    }
+
+    /// Asks the host that opened a session.
+    pub(super) fn ask_opener(
+        &mut self,
+        task: Task,
+        s: &Session,
+        wish: &ChainWish,
+        request: &Reconfigure,
+    ) {
+        let may = self
+            .not_in_between(s)
+            .and_then(|()| self.has_a_neighbour(s));
+        if let Err(reason) = may {
+            let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
+            return self.end_chain_task(task.whose, report);
+        }
+        let session = task.order.session;
+        let asked = Asked {
+            session,
+            wish: wish.clone(),
+            state: request.state,
+            dry_run: request.dry_run,
+        };
+        let ask = AskId(rand::random());
+        self.rechain.asking.insert(ask, task);
+        let now = self.now();
+        let actions = self.rechain.asks.begin(now, ask, session.left.ip(), asked);
+        self.ask_on(actions);
+    }
+
+    pub(in crate::engine) fn take_ask(&mut self, incoming: &Incoming) {
+        let Some(message) = Message::decode(&incoming.message) else {
+            self.state.malformed += 1;
+            tracing::warn!(from = %incoming.via, "a message about chains was discarded");
+            return;
+        };
+        let now = self.now();
+        let actions = (self.rechain.asks).handle(now, &incoming.from.addresses, message);
+        self.ask_on(actions);
+    }
+
+    pub(in crate::engine) fn sweep_asks(&mut self) {
+        let now = self.now();
+        let actions = self.rechain.asks.tick(now);
+        self.ask_on(actions);
+    }
+
+    fn ask_on(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Transmit(to, message) => match message.encode() {
+                    Ok(bytes) => self.control.send(to, bytes),
+                    Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
+                },
+                Action::Judge { ask, from, asked } => self.judge_ask(ask, &from, asked),
+                Action::Ended { ask, answer } => self.ask_ended(ask, answer),
+            }
+        }
+    }
+
+    /// A host wants another chain for a session.
+    fn judge_ask(&mut self, ask: AskId, from: &[IpAddr], asked: Asked) {
+        let Some(slot) = self.asked_about(from, &asked.session) else {
+            let why = "this host has opened no such session, or who asks is no host of it";
+            return self.answer_ask(ask, Answer::refused(why));
+        };
+        let s = self.agent.session(slot);
+        let id = self.session_id(slot, &s);
+        let who = from.first().map(ToString::to_string).unwrap_or_default();
+        self.report(
+            "asked",
+            Some(id),
+            format!("{:?}: {who} asks for another chain", s.key),
+        );
+        let wish = asked.wish.named_as(&self.chain_now(slot, &s), from);
+        let (task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, asked.state);
+        self.take_task(task, judged, asked.dry_run);
+        self.start_chains_waiting();
+    }
+
+    /// The slot of a session of this host that the asker is a host of.
+    fn asked_about(&self, from: &[IpAddr], session: &Subsession) -> Option<u32> {
+        let slot = self.find(session)?;
+        let s = self.agent.session(slot);
+        let may = from.contains(&s.name().remote.ip())
+            || self
+                .chain_now(slot, &s)
+                .iter()
+                .any(|host| from.contains(host));
+        (may && self.opened_elsewhere(&s).is_none()).then_some(slot)
+    }
+
+    pub(super) fn answer_ask(&mut self, ask: AskId, answer: Answer) {
+        let now = self.now();
+        let actions = self.rechain.asks.answered(now, ask, answer.cut());
+        self.ask_on(actions);
+    }
+
+    fn ask_ended(&mut self, ask: AskId, answer: Answer) {
+        let Some(task) = self.rechain.asking.remove(&ask) else {
+            return;
+        };
+        let mut report = task.report(answer.outcome.into(), answer.reason);
+        report.session = self.rechain.name_now(report.session);
+        (report.before, report.after) = (answer.before, answer.after);
+        self.end_chain_task(task.whose, report);
+    }
+}
+
+impl From<Outcome> for ChainOutcome {
+    fn from(outcome: Outcome) -> ChainOutcome {
+        match outcome {
+            Outcome::Changed => ChainOutcome::Changed,
+            Outcome::Refused => ChainOutcome::Refused,
+            Outcome::RolledBack => ChainOutcome::RolledBack,
+        }
+    }
+}
+
+impl From<ChainOutcome> for Outcome {
+    fn from(outcome: ChainOutcome) -> Outcome {
+        match outcome {
+            ChainOutcome::Changed => Outcome::Changed,
+            ChainOutcome::Refused => Outcome::Refused,
+            ChainOutcome::RolledBack => Outcome::RolledBack,
+        }
+    }
+}

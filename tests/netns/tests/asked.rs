@@ -1,0 +1,209 @@
+//! Any host of a session asks for another chain, and a middlebox's host to leave it: the
+//! host that opened the session does it.
+
+mod steered;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+use serde_json::{Value, json};
+use steered::{At, Steered};
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+fn busy(world: &Steered, count: usize) -> Result<(Group, Vec<String>)> {
+    let plan = Plan {
+        rate: (count > 1).then_some(2_000_000),
+        ..Plan::default()
+    };
+    let group = world.open(count, &plan)?;
+    group.run();
+    group.wait_progress(200_000)?;
+    let names = { group.locals() }
+        .iter()
+        .map(|local| world.name(*local))
+        .collect();
+    Ok((group, names))
+}
+
+fn asks(world: &Steered, at: At, words: &[&str]) -> Result<Vec<Value>> {
+    let done = world.try_json(at, &[words, &["--wait"]].concat())?;
+    let all = done["changes"].as_array().cloned();
+    all.with_context(|| format!("{words:?}: {done:#}\n{}", world.logs()))
+}
+
+fn is_changed(world: &Steered, done: &[Value], count: usize) -> Result<()> {
+    let changed = |c: &&Value| c["outcome"] == "changed";
+    ensure!(
+        done.len() == count && done.iter().filter(changed).count() == count,
+        "{done:#?}\n{}",
+        world.logs()
+    );
+    Ok(())
+}
+
+/// All of its sessions, by one word; a dry run says so before, and changes nothing.
+fn leaves(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let (group, names) = busy(&world, 8)?;
+    for name in &names {
+        world.rechain(name, &[At::Fw1, At::Fw2])?;
+    }
+    let words = ["reconfigure", "--through", "self", "--without", "self"];
+    let tried = asks(&world, At::Fw2, &[&words[..], &["--dry-run"]].concat())?;
+    is_changed(&world, &tried, 8)?;
+    world.wait_only_through(&[At::Fw1, At::Fw2])?;
+    let done = asks(&world, At::Fw2, &words)?;
+    is_changed(&world, &done, 8)?;
+    let both = [At::Fw1, At::Fw2].map(|at| world.ip(at));
+    for change in &done {
+        ensure!(
+            change["before"] == json!(both) && change["after"] == json!(both[..1]),
+            "{change:#}"
+        );
+    }
+    world.wait_only_through(&[At::Fw1])?;
+    world.wait_forgotten(At::Fw2)?;
+    is_changed(&world, &asks(&world, At::Fw1, &words)?, 8)?;
+    world.wait_only_through(&[])?;
+    world.wait_forgotten_but_own(At::Fw1)?;
+    for fw in At::FIREWALLS {
+        ensure!(world.refused(fw)? == 0, "{}", world.logs());
+    }
+    // There is nothing left to leave.
+    is_changed(&world, &asks(&world, At::Fw1, &words)?, 0)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_middlebox_asks_to_leave() -> Result<()> {
+    leaves(Family::V4)
+}
+
+#[test]
+fn a_middlebox_asks_to_leave_v6() -> Result<()> {
+    leaves(Family::V6)
+}
+
+/// The server's host asks for one that replaces another, with its state.
+#[test]
+fn the_servers_host_asks() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 1)?;
+    let client = group.locals()[0];
+    let name = format!("{}:9000>{client}", world.ip(At::Server));
+    let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
+    let done = asks(&world, At::Server, &["reconfigure", &name, "--chain", &fw1])?;
+    is_changed(&world, &done, 1)?;
+    world.wait_only_through(&[At::Fw1])?;
+    world.lets_in_the_known(At::Fw2)?;
+    let words = [
+        "replace-middlebox",
+        &fw1,
+        "--with",
+        &fw2,
+        "--session",
+        &name,
+        "--state",
+        "conntrack",
+    ];
+    is_changed(&world, &asks(&world, At::Server, &words)?, 1)?;
+    world.wait_only_through(&[At::Fw2])?;
+    ensure!(world.chain_of(&names[0])? == json!([fw2]));
+    // What cannot be is refused with the reason of the host that decides.
+    let own = world.ip(At::Server);
+    let refused = asks(&world, At::Server, &["reconfigure", &name, "--chain", &own])?;
+    ensure!(
+        refused[0]["outcome"] == "refused"
+            && refused[0]["reason"].to_string().contains("is an end"),
+        "{refused:#?}"
+    );
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Never both, and never neither.
+#[test]
+fn two_hosts_ask_at_once() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 1)?;
+    let client = group.locals()[0];
+    let there = format!("{}:9000>{client}", world.ip(At::Server));
+    for _ in 0..4 {
+        let done = std::thread::scope(|scope| {
+            let ask = |at, name, chain: At| {
+                let (world, chain) = (&world, world.ip(chain));
+                scope.spawn(move || asks(world, at, &["reconfigure", name, "--chain", &chain]))
+            };
+            let both = [
+                ask(At::Client, &names[0], At::Fw1),
+                ask(At::Server, &there, At::Fw2),
+            ];
+            both.map(|one| {
+                one.join()
+                    .unwrap_or_else(|_| anyhow::bail!("a thread panicked"))
+            })
+        });
+        let [one, two] = done;
+        let all = [one?, two?].concat();
+        let won: Vec<_> = all.iter().filter(|c| c["outcome"] == "changed").collect();
+        // One after the other both may: then the chain is the later one's.
+        let now = world.chain_of(&names[0])?;
+        ensure!(
+            (1..=2).contains(&won.len()) && won.iter().any(|c| c["after"] == now),
+            "{now}: {all:#?}\n{}",
+            world.logs()
+        );
+        group.wait_progress(1 << 20)?;
+        world.rechain(&names[0], &[])?;
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// The host that decides is not there: the reason names it, and nothing has changed.
+#[test]
+fn nobody_answers() -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 1)?;
+    world.rechain(&names[0], &[At::Fw1])?;
+    world.kill(At::Client)?;
+    let words = ["reconfigure", "--through", "self", "--without", "self"];
+    let done = asks(&world, At::Fw1, &words)?;
+    let client = world.ip(At::Client);
+    ensure!(
+        done[0]["outcome"] == "refused"
+            && done[0]["reason"]
+                .to_string()
+                .contains(&format!("no answer of {client}")),
+        "{done:#?}"
+    );
+    world.restart(At::Client)?;
+    wait::until("the middlebox to leave", PATIENCE, || {
+        let done = asks(&world, At::Fw1, &words).ok()?;
+        (done[0]["outcome"] == "changed").then_some(())
+    })?;
+    world.wait_only_through(&[])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Its daemon dies in the middle: who asks hears so, and asks again.
+#[test]
+fn the_host_that_decides_dies() -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 1)?;
+    world.rechain(&names[0], &[At::Fw1])?;
+    world.set_faults(At::Client, "die:Switched")?;
+    let words = ["reconfigure", "--through", "self", "--without", "self"];
+    // Without --wait: the daemon that is to answer dies.
+    world.ctl(At::Fw1, &words)?;
+    world.wait_dead(At::Client)?;
+    world.set_faults(At::Client, "")?;
+    world.restart(At::Client)?;
+    group.wait_progress(1 << 20)?;
+    wait::until("the middlebox to leave", PATIENCE, || {
+        let done = asks(&world, At::Fw1, &words).ok()?;
+        (done[0]["outcome"] == "changed").then_some(())
+    })
+    .with_context(|| world.logs())?;
+    world.wait_only_through(&[])?;
+    all_intact(&group.finish()?).map(drop)
+}
