@@ -44,8 +44,8 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
     let xdp = u32::from(xdp);
     let mut loader = EbpfLoader::new();
     // Twice as many keys as sessions: each may have a new path. The name that others
-    // have for one which a middlebox has left is a third, for which there is room
-    // beside those without a path.
+    // have for one which a middlebox has left, or a NAT has passed on, is a third, for
+    // which there is room beside those without a path (docs/chains.md).
     loader
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)

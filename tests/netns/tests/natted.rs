@@ -8,6 +8,7 @@ use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
 use steered::policy::rule;
+use steered::ways::{busy, get_on};
 use steered::{At, Steered};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -38,19 +39,6 @@ fn world(family: Family, nats: &[At], chain: &[At]) -> Result<Steered> {
         world.wait_neighbours(chain)?;
     }
     Ok(world)
-}
-
-/// A session that is busy both ways, and what it is called.
-fn busy(world: &Steered) -> Result<(Group, String)> {
-    let group = world.open(1, &Plan::default())?;
-    group.run();
-    get_on(world, &group)?;
-    let session = world.name(group.locals()[0]);
-    Ok((group, session))
-}
-
-fn get_on(world: &Steered, group: &Group) -> Result<()> {
-    group.wait_progress(4 << 20).with_context(|| world.logs())
 }
 
 /// The only session of a host, as it has it.
@@ -107,7 +95,7 @@ fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
 /// Others come before the NAT and behind it, it leaves, and comes again.
 fn around(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let known = client_of(&world)?;
     let opener = group.locals()[0].to_string();
     ensure!(
@@ -153,7 +141,7 @@ fn chains_change_around_a_nat_v6() -> Result<()> {
 #[test]
 fn a_nat_comes_and_goes() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw3], &[])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let known = client_of(&world)?;
     ensure!(
         known == (group.locals()[0].to_string(), Value::Null),
@@ -191,7 +179,7 @@ fn ask(world: &Steered, session: &str, words: &[&str]) -> Result<()> {
 /// One host at a time: the NAT's host, and those behind it, are anchors.
 fn segments(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let [fw1, fw2, fw3, fw4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4].map(|at| world.ip(at));
     let known = client_of(&world)?;
     let steps: [(&[&str], &[At]); 6] = [
@@ -231,7 +219,7 @@ fn segments_change_around_a_nat_v6() -> Result<()> {
 #[test]
 fn both_sides_of_a_nat_change_at_once() -> Result<()> {
     let world = world(Family::V4, &[At::Fw2], &[])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let [fw1, fw2, fw3, fw4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4].map(|at| world.ip(at));
     let three = [fw1.as_str(), &fw2, &fw3].join(",");
     for _ in 0..3 {
@@ -262,7 +250,7 @@ fn both_sides_of_a_nat_change_at_once() -> Result<()> {
 #[test]
 fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1], &[])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     for (has, asked) in [
         (&[At::Fw2][..], &[At::Fw1, At::Fw2][..]),
         (&[At::Fw1, At::Fw2], &[At::Fw2]),
@@ -291,7 +279,7 @@ fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
 #[test]
 fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw2], &[At::Fw1])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let known = client_of(&world)?;
     world.replace_with_state(At::Fw1, At::Fw2)?;
     is_on(&world, &group, &session, &[At::Fw2])?;
@@ -332,7 +320,7 @@ fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
     let mut world = world(Family::V4, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     let deaths = [
         (At::Client, "die:Switched"),
         (At::Server, "die:Cut"),

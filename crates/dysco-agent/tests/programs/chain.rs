@@ -2,6 +2,7 @@
 
 mod kept;
 mod leaving;
+mod natted;
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, PSH, RST, SYN};
-use dysco_common::{Addr, Counter, EventKind, FlowKey, FlowRef, State, mark};
+use dysco_common::{Addr, Counter, EventKind, FlowKey, State, mark};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};
 use crate::frame::{Frame, Net, mirror, nets, on};
@@ -413,158 +414,6 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
                 let payload = h.payload_of(s.key, s.path, &[]);
                 assert_eq!(out[out.len() - PAYLOAD..], payload.to_bytes());
             }
-        }
-    }
-}
-
-/// Packets have the one name, requests the other, which is nobody else's while the
-/// session lives.
-#[test]
-fn behind_a_nat_a_session_has_two_names() {
-    for h in all() {
-        let renamed = FlowKey::new(SocketAddr::new(h.net.new_remote.ip(), 33_333), h.net.remote);
-        let name = mirror(h.net.key());
-        let path = h.subsession(FIRST as u16);
-        let syn = Frame {
-            src: path.local(),
-            dst: path.remote(),
-            payload: h.payload_of(renamed, path, &[]).to_bytes().to_vec(),
-            ..h.syn(b"")
-        };
-        let mut p = h.middlebox();
-        let own = Frame {
-            src: renamed.local(),
-            ..h.syn(b"")
-        };
-        p.becomes(Way::In, &syn, OK, &own);
-        let mut s = p.session(FIRST);
-        assert_eq!((s.key, s.alias()), (mirror(renamed), Some(name)));
-        assert_eq!(p.find(&name), Some(FlowRef::alias(&name, FIRST)));
-
-        let other = h.subsession(FIRST as u16 + 1);
-        let by_name = Frame {
-            src: other.local(),
-            dst: other.remote(),
-            payload: h.payload_of(h.net.key(), other, &[]).to_bytes().to_vec(),
-            ..h.syn(b"")
-        };
-        p.drops(Way::In, &by_name, Counter::ChainTaken);
-        s.life.reset = 1;
-        p.put(FIRST, &s);
-        p.becomes(Way::In, &by_name, OK, &h.syn(b""));
-        let now = p.find(&name).map(|flow| (flow.slot, flow.is_alias()));
-        assert_eq!(now, Some((SECOND, false)));
-    }
-}
-
-/// It may have passed here by its own five-tuple a moment ago.
-#[test]
-fn behind_a_nat_a_name_is_taken_from_what_is_over() {
-    for h in all() {
-        let renamed = FlowKey::new(SocketAddr::new(h.net.new_remote.ip(), 33_333), h.net.remote);
-        let name = mirror(h.net.key());
-        let by = |session, slot| {
-            let path = h.subsession(slot);
-            Frame {
-                src: path.local(),
-                dst: path.remote(),
-                payload: h.payload_of(session, path, &[]).to_bytes().to_vec(),
-                ..h.syn(b"")
-            }
-        };
-        let mut p = h.middlebox();
-        assert_eq!(p.run(Way::In, &by(h.net.key(), 10).bytes()).0, OK);
-        let mut s = p.session(FIRST);
-        s.state = State::Tombstone as u32;
-        p.put(FIRST, &s);
-        assert_eq!(p.run(Way::In, &by(renamed, 11).bytes()).0, OK);
-        assert_eq!(p.find(&name), Some(FlowRef::alias(&name, SECOND)));
-        // Nor does a hint lead to that one.
-        p.drops(Way::In, &by(h.net.key(), 12), Counter::ChainTaken);
-        // And back again.
-        let mut s = p.session(SECOND);
-        s.state = State::Tombstone as u32;
-        p.put(SECOND, &s);
-        assert_eq!(p.run(Way::In, &by(h.net.key(), 12).bytes()).0, OK);
-    }
-}
-
-/// What a host has of a session that stays there is by one five-tuple.
-#[test]
-fn a_session_that_stays_is_not_renamed() {
-    let token = [1, 2];
-    for h in all() {
-        let renamed = FlowKey::new(SocketAddr::new(h.net.new_remote.ip(), 33_333), h.net.remote);
-        for (first, then) in [(h.net.key(), renamed), (renamed, h.net.key())] {
-            let mut p = h.middlebox();
-            let comes = |session, slot, live: bool| {
-                let path = h.subsession(slot);
-                let mut payload = h.payload_of(session, path, &[]);
-                let last = if live {
-                    Element::live(token)
-                } else {
-                    Element::default()
-                };
-                payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &last);
-                payload.mac = payload.proof(KEY);
-                Frame {
-                    src: path.local(),
-                    dst: path.remote(),
-                    payload: payload.to_bytes().to_vec(),
-                    ..h.syn(b"")
-                }
-            };
-            assert_eq!(p.run(Way::In, &comes(first, 10, false).bytes()).0, OK);
-            p.drops(Way::In, &comes(then, 11, true), Counter::ChainTaken);
-        }
-    }
-}
-
-/// Behind a NAT what connection tracking refuses is for this host's own address, whose
-/// stack would end the session. What it passes on may be a reset of an end.
-#[test]
-fn a_nats_own_stack_ends_nothing() {
-    for h in all() {
-        // Another address than this host's own is a forwarded one's.
-        for (from, own) in [
-            (h.net.new_remote.ip(), true),
-            ([192, 0, 2, 1].into(), false),
-        ] {
-            if from.is_ipv4() != h.net.remote.is_ipv4() {
-                continue;
-            }
-            let next = Addr::from(h.net.remote.ip());
-            let translated = SocketAddr::new(from, 33_333);
-            let mut p = h.middlebox();
-            p.hop(next, &h.hop(h.net.new_remote));
-            p.run(Way::In, &h.steered(b"", &[]).bytes());
-            let syn = Frame {
-                src: translated,
-                ..h.syn(b"")
-            };
-            assert_eq!(p.run(Way::Out, &syn.bytes()).0, REDIRECT);
-            let reset = Frame {
-                flags: RST,
-                seq: ISN.wrapping_add(1),
-                options: vec![],
-                ..syn
-            };
-            if own {
-                p.drops(Way::Out, &reset, Counter::DroppedStray);
-                assert_eq!(p.session(SECOND).life.reset, 0);
-            } else {
-                assert_eq!(p.run(Way::Out, &reset.bytes()).0, REDIRECT);
-                assert_eq!(p.session(SECOND).life.reset, 1);
-                assert_eq!(p.events(), [(EventKind::Reset, SECOND)]);
-            }
-            // The other way it is from no address of this host's.
-            let other = Frame {
-                src: h.net.remote,
-                dst: h.net.local,
-                ..reset
-            };
-            assert_eq!(p.run(Way::Out, &other.bytes()).0, REDIRECT);
-            assert_eq!(p.events(), [(EventKind::Reset, FIRST)]);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
+use crate::api::ChainOutcome;
 
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'A';
@@ -18,22 +19,11 @@ const MAX_REASON: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AskId(pub [u8; 16]);
 
-/// How what was asked for has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Outcome {
-    /// The session has the chain; in a dry run, it could.
-    Changed,
-    /// Nothing was changed.
-    Refused,
-    /// It was begun, and taken back.
-    RolledBack,
-}
-
 /// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ChainOutcome,
     /// Why, unless it was changed.
     pub reason: Option<String>,
     /// The hosts that it passed; none if that is nobody's business.
@@ -46,7 +36,7 @@ impl Answer {
     /// Nothing was done.
     pub fn refused(why: &str) -> Answer {
         Answer {
-            outcome: Outcome::Refused,
+            outcome: ChainOutcome::Refused,
             reason: Some(why.to_owned()),
             before: Vec::new(),
             after: Vec::new(),

@@ -1,6 +1,7 @@
 //! Two hosts, and messages that are lost, repeated and forged.
 
 use super::*;
+use crate::api::ChainOutcome;
 use crate::protocol::Subsession;
 
 const ASK: AskId = AskId([7; 16]);
@@ -22,7 +23,7 @@ fn asked() -> Asked {
 
 fn done() -> Answer {
     Answer {
-        outcome: Outcome::Changed,
+        outcome: ChainOutcome::Changed,
         reason: None,
         before: vec![ASKER],
         after: vec![],
@@ -104,7 +105,7 @@ fn a_process_that_never_heard_of_it_does_not_do_it_again() {
     let [Action::Ended { answer, .. }] = &ended[..] else {
         panic!("{ended:?}");
     };
-    assert_eq!(answer.outcome, Outcome::Refused);
+    assert_eq!(answer.outcome, ChainOutcome::Refused);
     assert!(answer.reason.as_ref().unwrap().contains("started anew"));
 }
 

@@ -8,7 +8,7 @@ use dysco_common::{Session, State};
 
 use super::request::{Task, Whose};
 use crate::api::{ChainOutcome, Reconfigure};
-use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message, Outcome};
+use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use crate::control::Incoming;
 use crate::engine::{Engine, measure};
 use crate::protocol::Subsession;
@@ -143,29 +143,9 @@ impl Engine {
         let Some(task) = self.rechain.asking.remove(&ask) else {
             return;
         };
-        let mut report = task.report(answer.outcome.into(), answer.reason);
+        let mut report = task.report(answer.outcome, answer.reason);
         report.session = self.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(task.whose, report);
-    }
-}
-
-impl From<Outcome> for ChainOutcome {
-    fn from(outcome: Outcome) -> ChainOutcome {
-        match outcome {
-            Outcome::Changed => ChainOutcome::Changed,
-            Outcome::Refused => ChainOutcome::Refused,
-            Outcome::RolledBack => ChainOutcome::RolledBack,
-        }
-    }
-}
-
-impl From<ChainOutcome> for Outcome {
-    fn from(outcome: ChainOutcome) -> Outcome {
-        match outcome {
-            ChainOutcome::Changed => Outcome::Changed,
-            ChainOutcome::Refused => Outcome::Refused,
-            ChainOutcome::RolledBack => Outcome::RolledBack,
-        }
     }
 }

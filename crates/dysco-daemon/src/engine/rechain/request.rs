@@ -337,7 +337,7 @@ impl Engine {
             Whose::Batch(batch) => batch,
             Whose::Ask(ask) => {
                 let answer = Answer {
-                    outcome: report.outcome.into(),
+                    outcome: report.outcome,
                     reason: report.reason,
                     before: report.before,
                     after: report.after,
