@@ -8,7 +8,7 @@ use dysco_common::{FlowKey, State, Translation};
 use super::held::Waiting;
 use super::measure::facts;
 use super::packets;
-use super::probe::send_past;
+use super::raw::send_past;
 use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
@@ -349,10 +349,10 @@ impl Engine {
         if let Some(slot) = self.find(sub) {
             self.agent.tombstone(slot);
             let s = self.agent.session(slot);
-            let all = packets::farewell(&s);
-            let sent = all.iter().try_for_each(|p| send_past(p, s.key.remote()));
-            if let Err(error) = sent {
-                tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
+            for packet in packets::farewell(&s) {
+                if let Err(error) = send_past(&packet, s.key.remote()) {
+                    tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
+                }
             }
             self.collector.entombed(slot, &self.agent.session(slot));
         }

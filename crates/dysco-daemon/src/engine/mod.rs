@@ -18,6 +18,7 @@ mod outside;
 mod packets;
 mod probe;
 mod proof;
+mod raw;
 mod rechain;
 mod relay;
 mod removal;

@@ -3,15 +3,11 @@
 //! nothing has changed. Later the left anchor shows firewalls on the path up to where
 //! it had sent elsewhere; the right one answers with its own number.
 
-use std::io;
-use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use dysco_common::{FlowKey, State, mark};
-use socket2::{Domain, Protocol, Socket, Type};
+use dysco_common::{FlowKey, State};
 
-use super::{Answer, Engine, packets};
+use super::{Answer, Engine, packets, raw};
 use crate::protocol::{ChangeId, HostId, Message, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
@@ -22,8 +18,6 @@ const REPEAT: [Duration; 5] = [
     Duration::from_millis(400),
     Duration::from_millis(500),
 ];
-/// IPPROTO_RAW: the header is ours, and nothing is received.
-const RAW: i32 = 255;
 
 /// A `SetUpAck` that waits for the path to open.
 pub(super) struct Probe {
@@ -54,7 +48,7 @@ impl Engine {
         let task = tokio::spawn(async move {
             for wait in REPEAT {
                 for syn in &syns {
-                    if let Err(error) = send(syn, key.remote()) {
+                    if let Err(error) = raw::send(syn, key.remote()) {
                         tracing::warn!(path = ?key, %error, "cannot send a SYN on a new path");
                     }
                 }
@@ -110,7 +104,7 @@ impl Engine {
             opened = held.opened_at;
         }
         for packet in packets::bypass_shows(&s, opened) {
-            if let Err(error) = send(&packet, s.path.remote()) {
+            if let Err(error) = raw::send(&packet, s.path.remote()) {
                 tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
             }
         }
@@ -151,63 +145,4 @@ impl Engine {
         self.machine
             .handle_message(now, &probe.from, Message::SetUpNack { change, reason });
     }
-}
-
-pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
-    send_on(&raw(to)?, packet, to)
-}
-
-/// The same, by one interface and no other.
-pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) -> io::Result<()> {
-    let socket = raw(to)?;
-    if let Some(interface) = interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
-    }
-    send_on(&socket, packet, to)
-}
-
-/// The same, of a session whose packets this host drops.
-pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
-    let socket = raw(to)?;
-    socket.set_mark(mark::RELAYED)?;
-    send_on(&socket, packet, to)
-}
-
-fn raw(to: SocketAddr) -> io::Result<Socket> {
-    let domain = if to.is_ipv4() {
-        Domain::IPV4
-    } else {
-        Domain::IPV6
-    };
-    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
-    // The session's own segments leave past what the kernel has heard of routers.
-    let (level, name, probe) = match to {
-        SocketAddr::V4(_) => (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_PROBE,
-        ),
-        SocketAddr::V6(_) => (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_PROBE,
-        ),
-    };
-    let length = size_of_val(&probe) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of `probe`, which outlives the call.
-    let done = unsafe {
-        let value = (&raw const probe).cast();
-        libc::setsockopt(socket.as_raw_fd(), level, name, value, length)
-    };
-    match done {
-        0 => Ok(socket),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn send_on(socket: &Socket, packet: &[u8], to: SocketAddr) -> io::Result<()> {
-    // In a raw IPv6 address a port would name a protocol.
-    socket
-        .send_to(packet, &SocketAddr::new(to.ip(), 0).into())
-        .map(drop)
 }

@@ -10,7 +10,7 @@ use dysco_common::{FlowKey, Session, State, Translation};
 use etherparse::{TcpHeader, TcpOptionElement};
 
 use super::packets::packet_of;
-use super::probe::send_by;
+use super::raw::send_by;
 use super::{Answer, Engine};
 use crate::api::{Way, WayChange};
 use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession};

@@ -61,6 +61,7 @@ pub(super) struct Rechain {
     asking: HashMap<AskId, request::Task>,
     batches: HashMap<u64, request::Batch>,
     next_batch: u64,
+    mtus: width::Mtus,
 }
 
 /// The two paths of a session that this host is an anchor of.
@@ -157,6 +158,7 @@ impl Default for Rechain {
             asking: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,
+            mtus: width::Mtus::default(),
         }
     }
 }

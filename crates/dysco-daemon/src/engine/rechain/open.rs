@@ -12,7 +12,7 @@ use dysco_common::{FlowKey, Session, seq};
 use super::Opening;
 use super::chain_of::spliced;
 use super::hosts::Waiting;
-use crate::engine::{Answer, Engine, packets, probe};
+use crate::engine::{Answer, Engine, packets, raw};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
@@ -96,7 +96,7 @@ impl Engine {
         let answers = self.answers.clone();
         let task = tokio::spawn(async move {
             for wait in REPEAT {
-                if let Err(error) = probe::send(&syn, path.remote()) {
+                if let Err(error) = raw::send(&syn, path.remote()) {
                     tracing::warn!(?path, %error, "cannot send a SYN on a new path");
                 }
                 tokio::time::sleep(wait).await;
@@ -150,7 +150,7 @@ impl Engine {
     /// Answers the SYN of a path that is awaited here.
     pub(super) fn answer_syn(&self, slot: u32) {
         let s = self.agent.session(slot);
-        if let Err(error) = probe::send(&packets::syn_ack(&s), s.path.remote()) {
+        if let Err(error) = raw::send(&packets::syn_ack(&s), s.path.remote()) {
             tracing::warn!(path = ?s.path, %error, "cannot answer on a new path");
         }
     }

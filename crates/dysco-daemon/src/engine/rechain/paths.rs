@@ -7,7 +7,7 @@ use dysco_common::chain::Token;
 use dysco_common::{FlowKey, Session, State, seq};
 
 use super::Paths;
-use crate::engine::{Engine, measure, packets, probe};
+use crate::engine::{Engine, measure, packets, raw};
 use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
@@ -216,7 +216,7 @@ impl Engine {
     pub(super) fn prime(&self, second: u32, seq: u32) {
         let s = self.agent.session(second);
         let packet = packets::primer(&s, seq);
-        if let Err(error) = probe::send(&packet, s.path.remote()) {
+        if let Err(error) = raw::send(&packet, s.path.remote()) {
             tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
         }
     }

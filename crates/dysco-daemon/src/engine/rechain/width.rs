@@ -1,14 +1,17 @@
 //! Is a new path wide enough for the segments that the two ends may send? No router's
 //! word about one that is too long would find its socket, so it is tried first.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use dysco_common::Session;
 use dysco_common::two_paths::has_length;
 
-use crate::engine::{Engine, packets, probe};
+use crate::engine::{Engine, packets, raw};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// Bytes of the headers that an MSS does not count (RFC 6691).
@@ -39,6 +42,35 @@ fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
     }
 }
 
+/// What was asked of the kernel a moment ago: many sessions between two hosts change at
+/// once.
+#[derive(Default)]
+pub(super) struct Mtus(RefCell<HashMap<(IpAddr, IpAddr), (u16, Instant)>>);
+
+/// For so long, of so many ways.
+const BELIEVED: Duration = Duration::from_secs(1);
+const MANY: usize = 1024;
+
+impl Mtus {
+    /// Headers included; 0 if nothing leads there.
+    fn between(&self, from: IpAddr, to: IpAddr) -> u16 {
+        let mut known = self.0.borrow_mut();
+        if let Some((mtu, at)) = known.get(&(from, to))
+            && at.elapsed() < BELIEVED
+        {
+            return *mtu;
+        }
+        if known.len() >= MANY {
+            known.clear();
+        }
+        let Ok(mtu) = mtu_between(from, to) else {
+            return 0;
+        };
+        known.insert((from, to), (mtu, Instant::now()));
+        mtu
+    }
+}
+
 impl Engine {
     /// The longest segment that the local end may send, its options among it: no longer
     /// than the other end takes, nor than this host sends. That may be more than it has
@@ -57,7 +89,7 @@ impl Engine {
             None => &s.key,
         };
         let (from, to) = (way.local(), way.remote());
-        let mtu = mtu_between(from.ip(), to.ip()).unwrap_or_default();
+        let mtu = self.rechain.mtus.between(from.ip(), to.ip());
         let sends = mtu.saturating_sub(headers(to.is_ipv6()));
         s.remote.mss.min(sends.max(s.local.mss))
     }
@@ -71,7 +103,7 @@ impl Engine {
         let Some(begins) = begins else { return };
         let s = self.agent.session(slot);
         let packet = packets::long_primer(&s, begins, self.longest(&s));
-        match probe::send(&packet, s.path.remote()) {
+        match raw::send(&packet, s.path.remote()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                 self.is_narrow_here(change);

@@ -1,0 +1,121 @@
+//! Packets whose headers are ours, sent as this host's own.
+
+use std::cell::OnceCell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+
+use dysco_common::mark;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::SndBufForce;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// IPPROTO_RAW: the header is ours.
+const RAW: i32 = 255;
+
+/// Room for packets of all paths at once, in bytes: what waits for a neighbour that does
+/// not answer must not keep others back.
+const ROOM: usize = 4 << 20;
+
+/// The sockets of one family. They stay, since a path that opens waits for each packet.
+/// None waits for room, for which the whole daemon would.
+#[derive(Default)]
+struct Sockets {
+    plain: OnceCell<Socket>,
+    /// Of sessions whose packets this host drops.
+    past: OnceCell<Socket>,
+}
+
+thread_local! {
+    static V4: Sockets = Sockets::default();
+    static V6: Sockets = Sockets::default();
+}
+
+/// Sends a packet by whatever way leads there.
+pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    with(to, |all| {
+        send_on(kept(&all.plain, || open(to))?, packet, to)
+    })
+}
+
+/// The same, of a session whose packets this host drops.
+pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    let marked = || {
+        let socket = open(to)?;
+        socket.set_mark(mark::RELAYED)?;
+        Ok(socket)
+    };
+    with(to, |all| send_on(kept(&all.past, marked)?, packet, to))
+}
+
+/// The same as [`send`], by one interface and no other.
+pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) -> io::Result<()> {
+    let Some(interface) = interface else {
+        return send(packet, to);
+    };
+    let socket = open(to)?;
+    socket.bind_device(Some(interface.as_bytes()))?;
+    send_on(&socket, packet, to)
+}
+
+fn with<T>(to: SocketAddr, work: impl FnOnce(&Sockets) -> T) -> T {
+    if to.is_ipv4() {
+        V4.with(work)
+    } else {
+        V6.with(work)
+    }
+}
+
+/// The socket that is kept there, which is made if there is none.
+fn kept(cell: &OnceCell<Socket>, make: impl FnOnce() -> io::Result<Socket>) -> io::Result<&Socket> {
+    match cell.get() {
+        Some(socket) => Ok(socket),
+        None => {
+            let socket = make()?;
+            Ok(cell.get_or_init(|| socket))
+        }
+    }
+}
+
+fn open(to: SocketAddr) -> io::Result<Socket> {
+    let domain = if to.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
+    socket.set_nonblocking(true)?;
+    // Where the kernel refuses, its own measure has to do. Nobody reads.
+    let _ = setsockopt(&socket, SndBufForce, &ROOM);
+    socket.set_recv_buffer_size(0)?;
+    // The session's own segments leave past what the kernel has heard of routers.
+    let (level, name, probe) = match to {
+        SocketAddr::V4(_) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_PROBE,
+        ),
+        SocketAddr::V6(_) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_PROBE,
+        ),
+    };
+    let length = size_of_val(&probe) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `probe`, which outlives the call.
+    let done = unsafe {
+        let value = (&raw const probe).cast();
+        libc::setsockopt(socket.as_raw_fd(), level, name, value, length)
+    };
+    match done {
+        0 => Ok(socket),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn send_on(socket: &Socket, packet: &[u8], to: SocketAddr) -> io::Result<()> {
+    // In a raw IPv6 address a port would name a protocol.
+    socket
+        .send_to(packet, &SocketAddr::new(to.ip(), 0).into())
+        .map(drop)
+}
