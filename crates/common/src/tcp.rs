@@ -131,6 +131,12 @@ pub struct Edit {
 }
 
 impl Edit {
+    /// Does it change nothing behind a header's first 20 bytes?
+    #[inline(always)]
+    pub const fn leaves_options(&self) -> bool {
+        self.sack_add | self.tsval_add | self.tsecr_add | self.strip | self.wscale == 0
+    }
+
     /// The edit that does at once what `first` does, and then this one. At most one of
     /// them limits SACK blocks.
     #[inline(always)]
@@ -174,6 +180,16 @@ pub mod edit {
 /// The options do not parse: a length below two, or past the header's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
+
+/// A window scale as it counts (RFC 7323, 2.3).
+#[inline(always)]
+fn valid_wscale(offered: u8) -> u8 {
+    if offered > MAX_WSCALE {
+        MAX_WSCALE
+    } else {
+        offered
+    }
+}
 
 /// Keeps LLVM from proving away a mask that the verifier needs to see.
 #[inline(always)]
@@ -425,6 +441,12 @@ impl Header {
             wscale: 0,
             flags: self.ecn_offer(),
         };
+        if self.offers_as_usual() {
+            to.mss = self.word(20) as u16;
+            to.wscale = valid_wscale(self.word(36) as u8);
+            to.flags |= offer::SACK | offer::TIMESTAMPS | offer::WSCALE;
+            return Ok(());
+        }
         self.remember(AT, MIN_HEADER);
         let mut step = 0;
         while step < MAX_STEPS {
@@ -449,6 +471,17 @@ impl Header {
             self.remember(AT, i + len);
         }
         Ok(())
+    }
+
+    /// Are the options those of nearly every SYN: the segment's length, SACK, timestamps,
+    /// and behind a NOP the window scale? They are read without a loop.
+    #[inline(always)]
+    fn offers_as_usual(&self) -> bool {
+        let [mss, sack] = [KIND_MSS, KIND_SACK_PERMITTED];
+        self.data_offset() == 40
+            && self.word(20) >> 16 == u16::from_be_bytes([mss, 4]) as u32
+            && self.word(24) == u32::from_be_bytes([sack, 2, KIND_TIMESTAMPS, 10])
+            && self.word(36) >> 8 == u32::from_be_bytes([0, KIND_NOP, KIND_WSCALE, 3])
     }
 
     #[inline(always)]
@@ -476,8 +509,7 @@ impl Header {
                 0
             }
             (KIND_WSCALE, 3) => {
-                let s = self.byte(i + 2);
-                store(&mut to.wscale, if s > MAX_WSCALE { MAX_WSCALE } else { s });
+                store(&mut to.wscale, valid_wscale(self.byte(i + 2)));
                 offer::WSCALE
             }
             (KIND_SACK_PERMITTED, 2) => offer::SACK,

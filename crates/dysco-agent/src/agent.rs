@@ -83,7 +83,7 @@ pub struct Agent {
     rules: Vec<Rule>,
     /// Slots whose keys are gone, until no program can hold them any more.
     quarantine: Mutex<Vec<u32>>,
-    _ebpf: Mutex<Ebpf>,
+    ebpf: Mutex<Ebpf>,
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -166,7 +166,7 @@ impl Agent {
             chains: Mutex::new(chains),
             attached,
             quarantine: Mutex::default(),
-            _ebpf: Mutex::new(ebpf),
+            ebpf: Mutex::new(ebpf),
         };
         Ok((agent, events))
     }
@@ -174,6 +174,20 @@ impl Agent {
     /// Takes the data plane of `pin_dir` off its interfaces and forgets it.
     pub fn remove(pin_dir: &Path, interfaces: &[String]) {
         attach::detach_all(&pin_dir.join(LAYOUT), interfaces);
+    }
+
+    /// Whether sessions that open are among the events: without anybody who listens
+    /// their set-up would take longer for nothing.
+    ///
+    /// # Errors
+    /// If the kernel does not write its map.
+    pub fn watch_openings(&self, watch: bool) -> Result<(), AgentError> {
+        let mut ebpf = lock(&self.ebpf);
+        let map = ebpf.map_mut("WATCHED");
+        let map = map.ok_or(AgentError::Missing("WATCHED"))?;
+        let mut watched = Array::<_, u32>::try_from(map).map_err(map_error("open", "WATCHED"))?;
+        let write = map_error("write", "WATCHED");
+        watched.set(0, u32::from(watch), 0).map_err(write)
     }
 
     /// Where the programs are attached.

@@ -59,8 +59,7 @@ fn write(ctx: &TcContext, run: u32, judged: u64) -> u64 {
     if judged == PASS || judged == DROP {
         return judged;
     }
-    // SAFETY: the program's own context.
-    if write::apply(ctx, run) && unsafe { write::dysco_fix_payload(ctx.skb.skb, run) } != 0 {
+    if write::apply(ctx, run) {
         judged
     } else {
         drop(Counter::DroppedError)
@@ -84,6 +83,6 @@ fn answered(s: &mut Session, slot: u32, run: u32) {
     if s.two.chained < 2 {
         learn::answered(s, &p.seg, offer, dir);
         s.two.chained = 2;
-        maps::tell_later(EventKind::Opened, slot);
+        maps::tell_opened(slot);
     }
 }

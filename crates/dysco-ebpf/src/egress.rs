@@ -198,9 +198,13 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 #[inline(always)]
 fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     if let Some(Flow { new, s, .. }) = maps::find(key) {
-        // An answer on the new path; or of a relayed session, which is the other
-        // end's to judge.
-        if new || steered && s.state == State::Relay as u32 {
+        if new {
+            // Translated already, on its way to the interface.
+            hop::learn(ctx, s);
+            return Verdict::Pass;
+        }
+        // Of a relayed session it is the other end's to judge.
+        if steered && s.state == State::Relay as u32 {
             return Verdict::Pass;
         }
         if learn::would_usurp(s) && s.two.chained == 0 {
@@ -217,9 +221,16 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
             Verdict::Pass
         }
         chain::DROP => Verdict::Drop,
-        ifindex => Verdict::Redirect {
-            ifindex: ifindex as u32,
-        },
+        ifindex => on_its_way(ctx, ifindex as u32),
+    }
+}
+
+/// Sends a SYN, or the answer to one, that was put on its subsession.
+#[inline(always)]
+fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
+    match maps::scratch(Run::Egress as u32) {
+        Some(Scratch { change: c, .. }) => hop::send_between(ctx, &c.src, &c.dst, ifindex),
+        None => Verdict::Redirect { ifindex },
     }
 }
 

@@ -11,7 +11,7 @@
 
 use aya_ebpf::helpers::generated::bpf_jiffies64;
 use aya_ebpf::programs::TcContext;
-use dysco_common::Session;
+use dysco_common::{Addr, Session};
 
 use crate::Verdict;
 use crate::maps;
@@ -50,7 +50,7 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
     if let Some(address) = address(ctx) {
         s.hop = now() | address;
-        if let Some(n) = maps::neighbour(&s.path) {
+        if let Some(n) = maps::neighbour(&s.path.local, &s.path.remote) {
             (n.local, n.remote) = (s.path.local, s.path.remote);
             n.ifindex = s.ifindex;
             n.hop = s.hop;
@@ -62,12 +62,9 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
 /// this one: its own lies where no other packet looks.
 #[inline(always)]
 fn found(s: &Session) -> u64 {
-    match maps::neighbour(&s.path) {
-        Some(n)
-            if n.ifindex == s.ifindex && n.remote == s.path.remote && n.local == s.path.local =>
-        {
-            n.hop
-        }
+    let (local, remote) = (&s.path.local, &s.path.remote);
+    match maps::neighbour(local, remote) {
+        Some(n) if n.leads(local, remote, s.ifindex) => n.hop,
         _ => s.hop,
     }
 }
@@ -111,13 +108,29 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
     }
 }
 
+/// Sends a frame between these addresses on its way, whatever session's.
+#[inline(always)]
+pub fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) -> Verdict {
+    let known = maps::neighbour(local, remote);
+    let known = known.filter(|n| n.leads(local, remote, ifindex));
+    if known.is_some_and(|n| take_hop(ctx, n.hop, ifindex)) {
+        Verdict::Changed
+    } else {
+        Verdict::Redirect { ifindex }
+    }
+}
+
 /// Sends the frame to the next hop of the new path, if that is known and behind
 /// the same interface. If not, the frame is as before.
 #[inline(always)]
 fn take(ctx: &TcContext, s: &Session) -> bool {
-    let hop = found(s);
+    take_hop(ctx, found(s), s.ifindex)
+}
+
+#[inline(always)]
+fn take_hop(ctx: &TcContext, hop: u64, ifindex: u32) -> bool {
     // SAFETY: a readable field of the context.
-    let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
+    let here = unsafe { (*ctx.skb.skb).ifindex } == ifindex;
     if !here || hop & ADDRESS == 0 || hop & !ADDRESS != now() {
         return false;
     }

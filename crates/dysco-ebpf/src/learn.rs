@@ -242,7 +242,7 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
     }
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
-    maps::tell_later(EventKind::Opened, slot);
+    maps::tell_opened(slot);
 }
 
 /// Takes in what the answer to a SYN teaches.

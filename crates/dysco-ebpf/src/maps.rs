@@ -13,7 +13,7 @@ use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{
-    Addr, Counter, Event, EventKind, FlowKey, FlowRef, Offer, Path, Session, ShortKey, State,
+    Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey, State,
 };
 
 /// Five-tuple on the wire, to session. User space sets the size.
@@ -115,6 +115,10 @@ pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::A
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 
+/// Not 0 while somebody wants to hear of every session that opens. Set by user space.
+#[map]
+static WATCHED: Array<u32> = Array::with_max_entries(1, 0);
+
 /// What one run of a program works on. In map memory and not on the stack: the
 /// stack is small, and the verifier follows every value that lies there.
 #[repr(C)]
@@ -153,6 +157,14 @@ pub struct Neighbour {
     pub hop: u64,
 }
 
+impl Neighbour {
+    /// Is it that of the path between these addresses?
+    #[inline(always)]
+    pub fn leads(&self, local: &Addr, remote: &Addr, ifindex: u32) -> bool {
+        self.ifindex == ifindex && self.remote == *remote && self.local == *local
+    }
+}
+
 /// Neighbours that are remembered: a power of two.
 const NEIGHBOURS_KEPT: u32 = 1024;
 
@@ -162,10 +174,10 @@ static NEIGHBOURS: PerCpuArray<Neighbour> = PerCpuArray::with_max_entries(NEIGHB
 
 /// The place of a path's neighbour, which may be another's.
 #[inline(always)]
-pub fn neighbour(path: &FlowKey) -> Option<&'static mut Neighbour> {
+pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> {
     // The end of an address tells those of one network apart.
-    let [.., local] = path.local.words();
-    let [.., remote] = path.remote.words();
+    let [.., local] = local.words();
+    let [.., remote] = remote.words();
     let spread = ShortKey::new(local, remote, 0, 0).spread();
     // SAFETY: this CPU's own element. A program that runs inside another one's
     // redirect writes it when that one does not look at it any more.
@@ -218,6 +230,14 @@ pub fn tell(kind: EventKind, slot: u32) {
 pub fn tell_later(kind: EventKind, slot: u32) {
     let full = EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4;
     put(kind, slot, if full { 0 } else { BPF_RB_NO_WAKEUP as u64 });
+}
+
+/// Tells user space of a session that has opened, if anybody there listens.
+#[inline(always)]
+pub fn tell_opened(slot: u32) {
+    if WATCHED.get(0).is_some_and(|watched| *watched != 0) {
+        tell_later(EventKind::Opened, slot);
+    }
 }
 
 #[inline(always)]
@@ -278,8 +298,22 @@ pub fn find(key: &Key) -> Option<Flow> {
     }
     let flow = look_up(key)?;
     // SAFETY: as above.
-    unsafe { *hint = flow.slot << 1 | if flow.new { NEW } else { 0 } };
+    unsafe { *hint = a_hint(flow.slot, flow.new) };
     Some(flow)
+}
+
+#[inline(always)]
+fn a_hint(slot: u32, new: bool) -> u32 {
+    slot << 1 | if new { NEW } else { 0 }
+}
+
+/// Has the first look-up of a five-tuple find at once what was just made.
+#[inline(always)]
+fn set_hint(short: &ShortKey, slot: u32, new: bool) {
+    if let Some(hint) = hint_of(short) {
+        // SAFETY: a word of an array map.
+        unsafe { *hint = a_hint(slot, new) };
+    }
 }
 
 /// The session of a packet where it was last, or nothing.
@@ -352,6 +386,7 @@ pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mu
     if let Some(ended) = ended {
         ended.short = ShortKey::default();
     }
+    set_hint(&key.short, slot, false);
     Some((slot, session(slot)?))
 }
 
@@ -438,12 +473,15 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
         if leads_to(&key.short, slot) {
             let _ = FLOWS.remove(&key.short);
         }
+        // A hint leads to it.
+        s.short = ShortKey::default();
         let _ = FREE.push(slot, 0);
         return false;
     }
     if let Some(ended) = ended {
         ended.short_path = ShortKey::default();
     }
+    set_hint(&s.short_path, slot, true);
     true
 }
 

@@ -41,7 +41,7 @@ pub struct Change {
     pub clear_ect: u32,
     /// A difference of the pseudo-header that came before (see [`trim`]).
     pub pseudo: u64,
-    /// A difference of the payload, for [`fix_payload`].
+    /// A difference of the payload, of [`append`] and [`strip`]: put in once.
     pub payload: u64,
     /// Room for headers, which the stack has not.
     headers: Headers,
@@ -80,21 +80,42 @@ pub fn short(
         addresses: Addresses([0; 8]),
         tcp: ShortHeader::default(),
     };
-    short_in(ctx, found, e, (src, dst), clear_ect, pseudo, &mut headers)
+    let sums = Sums { pseudo, payload: 0 };
+    let timestamps = found.data_offset > MIN_HEADER;
+    short_in(
+        ctx,
+        found,
+        timestamps,
+        e,
+        (src, dst),
+        clear_ect,
+        sums,
+        &mut headers,
+    )
 }
 
-/// The same, with room for the headers.
+/// Differences of what the checksum is over, beside what a change itself makes.
+struct Sums {
+    /// Of the pseudo-header; not 0 where the length is another already.
+    pseudo: u64,
+    /// Of the payload.
+    payload: u64,
+}
+
+/// The same, with room for the headers. Without `timestamps` the header may have any
+/// options: they stay.
+#[expect(clippy::too_many_arguments, reason = "all is in registers")]
 #[inline(always)]
 fn short_in(
     ctx: &TcContext,
     found: &Found,
+    timestamps: bool,
     e: &Edit,
     (src, dst): (&Addr, &Addr),
     clear_ect: u32,
-    pseudo: u64,
+    sums: Sums,
     headers: &mut Headers,
 ) -> Result<(), Failed> {
-    let timestamps = found.data_offset > MIN_HEADER;
     let l4 = found.l4();
     headers.tcp = if timestamps {
         at::<ShortHeader>(ctx, l4).ok_or(Failed)?
@@ -102,17 +123,17 @@ fn short_in(
         let [a, b, c, d, e] = at::<[u32; 5]>(ctx, l4).ok_or(Failed)?;
         ShortHeader([a, b, c, d, e, 0, 0, 0])
     };
-    let segment = fold32(headers.tcp.rewrite(timestamps, e));
+    let segment = fold32(headers.tcp.rewrite(timestamps, e) + sums.payload);
     let Readdressed { diff, before } =
         addresses(ctx, found.v6, src, dst, clear_ect, &mut headers.addresses)?;
     let check = headers.tcp.check();
-    let field = match pseudo {
+    let field = match sums.pseudo {
         0 => field(ctx, found, before, check),
         // The length is another already.
         _ => Field::Either,
     };
     let diff = Diff {
-        pseudo: fold32(fold32(diff) + pseudo),
+        pseudo: fold32(fold32(diff) + sums.pseudo),
         segment,
     };
     headers.tcp.set_check(diff.put(field, check));
@@ -178,25 +199,31 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
         change: c,
         ..
     } = maps::scratch(run).ok_or(Failed)?;
-    if p.header.is_usual() {
+    let sums = Sums {
+        pseudo: c.pseudo,
+        payload: core::mem::take(&mut c.payload),
+    };
+    let leaves_options = c.edit.leaves_options();
+    if leaves_options || p.header.is_usual() {
         let found = Found {
             v6: p.key.is_v6(),
             data_offset: p.header.data_offset(),
             seg: p.seg,
         };
+        let timestamps = !leaves_options && found.data_offset > MIN_HEADER;
         let addresses = (&c.src, &c.dst);
-        let (clear_ect, pseudo) = (c.clear_ect, c.pseudo);
         return short_in(
             ctx,
             &found,
+            timestamps,
             &c.edit,
             addresses,
-            clear_ect,
-            pseudo,
+            c.clear_ect,
+            sums,
             &mut c.headers,
         );
     }
-    let segment = write_options(ctx, run)?;
+    let segment = write_options(ctx, run, sums.payload)?;
     let Scratch {
         packet: p,
         change: c,
@@ -210,7 +237,7 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
     let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
     store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
     let diff = Diff {
-        pseudo: fold32(fold32(diff) + c.pseudo),
+        pseudo: fold32(fold32(diff) + sums.pseudo),
         segment,
     };
     complete(ctx, v6, Field::Either, &diff)
@@ -253,14 +280,16 @@ extern "C" fn dysco_rewrite(run: u32) -> u64 {
     fold32(BIAS + p.header.sum() - before)
 }
 
+/// Returns how the segment's sum changes, by the header and by the payload.
 #[inline(always)]
-fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
+fn write_options(ctx: &TcContext, run: u32, payload: u64) -> Result<u64, Failed> {
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     load_options(ctx, p).map_err(|_| Failed)?;
     let segment = dysco_rewrite(run);
     if segment == 0 {
         return Err(Failed);
     }
+    let segment = fold32(segment + payload);
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
     let diff = Diff { pseudo: 0, segment };
@@ -514,25 +543,4 @@ pub fn strip(ctx: &TcContext, run: u32) -> Option<()> {
     c.pseudo = differ(new.to_be(), old.to_be());
     c.payload = !dysco_payload_sum(run, new) as u64;
     Some(())
-}
-
-/// Adds what [`append`] and [`strip`] have left to the checksum of a changed
-/// packet. Exported: see [`dysco_rewrite`]. Returns 0 if that fails.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_fix_payload(skb: *mut __sk_buff, run: u32) -> u32 {
-    let ctx = TcContext::new(skb);
-    let Some(Scratch {
-        packet: p,
-        change: c,
-        ..
-    }) = maps::scratch(run)
-    else {
-        return 0;
-    };
-    let diff = core::mem::take(&mut c.payload);
-    if diff != 0 && ctx.l4_csum_replace(p.l4() + CHECK, 0, diff, 0).is_err() {
-        return 0;
-    }
-    1
 }

@@ -195,6 +195,32 @@ proptest! {
             None => prop_assert_eq!(done, Err(Malformed)),
         }
     }
+
+    /// Those that are read without a loop, and what differs from them in a byte.
+    #[test]
+    fn the_usual_offer_is_what_the_reference_reads(
+        mut h in header_with(usual_options()), at in 20usize..40, other in any::<u8>(), mss: u16,
+    ) {
+        for same in [true, false] {
+            if !same {
+                h[at] = other;
+            }
+            let mut got = Offer::default();
+            let done = buffer(&h).offer(mss, &mut got);
+            match offered(&h, mss) {
+                Some(want) => prop_assert_eq!((done, got), (Ok(()), want)),
+                None => prop_assert_eq!(done, Err(Malformed)),
+            }
+        }
+    }
+}
+
+fn usual_options() -> impl Strategy<Value = Vec<u8>> {
+    let fields = (any::<[u8; 2]>(), any::<[u8; 8]>(), 0u8..18);
+    fields.prop_map(|(mss, times, scale)| {
+        let begin = [2, 4, mss[0], mss[1], 4, 2, 8, 10];
+        [&begin[..], &times, &[1, 3, 3, scale]].concat()
+    })
 }
 
 fn syn_options() -> impl Strategy<Value = Vec<u8>> {

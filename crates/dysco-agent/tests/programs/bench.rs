@@ -87,7 +87,16 @@ impl Programs {
         if let Err(e) = xdp.load() {
             panic!("dysco_xdp: {e:?}");
         }
-        Programs { ebpf }
+        let mut p = Programs { ebpf };
+        p.watch_openings(true);
+        p
+    }
+
+    /// Whether anybody listens to sessions that open.
+    pub fn watch_openings(&mut self, watch: bool) {
+        let map = self.ebpf.map_mut("WATCHED").unwrap();
+        let mut watched = Array::<_, u32>::try_from(map).unwrap();
+        watched.set(0, u32::from(watch), 0).unwrap();
     }
 
     /// With one session, in a state, both of its five-tuples known.

@@ -163,6 +163,23 @@ fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
     }
 }
 
+/// What was found for one SYN on its second way serves those behind it.
+#[test]
+fn the_next_hop_of_a_syn_is_remembered() {
+    for h in all() {
+        let mut p = h.opener(&[h.middlebox]);
+        let (syn, steered) = (h.syn(b""), h.steered(b"", &[]));
+        p.becomes(Way::Out, &syn, REDIRECT, &steered);
+        let mut there = steered.bytes();
+        there[..6].copy_from_slice(&[2, 0, 0, 0xab, 0xcd, 0xef]);
+        let taken = |p: &mut Programs| {
+            assert_eq!(p.run(Way::Out, &there), (PASS, there.clone()));
+            p.run(Way::Out, &syn.bytes()) == (OK, there.clone())
+        };
+        assert!((0..1000).any(|_| taken(&mut p)), "never sent there");
+    }
+}
+
 #[test]
 fn what_arrives_is_the_sessions_own_syn() {
     for h in all() {

@@ -98,6 +98,18 @@ fn both_ends_learn_the_same() {
 }
 
 #[test]
+fn who_does_not_listen_hears_of_no_opening() {
+    for net in nets() {
+        let mut p = room(1);
+        p.watch_openings(false);
+        p.passes(Way::Out, &syn(&net, &LINUX));
+        p.passes(Way::In, &syn_ack(&net, &LINUX));
+        assert_eq!(learnt(&p, &net).unwrap().state, State::Tracked as u32);
+        assert_eq!(p.events(), []);
+    }
+}
+
+#[test]
 fn defaults_hold_where_options_are_absent() {
     let [v4, v6] = nets();
     for (net, mss) in [(v4, 536), (v6, 1220)] {

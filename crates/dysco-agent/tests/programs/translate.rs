@@ -312,6 +312,11 @@ fn malformed_options_are_dropped() {
                 Counter::DroppedUnparsed,
             );
             p.drops(Way::Out, &frame(net.sent()), Counter::DroppedError);
+            // Where nothing is rewritten they are the ends' own business.
+            let p = Programs::with(&net, State::NewPath, Translation::default());
+            let (got, sent) = (frame(net.new_received()), frame(net.sent()));
+            assert_eq!(p.run(Way::In, &got.bytes()).0, OK);
+            assert_eq!(p.run(Way::Out, &sent.bytes()).0, REDIRECT);
         }
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
                 source,
                 destination,
             } => self.policy_explain(source, destination),
-            Request::Monitor => return self.monitors.push(replies),
+            Request::Monitor => return self.monitored(replies),
             Request::Remove(remove) if remove.process.is_some() => {
                 return self.watch(remove, &caller, replies);
             }

@@ -13,6 +13,7 @@ mod history;
 mod journal;
 mod listing;
 mod measure;
+mod monitors;
 mod neighbours;
 mod outside;
 mod packets;
@@ -40,7 +41,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::api::{self, Call, SessionId};
+use crate::api::{self, Call};
 use crate::asks;
 use crate::config::{self, Config};
 use crate::control::{self, Control};
@@ -329,6 +330,7 @@ impl Engine {
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
                     self.sweep_asks();
+                    self.sweep_monitors();
                     self.turns.look();
                 }
             }
@@ -470,29 +472,6 @@ impl Engine {
                 tracing::error!(%to, name = message.name(), %error, "cannot encode a message")
             }
         }
-    }
-
-    /// Tells whoever watches, and the log.
-    fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
-        tracing::info!(kind, session = session.map(|s| s.to_string()), "{text}");
-        if let Some(session) = session {
-            self.history.add(session, &text);
-        }
-        let at_ms = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.as_millis() as u64);
-        let event = api::MonitorEvent {
-            at_ms,
-            kind: kind.to_owned(),
-            session,
-            text,
-        };
-        // One that does not keep up misses events; one that has left goes.
-        self.monitors
-            .retain(|m| match m.try_send(api::Reply::Event(event.clone())) {
-                Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => true,
-                Err(mpsc::error::TrySendError::Closed(_)) => false,
-            });
     }
 }
 

@@ -1,0 +1,52 @@
+//! Who watches what happens: `dyscoctl monitor`.
+
+use std::time::SystemTime;
+
+use tokio::sync::mpsc;
+
+use super::Engine;
+use crate::api::{MonitorEvent, Reply, SessionId};
+
+impl Engine {
+    /// Tells whoever watches, and the log.
+    pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
+        tracing::info!(kind, session = session.map(|s| s.to_string()), "{text}");
+        if let Some(session) = session {
+            self.history.add(session, &text);
+        }
+        let at_ms = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |d| d.as_millis() as u64);
+        let event = MonitorEvent {
+            at_ms,
+            kind: kind.to_owned(),
+            session,
+            text,
+        };
+        for monitor in &self.monitors {
+            // One that does not keep up misses events.
+            let _ = monitor.try_send(Reply::Event(event.clone()));
+        }
+    }
+
+    /// Somebody wants to hear of what happens.
+    pub(super) fn monitored(&mut self, by: mpsc::Sender<Reply>) {
+        self.monitors.push(by);
+        self.watch_openings();
+    }
+
+    /// One that has left goes.
+    pub(super) fn sweep_monitors(&mut self) {
+        let before = self.monitors.len();
+        self.monitors.retain(|monitor| !monitor.is_closed());
+        if self.monitors.len() < before {
+            self.watch_openings();
+        }
+    }
+
+    fn watch_openings(&self) {
+        if let Err(error) = self.agent.watch_openings(!self.monitors.is_empty()) {
+            tracing::warn!(%error, "monitors may not hear of sessions that open");
+        }
+    }
+}
