@@ -1,6 +1,6 @@
 //! State of sessions, exported from this host's firewall and installed there.
-//! The kernel is asked on threads of their own: it answers at once, but a
-//! table of many entries takes its time to search.
+//! Where a table of many entries has to be searched the kernel is asked on a
+//! thread of its own; what a change of a chain waits for is only looked up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::scheduling::{spawn_long, spawn_short};
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
-use crate::state::{self, FiveTuple, StateError};
+use crate::state::{self, Document, FiveTuple, KindName, StateError};
 
 /// New entries are looked at this often until they have settled …
 const LOOK: Duration = Duration::from_millis(250);
@@ -65,6 +65,7 @@ impl Engine {
         } = request;
         let runtime = tokio::runtime::Handle::current();
         self.with_session(&session, replies, move |session| {
+            let documents = state::read(&documents)?;
             install(&runtime, &session, &documents, dry_run).map(Reply::StateInstalled)
         });
     }
@@ -187,48 +188,66 @@ impl Engine {
                     give,
                     session,
                     kinds,
-                } => {
-                    let answers = self.answers.clone();
-                    let movable = self.is_called_so(&session);
-                    spawn_short(move || {
-                        let documents = movable
-                            .and_then(|()| {
-                                state::export(&session, &kinds).map_err(|error| error.to_string())
-                            })
-                            .and_then(|all| {
-                                serde_json::to_vec(&all).map_err(|error| error.to_string())
-                            });
-                        let done = Done::Exported(give, documents);
-                        let _ = answers.send(Answer::State(done));
-                    });
-                }
+                } => self.export_for(give, session, kinds),
                 Action::Install {
                     transfer,
                     session,
                     documents,
                     dry_run,
-                } => {
-                    let answers = self.answers.clone();
-                    let runtime = tokio::runtime::Handle::current();
-                    spawn_short(move || {
-                        let result = serde_json::from_slice(&documents)
-                            .map_err(|error| error.to_string())
-                            .and_then(|documents| {
-                                install(&runtime, &session, &documents, dry_run)
-                                    .map_err(|error| error.to_string())
-                            });
-                        let result = result.map(|report| Moved {
-                            documents: report.documents as u32,
-                            new: report.new as u32,
-                            updated: report.updated as u32,
-                        });
-                        let done = Done::Installed(transfer, result);
-                        let _ = answers.send(Answer::State(done));
-                    });
-                }
+                } => self.install_for(transfer, session, &documents, dry_run),
                 Action::Ended { transfer, result } => self.moved(transfer, result),
             }
         }
+    }
+
+    /// Exports a session's state for another host: here, if a few look-ups do, since the
+    /// kernel answers these sooner than a thread wakes up.
+    fn export_for(&mut self, give: Give, session: FiveTuple, kinds: Vec<KindName>) {
+        let encode = |all: Vec<Document>| serde_json::to_vec(&all).map_err(|e| e.to_string());
+        let found = self.is_called_so(&session).and_then(|()| {
+            state::export_at_once(&session, &kinds).map_err(|error| error.to_string())
+        });
+        if let Some(found) = found.transpose() {
+            return self.state_done(Done::Exported(give, found.and_then(encode)));
+        }
+        let answers = self.answers.clone();
+        spawn_short(move || {
+            let documents = state::export(&session, &kinds).map_err(|error| error.to_string());
+            let done = Done::Exported(give, documents.and_then(encode));
+            let _ = answers.send(Answer::State(done));
+        });
+    }
+
+    /// Installs what another host has sent, as above.
+    fn install_for(
+        &mut self,
+        transfer: TransferId,
+        session: FiveTuple,
+        documents: &[u8],
+        dry_run: bool,
+    ) {
+        let read = serde_json::from_slice(documents)
+            .map_err(|error| error.to_string())
+            .and_then(|documents| state::read(&documents).map_err(|error| error.to_string()));
+        let at_once = read.as_deref().map_or(true, state::is_at_once);
+        let runtime = tokio::runtime::Handle::current();
+        let work = move |documents: Vec<Document>| {
+            let report = install(&runtime, &session, &documents, dry_run);
+            let moved = |report: StateInstalled| Moved {
+                documents: report.documents as u32,
+                new: report.new as u32,
+                updated: report.updated as u32,
+            };
+            report.map(moved).map_err(|error| error.to_string())
+        };
+        if at_once {
+            return self.state_done(Done::Installed(transfer, read.and_then(work)));
+        }
+        let answers = self.answers.clone();
+        spawn_short(move || {
+            let done = Done::Installed(transfer, read.and_then(work));
+            let _ = answers.send(Answer::State(done));
+        });
     }
 
     /// Where a session has passed a NAT, the firewall's entries are of another one, and
@@ -329,20 +348,19 @@ pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
 fn install(
     runtime: &tokio::runtime::Handle,
     session: &FiveTuple,
-    documents: &serde_json::Value,
+    documents: &[Document],
     dry_run: bool,
 ) -> Result<StateInstalled, StateError> {
-    let documents = state::read(documents)?;
     let mut report = StateInstalled {
         dry_run,
         documents: documents.len(),
         ..StateInstalled::default()
     };
     if dry_run {
-        state::check(session, &documents)?;
+        state::check(session, documents)?;
         return Ok(report);
     }
-    let installed = state::install(session, &documents)?;
+    let installed = state::install(session, documents)?;
     (report.new, report.updated) = (installed.new, installed.updated);
     for settling in installed.settling {
         runtime.spawn(settle(settling));

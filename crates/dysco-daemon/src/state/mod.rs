@@ -102,11 +102,35 @@ pub fn seen(session: &FiveTuple) -> Result<Seen, StateError> {
 
 /// What this host has of these kinds for a session; of all without any named.
 pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
-    let seen = seen(session)?;
+    export_seen(&seen(session)?, only)
+}
+
+/// The same, if the kernel is asked a few times only, and need neither search nor load
+/// anything for that; else nothing.
+pub fn export_at_once(
+    session: &FiveTuple,
+    only: &[KindName],
+) -> Result<Option<Vec<Document>>, StateError> {
+    if !conntrack::has_answered() {
+        return Ok(None);
+    }
+    match conntrack::in_zone_0(session)?.map(|entry| entry.seen()) {
+        Some(seen) if sets::are_few(&seen) => export_seen(&seen, only).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// May these be installed with a few questions, as above?
+pub fn is_at_once(documents: &[Document]) -> bool {
+    let of_conntrack = |document: &Document| document.kind == KindName::Conntrack;
+    conntrack::has_answered() && documents.len() <= 2 && documents.iter().all(of_conntrack)
+}
+
+fn export_seen(seen: &Seen, only: &[KindName]) -> Result<Vec<Document>, StateError> {
     let mut all = Vec::new();
     for kind in kinds() {
         if only.is_empty() || only.contains(&kind.name()) {
-            all.extend(kind.export(&seen)?);
+            all.extend(kind.export(seen)?);
         }
     }
     document::check_size(&all)?;

@@ -1,5 +1,6 @@
 //! Questions to the kernel's netfilter, and its answers.
 
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 
@@ -22,15 +23,30 @@ const BUFFER: usize = 64 * 1024;
 /// A transaction of nftables names its subsystem by this.
 const NFTABLES: u16 = 10;
 
-/// A socket for one question, or one transaction.
+thread_local! {
+    static KEPT: Cell<Option<Netfilter>> = const { Cell::new(None) };
+}
+
+/// A socket for questions and transactions, one at a time.
 pub struct Netfilter {
     socket: Socket,
     sequence: u32,
 }
 
 impl Netfilter {
-    /// Opens it, in the network namespace of the calling thread.
-    pub fn open() -> io::Result<Netfilter> {
+    /// Works with the calling thread's, which is in the network namespace that the thread
+    /// was in when it asked first. After an error another is opened: answers may be left.
+    pub fn with<T>(work: impl FnOnce(&mut Netfilter) -> io::Result<T>) -> io::Result<T> {
+        let mut netfilter = match KEPT.take() {
+            Some(kept) => kept,
+            None => Netfilter::open()?,
+        };
+        let done = work(&mut netfilter)?;
+        KEPT.set(Some(netfilter));
+        Ok(done)
+    }
+
+    fn open() -> io::Result<Netfilter> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;

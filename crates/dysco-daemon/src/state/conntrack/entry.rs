@@ -1,6 +1,7 @@
 //! Reading entries.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use netlink_packet_core::{DefaultNla, Emitable, Nla, NlaBuffer, NlasIterator};
 use netlink_packet_netfilter::conntrack::{
@@ -53,15 +54,20 @@ pub struct Entry {
     unmovable: Option<&'static str>,
 }
 
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// Has the kernel answered before? The first question may have it load a module.
+pub fn has_answered() -> bool {
+    ANSWERED.load(Ordering::Relaxed)
+}
+
 /// The entries of a session, whichever of its ends named it, before or after
 /// translation. Zone 0 is looked at first; only if it has none, all others.
 pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
-    let named = [*session, session.reversed()];
-    for name in &named {
-        if let Some(entry) = at(name, Zone::default())? {
-            return Ok(vec![entry]);
-        }
+    if let Some(entry) = in_zone_0(session)? {
+        return Ok(vec![entry]);
     }
+    let named = [*session, session.reversed()];
     let mut found: Vec<Entry> = Vec::new();
     for name in &named {
         for reply in [false, true] {
@@ -73,6 +79,15 @@ pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
         }
     }
     Ok(found)
+}
+
+/// The entry of a session where nearly all are: the kernel looks it up, and does not
+/// search.
+pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
+    match at(session, Zone::default())? {
+        None => at(&session.reversed(), Zone::default()),
+        found => Ok(found),
+    }
 }
 
 /// How the packets of a socket of this host are called where they leave it, if
@@ -138,8 +153,9 @@ fn get(session: &FiveTuple, attributes: Vec<ConntrackAttribute>) -> NetfilterMes
 fn ask(
     question: impl FnOnce(&mut Netfilter) -> std::io::Result<Vec<NetfilterMessageInner>>,
 ) -> Result<Vec<Entry>, StateError> {
-    let answers = Netfilter::open().and_then(|mut netfilter| question(&mut netfilter));
+    let answers = Netfilter::with(question);
     let answers = answers.map_err(failed("read connection tracking"))?;
+    ANSWERED.store(true, Ordering::Relaxed);
     Ok(answers.into_iter().filter_map(Entry::read).collect())
 }
 

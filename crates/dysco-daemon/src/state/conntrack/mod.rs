@@ -24,7 +24,7 @@ use super::error::{Fault, StateError};
 use super::netlink::Netfilter;
 use super::{Kind, Seen, Undo};
 
-pub use entry::{Entry, find, translated};
+pub use entry::{Entry, find, has_answered, in_zone_0, translated};
 pub use settle::{Settled, Settling};
 
 /// The kind of state that connection tracking keeps.
@@ -263,7 +263,7 @@ impl Undo {
 
 fn delete(session: &FiveTuple, zone: Zone) -> Result<(), StateError> {
     let message = write::delete(session, zone);
-    let done = Netfilter::open().and_then(|mut netfilter| netfilter.act(message, 0));
+    let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
     match done {
         // It ended by itself meanwhile.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -276,7 +276,7 @@ fn act(
     message: netlink_packet_netfilter::NetfilterMessage,
     flags: u16,
 ) -> Result<(), StateError> {
-    let done = Netfilter::open().and_then(|mut netfilter| netfilter.act(message, flags));
+    let done = Netfilter::with(|netfilter| netfilter.act(message, flags));
     done.map_err(|error| match error.raw_os_error() {
         Some(libc::EEXIST | libc::EBUSY) => document.refused(Fault::Taken(document.translated)),
         Some(libc::EPERM) => failed("install an entry of connection tracking")(error),

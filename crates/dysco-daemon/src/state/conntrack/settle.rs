@@ -66,7 +66,7 @@ impl Settling {
 
     fn set(&self, mask: u8, flags: [u8; 2]) -> Result<(), StateError> {
         let message = set_flags(&self.session, self.zone, mask, flags);
-        let done = Netfilter::open().and_then(|mut netfilter| netfilter.act(message, 0));
+        let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
         done.map_err(failed("settle an entry of connection tracking"))
     }
 }

@@ -1,11 +1,14 @@
 //! Sets and their elements, asked of the kernel and changed there.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
 
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_netfilter::nftables::{
-    DataAttribute, ListAttribute, NfTablesMessage, SetAttribute, SetElementAttribute,
-    SetElementList, SetElementMessage, SetFlags, SetMessage,
+    DataAttribute, GenAttribute, GenMessage, ListAttribute, NfTablesMessage, SetAttribute,
+    SetElementAttribute, SetElementList, SetElementMessage, SetFlags, SetMessage,
 };
 use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
@@ -32,13 +35,73 @@ pub struct Set {
 
 const FAMILIES: [TableFamily; 3] = [TableFamily::Ip, TableFamily::Ip6, TableFamily::Inet];
 
-/// All sets that can hold something of a session.
+/// The sets of a ruleset, and that one's generation, by network namespace.
+type Read = BTreeMap<u64, (u32, Vec<Set>)>;
+
+static READ: Mutex<Read> = Mutex::new(BTreeMap::new());
+
+fn read() -> MutexGuard<'static, Read> {
+    // What the lock guards is whole after any panic: single map operations.
+    READ.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The calling thread's.
+fn namespace() -> Option<u64> {
+    let own = fs::metadata("/proc/thread-self/ns/net").ok()?;
+    Some(own.ino())
+}
+
+/// All sets that can hold something of a session: listed anew when the ruleset is
+/// another one.
 pub fn sets() -> Result<Vec<Set>, StateError> {
+    let generation = generation();
+    if let Some(sets) = listed(generation) {
+        return Ok(sets);
+    }
+    let sets = list()?;
+    if let (Some(namespace), Some(generation)) = (namespace(), generation) {
+        read().insert(namespace, (generation, sets.clone()));
+    }
+    Ok(sets)
+}
+
+/// Those of the ruleset in force, if they were listed before.
+pub fn known() -> Option<Vec<Set>> {
+    listed(generation())
+}
+
+fn listed(generation: Option<u32>) -> Option<Vec<Set>> {
+    let (generation, namespace) = (generation?, namespace()?);
+    match read().get(&namespace) {
+        Some((of, sets)) if *of == generation => Some(sets.clone()),
+        _ => None,
+    }
+}
+
+/// Which ruleset is in force; nothing where the kernel does not say.
+fn generation() -> Option<u32> {
+    let question = NfTablesMessage::GetGen(GenMessage { attributes: vec![] });
+    let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
+    let message = NetfilterMessage::new(header, question);
+    let answers = Netfilter::with(|netfilter| netfilter.get(message)).ok()?;
+    answers.into_iter().find_map(|answer| match answer {
+        NetfilterMessageInner::NfTables(NfTablesMessage::NewGen(message)) => {
+            let mut attributes = message.attributes.into_iter();
+            attributes.find_map(|attribute| match attribute {
+                GenAttribute::Id(id) => Some(id),
+                _ => None,
+            })
+        }
+        _ => None,
+    })
+}
+
+fn list() -> Result<Vec<Set>, StateError> {
     let mut all = Vec::new();
     for family in FAMILIES {
         let question = NfTablesMessage::GetSet(SetMessage { attributes: vec![] });
         let message = NetfilterMessage::new(header(family), question);
-        let answers = Netfilter::open().and_then(|mut netfilter| netfilter.dump(message));
+        let answers = Netfilter::with(|netfilter| netfilter.dump(message));
         let answers = answers.map_err(failed("list the sets of nftables"))?;
         all.extend(answers.into_iter().filter_map(|a| Set::read(family, a)));
     }
@@ -64,7 +127,7 @@ pub fn element(set: &Set, key: Vec<Field>) -> Result<Option<SetElement>, StateEr
     )))];
     let question = NfTablesMessage::GetSetElement(set.list(asked));
     let message = NetfilterMessage::new(header(set.family), question);
-    let answers = Netfilter::open().and_then(|mut netfilter| netfilter.get(message));
+    let answers = Netfilter::with(|netfilter| netfilter.get(message));
     let answers = answers.map_err(failed("look up an element of a set"))?;
     let found = answers.into_iter().find_map(attributes_of);
     Ok(found.map(|attributes| set.element(key, &attributes)))
@@ -103,8 +166,7 @@ fn act(
     what: &'static str,
 ) -> Result<(), StateError> {
     let message = NetfilterMessage::new(header(set.family), message);
-    let done =
-        Netfilter::open().and_then(|mut netfilter| netfilter.transaction(vec![(message, flags)]));
+    let done = Netfilter::with(|netfilter| netfilter.transaction(vec![(message, flags)]));
     done.map_err(failed(what))
 }
 

@@ -102,6 +102,19 @@ impl TableFamily {
     }
 }
 
+/// The most elements that are looked up at once.
+const FEW: usize = 16;
+
+/// Is it known which elements a session may have here, and are they few?
+pub fn are_few(session: &Seen) -> bool {
+    let candidates = |sets: Vec<kernel::Set>| {
+        let all = sets.iter();
+        all.map(|set| key::candidates(&set.types, session).len())
+            .sum::<usize>()
+    };
+    kernel::known().map(candidates).is_some_and(|n| n <= FEW)
+}
+
 impl Kind for Sets {
     fn name(&self) -> KindName {
         KindName::SetElement

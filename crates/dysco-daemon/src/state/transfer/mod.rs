@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! anchor               new host              old host
-//!   ---- Expect -------->
 //!   ---- Give -------------------------------->            it exports
+//!   ---- Expect -------->
 //!   <--- Expecting ------
 //!                          <--- Part, Part … --
 //!   <--- Ended ----------                                  it installs
@@ -391,8 +391,8 @@ impl Transfers {
 }
 
 impl Ordered {
-    /// What has not been answered: the new host is asked until it has said that it
-    /// expects it, the old one until the end.
+    /// What has not been answered: the old host, which has most to do, is asked until the
+    /// end, the new one until it has said that it expects it.
     fn say(&self, transfer: TransferId) -> Vec<Action> {
         let Order {
             session,
@@ -415,10 +415,8 @@ impl Ordered {
             attempt: self.attempt,
         };
         let expect = (!self.expecting).then_some(Action::Transmit(to, expect));
-        expect
-            .into_iter()
-            .chain([Action::Transmit(from, give)])
-            .collect()
+        let give = Action::Transmit(from, give);
+        [give].into_iter().chain(expect).collect()
     }
 }
 
