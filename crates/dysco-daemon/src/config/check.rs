@@ -34,9 +34,10 @@ pub fn check(
     interfaces: &[Interface],
 ) -> Result<Config, ConfigError> {
     let checker = Checker { path, text };
+    let host = checker.host(file.host, interfaces)?;
     let config = Config {
-        host: checker.host(file.host, interfaces)?,
-        control: checker.control(file.control)?,
+        control: checker.control(file.control, &host.addresses)?,
+        host,
         api: checker.api(file.api)?,
         shim: Shim {
             socket: checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?,
@@ -56,6 +57,18 @@ pub fn check(
     };
     crate::pki::load(&config.control.pki, &config.host.addresses)?;
     Ok(config)
+}
+
+/// The most peers: each has a connection, and keys.
+const MOST_PEERS: usize = 256;
+
+/// May an address be a host's, by itself?
+fn is_a_hosts(address: IpAddr) -> bool {
+    let local = match address {
+        IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 impl Checker<'_> {
@@ -155,7 +168,34 @@ impl Checker<'_> {
         Ok(all.iter().filter(holds).cloned().collect())
     }
 
-    fn control(&self, control: schema::Control) -> Result<Control, ConfigError> {
+    /// Hosts that are elsewhere; this one's own address among them is a slip of a file
+    /// that all hosts share, and left out.
+    fn peers(
+        &self,
+        peers: Vec<Spanned<IpAddr>>,
+        own: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, ConfigError> {
+        let mut all = Vec::new();
+        for peer in peers {
+            let span = peer.span();
+            if all.len() == MOST_PEERS {
+                let why =
+                    format!("peers has more than {MOST_PEERS}: name those that changes begin with");
+                return Err(self.error(span, why));
+            }
+            let peer = peer.into_inner().to_canonical();
+            if !is_a_hosts(peer) {
+                let why = format!("peers has {peer}, which is no host's: name its address");
+                return Err(self.error(span, why));
+            }
+            if !own.contains(&peer) && !all.contains(&peer) {
+                all.push(peer);
+            }
+        }
+        Ok(all)
+    }
+
+    fn control(&self, control: schema::Control, own: &[IpAddr]) -> Result<Control, ConfigError> {
         let listen = match control.listen {
             Some(listen) if listen.get_ref().is_empty() => {
                 let why = "listen is empty: leave it out for all addresses";
@@ -165,11 +205,13 @@ impl Checker<'_> {
             None => vec![IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)],
         };
         let port = self.within("port", control.port, CONTROL_PORT, 1..=u16::MAX)?;
+        let peers = self.peers(control.peers, own)?;
         let dir = control.pki_dir.unwrap_or_else(|| DEFAULT_PKI_DIR.into());
         let usual = PkiPaths::in_dir(&dir);
         Ok(Control {
             listen,
             port,
+            peers,
             pki: PkiPaths {
                 ca: control.ca.unwrap_or(usual.ca),
                 cert: control.cert.unwrap_or(usual.cert),

@@ -94,6 +94,9 @@ pub struct Control {
     pub listen: Vec<IpAddr>,
     /// The UDP port, the same in the whole fleet.
     pub port: u16,
+    /// Hosts that this one stays connected with, and has keys of: others it meets when a
+    /// session needs them.
+    pub peers: Vec<IpAddr>,
     /// Keys and certificates.
     #[serde(flatten)]
     pub pki: PkiPaths,

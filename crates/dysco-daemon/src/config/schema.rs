@@ -52,6 +52,8 @@ pub struct Host {
 pub struct Control {
     pub listen: Option<Spanned<Vec<IpAddr>>>,
     pub port: Option<Spanned<u16>>,
+    #[serde(default)]
+    pub peers: Vec<Spanned<IpAddr>>,
     pub pki_dir: Option<PathBuf>,
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,

@@ -339,6 +339,18 @@ fn rules_match_what_the_file_says() {
 }
 
 #[test]
+fn peers_are_other_hosts() {
+    let load = |peers: &str| load(&with(&format!("peers = [{peers}]\n")));
+    let peers = load(r#""10.0.0.2", "10.0.0.1", "::ffff:10.0.0.2", "fd00::3""#);
+    let expected: [IpAddr; 2] = ["10.0.0.2".parse().unwrap(), "fd00::3".parse().unwrap()];
+    assert_eq!(peers.unwrap().control.peers, expected);
+    for nobody in ["0.0.0.0", "::1", "224.0.0.1", "255.255.255.255", "fe80::1"] {
+        let error = load(&format!("{nobody:?}")).unwrap_err().to_string();
+        assert!(error.contains("no host's"), "{error}");
+    }
+}
+
+#[test]
 fn the_most_exact_listener_counts() {
     let text = with(concat!(
         "[[listener]]\naddress = \":80\"\nhaproxy_socket = \"/run/h.sock\"\n",

@@ -343,7 +343,8 @@ impl Engine {
 
     fn ask_for_hosts(&self) {
         let chains = self.chains.policy.rules.iter().flat_map(|rule| &rule.chain);
-        let wanted: HashSet<_> = chains.chain(self.chains.met.keys()).collect();
+        let peers = &self.config.control.peers;
+        let wanted: HashSet<_> = chains.chain(self.chains.met.keys()).chain(peers).collect();
         for &host in wanted {
             if self.key_for(host).is_none() && !self.config.host.addresses.contains(&host) {
                 self.control.reach(host);
