@@ -29,7 +29,7 @@ impl Chained {
         let chain = Role::Proxy.address(family);
         let server = Role::Server.address(family);
         let rule = format!("[[rule]]\ndestination = \"{server}\"\nchain = [\"{chain}\"]\n");
-        let c = Chained::with(builder, family, &rule, &Role::ALL)?;
+        let c = Chained::with(builder, family, &rule, &Role::ALL, |_| String::new())?;
         c.lab
             .add_rule("iifname client oifname server meta l4proto tcp drop")?;
         c.lab
@@ -39,7 +39,14 @@ impl Chained {
         Ok(c)
     }
 
-    fn with(builder: Builder, family: Family, policy: &str, roles: &[Role]) -> Result<Chained> {
+    /// `more` begins in the `[control]` of a host's configuration.
+    fn with(
+        builder: Builder,
+        family: Family,
+        policy: &str,
+        roles: &[Role],
+        more: impl Fn(Role) -> String,
+    ) -> Result<Chained> {
         let lab = builder
             .host(Role::Proxy, |h| {
                 h.sysctl("net.ipv4.ip_forward", "1")
@@ -51,10 +58,10 @@ impl Chained {
         fs::write(&file, policy).context("failed to write the policy")?;
         let mut daemons = Vec::new();
         for role in roles {
-            let extra = match role {
-                Role::Client => format!("[chain]\npolicy = \"{}\"\n", file.display()),
-                _ => String::new(),
-            };
+            let mut extra = more(*role);
+            if *role == Role::Client {
+                extra += &format!("[chain]\npolicy = \"{}\"\n", file.display());
+            }
             daemons.push(fleet.start(&lab, *role, &extra)?);
         }
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
@@ -221,7 +228,9 @@ fn a_host_that_is_not_there() -> Result<()> {
             "[[rule]]\nname = \"web\"\ndestination = \"{server}\"\nchain = [\"10.0.2.77\"]\notherwise = \"{otherwise}\"\n"
         );
         let roles = [Role::Client, Role::Server];
-        let c = Chained::with(Lab::builder("chainmiss"), Family::V4, &rule, &roles)?;
+        let c = Chained::with(Lab::builder("chainmiss"), Family::V4, &rule, &roles, |_| {
+            String::new()
+        })?;
         let explained = c.fleet.json(
             &c.lab.client,
             &["policy", "explain", "10.0.1.1", "10.0.3.1:9000"],
@@ -275,5 +284,50 @@ fn a_policy_is_watched_and_applied() -> Result<()> {
     let applied = c.fleet.json(&c.lab.client, &["policy", "apply", &path])?;
     assert_eq!(applied["rules"].as_array().map(Vec::len), Some(2));
     assert_eq!(fs::read_to_string(&file)?, fs::read_to_string(&other)?);
+    c.finish()
+}
+
+/// A host knows those that its configuration names, whatever sessions there are.
+#[test]
+fn peers_are_known_before_a_session_needs_them() -> Result<()> {
+    let peers = |role: Role| {
+        let others = Role::ALL.into_iter().filter(|other| *other != role);
+        let addresses: Vec<_> = others
+            .flat_map(|other| [Family::V4, Family::V6].map(|f| other.address(f).to_string()))
+            .collect();
+        format!("peers = {addresses:?}\n")
+    };
+    let builder = Lab::builder("peers");
+    let c = Chained::with(builder, Family::V4, "", &[Role::Client, Role::Proxy], peers)?;
+    c.wait_neighbours(Role::Client, 2)?;
+    c.wait_neighbours(Role::Proxy, 2)?;
+    c.finish()
+}
+
+/// Of a table that is nearly full sessions go soon after their end.
+#[test]
+fn a_crowded_table_makes_room() -> Result<()> {
+    const ROOM: usize = 64;
+    let small = |role| match role {
+        Role::Proxy => format!("[data_plane]\nmax_sessions = {ROOM}\n"),
+        _ => String::new(),
+    };
+    let chain = Role::Proxy.address(Family::V4);
+    let server = Role::Server.address(Family::V4);
+    let rule = format!("[[rule]]\ndestination = \"{server}\"\nchain = [\"{chain}\"]\n");
+    let c = Chained::with(Lab::builder("crowd"), Family::V4, &rule, &Role::ALL, small)?;
+    c.wait_neighbours(Role::Client, 2)?;
+    c.wait_neighbours(Role::Proxy, 4)?;
+    // Two entries each on the middlebox's host.
+    let group = c.open(ROOM * 9 / 20, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 16)?;
+    all_intact(&group.finish()?)?;
+    let crowded = |entries: usize| entries * 4 > ROOM * 3;
+    // Half the time for which a host with room keeps them.
+    wait::until("ended sessions to go", PATIENCE / 2, || {
+        let left = c.sessions(Role::Proxy).ok()?.len();
+        (!crowded(left)).then_some(())
+    })?;
     c.finish()
 }

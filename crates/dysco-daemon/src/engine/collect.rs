@@ -14,6 +14,9 @@ use crate::protocol::HostEvent;
 const TWO_MSL: Duration = Duration::from_secs(60);
 /// A session that nobody changed needs its entry only for last words.
 const UNCHANGED: Duration = Duration::from_secs(2);
+/// From so much of the table on, in percent, it is crowded: new sessions need the room
+/// of those that have ended, whose last words may be lost.
+const CROWDED: u64 = 75;
 /// A SYN that was never answered: longer than Linux repeats one.
 const UNANSWERED: Duration = Duration::from_secs(135);
 
@@ -25,12 +28,15 @@ pub(super) struct Collector {
     quiet: HashMap<u32, Ending>,
     /// Slots of sessions whose reset was told, and when these began.
     reset: HashMap<u32, u64>,
+    /// How many slots of each part of the table were somebody's.
+    taken: Vec<u64>,
 }
 
 /// A slot whose session has ended, by all that was seen.
 #[derive(Clone, Copy)]
 struct Ending {
     created_ns: u64,
+    since: Instant,
     due: Instant,
     activity: Activity,
 }
@@ -42,9 +48,17 @@ impl Ending {
     fn new(s: &Session, activity: Activity, due: Instant) -> Ending {
         Ending {
             created_ns: s.created_ns,
+            since: Instant::now(),
             due,
             activity,
         }
+    }
+
+    /// Is its time over? Of a crowded table's, which are no tombstones, it is sooner.
+    fn is_due(&self, s: &Session, crowded: bool) -> bool {
+        let hurries = crowded && s.state != State::Tombstone as u32;
+        let now = Instant::now();
+        self.due <= now || hurries && self.since + UNCHANGED <= now
     }
 }
 
@@ -53,6 +67,16 @@ fn activity(s: &Session) -> Activity {
 }
 
 impl Collector {
+    /// Takes in how many slots of a part are taken. Is too much of the table?
+    fn is_crowded(&mut self, part: u32, taken: usize, capacity: u32) -> bool {
+        let part = part as usize;
+        if self.taken.len() <= part {
+            self.taken.resize(part + 1, 0);
+        }
+        self.taken[part] = taken as u64;
+        self.taken.iter().sum::<u64>() * 100 > u64::from(capacity) * CROWDED
+    }
+
     /// A slot's session has lost its socket: its time is over.
     pub fn abandoned(&mut self, slot: u32, s: &Session) {
         self.ending
@@ -144,7 +168,10 @@ impl Engine {
         }
         let now = Instant::now();
         let boot = boot_time();
-        for (slot, s) in self.agent.sessions_of(part, parts) {
+        let sessions = self.agent.sessions_of(part, parts);
+        let capacity = self.agent.capacity();
+        let crowded = self.collector.is_crowded(part, sessions.len(), capacity);
+        for (slot, s) in sessions {
             self.sweep_return(slot, &s, now);
             if s.state == State::Adopted as u32 {
                 // If it was heard, and the ring was full.
@@ -163,7 +190,7 @@ impl Engine {
             };
             self.collector.ending.insert(slot, ending);
             self.collector.quiet.remove(&slot);
-            if ending.due > now {
+            if !ending.is_due(&s, crowded) {
                 continue;
             }
             if self.still_needed(slot, &s, &ending) {
