@@ -4,10 +4,11 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet, built};
-use dysco_netns::{Host, Star, counters};
+use dysco_netns::{Host, Star, counters, wait};
 use serde_json::Value;
 
 use crate::apart::Between;
@@ -43,6 +44,17 @@ pub enum Whom {
     },
 }
 
+/// Whom a host knows before a session needs it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Acquainted {
+    /// All others, by its configuration.
+    All,
+    /// Nobody: the first change is where they meet.
+    Nobody,
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The hosts. The fields end in this order.
 pub struct Firewalls {
     daemons: Vec<Daemon>,
@@ -52,26 +64,50 @@ pub struct Firewalls {
 
 impl Firewalls {
     /// Builds them; nothing passes the firewalls at first.
-    pub fn build(name: &str) -> Result<Firewalls> {
+    pub fn build(name: &str, acquainted: Acquainted) -> Result<Firewalls> {
         let star = Star::build(name, FIREWALLS.len())?;
         star.guard()?;
         let dyscod = built("dyscod")?;
         let fleet = Fleet::of_star(&star, dyscod.parent().unwrap_or(Path::new(".")))?;
+        let hosts = star.hosts().len();
+        let all: Vec<_> = (0..hosts).map(|at| star.address(at).to_string()).collect();
+        let peers = match acquainted {
+            Acquainted::All => all.as_slice(),
+            Acquainted::Nobody => &[],
+        };
         let start = |at: usize| {
             let policy = star.hosts()[at].dir().join("policy.toml");
             fs::write(&policy, "").context("failed to write a policy")?;
+            // What comes first is of `[control]`.
             let extra = format!(
-                "[chain]\npolicy = \"{}\"\n\n[[track]]\ndestination = \"10.0.0.0/8\"\n",
+                "peers = {peers:?}\n\n[chain]\npolicy = \"{}\"\n\n\
+                 [[track]]\ndestination = \"10.0.0.0/8\"\n",
                 policy.display()
             );
             fleet.start_around(&star, at, &extra)
         };
-        let daemons = (0..star.hosts().len()).map(start).collect::<Result<_>>()?;
-        Ok(Firewalls {
+        let daemons = (0..hosts).map(start).collect::<Result<_>>()?;
+        let firewalls = Firewalls {
             daemons,
             fleet,
             star,
-        })
+        };
+        if acquainted == Acquainted::All {
+            wait::until("all hosts know each other", PATIENCE, || {
+                let others = hosts as u64 - 1;
+                let all = firewalls.star.hosts().iter();
+                { all }
+                    .all(|host| firewalls.known(host) == Some(others))
+                    .then_some(())
+            })?;
+        }
+        Ok(firewalls)
+    }
+
+    /// How many hosts a host has keys of.
+    fn known(&self, host: &Host) -> Option<u64> {
+        let status: Value = self.fleet.json(host, &["status"]).ok()?;
+        status["counters"]["chain_neighbours"].as_u64()
     }
 
     /// Opens the sessions.

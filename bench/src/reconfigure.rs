@@ -2,12 +2,12 @@
 //! its place with its state, and leaves. A twentieth of them are asked for one by
 //! one, all others by one request.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use dysco_netns::stream::{Close, Group, Plan, Server, Side, all_intact};
 
 use crate::Effort;
 use crate::figure::{Figure, Goal, rank, sorted};
-use crate::firewalls::{Change, Firewalls, Whom};
+use crate::firewalls::{Acquainted, Change, Firewalls, Whom};
 use crate::plot::{Line, Panel, Plot};
 
 const SESSIONS: usize = 1_000;
@@ -50,7 +50,34 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     }
     let dropped = Figure::new("reconfigure_dropped", "packets", dropped as f64);
     figures.push(dropped.goal(Goal::AtMost(0.0)));
+    effort.say("  hosts that have never met");
+    let mut first = Vec::new();
+    for _ in 0..effort.pick(5, 1) {
+        first.push(first_contact()?);
+    }
+    figures.push(Figure::median("reconfigure_first_contact_ms", "ms", first));
     Ok(figures)
+}
+
+/// What the first change takes by which hosts meet: a firewall comes in.
+fn first_contact() -> Result<f64> {
+    let hosts = Firewalls::build("first", Acquainted::Nobody)?;
+    let to = hosts.between(APART).to;
+    let behind = Server::start(hosts.server(), to)?;
+    let plan = Plan {
+        rate: Some(RATE),
+        write: WRITE,
+        close: Close::First(Side::Client),
+        ..Plan::default()
+    };
+    let group = Group::open(hosts.client(), &behind, to, 1, &plan)?;
+    group.run();
+    group.wait_progress(4 * WRITE as u64)?;
+    let local = group.locals()[0];
+    let took = hosts.change(Change::Insert, Whom::One { local, remote: to }, 1)?;
+    all_intact(&group.finish()?)?;
+    hosts.end(behind)?;
+    took.first().copied().context("a change has no time")
 }
 
 fn panel(times: &[Times; CHANGES.len()]) -> Panel {
@@ -87,7 +114,7 @@ impl Times {
 
 /// How many packets the firewalls refused; every byte of the sessions is checked.
 fn measure(sessions: usize, times: &mut [Times; CHANGES.len()]) -> Result<u64> {
-    let hosts = Firewalls::build("reconfigure")?;
+    let hosts = Firewalls::build("reconfigure", Acquainted::All)?;
     let plan = Plan {
         rate: Some(RATE),
         write: WRITE,

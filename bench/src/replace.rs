@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::Effort;
 use crate::bulk::Bulk;
 use crate::figure::{Figure, Goal, median};
-use crate::firewalls::{Change, Firewalls, Whom};
+use crate::firewalls::{Acquainted, Change, Firewalls, Whom};
 use crate::pair::buffer_of;
 use crate::plot::{Line, Panel, Plot};
 
@@ -87,7 +87,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 
 fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_500));
-    let hosts = Firewalls::build("replace")?;
+    let hosts = Firewalls::build("replace", Acquainted::All)?;
     let open = |n: usize| {
         let between = hosts.between(SERVER + n as u16);
         let buffer = buffer_of(SESSIONS * BUNDLES);
