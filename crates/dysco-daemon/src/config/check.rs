@@ -62,8 +62,8 @@ pub fn check(
 /// The most peers: each has a connection, and keys.
 const MOST_PEERS: usize = 256;
 
-/// May an address be a host's, by itself?
-fn is_a_hosts(address: IpAddr) -> bool {
+/// May an address be that of a host elsewhere, by itself?
+pub fn is_host(address: IpAddr) -> bool {
     let local = match address {
         IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -184,7 +184,7 @@ impl Checker<'_> {
                 return Err(self.error(span, why));
             }
             let peer = peer.into_inner().to_canonical();
-            if !is_a_hosts(peer) {
+            if !is_host(peer) {
                 let why = format!("peers has {peer}, which is no host's: name its address");
                 return Err(self.error(span, why));
             }

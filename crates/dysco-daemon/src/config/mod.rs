@@ -20,6 +20,7 @@ use crate::control::ControlConfig;
 use crate::pki::{Credentials, PkiError};
 
 pub use crate::pki::PkiPaths;
+pub use check::is_host;
 pub use error::ConfigError;
 pub use error::Place;
 pub use interface::Interface;

@@ -9,6 +9,7 @@ use dysco_agent::Keep;
 use dysco_common::chain::{Hop, Token};
 use dysco_common::{FlowKey, State};
 
+use crate::config::is_host;
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
@@ -232,12 +233,6 @@ impl Engine {
         self.done_with(change);
         self.tell_machine(HostEvent::Forgotten { change, from });
     }
-}
-
-/// May an address be a host's that is elsewhere?
-fn is_host(address: IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
 }
 
 /// Does this host's stack forward?
