@@ -11,8 +11,9 @@ use crate::figure::{Figure, median};
 pub const LOGGED: &str =
     "[log]\nformat = \"json\"\nfilter = \"warn,dysco_daemon::engine::commands=debug\"\n";
 /// Messages one after the other, from the request until the proxy's host hears of
-/// the cut: `Leave`, `RequestLock` and `AckLock` twice, `SetUp`, `SetUpAck`, `Switched`.
-pub const MESSAGES: f64 = 8.0;
+/// the cut: `Leave`, `RequestLock`, `AckLock` and `Switched`. `Introduce`, `Introduced`,
+/// `SetUp` and `SetUpAck` go beside them.
+pub const MESSAGES: f64 = 4.0;
 
 /// A host of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,32 +30,20 @@ pub enum Place {
 type Mark = (Place, &'static str, usize);
 
 /// Where a removal has got, in this order.
-const MARKS: [Mark; 9] = [
+const MARKS: [Mark; 6] = [
     (Place::Middle, "Measure", 0),
     (Place::Left, "Lock", 0),
-    (Place::Middle, "Measure", 1),
-    (Place::Right, "Lock", 0),
     (Place::Middle, "Persist", 0),
-    (Place::Left, "Reserve", 0),
-    (Place::Right, "Prepare", 0),
+    (Place::Left, "Prepare", 0),
     (Place::Left, "Cut", 0),
     (Place::Right, "Cut", 0),
 ];
 
-/// What lies between two marks that follow each other. Each is a message, and:
-/// nothing much in the first three; the proxy's sockets are read; two records; the
-/// left data plane and a record; the right one, SYN, SYN-ACK and a record; the cut
+/// What lies between two marks that follow each other: a message and a record; a
+/// message, unless the proxy's sockets take longer to be read or the right anchor to
+/// answer; a message and two records; SYN, SYN-ACK and a record; a message, the cut
 /// and a record.
-pub const STEPS: [&str; MARKS.len() - 1] = [
-    "ask",
-    "lock_left",
-    "lock_right",
-    "prove",
-    "grant",
-    "set_up",
-    "open",
-    "switch",
-];
+pub const STEPS: [&str; MARKS.len() - 1] = ["ask", "lock", "grant", "open", "switch"];
 
 /// When each mark was passed by one change; seconds of the day.
 type Passed = BTreeMap<Mark, f64>;

@@ -93,14 +93,14 @@ const WHYS: &[Why] = &[
         figures: "reconfig_ms_p50",
         floor: Some((
             "reconfig_floor_ms_p50",
-            "four such round trips as below and the new path's handshake, one after the other",
+            "two such round trips as below and the new path's handshake, one after the other",
         )),
         by: &[
             ("control_round_trip_ms_p50", TRIP),
             ("reconfig_handshake_ms_p50", "the new path's handshake"),
             (
-                "removal_step_lock_left_ms_p50",
-                "one of eight steps: a message, and hardly anything else",
+                "removal_step_ask_ms_p50",
+                "one of five steps: a message, and hardly anything else",
             ),
         ],
     },

@@ -65,6 +65,8 @@ pub struct Configuration {
     pub faults: Faults,
     /// What takes a host some time (measuring, a look-up) takes none.
     pub prompt: bool,
+    /// Nobody sends or closes before a session is cut.
+    pub closes_cut: bool,
     /// Whoever gets data acknowledges it in the same step.
     pub acks_at_once: bool,
     /// What must be seen.
@@ -100,6 +102,7 @@ const BASIC: Configuration = Configuration {
     closes: [false; 2],
     faults: NONE,
     prompt: false,
+    closes_cut: false,
     acks_at_once: false,
     seen: &[Seen::Removal],
     seed: None,
@@ -181,6 +184,8 @@ pub fn all() -> Vec<Configuration> {
                 ..NONE
             },
             requests: TWICE,
+            bytes: [0, 0],
+            prompt: true,
             seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
             ..BASIC
         },
@@ -221,25 +226,18 @@ pub fn all() -> Vec<Configuration> {
         Configuration {
             name: "neighbours",
             about: "two proxies in a row leave at once: the segments overlap",
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: Faults { losses: 1, ..NONE },
             hosts: 4,
             requests: NEIGHBOURS,
             bytes: [0, 0],
+            prompt: true,
             seen: &[Seen::Removal, Seen::OneOfTwo],
             ..BASIC
         },
         Configuration {
             name: "neighbours-crash",
             about: "the same, and a daemon dies",
-            faults: Faults {
-                duplicates: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: Faults { crashes: 1, ..NONE },
             hosts: 4,
             requests: NEIGHBOURS,
             bytes: [0, 0],
@@ -308,10 +306,15 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "closing-crash",
-            about: "the same, and a daemon dies",
-            faults: Faults { crashes: 1, ..NONE },
+            about: "the same once it is cut; two daemons die at any time",
+            faults: Faults {
+                losses: 1,
+                crashes: 2,
+                ..NONE
+            },
             bytes: [0, 0],
             closes: [true, true],
+            closes_cut: true,
             prompt: true,
             acks_at_once: true,
             seen: &[Seen::Removal, Seen::ClosedInTwoPaths],

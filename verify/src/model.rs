@@ -1,7 +1,7 @@
 //! The model that is explored.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Time, Timer};
+use dysco_daemon::protocol::{ChangeId, Machine, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
 
 use crate::calm::Fate;
@@ -43,8 +43,6 @@ pub enum Action {
     },
     /// A message is lost.
     Lose(usize),
-    /// The path did not open, though the right anchor is prepared.
-    Unopened(usize),
     /// A host has done something that took its time.
     Happen {
         /// Which host.
@@ -126,7 +124,7 @@ impl Exploration {
     }
 
     fn messages(&self, world: &World, actions: &mut Vec<Action>) {
-        for (index, letter) in world.net.iter().enumerate() {
+        for index in 0..world.net.len() {
             for twist in self.twists(world) {
                 actions.push(Action::Deliver {
                     index,
@@ -143,9 +141,6 @@ impl Exploration {
             }
             if world.left.losses > 0 {
                 actions.push(Action::Lose(index));
-            }
-            if world.left.refusals > 0 && matches!(letter.message, Message::SetUpAck { .. }) {
-                actions.push(Action::Unopened(index));
             }
         }
     }
@@ -216,7 +211,7 @@ impl Exploration {
     fn packets(&self, world: &World, actions: &mut Vec<Action>) {
         let config = &self.config;
         // Where ends close, what they do before anybody asks is of no interest.
-        if config.acks_at_once && world.asked == 0 {
+        if config.acks_at_once && world.asked == 0 || config.closes_cut && !world.is_cut() {
             return;
         }
         let only_time = world.only_time_helps();
@@ -285,7 +280,6 @@ impl Exploration {
             Action::Cancel(..) => &mut left.cancels,
             Action::Deliver { keep: true, .. } => &mut left.duplicates,
             Action::Lose(_) => &mut left.losses,
-            Action::Unopened(_) => &mut left.refusals,
             Action::Repeat(..) if !only_time => &mut left.duplicates,
             Action::Expire { .. } if !only_time => &mut left.late,
             Action::Late(_) => &mut left.late,
@@ -335,15 +329,6 @@ impl Exploration {
             Action::Lose(index) => {
                 world.net.remove(index);
                 true
-            }
-            Action::Unopened(index) => {
-                let letter = world.net.remove(index);
-                let from = place::addresses(letter.from);
-                world.input(config, letter.to, Twist::Plain, |m| {
-                    let change = letter.message.change();
-                    let reason = dysco_daemon::protocol::Reason::Cancelled;
-                    m.handle_message(NOW, &from, Message::SetUpNack { change, reason });
-                })
             }
             Action::Happen {
                 place,
@@ -456,7 +441,6 @@ impl Explorable for Exploration {
                 format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
             }
             Action::Lose(index) => format!("{} is lost", world.net[*index]),
-            Action::Unopened(index) => format!("{}: the path is closed", world.net[*index]),
             Action::Happen {
                 place,
                 index,

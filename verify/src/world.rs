@@ -302,6 +302,13 @@ impl World {
         socket.say(say, &base, available, bytes).is_some()
     }
 
+    /// Has any session been cut?
+    pub fn is_cut(&self) -> bool {
+        let cut = |h: &Host, s| h.entry(s).is_some_and(|e| e.s.two.cut_set != 0);
+        self.hosts()
+            .any(|h| Side::BOTH.into_iter().any(|s| cut(h, s)))
+    }
+
     /// A proxy whose one session was reset resets the other.
     pub fn must_reset(&self, place: usize, side: Side) -> bool {
         let proxy = place > 0 && place + 1 < self.hosts.len();

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use dysco_daemon::protocol::{ChangeId, Facts, Message, Plan, Subsession};
+use dysco_daemon::protocol::{ChangeId, Message, Plan, Subsession};
 
 use world::{Faults, World};
 
@@ -46,9 +46,7 @@ fn messages(c: &mut Criterion) {
         change: ChangeId([7; 16]),
         attempt: [0; 16],
         plan: Plan {
-            right: subsession.right.ip(),
             subsession,
-            right_facts: Facts::default(),
             translation: Default::default(),
         },
     };

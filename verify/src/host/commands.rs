@@ -22,6 +22,7 @@ pub(super) fn can_fail(command: &Command) -> bool {
             | Command::Lock { .. }
             | Command::Reserve { .. }
             | Command::Prepare { .. }
+            | Command::Try { .. }
             | Command::Persist { .. }
             | Command::Close { .. }
     )
@@ -52,6 +53,10 @@ impl Host {
                     result: Err(reason),
                 });
             }
+            Command::Try { .. } => self.later(HostEvent::Tried {
+                change,
+                result: Err(reason),
+            }),
             Command::Persist { .. } => {
                 let error = String::new();
                 self.tell(HostEvent::PersistFailed { change, error });
@@ -129,6 +134,10 @@ impl Host {
                 self.spoilt.prepared = Some((change, new, translation));
                 let result = self.prepare(change, new, translation);
                 self.later(HostEvent::Prepared { change, result });
+            }
+            Command::Try { .. } => {
+                let result = Ok(());
+                self.later(HostEvent::Tried { change, result });
             }
             Command::Unprepare { .. } => self.unprepare(change, wrong),
             Command::Cut { .. } => match self.slot_of(change) {

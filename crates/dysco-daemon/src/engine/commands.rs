@@ -68,6 +68,7 @@ impl Engine {
                 subsession_b,
                 translation,
             } => self.join(change, &subsession_a, &subsession_b, translation),
+            Command::Try { change } => self.try_path(change),
             Command::Unprepare { change } => {
                 for slot in self.slots_of(change) {
                     self.unprepare(slot);
@@ -185,7 +186,12 @@ impl Engine {
     }
 
     fn unprepare(&self, slot: u32) {
-        match State::from_word(self.agent.session(slot).state) {
+        let s = self.agent.session(slot);
+        // Of another change, which has come since this one was taken back.
+        if s.two.cut_armed | s.two.cut_set != 0 {
+            return;
+        }
+        match State::from_word(s.state) {
             Some(State::TwoPaths) => self.agent.unprepare(slot),
             Some(State::FarTwoPaths) => self.agent.unjoin(slot),
             _ => {}

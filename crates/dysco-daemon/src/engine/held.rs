@@ -8,8 +8,8 @@ use dysco_agent::{AgentError, NewPath};
 use dysco_common::two_paths::has_shown_all;
 use dysco_common::{FlowKey, State, Translation};
 
-use super::probe::Probe;
 use super::proof::Lookout;
+use super::raw::Repeated;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::proxy::Pair;
@@ -37,7 +37,7 @@ pub(super) struct Held {
     /// The new path has answered a SYN.
     pub opened: bool,
     /// It was sent one, and has not.
-    pub probe: Option<Probe>,
+    pub trial: Option<Repeated>,
     /// What the local end had sent when that was made.
     pub opened_at: Option<u32>,
     /// Waits for what the client answers.

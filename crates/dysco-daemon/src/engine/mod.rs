@@ -17,7 +17,6 @@ mod monitors;
 mod neighbours;
 mod outside;
 mod packets;
-mod probe;
 mod proof;
 mod raw;
 mod rechain;
@@ -27,6 +26,7 @@ mod sockets;
 mod state;
 mod straight;
 mod take_up;
+mod trial;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -334,7 +334,7 @@ impl Engine {
                     self.turns.look();
                 }
             }
-            self.pump();
+            self.pump().await;
         }
     }
 
@@ -388,7 +388,6 @@ impl Engine {
             control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
             control::Event::KeyGone(id) => self.key_gone(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
-                Ok(Message::SetUpAck { change }) => self.probe(change, &incoming.from.addresses),
                 Ok(message) => {
                     let now = self.now();
                     self.machine
@@ -446,22 +445,38 @@ impl Engine {
     }
 
     /// Carries out what the machine wants until it wants nothing more.
-    fn pump(&mut self) {
+    async fn pump(&mut self) {
+        self.act();
+        if let Some(report) = self.machine.poll_report() {
+            // The messages leave first: others wait for them, and nobody for a log.
+            tokio::task::yield_now().await;
+            self.take_report(report);
+            self.pump_at_once();
+        }
+    }
+
+    /// The same in one turn.
+    fn pump_at_once(&mut self) {
+        self.act();
+        while let Some(report) = self.machine.poll_report() {
+            self.take_report(report);
+            self.act();
+        }
+    }
+
+    /// All commands, then the messages, until there are none.
+    fn act(&mut self) {
         loop {
             while let Some(command) = self.machine.poll_command() {
                 self.faults.pass(command.name());
                 self.execute(command);
             }
-            if let Some((to, message)) = self.machine.poll_transmit() {
-                if self.faults.pass(message.name()) {
-                    self.send(to, &message);
-                }
-                continue;
-            }
-            let Some(report) = self.machine.poll_report() else {
+            let Some((to, message)) = self.machine.poll_transmit() else {
                 break;
             };
-            self.take_report(report);
+            if self.faults.pass(message.name()) {
+                self.send(to, &message);
+            }
         }
     }
 

@@ -4,11 +4,13 @@ use std::cell::OnceCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use dysco_common::mark;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::SndBufForce;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::task::JoinHandle;
 
 /// IPPROTO_RAW: the header is ours.
 const RAW: i32 = 255;
@@ -56,6 +58,44 @@ pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) ->
     let socket = open(to)?;
     socket.bind_device(Some(interface.as_bytes()))?;
     send_on(&socket, packet, to)
+}
+
+/// Packets that are sent again until somebody has answered: then it is dropped.
+pub(super) struct Repeated(JoinHandle<()>);
+
+impl Repeated {
+    /// Sends them now, and again after each of `waits` but the last, after which they are
+    /// given up.
+    pub fn send(
+        packets: Vec<Vec<u8>>,
+        to: SocketAddr,
+        waits: &'static [Duration],
+        give_up: impl FnOnce() + Send + 'static,
+    ) -> Repeated {
+        let say = move || {
+            for packet in &packets {
+                if let Err(error) = send(packet, to) {
+                    tracing::warn!(%to, %error, "cannot send on a new path");
+                }
+            }
+        };
+        say();
+        Repeated(tokio::spawn(async move {
+            for (at, wait) in (1..).zip(waits) {
+                tokio::time::sleep(*wait).await;
+                if at < waits.len() {
+                    say();
+                }
+            }
+            give_up();
+        }))
+    }
+}
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn with<T>(to: SocketAddr, work: impl FnOnce(&Sockets) -> T) -> T {

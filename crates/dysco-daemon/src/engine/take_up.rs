@@ -46,10 +46,10 @@ impl Engine {
                 self.tell_gone(change);
             }
         }
-        self.pump();
+        self.pump_at_once();
         self.rechain.taking_up = false;
         self.undo_unrecorded();
-        self.pump();
+        self.pump_at_once();
         Ok(())
     }
 

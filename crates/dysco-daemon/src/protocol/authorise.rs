@@ -43,10 +43,13 @@ fn expect(allowed: bool, as_right: bool) -> Result<AsRight, Violation> {
 
 fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     let middle = from.contains(&left.middle());
-    let right = left.right().is_some_and(|r| from.contains(&r));
+    let right = from.contains(&left.right());
     match message {
-        Message::Leave { subsession, .. } => {
-            expect(middle && *subsession == left.subsession(), false)
+        Message::Leave {
+            subsession, beyond, ..
+        } => {
+            let same = (*subsession, *beyond) == (left.subsession(), left.beyond());
+            expect(middle && same, false)
         }
         Message::AckLock { .. } | Message::NackLock { .. } | Message::Cancel { .. } => {
             expect(middle, false)
@@ -72,16 +75,10 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
             let asker = middle.asker().is_some_and(|a| from.contains(&a));
             expect(asker, false)
         }
-        // A left anchor speaks for itself only.
-        Message::RequestLock {
-            subsession,
-            left: l,
-            ..
-        } => expect(
-            left && *subsession == middle.subsession() && *l == middle.left(),
-            false,
-        ),
-        Message::AckLock { .. } => expect(right, true),
+        Message::RequestLock { subsession, .. } => {
+            expect(left && *subsession == middle.subsession(), false)
+        }
+        Message::Introduced { .. } => expect(right, true),
         // The left anchor answers a cancel that comes twice, too.
         Message::NackLock { .. } | Message::CancelAck { .. } => expect(left || right, right),
         Message::Switched { .. }
@@ -192,7 +189,7 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
     let left = from.contains(&right.left());
     let own = right.subsession();
     match message {
-        Message::RequestLock {
+        Message::Introduce {
             subsession,
             left: l,
             ..
@@ -226,12 +223,18 @@ fn new_path(right: &Right, new: &Subsession) -> Result<AsRight, Violation> {
 /// The change is not known: may this peer begin one, or speak of that session?
 pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Result<(), Violation> {
     match message {
-        // Its right end asks to leave; its left end is this host.
-        Message::Leave { subsession, .. } => {
-            ends(core, from, subsession.right.ip(), subsession.left.ip())
+        // Its right end asks to leave; its left end is this host. It opened the other.
+        Message::Leave {
+            subsession, beyond, ..
+        } => {
+            ends(core, from, subsession.right.ip(), subsession.left.ip())?;
+            match from.contains(&beyond.left.ip()) {
+                true => Ok(()),
+                false => Err(Violation::NotItsSubsession),
+            }
         }
-        // From the left, also when it is a middlebox that names another anchor.
-        Message::RequestLock { subsession, .. } => {
+        // From the left, also when it is a middlebox that names the anchor.
+        Message::Introduce { subsession, .. } | Message::RequestLock { subsession, .. } => {
             ends(core, from, subsession.left.ip(), subsession.right.ip())
         }
         Message::Ask { subsession, .. } => {

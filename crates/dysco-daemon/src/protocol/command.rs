@@ -95,6 +95,12 @@ pub enum Command {
         /// How headers differ, from the end of A's side.
         translation: Translation,
     },
+    /// Send a SYN on the prepared path, which the right anchor's data plane answers;
+    /// answer [`HostEvent::Tried`].
+    Try {
+        /// The change.
+        change: ChangeId,
+    },
     /// Leave two paths again, back to the old path. Never given after
     /// [`Command::Cut`], nor to be obeyed after it.
     Unprepare {
@@ -305,6 +311,7 @@ impl Command {
             Command::Release { .. } => "Release",
             Command::Prepare { .. } => "Prepare",
             Command::Join { .. } => "Join",
+            Command::Try { .. } => "Try",
             Command::Unprepare { .. } => "Unprepare",
             Command::Cut { .. } => "Cut",
             Command::SetCutIn { .. } => "SetCutIn",
@@ -339,6 +346,7 @@ impl Command {
             | Command::Release { change }
             | Command::Prepare { change, .. }
             | Command::Join { change, .. }
+            | Command::Try { change }
             | Command::Unprepare { change }
             | Command::Cut { change }
             | Command::SetCutIn { change, .. }

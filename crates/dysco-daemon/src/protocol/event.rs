@@ -47,6 +47,13 @@ pub enum HostEvent {
         /// Done or not.
         result: Result<(), Reason>,
     },
+    /// Answers [`Command::Try`].
+    Tried {
+        /// The change.
+        change: ChangeId,
+        /// The path carries packets, or not.
+        result: Result<(), Reason>,
+    },
     /// Answers [`Command::Cut`].
     CutDone {
         /// The change.

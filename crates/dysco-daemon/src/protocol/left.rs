@@ -29,15 +29,18 @@ pub(super) const GONE: Duration = Duration::from_secs(240);
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Left {
     a: Subsession,
-    middle: HostId,
+    /// The right anchor's, on the other side of the middlebox.
+    b: Subsession,
     /// Names this request: an answer to a former process is none to it.
     attempt: [u8; 16],
     phase: Phase,
     facts: Option<Facts>,
     plan: Option<Plan>,
     new: Option<Subsession>,
-    /// SetUp has been said: the right anchor must hear of a cancel.
-    introduced: bool,
+    /// The right anchor may have been told of it: it must hear of a cancel.
+    set_up: bool,
+    /// It hears the new path.
+    ready: bool,
     /// Own cutoff, as the wire of the new path numbers it.
     cutoff: Option<u32>,
     /// The right anchor's is set here.
@@ -50,9 +53,9 @@ pub(super) struct Left {
 }
 
 impl Left {
-    pub fn start(ctx: &mut Context, a: Subsession, attempt: [u8; 16]) -> Self {
+    pub fn start(ctx: &mut Context, (a, b): (Subsession, Subsession), attempt: [u8; 16]) -> Self {
         ctx.report(Role::Left, a, Progress::Requested);
-        ctx.persist(RoleRecord::Asked { a });
+        ctx.persist(RoleRecord::Asked { a, b });
         ctx.command(Command::Lock {
             change: ctx.change,
             subsession: a,
@@ -60,20 +63,21 @@ impl Left {
         ctx.deadline(LOCK);
         Left {
             attempt,
-            ..Left::new(a)
+            ..Left::new(a, b)
         }
     }
 
-    fn new(a: Subsession) -> Self {
+    fn new(a: Subsession, b: Subsession) -> Self {
         Left {
             a,
-            middle: a.right.ip(),
+            b,
             attempt: [0; 16],
             phase: Phase::Locking,
             facts: None,
             plan: None,
             new: None,
-            introduced: false,
+            set_up: false,
+            ready: false,
             cutoff: None,
             cut_in: false,
             drained: false,
@@ -85,10 +89,14 @@ impl Left {
     }
 
     /// `progress`: what was planned and how far it had come, if it was planned.
-    pub fn restore(ctx: &mut Context, a: Subsession, progress: Option<(Plan, LeftStage)>) -> Self {
-        let mut left = Left::new(a);
+    pub fn restore(
+        ctx: &mut Context,
+        (a, b): (Subsession, Subsession),
+        progress: Option<(Plan, LeftStage)>,
+    ) -> Self {
+        let mut left = Left::new(a, b);
         left.plan = progress.map(|(plan, _)| plan);
-        left.introduced = left.plan.is_some();
+        left.set_up = true;
         let change = ctx.change;
         ctx.command(Command::Lock {
             change,
@@ -115,12 +123,16 @@ impl Left {
         self.a
     }
 
-    pub fn middle(&self) -> HostId {
-        self.middle
+    pub fn beyond(&self) -> Subsession {
+        self.b
     }
 
-    pub fn right(&self) -> Option<HostId> {
-        self.plan.map(|p| p.right)
+    pub fn middle(&self) -> HostId {
+        self.a.right.ip()
+    }
+
+    pub fn right(&self) -> HostId {
+        self.b.right.ip()
     }
 
     pub fn phase(&self) -> Phase {
@@ -141,10 +153,10 @@ impl Left {
             Message::NackLock { reason, .. } if self.phase == Phase::Locking => {
                 self.refused(ctx, reason)
             }
-            Message::SetUpAck { .. } if self.phase == Phase::SettingUp => self.cut(ctx),
-            Message::SetUpNack { reason, .. } if self.phase == Phase::SettingUp => {
-                self.cancel(ctx, reason)
+            Message::SetUpAck { new, .. } if self.may_cancel() && self.new == Some(new) => {
+                self.heard_there(ctx)
             }
+            Message::SetUpNack { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Cancel { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
@@ -157,8 +169,12 @@ impl Left {
                 self.acknowledged(ctx, from_right)
             }
             Message::CancelAck { .. } if self.phase == Phase::Cancelling => {
-                let from = if from_right { self.right() } else { None };
-                match ctx.hush_to(from.unwrap_or(self.middle)) {
+                let from = if from_right {
+                    self.right()
+                } else {
+                    self.middle()
+                };
+                match ctx.hush_to(from) {
                     true => self.rolled_back(ctx),
                     false => Flow::On,
                 }
@@ -173,12 +189,16 @@ impl Left {
             HostEvent::Locked { result, .. } if self.phase == Phase::Locking => {
                 self.locked_here(ctx, result)
             }
-            HostEvent::Reserved { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(new) => self.prepare(ctx, new),
+            HostEvent::Reserved { result, .. } if self.phase < Phase::SettingUp => match result {
+                Ok(new) => self.reserved(ctx, new),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => self.set_up(ctx),
+                Ok(()) => self.prepared(ctx),
+                Err(reason) => self.cancel(ctx, reason),
+            },
+            HostEvent::Tried { result, .. } if self.phase == Phase::SettingUp => match result {
+                Ok(()) => self.cut(ctx),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
@@ -210,7 +230,7 @@ impl Left {
                 // The middlebox may still relay; it waits for nothing any more.
                 let change = ctx.change;
                 let reason = Reason::Closing;
-                ctx.say(self.middle, Message::Cancel { change, reason });
+                ctx.say(self.middle(), Message::Cancel { change, reason });
                 self.removed(ctx)
             }
             _ => Flow::On,
@@ -227,9 +247,10 @@ impl Left {
 
     fn answer(&mut self, ctx: &mut Context, from_right: bool) -> Flow {
         let change = ctx.change;
-        let to = match (from_right, self.right()) {
-            (true, Some(right)) => right,
-            _ => self.middle,
+        let to = if from_right {
+            self.right()
+        } else {
+            self.middle()
         };
         let status = Message::Status {
             change,

@@ -16,7 +16,7 @@ use super::message::{ChangeId, HostId, Message, Order, Subsession};
 use super::middle::Middle;
 use super::proof::Proof;
 use super::reason::{Phase, Reason};
-use super::record::{Record, RecordError, RoleRecord};
+use super::record::{LeftStage, Record, RecordError, RoleRecord};
 use super::report::{Report, Role, Violation};
 use super::right::Right;
 use super::straight::Straight;
@@ -94,7 +94,7 @@ impl Part {
     fn peers(&self) -> Vec<HostId> {
         let (first, others) = match self {
             Part::Middle(p) if self.is_unspoken() => return p.asker().into_iter().collect(),
-            Part::Left(p) => (p.middle(), [p.right(), None]),
+            Part::Left(p) => (p.middle(), [Some(p.right()), None]),
             Part::Middle(p) => (p.left(), [p.right(), p.asker()]),
             Part::Right(p) => (p.middle(), [Some(p.left()), None]),
             Part::Local(p) => return p.asker().into_iter().collect(),
@@ -413,6 +413,7 @@ impl Machine {
             | HostEvent::PairLocked { change, .. }
             | HostEvent::Reserved { change, .. }
             | HostEvent::Prepared { change, .. }
+            | HostEvent::Tried { change, .. }
             | HostEvent::CutDone { change, .. }
             | HostEvent::Drained { change }
             | HostEvent::Closed { change, .. }
@@ -523,15 +524,20 @@ impl Machine {
         }
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
-        // Two records never share a session: locks are taken before either is written.
+        // One that is rolled back has let go of its session, which another may have now.
         let part = match role {
-            RoleRecord::Asked { a } => {
-                ctx.core.locks.insert(a, change);
-                Part::Left(Left::restore(&mut ctx, a, None))
+            RoleRecord::Asked { a, b } => {
+                ctx.core.locks.entry(a).or_insert(change);
+                Part::Left(Left::restore(&mut ctx, (a, b), None))
             }
             RoleRecord::Left { a, plan, stage } => {
-                ctx.core.locks.insert(a, change);
-                Part::Left(Left::restore(&mut ctx, a, Some((plan, stage))))
+                if stage == LeftStage::Preparing {
+                    ctx.core.locks.entry(a).or_insert(change);
+                } else {
+                    ctx.core.locks.insert(a, change);
+                }
+                let pair = (a, plan.subsession);
+                Part::Left(Left::restore(&mut ctx, pair, Some((plan, stage))))
             }
             RoleRecord::Middle { a, b, asker, .. } => {
                 ctx.core.locks.extend([(a, change), (b, change)]);

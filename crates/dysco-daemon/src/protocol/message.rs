@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = 8;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -101,18 +101,12 @@ pub struct Measurement {
     pub relay: Option<Translation>,
 }
 
-/// What a granted lock tells the left anchor. It travels leftwards: the right
-/// anchor begins it, the middle completes it.
+/// What a granted lock tells the left anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The right anchor's host.
-    pub right: HostId,
     /// The right anchor's own subsession, whose numbers the new path speaks.
     pub subsession: Subsession,
-    /// What the right anchor knows of it.
-    pub right_facts: Facts,
-    /// What the left anchor has to translate; identity until the middle has
-    /// added its part.
+    /// What the left anchor has to translate.
     pub translation: Translation,
 }
 
@@ -238,28 +232,44 @@ pub enum Message {
         change: ChangeId,
         /// The subsession between the two.
         subsession: Subsession,
+        /// The one on the other side of P, which the right anchor has.
+        beyond: Subsession,
     },
-    /// [L to P, P to R] Lock this subsession.
+    /// [P to R] I want to leave: lock this subsession for the left anchor.
+    Introduce {
+        /// The change.
+        change: ChangeId,
+        /// The subsession between the two.
+        subsession: Subsession,
+        /// The left anchor's host, which will set up the new path.
+        left: HostId,
+    },
+    /// [R to P] Locked for it.
+    Introduced {
+        /// The change.
+        change: ChangeId,
+        /// What the right anchor knows of its session.
+        facts: Facts,
+    },
+    /// [L to P] I have locked mine: what is the plan?
     RequestLock {
         /// The change.
         change: ChangeId,
         /// The subsession between the two.
         subsession: Subsession,
-        /// The left anchor's host.
-        left: HostId,
         /// What the left anchor knows of its session.
-        left_facts: Facts,
+        facts: Facts,
         /// Names this request among those that the left anchor made for the
         /// change, in this process or a former one.
         attempt: [u8; 16],
     },
-    /// [R to P, P to L] Locked.
+    /// [P to L] Locked, here and at the right anchor.
     AckLock {
         /// The change.
         change: ChangeId,
         /// The request's.
         attempt: [u8; 16],
-        /// What was learnt on the way.
+        /// What follows of what the three know.
         plan: Plan,
     },
     /// [R to P, P to L, L to P] Not locked.
@@ -277,11 +287,15 @@ pub enum Message {
         subsession: Subsession,
         /// The one that is to replace it on the wire.
         new: Subsession,
+        /// P has said that R is locked. If not, its word may still be on its way to R.
+        locked: bool,
     },
     /// [R to L] The new path is heard.
     SetUpAck {
         /// The change.
         change: ChangeId,
+        /// That path.
+        new: Subsession,
     },
     /// [R to L] It is not, and will not be.
     SetUpNack {
@@ -544,11 +558,13 @@ impl Message {
             Message::Ask { change, .. }
             | Message::Asked { change, .. }
             | Message::Leave { change, .. }
+            | Message::Introduce { change, .. }
+            | Message::Introduced { change, .. }
             | Message::RequestLock { change, .. }
             | Message::AckLock { change, .. }
             | Message::NackLock { change, .. }
             | Message::SetUp { change, .. }
-            | Message::SetUpAck { change }
+            | Message::SetUpAck { change, .. }
             | Message::SetUpNack { change, .. }
             | Message::Switched { change, .. }
             | Message::Drained { change }
@@ -587,6 +603,8 @@ impl Message {
             Message::Ask { .. } => "Ask",
             Message::Asked { .. } => "Asked",
             Message::Leave { .. } => "Leave",
+            Message::Introduce { .. } => "Introduce",
+            Message::Introduced { .. } => "Introduced",
             Message::RequestLock { .. } => "RequestLock",
             Message::AckLock { .. } => "AckLock",
             Message::NackLock { .. } => "NackLock",

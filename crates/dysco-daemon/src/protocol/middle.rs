@@ -1,5 +1,5 @@
-//! The middlebox's host. The lock travels through it; it adds to the plan what
-//! it alone can measure, and is the last to let go.
+//! The middlebox's host. It asks both anchors to lock, makes the plan of what they
+//! know and what it alone can measure, and is the last to let go.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::event::HostEvent;
 use super::left::GONE;
 use super::message::{ChangeId, Facts, HostId, Measurement, Message, Plan, Subsession};
 use super::plan;
-use super::reason::{MessageName, Phase, Reason};
+use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
 use super::report::{Progress, Role};
-use super::right::SILENCE;
+use super::right::{self, SILENCE};
 
 mod end;
 mod lock;
@@ -20,13 +20,13 @@ mod lock;
 pub(super) use lock::steady;
 
 pub(super) const MEASURE: Duration = Duration::from_secs(5);
-/// How much younger than the proof the right anchor's facts may be: less than
+/// How much younger than the proof the anchors' facts may be: less than
 /// [`plan::TS_LEAD`].
 const FRESH: Duration = Duration::from_millis(10);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
 /// How long a cancel is repeated: the right anchor's lock has run out by then.
-const CANCEL: Duration = Duration::from_secs(10);
+const CANCEL: Duration = right::LOCK;
 pub(super) const CLOSE: Duration = Duration::from_secs(2);
 /// How often closing is tried.
 pub(super) const CLOSE_TRIES: u32 = 5;
@@ -40,16 +40,16 @@ pub(super) struct Middle {
     phase: Phase,
     /// As it was claimed.
     measured: Option<Measurement>,
-    /// As it was proven since the left anchor's lock.
+    /// As it was proven while the anchors locked.
     proven: Option<Box<Measurement>>,
     /// When that began.
     proof_began: Time,
-    /// It is too old for the right anchor's facts.
+    /// It is too old for an anchor's facts.
     outdated: bool,
     left_facts: Option<Facts>,
+    right_facts: Option<Facts>,
     /// The left anchor's request that is under way.
     attempt: [u8; 16],
-    /// The right anchor's part, then the whole.
     plan: Option<Plan>,
     /// The left anchor may have cut.
     switched: bool,
@@ -78,6 +78,7 @@ impl Middle {
             proof_began: Time::ZERO,
             outdated: false,
             left_facts: None,
+            right_facts: None,
             attempt: [0; 16],
             plan: None,
             switched: false,
@@ -133,15 +134,11 @@ impl Middle {
                 self.tell_asker(ctx);
                 Flow::On
             }
-            Message::RequestLock {
-                left_facts,
-                attempt,
-                ..
-            } => self.lock_requested(ctx, left_facts, attempt),
-            Message::AckLock { plan, attempt, .. }
-                if from_right && self.phase == Phase::Locking && attempt == self.attempt =>
+            Message::RequestLock { facts, attempt, .. } => self.lock_requested(ctx, facts, attempt),
+            Message::Introduced { facts, .. }
+                if matches!(self.phase, Phase::Leaving | Phase::Locking) =>
             {
-                self.granted(ctx, plan)
+                self.introduced(ctx, facts)
             }
             Message::NackLock { reason, .. }
                 if matches!(self.phase, Phase::Leaving | Phase::Locking) =>
@@ -179,11 +176,13 @@ impl Middle {
         match event {
             HostEvent::Measured { result, .. } => match (self.phase, result) {
                 (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
-                (Phase::Locking, Ok(m)) if self.proven.is_none() => {
+                (Phase::Leaving | Phase::Locking, Ok(m)) if self.proven.is_none() => {
                     self.proven = Some(Box::new(m));
                     self.proven_or_granted(ctx)
                 }
-                (Phase::Measuring | Phase::Locking, Err(reason)) => self.fail(ctx, reason, false),
+                (Phase::Measuring | Phase::Leaving | Phase::Locking, Err(reason)) => {
+                    self.fail(ctx, reason, false)
+                }
                 _ => ctx.stale(),
             },
             HostEvent::Closed { result, .. } if self.phase == Phase::Closing => match result {
@@ -209,7 +208,7 @@ impl Middle {
             Phase::Measuring => self.fail(ctx, Reason::TimedOut(self.phase), false),
             Phase::Leaving => self.fail(ctx, Reason::NoAgent(self.left()), false),
             Phase::Locking => {
-                let late = match (self.plan, self.right()) {
+                let late = match (self.right_facts, self.right()) {
                     (None, Some(right)) => Reason::NoAgent(right),
                     _ => Reason::TimedOut(Phase::Measuring),
                 };

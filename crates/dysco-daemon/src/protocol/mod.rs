@@ -7,11 +7,12 @@
 //!
 //! ```text
 //! left (L)              middle (P)              right (R)
-//!    <----- Leave ---------                                 P measured itself first
-//!    ----- RequestLock --->   ----- RequestLock --->        the lock travels right,
-//!    <---- AckLock --------   <---- AckLock --------        the plan comes back
+//!    <----- Leave ---------   ----- Introduce ----->        both are asked at once,
+//!    ----- RequestLock --->   <---- Introduced -----        while P proves its measure
 //!    ----------------- SetUp --------------------->         R hears the new path
+//!    <---- AckLock --------                                 the plan comes
 //!    <---------------- SetUpAck -------------------
+//!    (SYN) ----------------------------------------> (SYN-ACK)
 //!    (cut) ----------- Switched ------------------>  (cut)  no way back from here
 //!    <---------------- Switched -------------------
 //!    <---------------- Drained --------------------
@@ -21,7 +22,9 @@
 //!    <---- DoneAck --------
 //! ```
 //!
-//! Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
+//! What L says to R before it has the plan it says once, and R believes it of a host
+//! that P has introduced. If it comes too early it is not heard, and said again with the
+//! plan. Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
 //! L has cut nobody cancels: each failure is met by going on.
 //!
 //! Where P is both anchors as well (`local`), the same steps need no message:

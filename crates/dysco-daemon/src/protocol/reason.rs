@@ -12,15 +12,15 @@ use super::message::{ChangeId, HostId, Subsession};
 pub enum Phase {
     /// The middlebox measures itself.
     Measuring,
-    /// The middlebox has asked its left neighbour to be the anchor.
+    /// The middlebox has asked its neighbours to be the anchors.
     Leaving,
-    /// The lock is on its way to the right anchor and back.
+    /// The left anchor is locked; the right one, or the middlebox's proof, is waited for.
     Locking,
     /// The middlebox's part is settled; the anchors act.
     Locked,
     /// The left anchor prepares the new path.
     Preparing,
-    /// The right anchor prepares the new path.
+    /// Both prepare the new path, which is tried then.
     SettingUp,
     /// The left anchor cuts: no way back from here on.
     Cutting,
@@ -40,7 +40,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Phase::Measuring => "measuring",
-            Phase::Leaving => "asking the left neighbour",
+            Phase::Leaving => "asking the neighbours",
             Phase::Locking => "locking",
             Phase::Locked => "waiting for the anchors",
             Phase::Preparing => "preparing the new path",
@@ -318,8 +318,6 @@ impl fmt::Display for End {
 pub enum MessageName {
     /// `AckLock`.
     AckLock,
-    /// `SetUp`.
-    SetUp,
 }
 
 impl fmt::Display for MessageName {

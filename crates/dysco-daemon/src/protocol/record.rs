@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub(super) enum RoleRecord {
     /// A left anchor without a plan yet: to be taken back. Without it a request
     /// of long ago would begin the change anew, while others still hear that
     /// it is off.
-    Asked { a: Subsession },
+    Asked { a: Subsession, b: Subsession },
     Local {
         a: Subsession,
         b: Subsession,

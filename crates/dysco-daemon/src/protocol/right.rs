@@ -9,15 +9,16 @@ use super::command::{Command, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
-use super::message::{Facts, HostId, Message, Plan, Subsession};
+use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
 use super::report::{Progress, Role};
 
 mod end;
 
-/// A lock that nobody uses is let go.
-const LOCK: Duration = Duration::from_secs(10);
+/// A lock that nobody uses is let go: mostly longer than the middle's patience with
+/// the left anchor, and then with its own sockets.
+pub(super) const LOCK: Duration = Duration::from_secs(20);
 /// Silence after which the left anchor is asked.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// A session that is gone is not cut any more.
@@ -28,8 +29,6 @@ pub(super) struct Right {
     b: Subsession,
     middle: HostId,
     left: HostId,
-    /// The left anchor's request that holds the lock.
-    attempt: [u8; 16],
     phase: Phase,
     facts: Option<Facts>,
     new: Option<Subsession>,
@@ -44,17 +43,14 @@ pub(super) struct Right {
 }
 
 impl Right {
-    pub fn start(ctx: &mut Context, b: Subsession, left: HostId, attempt: [u8; 16]) -> Self {
+    pub fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
         ctx.report(Role::Right, b, Progress::Requested);
         ctx.command(Command::Lock {
             change: ctx.change,
             subsession: b,
         });
         ctx.deadline(LOCK);
-        Right {
-            attempt,
-            ..Right::new(b, left)
-        }
+        Right::new(b, left)
     }
 
     fn new(b: Subsession, left: HostId) -> Self {
@@ -62,7 +58,6 @@ impl Right {
             b,
             middle: b.left.ip(),
             left,
-            attempt: [0; 16],
             phase: Phase::Locking,
             facts: None,
             new: None,
@@ -114,9 +109,8 @@ impl Right {
     pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
         let change = ctx.change;
         match message {
-            Message::RequestLock { attempt, .. } if self.phase == Phase::Locked => {
-                self.attempt = attempt;
-                self.grant(ctx)
+            Message::Introduce { .. } if (Phase::Locked..Phase::Cutting).contains(&self.phase) => {
+                self.say_introduced(ctx)
             }
             Message::SetUp { new, .. } if self.phase == Phase::Locked => {
                 self.persist(ctx, new, RightStage::Prepared);
@@ -143,10 +137,9 @@ impl Right {
                 Flow::On
             }
             Message::Done { .. } if self.phase >= Phase::Preparing => self.complete(ctx),
-            // From set-up on only the left anchor knows whether it has cut.
-            Message::Cancel { reason, .. }
-                if self.phase < Phase::Cutting && (from_left || self.new.is_none()) =>
-            {
+            // From set-up on the left anchor may have cut, by a plan: the middle says
+            // this only if it has made none, or the left one has said it.
+            Message::Cancel { reason, .. } if self.phase < Phase::Cutting => {
                 let to = if from_left { self.left } else { self.middle };
                 ctx.say(to, Message::CancelAck { change });
                 self.roll_back(ctx, reason)
@@ -162,7 +155,7 @@ impl Right {
                     self.facts = Some(facts);
                     self.phase = Phase::Locked;
                     ctx.report(Role::Right, self.b, Progress::Locked);
-                    self.grant(ctx)
+                    self.say_introduced(ctx)
                 }
                 Err(reason) => self.refuse(ctx, reason),
             },
@@ -215,24 +208,17 @@ impl Right {
         }
     }
 
-    fn grant(&mut self, ctx: &mut Context) -> Flow {
-        let Some(right_facts) = self.facts else {
-            return ctx.stale();
-        };
-        let plan = Plan {
-            right: self.b.right.ip(),
-            subsession: self.b,
-            right_facts,
-            translation: Translation::default(),
-        };
+    fn say_introduced(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        let attempt = self.attempt;
-        let granted = Message::AckLock {
-            change,
-            attempt,
-            plan,
+        let message = match self.facts {
+            Some(facts) => Message::Introduced { change, facts },
+            // A former process had them.
+            None => Message::NackLock {
+                change,
+                reason: Reason::Restarted,
+            },
         };
-        ctx.say(self.middle, granted);
+        ctx.say(self.middle, message);
         Flow::On
     }
 
@@ -262,10 +248,11 @@ impl Right {
 
     fn say_set_up(&self, ctx: &mut Context) {
         let change = ctx.change;
-        let message = match self.unprepared.clone() {
-            None => Message::SetUpAck { change },
+        let message = match (self.unprepared.clone(), self.new) {
+            (None, Some(new)) => Message::SetUpAck { change, new },
             // The left anchor cancels, unless it has cut.
-            Some(reason) => Message::SetUpNack { change, reason },
+            (Some(reason), _) => Message::SetUpNack { change, reason },
+            (None, None) => return,
         };
         ctx.say(self.left, message);
     }

@@ -81,10 +81,12 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         }
         (Message::Abandoned { .. }, _) => Some(Message::Release { change }),
         (Message::Release { .. }, _) => Some(Message::Released { change }),
-        (Message::Leave { .. } | Message::RequestLock { .. }, Err(reason)) => {
-            Some(Message::NackLock { change, reason })
-        }
+        (
+            Message::Leave { .. } | Message::Introduce { .. } | Message::RequestLock { .. },
+            Err(reason),
+        ) => Some(Message::NackLock { change, reason }),
         (Message::SetUp { .. }, Err(reason)) => Some(Message::SetUpNack { change, reason }),
+        (Message::Introduced { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
         (Message::Cancel { .. }, Err(_)) => Some(Message::CancelAck { change }),
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
         // The right anchor drains only after this host's cut.
@@ -103,8 +105,10 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
     let change = message.change();
     let reason = Reason::UnknownChange;
     match message {
-        Message::RequestLock { .. } => Some(Message::NackLock { change, reason }),
-        Message::SetUp { .. } => Some(Message::SetUpNack { change, reason }),
+        Message::Introduce { .. } | Message::RequestLock { .. } => {
+            Some(Message::NackLock { change, reason })
+        }
+        Message::SetUp { locked: true, .. } => Some(Message::SetUpNack { change, reason }),
         Message::Cancel { .. } => Some(Message::CancelAck { change }),
         Message::Done { .. } => Some(Message::DoneAck { change }),
         Message::Open { .. } | Message::Cut { .. } => Some(Message::Extended {
@@ -113,6 +117,8 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         }),
         Message::Abandoned { .. } => Some(Message::Release { change }),
         Message::Release { .. } => Some(Message::Released { change }),
+        // A middle that knows nothing of it has made no plan.
+        Message::Introduced { .. } => Some(Message::Cancel { change, reason }),
         // Of another chain a left anchor tells the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
         // The right anchor drains only after this host's cut.

@@ -21,9 +21,7 @@ fn one_of_each() -> Vec<Message> {
     let subsession = subsession();
     let reason = Reason::NotTransparent("mode http".into());
     let plan = Plan {
-        right: subsession.right.ip(),
         subsession,
-        right_facts: Facts::default(),
         translation: Default::default(),
     };
     vec![
@@ -32,12 +30,24 @@ fn one_of_each() -> Vec<Message> {
             change,
             result: Err(Reason::LockedByAnother(change)),
         },
-        Message::Leave { change, subsession },
-        Message::RequestLock {
+        Message::Leave {
+            change,
+            subsession,
+            beyond: subsession,
+        },
+        Message::Introduce {
             change,
             subsession,
             left: subsession.left.ip(),
-            left_facts: Facts::default(),
+        },
+        Message::Introduced {
+            change,
+            facts: Facts::default(),
+        },
+        Message::RequestLock {
+            change,
+            subsession,
+            facts: Facts::default(),
             attempt: [0; 16],
         },
         Message::AckLock {
@@ -53,8 +63,12 @@ fn one_of_each() -> Vec<Message> {
             change,
             subsession,
             new: subsession,
+            locked: true,
         },
-        Message::SetUpAck { change },
+        Message::SetUpAck {
+            change,
+            new: subsession,
+        },
         Message::SetUpNack {
             change,
             reason: reason.clone(),

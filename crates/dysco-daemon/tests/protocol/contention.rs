@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{Limits, Machine, Message, Progress, Reason, Role};
+use dysco_daemon::protocol::{Limits, Machine, Message, Progress, Reason, Role, Subsession};
 use proptest::prelude::*;
 
 use super::plane::State;
@@ -188,6 +188,10 @@ fn no_more_than_the_limits() {
         let message = Message::Leave {
             change,
             subsession: link,
+            beyond: Subsession {
+                left: (peer, 40_000).into(),
+                right: ([10, 0, 0, 3], 80).into(),
+            },
         };
         machine.handle_message(Duration::ZERO, &[peer], message);
         machine.poll_transmit()

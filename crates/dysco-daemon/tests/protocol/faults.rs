@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::plane::Refuse;
+use super::plane::{Refuse, State};
 use super::world::{Faults, World};
 use dysco_daemon::protocol::{Message, Progress, Report};
 
@@ -28,19 +28,24 @@ fn without_faults_the_middlebox_leaves() {
         assert!(matches!(ends[..], [(_, Progress::Removed)]), "{ends:?}");
     }
     let names = [
+        "AckLock",
+        "Introduce",
+        "Introduced",
         "Leave",
         "RequestLock",
-        "RequestLock",
-        "AckLock",
-        "AckLock",
         "SetUp",
         "SetUpAck",
         "Switched",
         "Switched",
         "Switched",
-        "Drained",
     ];
-    assert_eq!(world.sent[..names.len()], names, "nothing is said twice");
+    // Some go side by side. The right anchor may be asked once more with the plan.
+    let until_drained = world.sent.iter().take_while(|name| **name != "Drained");
+    let mut sent: Vec<_> = until_drained.copied().collect();
+    sent.sort_unstable();
+    let twice = |name: &&str| ["SetUp", "SetUpAck"].contains(name);
+    sent.dedup_by(|a, b| a == b && twice(a));
+    assert_eq!(sent, names, "nothing else is said twice");
 }
 
 /// The anchors' cutoffs name the same bytes in different numbers.
@@ -75,7 +80,15 @@ fn each_message_lost_in_turn() {
 
 #[test]
 fn each_kind_of_message_lost_for_ever() {
-    let names = ["Leave", "RequestLock", "AckLock", "SetUp", "SetUpAck"];
+    let names = [
+        "Leave",
+        "Introduce",
+        "Introduced",
+        "RequestLock",
+        "AckLock",
+        "SetUp",
+        "SetUpAck",
+    ];
     for name in names {
         let faults = Faults {
             lose_all: vec![name],
@@ -123,13 +136,14 @@ fn two_daemons_die() {
 }
 
 /// Which host can fail at what, before the cut.
-const REFUSALS: [(usize, Refuse); 11] = [
+const REFUSALS: [(usize, Refuse); 12] = [
     (MIDDLE, Refuse::Measure),
     (MIDDLE, Refuse::SecondMeasure),
     (MIDDLE, Refuse::Persist),
     (0, Refuse::Lock),
     (0, Refuse::Reserve),
     (0, Refuse::Prepare),
+    (0, Refuse::Try),
     (0, Refuse::Persist),
     (0, Refuse::SecondPersist),
     (2, Refuse::Lock),
@@ -173,7 +187,7 @@ fn a_refusal_is_known_everywhere_at_once() {
         let said = |name| world.sent.iter().filter(|n| **n == name).count();
         assert_eq!(said("Query"), 0);
         if (host, what) == (MIDDLE, Refuse::Persist) {
-            assert_eq!(said("AckLock"), 1, "a plan without a record went on");
+            assert_eq!(said("AckLock"), 0, "a plan without a record went on");
         }
     }
 }
@@ -207,7 +221,11 @@ fn a_left_anchor_that_dies_rolling_back_does_not_begin_again() {
     let from = world.hosts[MIDDLE].addresses.clone();
     let subsession = world.links[0];
     let said = world.sent.len();
-    let again = Message::Leave { change, subsession };
+    let again = Message::Leave {
+        change,
+        subsession,
+        beyond: world.links[1],
+    };
     world.input(0, |m, now| m.handle_message(now, &from, again));
     assert!(world.sent[said..].iter().all(|name| *name != "RequestLock"));
     world.run(HOUR);
@@ -223,6 +241,27 @@ fn nobody_acknowledges_a_cancel() {
         ..Faults::default()
     };
     assert!(!removal(faults).settled(MIDDLE));
+}
+
+/// The left anchor dies for good once the right one is set up, and the middle gives up:
+/// there is no plan by which that could have cut.
+#[test]
+fn the_right_anchor_does_not_wait_for_a_left_one_without_a_plan() {
+    let faults = Faults {
+        lose_all: vec!["RequestLock"],
+        ..Faults::default()
+    };
+    let mut world = World::new(3, faults);
+    let change = world.leave(MIDDLE).unwrap().unwrap();
+    while !world.sent.contains(&"SetUpAck") {
+        assert!(world.step(HOUR));
+    }
+    world.hosts[0].machine = None;
+    world.input(MIDDLE, |m, now| m.cancel(now, change));
+    world.run(Duration::from_secs(1));
+    let machine = world.hosts[2].machine.as_ref().unwrap();
+    assert_eq!(machine.changes().count(), 0);
+    assert_eq!(world.session(2, 1).state, State::Tracked);
 }
 
 /// A daemon that cannot take its session up again still decides nothing alone.

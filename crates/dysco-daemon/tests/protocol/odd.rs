@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, HostId, Machine, Message, MessageName, Phase, Plan,
-    Progress, Reason, RecordError, Report, Subsession, Violation,
+    ChangeId, Command, Facts, HostEvent, Machine, Message, MessageName, Phase, Plan, Progress,
+    Reason, RecordError, Report, Subsession, Violation,
 };
 
 use super::world::{Faults, World};
@@ -12,11 +12,9 @@ use super::world::{Faults, World};
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
 
-fn plan_of(right: HostId, subsession: Subsession) -> Plan {
+fn plan_of(subsession: Subsession) -> Plan {
     Plan {
-        right,
         subsession,
-        right_facts: Facts::default(),
         translation: Default::default(),
     }
 }
@@ -54,19 +52,15 @@ fn ends_refused(world: &World, reason: Reason) {
 #[test]
 fn a_plan_must_fit_the_lock() {
     let inconsistent = Reason::Inconsistent(MessageName::AckLock);
-    // At the left anchor: before its own lock is taken, and for a right anchor
-    // that is not where the plan's subsession ends.
+    // Before the left anchor's own lock is taken, and for another subsession than
+    // the middle has named.
     for own_lock in [false, true] {
         let (mut world, change) = until(0, Phase::Locking);
-        let b = world.links[1];
-        let right = match own_lock {
-            false => b.right.ip(),
-            true => world.links[0].right.ip(),
-        };
+        let subsession = world.links[usize::from(!own_lock)];
         while own_lock && !world.sent.contains(&"RequestLock") {
             assert!(world.step(HOUR));
         }
-        let plan = plan_of(right, b);
+        let plan = plan_of(subsession);
         say(
             &mut world,
             MIDDLE,
@@ -80,23 +74,6 @@ fn a_plan_must_fit_the_lock() {
         world.run(HOUR);
         ends_refused(&world, inconsistent.clone());
     }
-    // At the middle: for a subsession that it did not ask to be locked.
-    let (mut world, change) = until(MIDDLE, Phase::Locking);
-    let mut other = world.links[1];
-    other.left.set_port(1);
-    let plan = plan_of(other.right.ip(), other);
-    say(
-        &mut world,
-        2,
-        MIDDLE,
-        Message::AckLock {
-            change,
-            attempt: ATTEMPT,
-            plan,
-        },
-    );
-    world.run(HOUR);
-    ends_refused(&world, inconsistent);
 }
 
 /// It was meant for a process that is gone.
@@ -106,8 +83,7 @@ fn a_plan_for_another_attempt_grants_nothing() {
     while !world.sent.contains(&"RequestLock") {
         assert!(world.step(HOUR));
     }
-    let b = world.links[1];
-    let plan = plan_of(b.right.ip(), b);
+    let plan = plan_of(world.links[1]);
     let attempt = [9; 16];
     let granted = Message::AckLock {
         change,
@@ -127,18 +103,32 @@ fn a_plan_for_another_attempt_grants_nothing() {
 }
 
 #[test]
-fn the_left_anchor_is_who_it_says() {
-    let cases = [(0, MIDDLE, Phase::Leaving), (MIDDLE, 2, Phase::Locked)];
-    for (from, to, phase) in cases {
+fn the_left_anchor_is_who_was_introduced() {
+    let change = |subsession, left| {
+        move |change| match left {
+            Some(left) => Message::Introduce {
+                change,
+                subsession,
+                left,
+            },
+            None => Message::RequestLock {
+                change,
+                subsession,
+                facts: Facts::default(),
+                attempt: [0; 16],
+            },
+        }
+    };
+    let links = World::new(3, Faults::default()).links;
+    let another = "192.0.2.66".parse().ok();
+    let cases = [
+        (0, MIDDLE, Phase::Leaving, change(links[1], None)),
+        (MIDDLE, 2, Phase::Locked, change(links[1], another)),
+    ];
+    for (from, to, phase, message) in cases {
         let (mut world, change) = until(to, phase);
         world.hosts[to].reports.clear();
-        let message = Message::RequestLock {
-            change,
-            subsession: world.links[from],
-            left: "192.0.2.66".parse().unwrap(),
-            left_facts: Facts::default(),
-            attempt: [0; 16],
-        };
+        let message = message(change);
         say(&mut world, from, to, message);
         let expected = Violation::NotItsPart;
         assert!(
@@ -197,12 +187,10 @@ fn three_hosts_are_needed() {
     assert_eq!(refusal(&mut machine), Some(Reason::SameHost(client)));
 
     let mut right = Machine::new(vec![server, client], || [2; 16]);
-    let message = Message::RequestLock {
+    let message = Message::Introduce {
         change,
         subsession: b,
         left: client,
-        left_facts: Facts::default(),
-        attempt: [0; 16],
     };
     right.handle_message(Duration::ZERO, &[b.left.ip()], message);
     let answer = right.poll_transmit();

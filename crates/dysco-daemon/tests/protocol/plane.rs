@@ -38,6 +38,8 @@ pub enum Effect {
     WillDrain(ChangeId, Subsession),
     /// Both were cut, at this number of the first, and will drain.
     CutBoth(ChangeId, u32, [Subsession; 2]),
+    /// A SYN goes to the right anchor, unless it is lost on the way.
+    Trying(ChangeId, bool),
     /// The proxy is about to be cut off.
     Closing,
     /// The client's answer is looked out for.
@@ -81,6 +83,7 @@ pub enum Refuse {
     Lock,
     Reserve,
     Prepare,
+    Try,
     Persist,
     SecondPersist,
     ThirdPersist,
@@ -211,6 +214,19 @@ impl Plane {
                 subsession_b,
                 translation,
             } => self.join(change, subsession_a, subsession_b, translation),
+            Command::Try { change } => {
+                let refuses = self.refuses(Refuse::Try);
+                match self.of(change) {
+                    Some((subsession, s)) if s.gone => {
+                        Effect::Answer(HostEvent::SessionGone { subsession })
+                    }
+                    Some((_, s)) => {
+                        assert_eq!(s.state, State::TwoPaths, "nothing is prepared");
+                        Effect::Trying(change, refuses)
+                    }
+                    None => panic!("a path of a session that this process was not told of"),
+                }
+            }
             Command::Unprepare { change } => {
                 self.unjoin(change);
                 if let Some((_, s)) = self.of(change)

@@ -183,6 +183,17 @@ fn a_bypass_may_follow() {
     assert!(world.settled_from(State::Relay, MIDDLE));
 }
 
+/// The server's host is not asked before there is a left anchor: it would stop.
+#[test]
+fn a_bypass_that_has_no_left_anchor_leaves_replies_alone() {
+    let mut world = returned(Faults::default());
+    world.faults.lose_all = vec!["Leave"];
+    world.leave(MIDDLE).unwrap().unwrap();
+    world.run(HOUR);
+    assert_eq!(world.session(2, 1).state, State::Return);
+    assert!(!world.sent.contains(&"Introduce"));
+}
+
 #[test]
 fn one_change_of_a_session_at_a_time() {
     let mut world = relayed();

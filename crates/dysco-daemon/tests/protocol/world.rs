@@ -174,6 +174,17 @@ impl World {
                         let result = Ok(());
                         self.answer(host, HostEvent::Closed { change, result });
                     }
+                    Effect::Trying(change, lost) => {
+                        // Its data plane answers if it hears the path, whatever its daemon
+                        // does.
+                        let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
+                        let hears = right.state == State::TwoPaths;
+                        let result = match hears && !lost {
+                            true => Ok(()),
+                            false => Err(Reason::NewPathUnusable("pretended".into())),
+                        };
+                        self.answer(host, HostEvent::Tried { change, result });
+                    }
                     Effect::Watching(change, result) => {
                         self.answer(host, HostEvent::Watching { change, result });
                     }

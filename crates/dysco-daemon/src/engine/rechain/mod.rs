@@ -21,10 +21,10 @@ use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use lru::LruCache;
-use tokio::task::JoinHandle;
 
 use crate::api::SessionId;
 use crate::asks::{AskId, Asks};
+use crate::engine::raw::Repeated;
 use crate::protocol::{ChangeId, Subsession};
 
 /// The most names that sessions had before.
@@ -75,7 +75,7 @@ struct Paths {
     token: Option<Token>,
     /// What it is to lead through, where it is opened here.
     chain: Option<Vec<IpAddr>>,
-    opening: Option<Opening>,
+    opening: Option<Repeated>,
     /// How far this end had sent and heard when the change began.
     reach: Reach,
     /// By how much middleboxes that leave have changed the stream, and how far the
@@ -100,15 +100,6 @@ struct Paths {
     completed: Option<Instant>,
     /// The machine has ended it.
     erased: bool,
-}
-
-/// SYNs that are sent until the path is open.
-struct Opening(JoinHandle<()>);
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Paths {

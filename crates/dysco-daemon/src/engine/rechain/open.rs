@@ -9,10 +9,10 @@ use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
 
-use super::Opening;
 use super::chain_of::spliced;
 use super::hosts::Waiting;
-use crate::engine::{Answer, Engine, packets, raw};
+use crate::engine::raw::{self, Repeated};
+use crate::engine::{Answer, Engine, packets};
 use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
@@ -94,19 +94,13 @@ impl Engine {
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
         let answers = self.answers.clone();
-        let task = tokio::spawn(async move {
-            for wait in REPEAT {
-                if let Err(error) = raw::send(&syn, path.remote()) {
-                    tracing::warn!(?path, %error, "cannot send a SYN on a new path");
-                }
-                tokio::time::sleep(wait).await;
-            }
-            // The engine has ended.
-            let _ = answers.send(Answer::PathDead(change));
-        });
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.begins = Some(s.snd_max);
-            paths.opening = Some(Opening(task));
+            let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move || {
+                // The engine has ended.
+                let _ = answers.send(Answer::PathDead(change));
+            });
+            paths.opening = Some(opening);
         }
         Ok(())
     }

@@ -54,17 +54,10 @@ impl Engine {
             .changes()
             .filter(|c| c.role == Role::Middle && early(c.phase))
             .filter(|c| {
-                self.held
-                    .get(&c.change)
-                    .and_then(|h| h.pair)
-                    .is_some_and(|pair| {
-                        let waits_for = if c.phase == Phase::Leaving {
-                            pair.a
-                        } else {
-                            pair.b
-                        };
-                        waits_for.key.remote.ip() == peer
-                    })
+                let left = c.subsession.left.ip() == peer;
+                let pair = self.held.get(&c.change).and_then(|h| h.pair);
+                let right = pair.is_some_and(|pair| pair.b.key.remote().ip() == peer);
+                right || (left && c.phase == Phase::Leaving)
             })
             .map(|c| c.change)
             .collect();

@@ -12,8 +12,8 @@ impl Left {
         self.phase = Phase::Switching;
         ctx.report(Role::Left, self.a, Progress::Switched);
         let change = ctx.change;
-        ctx.insist(plan.right, Message::Switched { change, cutoff });
-        ctx.say(self.middle, Message::Switched { change, cutoff });
+        ctx.insist(self.right(), Message::Switched { change, cutoff });
+        ctx.say(self.middle(), Message::Switched { change, cutoff });
         self.watch_gone(ctx);
         Flow::On
     }
@@ -43,7 +43,7 @@ impl Left {
     }
 
     pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
-        let (Some(plan), Some(new)) = (self.plan, self.new) else {
+        let Some(new) = self.new else {
             return ctx.stale();
         };
         self.phase = Phase::Completing;
@@ -51,7 +51,7 @@ impl Left {
         self.persist(ctx, LeftStage::Completing { new });
         let change = ctx.change;
         ctx.command(Command::Complete { change });
-        ctx.insist(plan.right, Message::Done { change });
+        ctx.insist(self.right(), Message::Done { change });
         self.watch_gone(ctx);
         Flow::On
     }
@@ -64,7 +64,7 @@ impl Left {
             (false, true) => {
                 self.right_done = true;
                 ctx.hush();
-                ctx.insist(self.middle, Message::Done { change });
+                ctx.insist(self.middle(), Message::Done { change });
                 Flow::On
             }
             (true, false) => self.removed(ctx),

@@ -10,11 +10,15 @@ impl Left {
                 let message = Message::RequestLock {
                     change: ctx.change,
                     subsession: self.a,
-                    left: self.a.left.ip(),
-                    left_facts: facts,
+                    facts,
                     attempt: self.attempt,
                 };
-                ctx.insist(self.middle, message);
+                ctx.insist(self.middle(), message);
+                ctx.command(Command::Reserve {
+                    change: ctx.change,
+                    subsession_a: self.a,
+                    subsession_b: self.b,
+                });
                 Flow::On
             }
             Ok(_) => ctx.stale(),
@@ -22,7 +26,7 @@ impl Left {
                 let change = ctx.change;
                 let nack = reason.clone();
                 ctx.say(
-                    self.middle,
+                    self.middle(),
                     Message::NackLock {
                         change,
                         reason: nack,
@@ -33,31 +37,60 @@ impl Left {
         }
     }
 
+    /// The right anchor hears the new path while the middlebox measures itself.
+    pub(super) fn reserved(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
+        if self.new.is_some() {
+            return ctx.stale();
+        }
+        self.new = Some(new);
+        if self.phase == Phase::Preparing {
+            return self.prepare(ctx, new);
+        }
+        self.set_up = true;
+        let message = self.new_path(ctx, new, false);
+        ctx.say(self.right(), message);
+        Flow::On
+    }
+
+    fn new_path(&self, ctx: &Context, new: Subsession, locked: bool) -> Message {
+        Message::SetUp {
+            change: ctx.change,
+            subsession: self.b,
+            new,
+            locked,
+        }
+    }
+
     pub(super) fn refused(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        if self.facts.is_some() {
+            ctx.command(Command::Release { change });
+        }
         self.let_go(ctx);
-        ctx.command(Command::Erase { change: ctx.change });
+        if self.set_up {
+            let reason = reason.clone();
+            ctx.say(self.right(), Message::Cancel { change, reason });
+        }
+        ctx.command(Command::Erase { change });
         ctx.report(Role::Left, self.a, Progress::Refused(reason.clone()));
         Flow::End(Err(reason))
     }
 
     pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
         ctx.hush();
-        // A lock that this host has not taken itself cannot be granted, and the
-        // right anchor is where the plan's subsession ends.
-        if self.facts.is_none() || plan.right != plan.subsession.right.ip() {
+        // A lock that this host has not taken itself cannot be granted, nor another.
+        if self.facts.is_none() || plan.subsession != self.b {
             return self.cancel(ctx, Reason::Inconsistent(MessageName::AckLock));
         }
         self.plan = Some(plan);
         self.phase = Phase::Preparing;
         ctx.report(Role::Left, self.a, Progress::Locked);
         self.persist(ctx, LeftStage::Preparing);
-        ctx.command(Command::Reserve {
-            change: ctx.change,
-            subsession_a: self.a,
-            subsession_b: plan.subsession,
-        });
         ctx.deadline(PREPARE);
-        Flow::On
+        match self.new {
+            Some(new) => self.prepare(ctx, new),
+            None => Flow::On,
+        }
     }
 
     pub(super) fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
@@ -72,19 +105,36 @@ impl Left {
         Flow::On
     }
 
-    pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
-        let (Some(plan), Some(new)) = (self.plan, self.new) else {
+    pub(super) fn prepared(&mut self, ctx: &mut Context) -> Flow {
+        let Some(new) = self.new else {
             return ctx.stale();
         };
         self.phase = Phase::SettingUp;
-        self.introduced = true;
+        self.set_up = true;
         ctx.deadline(SET_UP);
-        let message = Message::SetUp {
-            change: ctx.change,
-            subsession: plan.subsession,
-            new,
-        };
-        ctx.insist(plan.right, message);
+        if self.ready {
+            return self.try_path(ctx);
+        }
+        let message = self.new_path(ctx, new, true);
+        ctx.insist(self.right(), message);
+        Flow::On
+    }
+
+    /// The right anchor hears the new path.
+    pub(super) fn heard_there(&mut self, ctx: &mut Context) -> Flow {
+        if self.ready {
+            return ctx.stale();
+        }
+        self.ready = true;
+        match self.phase {
+            Phase::SettingUp => self.try_path(ctx),
+            _ => Flow::On,
+        }
+    }
+
+    fn try_path(&mut self, ctx: &mut Context) -> Flow {
+        ctx.hush();
+        ctx.command(Command::Try { change: ctx.change });
         Flow::On
     }
 
@@ -111,8 +161,8 @@ impl Left {
         let prepared = self.plan.is_some();
         if prepared {
             ctx.command(Command::Unprepare { change });
-            ctx.command(Command::Release { change });
         }
+        ctx.command(Command::Release { change });
         self.let_go(ctx);
         ctx.hush();
         self.phase = Phase::Cancelling;
@@ -123,10 +173,13 @@ impl Left {
         };
         ctx.report(Role::Left, self.a, end);
         let message = Message::Cancel { change, reason };
-        if let (true, Some(right)) = (self.introduced, self.right()) {
-            ctx.insist(right, message.clone());
+        match (self.set_up, prepared) {
+            (true, true) => ctx.insist(self.right(), message.clone()),
+            // It may not be there, and hears of it from the middle, or asks.
+            (true, false) => ctx.say(self.right(), message.clone()),
+            (false, _) => {}
         }
-        ctx.insist(self.middle, message);
+        ctx.insist(self.middle(), message);
         ctx.deadline(CANCEL);
         Flow::On
     }

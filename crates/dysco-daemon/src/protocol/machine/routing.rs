@@ -163,7 +163,9 @@ impl Machine {
             return;
         }
         match message {
-            Message::Leave { subsession, .. } => self.begin_left(now, change, subsession),
+            Message::Leave {
+                subsession, beyond, ..
+            } => self.begin_left(now, change, subsession, beyond),
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
             Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
             Message::Lead { session, .. } => self.begin_lead(now, change, session),
@@ -193,16 +195,9 @@ impl Machine {
                 });
             }
             Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
-            // A lock that comes from the left anchor itself is meant for a
-            // middle, and there is none.
-            Message::RequestLock {
-                subsession,
-                left,
-                attempt,
-                ..
-            } if left != subsession.left.ip() => {
-                self.begin_right(now, change, subsession, (left, attempt));
-            }
+            Message::Introduce {
+                subsession, left, ..
+            } => self.begin_right(now, change, subsession, left),
             other => self.answer_unknown(from, &other),
         }
     }
@@ -305,7 +300,7 @@ impl Machine {
         }
     }
 
-    fn begin_left(&mut self, now: Time, change: ChangeId, a: Subsession) {
+    fn begin_left(&mut self, now: Time, change: ChangeId, a: Subsession, b: Subsession) {
         let peer = a.right.ip();
         let holder = self.core.locks.get(&a).and_then(|c| self.changes.get(c));
         if let Some(Entry {
@@ -319,26 +314,24 @@ impl Machine {
             return;
         }
         let mut timing = Timing::default();
-        let locked = self
-            .room(Some(peer))
-            .and_then(|()| self.context(now, change, &mut timing).lock(a));
+        let locked = self.room(Some(peer)).and_then(|()| {
+            if self.core.is_me(b.right.ip()) {
+                return Err(Reason::SameHost(b.right.ip()));
+            }
+            self.context(now, change, &mut timing).lock(a)
+        });
         match locked {
             Ok(()) => {
                 let attempt = (self.new_id)();
-                let left = Left::start(&mut self.context(now, change, &mut timing), a, attempt);
+                let mut ctx = self.context(now, change, &mut timing);
+                let left = Left::start(&mut ctx, (a, b), attempt);
                 self.keep(change, Part::Left(left), timing, Some(peer));
             }
             Err(reason) => self.nack(peer, change, reason),
         }
     }
 
-    fn begin_right(
-        &mut self,
-        now: Time,
-        change: ChangeId,
-        b: Subsession,
-        (left, attempt): (HostId, [u8; 16]),
-    ) {
+    fn begin_right(&mut self, now: Time, change: ChangeId, b: Subsession, left: HostId) {
         let peer = b.left.ip();
         let mut timing = Timing::default();
         let me = b.right.ip();
@@ -351,7 +344,7 @@ impl Machine {
         match locked {
             Ok(()) => {
                 let mut ctx = self.context(now, change, &mut timing);
-                let right = Right::start(&mut ctx, b, left, attempt);
+                let right = Right::start(&mut ctx, b, left);
                 self.keep(change, Part::Right(right), timing, Some(peer));
             }
             Err(reason) => self.nack(peer, change, reason),

@@ -39,15 +39,15 @@ impl Middle {
             }
             _ => Progress::Refused(reason.clone()),
         };
-        let forwarded = matches!(self.phase, Phase::Locking | Phase::Locked);
-        if forwarded && !left_knows {
+        let asked = matches!(self.phase, Phase::Leaving | Phase::Locking | Phase::Locked);
+        if asked && !left_knows {
             let reason = reason.clone();
             ctx.say(self.left(), Message::NackLock { change, reason });
         }
         ctx.report(Role::Middle, self.a, end);
         let flow = self.finish(ctx, Err(reason.clone()));
         match self.right() {
-            Some(right) if forwarded => {
+            Some(right) if asked => {
                 self.phase = Phase::Cancelling;
                 self.why = Some(reason.clone());
                 ctx.insist(right, Message::Cancel { change, reason });

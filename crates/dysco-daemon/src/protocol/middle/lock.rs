@@ -1,4 +1,4 @@
-//! The lock on its way through the middlebox's host, and back.
+//! From the wish to leave until both anchors are locked and the plan is made.
 
 use super::*;
 
@@ -15,12 +15,32 @@ impl Middle {
         if let Err(reason) = self.judge(ctx, &m) {
             return self.fail(ctx, reason, false);
         }
+        let Some(b) = self.b else {
+            return ctx.stale();
+        };
         self.phase = Phase::Leaving;
-        let change = ctx.change;
-        let subsession = self.a;
-        ctx.insist(self.left(), Message::Leave { change, subsession });
+        let (change, left) = (ctx.change, self.left());
+        let leave = Message::Leave {
+            change,
+            subsession: self.a,
+            beyond: b,
+        };
+        ctx.insist(left, leave);
+        if m.relay.is_none() {
+            self.introduce(ctx, b);
+        }
+        self.prove(ctx);
         ctx.deadline(LEAVE);
         Flow::On
+    }
+
+    fn introduce(&self, ctx: &mut Context, b: Subsession) {
+        let introduce = Message::Introduce {
+            change: ctx.change,
+            subsession: b,
+            left: self.left(),
+        };
+        ctx.insist(b.right.ip(), introduce);
     }
 
     /// Takes both sessions, unless something already speaks against the change.
@@ -43,37 +63,34 @@ impl Middle {
         plan::check(m)
     }
 
-    /// Forwards the lock to the right, under the neighbour's own subsession.
+    /// The left anchor is locked.
     pub(super) fn lock_requested(
         &mut self,
         ctx: &mut Context,
-        left_facts: Facts,
+        facts: Facts,
         attempt: [u8; 16],
     ) -> Flow {
         let change = ctx.change;
-        match (self.phase, self.b, &self.why) {
-            (Phase::Leaving, Some(b), _) => {
-                ctx.hush();
-                self.left_facts = Some(left_facts);
+        match (self.phase, &self.why) {
+            (Phase::Leaving, _) => {
+                ctx.hush_to(self.left());
+                self.left_facts = Some(facts);
                 self.attempt = attempt;
                 self.phase = Phase::Locking;
-                let message = Message::RequestLock {
-                    change,
-                    subsession: b,
-                    left: self.left(),
-                    left_facts,
-                    attempt,
-                };
-                ctx.insist(b.right.ip(), message);
-                self.prove(ctx);
+                // The right anchor of a relay may send its replies straight, and would
+                // stop: not before it is known that there is a left one.
+                if let (Some(b), true) = (self.b, self.relays()) {
+                    self.introduce(ctx, b);
+                }
+                self.compare_ages(ctx);
                 ctx.deadline(LOCK);
-                Flow::On
+                self.proven_or_granted(ctx)
             }
-            (Phase::Locked, _, _) => {
+            (Phase::Locked, _) => {
                 self.say_granted(ctx);
                 Flow::On
             }
-            (Phase::Cancelling, _, Some(reason)) => {
+            (Phase::Cancelling, Some(reason)) => {
                 let reason = reason.clone();
                 ctx.say(self.left(), Message::NackLock { change, reason });
                 Flow::On
@@ -82,31 +99,40 @@ impl Middle {
         }
     }
 
-    /// Has the claim proven and the middlebox's clocks read, while the lock goes
-    /// on to the right.
+    fn relays(&self) -> bool {
+        self.measured.is_some_and(|m| m.relay.is_some())
+    }
+
+    /// Has the claim proven and the middlebox's clocks read, while both anchors lock.
     fn prove(&mut self, ctx: &mut Context) {
         self.proven = None;
         self.proof_began = ctx.now;
         self.measure(ctx);
     }
 
-    pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
-        if self.plan.is_some() {
+    /// The right anchor is locked.
+    pub(super) fn introduced(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
+        let Some(right) = self.right().filter(|_| self.right_facts.is_none()) else {
             return ctx.stale();
+        };
+        ctx.hush_to(right);
+        self.right_facts = Some(facts);
+        self.compare_ages(ctx);
+        if self.phase == Phase::Leaving {
+            return Flow::On;
         }
-        ctx.hush();
-        if Some(plan.subsession) != self.b || Some(plan.right) != self.right() {
-            return self.fail(ctx, Reason::Inconsistent(MessageName::AckLock), false);
-        }
-        self.plan = Some(plan);
-        self.outdated = ctx.now.saturating_sub(self.proof_began) > FRESH;
         ctx.deadline(MEASURE);
         self.proven_or_granted(ctx)
     }
 
-    /// Goes on when the claim is proven and the right anchor is locked.
+    /// An anchor has said what it knows.
+    fn compare_ages(&mut self, ctx: &Context) {
+        self.outdated |= ctx.now.saturating_sub(self.proof_began) > FRESH;
+    }
+
+    /// Goes on when the claim is proven and both anchors are locked.
     pub(super) fn proven_or_granted(&mut self, ctx: &mut Context) -> Flow {
-        let (Some(m), Some(_)) = (&self.proven, self.plan) else {
+        let (Some(m), Some(_), Some(_)) = (&self.proven, self.left_facts, self.right_facts) else {
             return Flow::On;
         };
         let m = **m;
@@ -119,19 +145,18 @@ impl Middle {
     }
 
     fn locked(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
-        let (Some(before), Some(plan), Some(left), Some(b)) =
-            (self.measured, self.plan, self.left_facts, self.b)
+        let (Some(before), Some(left), Some(right), Some(b)) =
+            (self.measured, self.left_facts, self.right_facts, self.b)
         else {
             return ctx.stale();
         };
-        let translation =
-            steady(&before, &m).and_then(|()| plan::plan(&m, &left, &plan.right_facts));
+        let translation = steady(&before, &m).and_then(|()| plan::plan(&m, &left, &right));
         match translation {
             Err(reason) => self.fail(ctx, reason, false),
             Ok(translation) => {
                 self.plan = Some(Plan {
+                    subsession: b,
                     translation,
-                    ..plan
                 });
                 self.phase = Phase::Locked;
                 ctx.report(Role::Middle, self.a, Progress::Locked);

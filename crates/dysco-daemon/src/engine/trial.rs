@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use dysco_common::{FlowKey, State};
+use dysco_common::State;
 
-use super::{Answer, Engine, packets, raw};
-use crate::protocol::{ChangeId, HostId, Message, Reason};
+use super::raw::{self, Repeated};
+use super::{Answer, Engine, packets};
+use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
 const REPEAT: [Duration; 5] = [
@@ -19,59 +20,32 @@ const REPEAT: [Duration; 5] = [
     Duration::from_millis(500),
 ];
 
-/// A `SetUpAck` that waits for the path to open.
-pub(super) struct Probe {
-    from: Vec<HostId>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl Engine {
-    /// The right anchor is prepared: its word counts once the path has opened.
-    pub(super) fn probe(&mut self, change: ChangeId, from: &[HostId]) {
-        let now = self.now();
-        let ready = Message::SetUpAck { change };
-        let Some((slot, key)) = self.unopened(change) else {
-            return self.machine.handle_message(now, from, ready);
+    /// The right anchor is prepared: the path can open.
+    pub(super) fn try_path(&mut self, change: ChangeId) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_gone(change);
         };
-        if self.held.get(&change).is_some_and(|h| h.probe.is_some()) {
+        let Some(held) = self.held.get_mut(&change) else {
             return;
-        }
+        };
         let s = self.agent.session(slot);
-        let syns = packets::bypass_opens(&s);
-        let answers = self.answers.clone();
-        let task = tokio::spawn(async move {
-            for wait in REPEAT {
-                for syn in &syns {
-                    if let Err(error) = raw::send(syn, key.remote()) {
-                        tracing::warn!(path = ?key, %error, "cannot send a SYN on a new path");
-                    }
-                }
-                tokio::time::sleep(wait).await;
+        let result = match (State::from_word(s.state), held.new) {
+            (Some(State::TwoPaths), Some(new)) if s.two.cut_set == 0 && !held.opened => {
+                let (syns, answers) = (packets::bypass_opens(&s), self.answers.clone());
+                held.opened_at = Some(s.snd_max);
+                held.trial.get_or_insert_with(|| {
+                    Repeated::send(syns.into(), new.remote(), &REPEAT, move || {
+                        let _ = answers.send(Answer::Unopened(change));
+                    })
+                });
+                return;
             }
-            let _ = answers.send(Answer::Unopened(change));
-        });
-        if let Some(held) = self.held.get_mut(&change) {
-            held.opened_at = Some(s.snd_max);
-            held.probe = Some(Probe {
-                from: from.to_vec(),
-                task,
-            });
-        }
-    }
-
-    /// The slot and new path of a change that is prepared here and not opened.
-    fn unopened(&self, change: ChangeId) -> Option<(u32, FlowKey)> {
-        let held = self.held.get(&change)?;
-        let slot = self.slot_of(change)?;
-        let s = self.agent.session(slot);
-        let waits = s.state == State::TwoPaths as u32 && s.two.cut_set == 0 && !held.opened;
-        waits.then_some((slot, held.new?))
+            // It has carried packets already.
+            (Some(State::TwoPaths | State::NewPath), Some(_)) => Ok(()),
+            _ => Err(Reason::Closing),
+        };
+        self.tell_machine(HostEvent::Tried { change, result });
     }
 
     /// The far end has answered on the new path of this slot's session.
@@ -84,10 +58,11 @@ impl Engine {
             .find(|(_, h)| here(h));
         let Some((change, held)) = found else { return };
         held.opened = true;
-        if let Some(probe) = held.probe.take() {
-            let now = self.now();
-            self.machine
-                .handle_message(now, &probe.from, Message::SetUpAck { change });
+        if held.trial.take().is_some() {
+            self.tell_machine(HostEvent::Tried {
+                change,
+                result: Ok(()),
+            });
         }
     }
 
@@ -134,15 +109,16 @@ impl Engine {
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
-        let Some(probe) = held.probe.take() else {
+        if held.trial.take().is_none() {
             return;
-        };
+        }
         let path = held.new.map_or(String::new(), |key| format!("{key:?}"));
         let reason = Reason::NewPathUnusable(format!(
             "no answer to a SYN on {path}: something between the anchors drops it"
         ));
-        let now = self.now();
-        self.machine
-            .handle_message(now, &probe.from, Message::SetUpNack { change, reason });
+        self.tell_machine(HostEvent::Tried {
+            change,
+            result: Err(reason),
+        });
     }
 }
