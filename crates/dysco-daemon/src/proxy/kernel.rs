@@ -114,61 +114,83 @@ fn written(i: &libc::tcp_info, unacked: i64, opened: bool) -> i64 {
     i.tcpi_bytes_acked as i64 + unacked - i64::from(opened) - fin_sent(i)
 }
 
-/// One direction's sockets, and the pipe between if it is known.
-struct Way<'a> {
-    name: &'static str,
-    from: &'a OwnedFd,
-    to: &'a OwnedFd,
+/// What one socket says of itself.
+struct Reading {
+    info: libc::tcp_info,
+    unread: i64,
+    unacked: i64,
+}
+
+impl Reading {
+    fn of(fd: &OwnedFd) -> io::Result<Reading> {
+        Ok(Reading {
+            info: info(fd)?,
+            unread: count(fd, SIOCINQ)?,
+            unacked: count(fd, SIOCOUTQ)?,
+        })
+    }
+}
+
+/// Both sockets of a pair, one after the other, and then its pipes.
+struct Snapshot {
+    /// A's and B's.
+    ends: [Reading; 2],
+    /// Bytes in the pipes, whoever's they are: pipes are pooled. Forward and reverse.
+    piped: [i64; 2],
+}
+
+impl Snapshot {
+    fn take(held: &Held, pipes: [Option<&OwnedFd>; 2]) -> io::Result<Snapshot> {
+        let ends = [Reading::of(&held.a)?, Reading::of(&held.b)?];
+        let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), |p| count(p, SIOCINQ));
+        Ok(Snapshot {
+            ends,
+            piped: [bytes(pipes[0])?, bytes(pipes[1])?],
+        })
+    }
+
+    /// The end that a direction is read from, and the one it is written to.
+    fn of(&self, from: usize) -> (&Reading, &Reading) {
+        (&self.ends[from], &self.ends[1 - from])
+    }
+}
+
+/// One direction: forward, which is read from A, or reverse.
+#[derive(Clone)]
+struct Way {
+    from: usize,
     to_opened: bool,
-    pipe: Option<&'a OwnedFd>,
     claim: i64,
     met: bool,
     seen: Option<i64>,
 }
 
-/// What one moment showed.
-struct Moment {
-    /// Written less read.
-    delta: i64,
-    /// Bytes in the pipe, whoever's they are: pipes are pooled.
-    piped: i64,
-}
-
-impl Way<'_> {
-    /// Reads everything twice, inside out; `None` if anything moved meanwhile.
-    fn moment(&self) -> io::Result<Option<Moment>> {
-        let from = info(self.from)?;
-        let unread = count(self.from, SIOCINQ)?;
-        let to = info(self.to)?;
-        let unacked = count(self.to, SIOCOUTQ)?;
-        let piped = match self.pipe {
-            Some(p) => count(p, SIOCINQ)?,
-            None => 0,
-        };
-        let still = count(self.to, SIOCOUTQ)? == unacked
-            && same_out(&to, &info(self.to)?)
-            && count(self.from, SIOCINQ)? == unread
-            && same_in(&from, &info(self.from)?);
-        if !still {
-            return Ok(None);
-        }
-        Ok(Some(Moment {
-            delta: written(&to, unacked, self.to_opened) - read(&from, unread),
-            piped,
-        }))
+impl Way {
+    fn name(&self) -> &'static str {
+        ["forward", "reverse"][self.from]
     }
 
-    /// Takes one reading. An error is a lie: more was written than the claim
-    /// allows, whatever may be on its way.
-    fn look(&mut self) -> io::Result<Result<(), i64>> {
-        if let Some(m) = self.moment()? {
-            self.seen = Some(m.delta);
-            if m.delta > self.claim {
-                return Ok(Err(m.delta));
-            }
-            self.met |= m.delta == self.claim || m.delta + m.piped == self.claim;
+    /// Takes what two snapshots in a row say, if nothing moved from the one to the
+    /// other. An error is a lie: more was written than the claim allows, whatever may
+    /// be on its way.
+    fn judge(&mut self, before: &Snapshot, after: &Snapshot) -> Result<(), i64> {
+        let (from_before, to_before) = before.of(self.from);
+        let (from, to) = after.of(self.from);
+        let still = same_in(&from_before.info, &from.info)
+            && from_before.unread == from.unread
+            && same_out(&to_before.info, &to.info)
+            && to_before.unacked == to.unacked;
+        if !still {
+            return Ok(());
         }
-        Ok(Ok(()))
+        let delta = written(&to.info, to.unacked, self.to_opened) - read(&from.info, from.unread);
+        self.seen = Some(delta);
+        if delta > self.claim {
+            return Err(delta);
+        }
+        // The pipe was looked at in between.
+        self.met |= delta == self.claim || delta + before.piped[self.from] == self.claim;
+        Ok(())
     }
 }
 
@@ -188,8 +210,9 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
         let held = Held::take(pair)
             .map_err(|e| system(pair, "take the descriptors", e))?
             .ok_or(MeasureError::Gone(pair.id))?;
-        let mut ways = ways(pair, &held);
-        if look(pair, &mut ways)? || look_in_pipes(pair, &held, &mut ways)? {
+        let mut ways = ways(pair);
+        let pipes = held.pipes.each_ref().map(Option::as_ref);
+        if look(pair, &held, pipes, &mut ways, PASSES)? || look_in_pipes(pair, &held, &mut ways)? {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
@@ -203,28 +226,21 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
 /// Where a direction's reader is slow, a pipe holds what was read and not
 /// written. Which one is the proxy's affair: pipes are pooled. One that holds
 /// just what is missing accounts for it, if it still does in a still moment.
-fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
+fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way; 2]) -> Result<bool, MeasureError> {
     if !(never_waits(&held.a) && never_waits(&held.b)) {
         return Ok(false);
     }
     let pipes = Pipes::of(pair.id.pid).map_err(|e| system(pair, "list the pipes", e))?;
-    let mut met = [false; 2];
-    for (w, met) in ways.iter_mut().zip(&mut met) {
+    let mut met = ways.each_ref().map(|w| w.met);
+    for way in 0..2 {
+        let w = &ways[way];
         let missing = w.seen.map_or(0, |seen| w.claim - seen);
         let holding = |p: &&OwnedFd| missing > 0 && count(p, SIOCINQ).is_ok_and(|n| n == missing);
-        *met = w.met;
         for pipe in pipes.0.iter().filter(holding) {
-            let mut again = Way {
-                pipe: Some(pipe),
-                ..*w
-            };
-            for _ in 0..AGAIN {
-                let lie = again
-                    .look()
-                    .map_err(|e| system(pair, "read the counters", e))?;
-                lie.map_err(|seen| mismatch(pair, w, seen))?;
-            }
-            *met |= again.met;
+            let (mut again, mut only) = (ways.clone(), [None; 2]);
+            only[way] = Some(pipe);
+            look(pair, held, only, &mut again, AGAIN)?;
+            met[way] |= again[way].met;
         }
     }
     for (w, met) in ways.iter_mut().zip(met) {
@@ -265,46 +281,36 @@ impl Pipes {
     }
 }
 
-fn ways<'a>(pair: &Pair, held: &'a Held) -> [Way<'a>; 2] {
-    let way = |name, from, to, to_opened, pipe: &'a Option<OwnedFd>, claim| Way {
-        name,
+fn ways(pair: &Pair) -> [Way; 2] {
+    let way = |from, to_opened, claim| Way {
         from,
-        to,
         to_opened,
-        pipe: pipe.as_ref(),
         claim,
         met: false,
         seen: None,
     };
     let (f, r) = (pair.forward.delta, pair.reverse.delta);
-    [
-        way(
-            "forward",
-            &held.a,
-            &held.b,
-            pair.b.opened_here,
-            &held.pipes[0],
-            f,
-        ),
-        way(
-            "reverse",
-            &held.b,
-            &held.a,
-            pair.a.opened_here,
-            &held.pipes[1],
-            r,
-        ),
-    ]
+    [way(0, pair.b.opened_here, f), way(1, pair.a.opened_here, r)]
 }
 
 /// Both claims met, and no reading against them in [`AGAIN`] more?
-fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
+fn look(
+    pair: &Pair,
+    held: &Held,
+    pipes: [Option<&OwnedFd>; 2],
+    ways: &mut [Way; 2],
+    passes: usize,
+) -> Result<bool, MeasureError> {
+    let snapshot = || Snapshot::take(held, pipes).map_err(|e| system(pair, "read the counters", e));
+    let mut before = snapshot()?;
     let mut after = 0;
-    for _ in 0..PASSES {
+    for _ in 0..passes {
+        let now = snapshot()?;
         for w in ways.iter_mut() {
-            let lie = w.look().map_err(|e| system(pair, "read the counters", e))?;
-            lie.map_err(|seen| mismatch(pair, w, seen))?;
+            let judged = w.judge(&before, &now);
+            judged.map_err(|seen| mismatch(pair, w, seen))?;
         }
+        before = now;
         if ways.iter().all(|w| w.met) {
             after += 1;
             if after > AGAIN {
@@ -315,20 +321,20 @@ fn look(pair: &Pair, ways: &mut [Way<'_>; 2]) -> Result<bool, MeasureError> {
     Ok(ways.iter().all(|w| w.met))
 }
 
-fn mismatch(pair: &Pair, way: &Way<'_>, seen: i64) -> MeasureError {
+fn mismatch(pair: &Pair, way: &Way, seen: i64) -> MeasureError {
     MeasureError::DeltaMismatch {
         pair: pair.id,
-        direction: way.name,
+        direction: way.name(),
         claimed: way.claim,
         seen,
     }
 }
 
-fn never_still(pair: &Pair, ways: &[Way<'_>; 2], waited: Duration) -> MeasureError {
+fn never_still(pair: &Pair, ways: &[Way; 2], waited: Duration) -> MeasureError {
     let w = ways.iter().find(|w| !w.met).unwrap_or(&ways[0]);
     MeasureError::NeverStill {
         pair: pair.id,
-        direction: w.name,
+        direction: w.name(),
         claimed: w.claim,
         seen: w.seen,
         waited_ms: waited.as_millis() as u64,
