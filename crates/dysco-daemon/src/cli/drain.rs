@@ -1,6 +1,7 @@
 //! `dyscoctl drain`: a proxy leaves all its sessions, as they become removable.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -52,6 +53,8 @@ struct Drain<'a> {
     args: &'a Args,
     begun: Instant,
     removed: usize,
+    /// Why those that were tried are still there.
+    refused: HashMap<(SocketAddr, SocketAddr), String>,
     bar: ProgressBar,
     told: String,
 }
@@ -63,6 +66,7 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         args,
         begun: Instant::now(),
         removed: 0,
+        refused: HashMap::new(),
         bar: bar(context.format),
         told: String::new(),
     };
@@ -175,7 +179,12 @@ impl Drain<'_> {
             .map(|k| ((k.local, k.remote), k.reason))
             .collect();
         let left = held.sessions.into_iter().map(|s| {
-            let reason = known.get(&(s.local, s.remote)).cloned();
+            let name = (s.local, s.remote);
+            // Some things are only found out when it is tried.
+            let reason = known
+                .get(&name)
+                .or_else(|| self.refused.get(&name))
+                .cloned();
             let reason = reason.unwrap_or_else(|| "the time ran out before its turn".into());
             left(s, reason)
         });
@@ -193,8 +202,15 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => return Ok(()),
             other => other?,
         };
-        let removed = done.iter().filter(|r| r.outcome == Outcome::Removed);
-        self.removed += removed.count();
+        for report in done {
+            match (report.outcome, report.reason) {
+                (Outcome::Removed, _) => self.removed += 1,
+                (_, Some(reason)) => {
+                    self.refused.insert((report.local, report.remote), reason);
+                }
+                (_, None) => {}
+            }
+        }
         Ok(())
     }
 
