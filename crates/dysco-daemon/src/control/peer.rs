@@ -27,6 +27,7 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// Sends what is queued until the queue is closed, or long idle.
 pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
     let mut backoff = FIRST_BACKOFF;
+    let mut is_down = false;
     let mut batch = Vec::new();
     loop {
         batch.clear();
@@ -39,6 +40,7 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
         match link(&registry, to).await {
             Ok(link) => {
                 backoff = FIRST_BACKOFF;
+                is_down = false;
                 write(&registry, &link, &batch).await;
             }
             Err(reason) => {
@@ -46,6 +48,12 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
                 let mut dropped = said(&batch);
                 while let Ok(message) = queue.try_recv() {
                     dropped += said(&[message]);
+                }
+                // It is tried for as long as anybody wants it: an operator reads it once.
+                if std::mem::replace(&mut is_down, true) {
+                    tracing::debug!(address = %to, %reason, "failed to reach peer again");
+                } else {
+                    tracing::info!(address = %to, %reason, "failed to reach peer");
                 }
                 registry.unreachable(to, dropped, reason).await;
                 sleep(backoff).await;

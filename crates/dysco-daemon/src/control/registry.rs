@@ -210,7 +210,6 @@ impl Registry {
     pub async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
         add(&self.stats.dropped_unreachable, dropped);
         count(&self.stats.handshakes_failed);
-        tracing::info!(address = %to, %reason, "failed to reach peer");
         self.tell(Event::PeerDown(to, reason)).await;
     }
 

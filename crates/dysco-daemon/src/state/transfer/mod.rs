@@ -38,8 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MEMORY: Duration = Duration::from_secs(60);
 /// Most transfers at once, in each of the parts.
 const MOST: usize = 4096;
-/// Most parts that came before it was known what for, and how long they are kept.
-const MOST_EARLY: usize = 1024;
+/// Most parts that came before it was known what for, of one host and of all, and how
+/// long they are kept.
+const MOST_EARLY: (usize, usize) = (1024, 8192);
 const EARLY: Duration = Duration::from_secs(2);
 /// Most parts of the documents of a session.
 const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
@@ -260,7 +261,7 @@ impl Transfers {
         part: Part,
     ) -> Vec<Action> {
         let Some(expected) = self.expected.get_mut(&transfer) else {
-            if self.early.len() < MOST_EARLY && part.bytes.len() <= PART {
+            if self.has_room_for(peer) && part.bytes.len() <= PART {
                 self.early.push(Early {
                     transfer,
                     peer: peer.to_vec(),
@@ -294,6 +295,12 @@ impl Transfers {
             documents,
             dry_run: expected.dry_run,
         }]
+    }
+
+    /// Nobody crowds out what others send.
+    fn has_room_for(&self, peer: &[IpAddr]) -> bool {
+        let its = self.early.iter().filter(|early| early.peer == peer);
+        self.early.len() < MOST_EARLY.1 && its.count() < MOST_EARLY.0
     }
 
     fn ended(

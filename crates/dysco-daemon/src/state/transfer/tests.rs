@@ -148,10 +148,13 @@ fn parts_may_overtake_the_word_that_they_are_expected() {
     assert_eq!(documents, b"[]");
     // They wait for no more than a moment, and only so many.
     let mut new = Transfers::default();
-    for _ in 0..2 * MOST_EARLY {
+    for _ in 0..2 * MOST_EARLY.0 {
         at(&mut new, OLD, part(1));
     }
-    assert_eq!(new.early.len(), MOST_EARLY);
+    assert_eq!(new.early.len(), MOST_EARLY.0);
+    // Which leaves others theirs.
+    at(&mut new, STRANGER, part(1));
+    assert_eq!(new.early.len(), MOST_EARLY.0 + 1);
     new.tick(EARLY);
     assert_eq!(at(&mut new, anchor(), expect()).len(), 1);
 }
