@@ -194,6 +194,12 @@ impl Fleet {
         serde_json::from_str(&text).with_context(|| format!("dyscoctl did not print JSON: {text}"))
     }
 
+    /// `dyscoctl monitor` on a host: what happens there is in its log, in JSON.
+    pub fn monitor(&self, host: &Host) -> Result<Process> {
+        let program = Program::new(&self.dyscoctl).args(["monitor", "-o", "json"]);
+        host.spawn(program.named("monitor"))
+    }
+
     /// The program under the shim: `dyscoctl run -- PROGRAM…`.
     pub fn under_shim(&self, program: Program) -> Program {
         program.behind(&self.dyscoctl, &["run", "--"])

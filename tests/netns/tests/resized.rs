@@ -284,14 +284,15 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     // Nobody said anything.
     refused(&r, &[], &["no middlebox has said by how much"])?;
     // Beyond all that is on its way.
-    for (up, down) in [("9000000", "25"), ("20", "-1000000"), ("-1", "25")] {
+    for (up, down) in [("9000000", "25"), ("20", "-1000000")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
         let ran = world.try_ctl(At::Fw1, &words)?;
         let why = "contradicts the sequence numbers";
         ensure!(ran.code == Some(5) && ran.stderr.contains(why), "{ran:?}");
     }
-    // A byte too many: it may be on its way, but is never seen to arrive.
-    for (up, down) in [("21", "25"), ("20", "26")] {
+    // A few bytes too many or too few: they may be on their way or wait in the
+    // middlebox, but that is not how its numbers come to rest.
+    for (up, down) in [("21", "25"), ("20", "26"), ("-1", "25")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
         let ran = world.try_ctl(At::Fw1, &words)?;
         if ran.code == Some(0) {

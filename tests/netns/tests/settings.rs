@@ -56,6 +56,25 @@ fn an_automatic_removal_needs_no_request() -> Result<()> {
     w.finish()
 }
 
+/// Nobody is told of each opening unless somebody watches.
+#[test]
+fn who_watches_hears_of_what_opens() -> Result<()> {
+    let w = World::with(Lab::builder("watch"), Family::V4, &ALL, DECLARED, |c| c)?;
+    let mut monitor = w.fleet.monitor(&w.lab.client)?;
+    // Once the first is heard of, its words are those of the next ones too.
+    let mut opened = 0;
+    wait::until("word of a session that opens", LIMIT, || {
+        let group = w.open(1, &Plan::default()).ok()?;
+        all_intact(&group.finish().ok()?).ok()?;
+        opened += 1;
+        monitor.log().contains("\"opened\"").then_some(())
+    })?;
+    let heard = monitor.log().matches("\"opened\"").count();
+    assert!(heard <= opened, "{heard} of {opened}:\n{}", monitor.log());
+    monitor.stop()?;
+    w.finish()
+}
+
 #[test]
 fn a_listener_that_shall_keep_its_proxy_does() -> Result<()> {
     let config =
