@@ -187,7 +187,8 @@ impl Engine {
 
     fn unprepare(&self, slot: u32) {
         let s = self.agent.session(slot);
-        // Of another change, which has come since this one was taken back.
+        // By another change, which has come since this one was taken back, or by the data
+        // plane itself, which has heard the new path of a session that is over.
         if s.two.cut_armed | s.two.cut_set != 0 {
             return;
         }

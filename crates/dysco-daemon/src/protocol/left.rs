@@ -135,6 +135,10 @@ impl Left {
         self.b.right.ip()
     }
 
+    fn neighbour(&self, right: bool) -> HostId {
+        if right { self.right() } else { self.middle() }
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -169,12 +173,7 @@ impl Left {
                 self.acknowledged(ctx, from_right)
             }
             Message::CancelAck { .. } if self.phase == Phase::Cancelling => {
-                let from = if from_right {
-                    self.right()
-                } else {
-                    self.middle()
-                };
-                match ctx.hush_to(from) {
+                match ctx.hush_to(self.neighbour(from_right)) {
                     true => self.rolled_back(ctx),
                     false => Flow::On,
                 }
@@ -247,11 +246,7 @@ impl Left {
 
     fn answer(&mut self, ctx: &mut Context, from_right: bool) -> Flow {
         let change = ctx.change;
-        let to = if from_right {
-            self.right()
-        } else {
-            self.middle()
-        };
+        let to = self.neighbour(from_right);
         let status = Message::Status {
             change,
             phase: self.phase,
