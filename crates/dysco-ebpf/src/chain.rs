@@ -26,6 +26,8 @@ pub const DROP: u64 = u64::MAX;
 /// It goes to the stack, changed. On its way out, the index of the interface
 /// that it leaves by stands for this.
 const CHANGED: u64 = 1;
+/// It goes on past the stack, changed.
+pub const PAST: u64 = 2;
 
 /// The scratch memory of what comes and of what goes.
 const IN: u32 = Run::Ingress as u32;

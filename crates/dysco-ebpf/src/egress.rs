@@ -215,12 +215,21 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     if take(ctx, Run::Egress, key, found).is_none() || !learn::read(ctx, Run::Egress) {
         return Verdict::Pass;
     }
+    let past = kept::is_past_the_stack(mark_of(ctx));
     match chain::leaves(ctx) {
+        chain::PASS if past => {
+            count(Counter::DroppedSyn);
+            Verdict::Drop
+        }
         chain::PASS => {
             learn::syn(Run::Egress, Direction::Out);
             Verdict::Pass
         }
         chain::DROP => Verdict::Drop,
+        // No stack gave it this host's Ethernet address: the kernel does.
+        ifindex if past => Verdict::Redirect {
+            ifindex: ifindex as u32,
+        },
         ifindex => on_its_way(ctx, ifindex as u32),
     }
 }

@@ -96,6 +96,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
             Verdict::Pass
         }
         chain::DROP => Verdict::Drop,
+        chain::PAST => Verdict::Past,
         _ => Verdict::Changed,
     }
 }

@@ -112,6 +112,13 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
     1
 }
 
+/// Did a segment with SYN and this mark come past the stack?
+#[inline(always)]
+pub fn is_past_the_stack(mark: u32) -> bool {
+    let came = mark::slot_of(mark).and_then(maps::session);
+    came.is_some_and(|s| s.state == State::Passing as u32)
+}
+
 /// The slot by which a packet goes on that came by the one in its mark.
 #[inline(always)]
 fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {

@@ -27,8 +27,8 @@ mod steer;
 mod write;
 mod xdp;
 
-use aya_ebpf::bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
-use aya_ebpf::helpers::bpf_redirect_neigh;
+use aya_ebpf::bindings::{__sk_buff, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dysco_common::tcp::MIN_HEADER;
@@ -47,11 +47,14 @@ pub enum Verdict {
         /// That interface.
         ifindex: u32,
     },
+    /// Goes out again past the stack, through the program of egress, which finds
+    /// where to.
+    Past,
     /// Dropped; the reason is counted where it was found.
     Drop,
 }
 
-fn act(v: Verdict) -> i32 {
+fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
     match v {
         // The one that both TCX and clsact take for `next`.
         Verdict::Pass => TC_ACT_UNSPEC,
@@ -60,6 +63,8 @@ fn act(v: Verdict) -> i32 {
         Verdict::Redirect { ifindex } => unsafe {
             bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32
         },
+        // SAFETY: a readable field of the context, and no pointer is passed.
+        Verdict::Past => unsafe { bpf_redirect((*skb).ifindex, 0) as i32 },
         Verdict::Drop => TC_ACT_SHOT,
     }
 }
@@ -74,22 +79,24 @@ fn is_short(ctx: &TcContext, found: &Found) -> bool {
 #[classifier]
 #[inline(always)]
 pub fn dysco_egress(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
     if !egress::is_marked(&ctx)
         && let Some(verdict) = steady::egress(&ctx)
     {
-        return act(verdict);
+        return act(skb, verdict);
     }
-    act(egress::run(ctx))
+    act(skb, egress::run(ctx))
 }
 
 /// Packets on their way into this host.
 #[classifier]
 #[inline(always)]
 pub fn dysco_ingress(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
     if let Some(verdict) = steady::ingress(&ctx) {
-        return act(verdict);
+        return act(skb, verdict);
     }
-    act(ingress::run(ctx))
+    act(skb, ingress::run(ctx))
 }
 
 /// Frames that come, before there is a packet of the kernel for them.

@@ -7,7 +7,7 @@ use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, mark};
 
-use super::{CHANGED, DROP, IN, PASS, answered, drop};
+use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop};
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, KEYS, OWN, PENDING, Scratch, count};
@@ -62,7 +62,8 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     if !opens {
         if live {
             answered(s, slot, IN);
-            return dysco_chain_deliver(slot);
+            // SAFETY: the program's own context.
+            return unsafe { dysco_chain_deliver(skb, slot) };
         }
         // No socket knows this five-tuple: its answer would be a reset.
         return drop(Counter::DroppedStray);
@@ -70,7 +71,8 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     if carried == NOTHING {
         // Both ends open it at once.
         if live && s.life.opened_here != 0 && s.two.chained < 2 {
-            return dysco_chain_deliver(slot);
+            // SAFETY: the program's own context.
+            return unsafe { dysco_chain_deliver(skb, slot) };
         }
         return drop(Counter::DroppedSyn);
     }
@@ -260,12 +262,24 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
         return drop(Counter::DroppedError);
     }
     s.rcv_max = p.seg.end();
+    count(Counter::ChainReceived);
     if let Some(mark) = mark::of_slot(slot) {
         // SAFETY: a field of the context that the verifier lets a classifier write.
         unsafe { (*skb).mark = mark };
     }
-    count(Counter::ChainReceived);
-    CHANGED
+    onward(s, slot)
+}
+
+/// Where another path is opened of a session that passes here, the stack has no part
+/// in that: its firewall knows the session's connection, and would take this for a new
+/// one.
+#[inline(always)]
+fn onward(s: &Session, slot: u32) -> u64 {
+    if s.state == State::Passing as u32 && mark::of_slot(slot).is_some() {
+        PAST
+    } else {
+        CHANGED
+    }
 }
 
 /// Makes the change that gives a segment the session's own five-tuple.
@@ -277,10 +291,10 @@ fn incoming(s: &Session, p: &Packet, c: &mut Change) {
     (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
 }
 
-/// Hands a segment of a subsession to the stack as the session's.
+/// Hands a segment with SYN of a subsession on as the session's.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn dysco_chain_deliver(slot: u32) -> u64 {
+unsafe extern "C" fn dysco_chain_deliver(skb: *mut __sk_buff, slot: u32) -> u64 {
     let (
         Some(Scratch {
             packet: p,
@@ -293,7 +307,14 @@ extern "C" fn dysco_chain_deliver(slot: u32) -> u64 {
         return DROP;
     };
     incoming(s, p, c);
-    CHANGED
+    let onward = onward(s, slot);
+    if onward == PAST
+        && let Some(mark) = mark::of_slot(slot)
+    {
+        // SAFETY: as in `dysco_chain_receive`.
+        unsafe { (*skb).mark = mark };
+    }
+    onward
 }
 
 /// The data of a SYN is its own, or there is none.
