@@ -11,10 +11,27 @@ use crate::figure::Better;
 use crate::report::short;
 
 /// How many standard deviations the sum of ranks must be off: by chance one of
-/// 10,000 figures is, and there are about a hundred.
+/// 10,000 figures is, and there are some hundreds.
 const APART: f64 = 3.89;
-/// Fewer samples say nothing about how they are spread.
-const FEWEST: usize = 6;
+/// Begins of the names of figures in which no code of ours runs. What they differ by
+/// between two runs, the machine and its neighbours do.
+const FOREIGN: [&str; 15] = [
+    "code_ns_that_world_alone",
+    "control_",
+    "copied_",
+    "empty_programs_",
+    "path_ns_empty",
+    "rival_control_",
+    "rival_copied_",
+    "rival_direct_",
+    "rival_nat_",
+    "rival_nginx_",
+    "rival_sockmap_",
+    "rival_spliced_",
+    "run_ns_empty",
+    "sockmap_",
+    "spliced_",
+];
 
 /// Tells a regression from noise.
 #[derive(clap::Args)]
@@ -59,8 +76,11 @@ enum Verdict {
     Same,
     Improved,
     Regressed,
-    /// Too few samples in one of both.
+    /// With so few samples not even lots of which none overlap would differ by more
+    /// than chance.
     CannotTell,
+    /// No code of ours is in it.
+    Foreign,
 }
 
 impl Compare {
@@ -73,6 +93,7 @@ impl Compare {
         }
         println!("| figure | before | after | change | noise | |\n|---|---:|---:|---:|---:|---|");
         let mut worse = Vec::new();
+        let (mut told, mut untold) = (0, 0);
         for new in &after.figures {
             let Some(old) = before.figures.iter().find(|old| old.name == new.name) else {
                 continue;
@@ -80,7 +101,8 @@ impl Compare {
             let (Some(from), Some(to)) = (old.value, new.value) else {
                 continue;
             };
-            let noise = before.noise(old).max(after.noise(new));
+            let within = before.noise(old).max(after.noise(new));
+            let noise = within.max(between(&before, &after, new));
             let verdict = judge(old, new, change(from, to), noise);
             println!(
                 "| {} | {} {} | {} | {:+.1} % | {:.1} % | {} |",
@@ -92,19 +114,51 @@ impl Compare {
                 noise * 100.0,
                 verdict.words(),
             );
-            if verdict == Verdict::Regressed {
-                worse.push(new.name.as_str());
+            match verdict {
+                Verdict::Regressed => worse.push(new.name.as_str()),
+                Verdict::CannotTell => untold += 1,
+                Verdict::Same | Verdict::Improved => told += 1,
+                Verdict::Foreign => {}
             }
         }
+        println!("{told} are no worse; of {untold} the samples are too few to tell");
         ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
+        let gone = before.gone_from(&after);
+        ensure!(
+            gone.is_empty(),
+            "not measured any more: {}",
+            gone.join(", ")
+        );
         Ok(())
     }
+}
+
+/// The most that figures which are none of ours have changed by from one run to the
+/// other, as a share: of ratios those of the same part, of times and rates all of them,
+/// since those say how quick the machine was.
+fn between(before: &Past, after: &Past, of: &PastFigure) -> f64 {
+    let changed = |new: &PastFigure| -> Option<f64> {
+        let old = before.figures.iter().find(|old| old.name == new.name)?;
+        Some(change(old.value?, new.value?).abs())
+    };
+    // What is added by nothing is next to nothing: its share of itself says nothing.
+    let tells = |f: &&PastFigure| f.is_foreign() && !f.name.contains("_added_");
+    let alike = |f: &&PastFigure| match of.unit.is_empty() {
+        true => f.unit.is_empty() && f.part == of.part,
+        false => !f.unit.is_empty(),
+    };
+    let all = after.figures.iter().filter(tells).filter(alike);
+    all.filter_map(changed).reduce(f64::max).unwrap_or(0.0)
 }
 
 impl PastFigure {
     fn better(&self) -> Better {
         let usual = || Better::of(&self.name, &self.unit);
         self.better.unwrap_or_else(usual)
+    }
+
+    fn is_foreign(&self) -> bool {
+        FOREIGN.iter().any(|begin| self.name.starts_with(begin))
     }
 }
 
@@ -118,6 +172,13 @@ impl Past {
         let shown = file.display();
         let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
         serde_json::from_str(&text).with_context(|| format!("{shown} holds no results of a run"))
+    }
+
+    /// The figures that a later run has not. A brief look leaves some out.
+    fn gone_from(&self, later: &Past) -> Vec<&str> {
+        let here = |name: &str| later.figures.iter().any(|f| f.name == name);
+        let names = self.figures.iter().map(|f| f.name.as_str());
+        names.filter(|name| !later.quick && !here(name)).collect()
     }
 
     /// The most that two equal things differed by in a figure's own part of the
@@ -152,7 +213,10 @@ impl Past {
 /// A difference counts if it is neither chance by the samples nor within what
 /// equal things differ by: samples of one run are more alike than runs.
 fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict {
-    if old.samples.len() < FEWEST || new.samples.len() < FEWEST {
+    if new.is_foreign() {
+        return Verdict::Foreign;
+    }
+    if most(old.samples.len(), new.samples.len()) < APART {
         return Verdict::CannotTell;
     }
     if apart(&old.samples, &new.samples) < APART || change.abs() <= noise {
@@ -179,7 +243,22 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     };
     let won: f64 = a.iter().map(wins).sum();
     // Equal samples make the true deviation smaller, so this never says too much.
-    (won - n * m / 2.0).abs() / (n * m * (n + m + 1.0) / 12.0).sqrt()
+    (won - n * m / 2.0).abs() / deviation(n, m)
+}
+
+/// The standard deviation of wins among so many samples of two equal lots.
+fn deviation(n: f64, m: f64) -> f64 {
+    (n * m * (n + m + 1.0) / 12.0).sqrt()
+}
+
+/// The most that [`apart`] can say of so many samples: with none of one lot among the
+/// other's.
+fn most(n: usize, m: usize) -> f64 {
+    if n.min(m) == 0 {
+        return 0.0;
+    }
+    let (n, m) = (n as f64, m as f64);
+    n * m / 2.0 / deviation(n, m)
 }
 
 impl Verdict {
@@ -189,6 +268,7 @@ impl Verdict {
             Verdict::Improved => "better",
             Verdict::Regressed => "**worse**",
             Verdict::CannotTell => "too few samples to tell",
+            Verdict::Foreign => "none of ours",
         }
     }
 }
@@ -232,7 +312,84 @@ mod tests {
     fn chance_and_noise_are_no_change() {
         assert_eq!(verdict(Better::More, 0.999, 40, 0.0), Verdict::Same);
         assert_eq!(verdict(Better::More, 0.9, 40, 0.2), Verdict::Same);
-        assert_eq!(verdict(Better::More, 0.9, 3, 0.0), Verdict::CannotTell);
+    }
+
+    /// Half as much each time is nothing that ten samples could tell from chance, at the
+    /// odds that so many figures ask for.
+    #[test]
+    fn what_cannot_be_told_is_not_called_the_same() {
+        for count in [0, 3, 10] {
+            assert_eq!(verdict(Better::More, 0.5, count, 0.0), Verdict::CannotTell);
+        }
+        assert_eq!(verdict(Better::More, 0.5, 14, 0.0), Verdict::Regressed);
+    }
+
+    #[test]
+    fn what_is_none_of_ours_gets_no_worse() {
+        let mut rival = figure(Better::More, 1.0, 40);
+        rival.name = "rival_nginx_requests".into();
+        let slower = figure(Better::More, 0.5, 40);
+        let slower = PastFigure {
+            name: rival.name.clone(),
+            ..slower
+        };
+        assert_eq!(judge(&rival, &slower, -0.5, 0.0), Verdict::Foreign);
+    }
+
+    fn run_of(quick: bool, figures: &[(&str, &str, f64)]) -> Past {
+        let of = |&(name, part, value): &(&str, &str, f64)| PastFigure {
+            name: name.into(),
+            part: part.into(),
+            unit: if name.contains("_ns") { "ns" } else { "" }.into(),
+            value: Some(value),
+            ..figure(Better::More, 1.0, 0)
+        };
+        Past {
+            date: String::new(),
+            commit: String::new(),
+            quick,
+            figures: figures.iter().map(of).collect(),
+        }
+    }
+
+    /// A machine that has become slower makes all of a part slower.
+    #[test]
+    fn runs_differ_by_as_much_as_what_is_none_of_ours_does() {
+        let before = run_of(
+            false,
+            &[
+                ("spliced_goodput", "local", 1.0),
+                ("sockmap_goodput", "local", 1.0),
+                ("local_goodput", "local", 1.0),
+                ("lookup_ns", "lookup", 1.0),
+                ("shim_ratio", "shim", 1.0),
+                ("run_ns_empty", "packet", 30.0),
+            ],
+        );
+        let after = run_of(
+            false,
+            &[
+                ("spliced_goodput", "local", 1.3),
+                ("sockmap_goodput", "local", 0.9),
+                ("local_goodput", "local", 9.0),
+                ("lookup_ns", "lookup", 9.0),
+                ("shim_ratio", "shim", 9.0),
+                ("run_ns_empty", "packet", 45.0),
+            ],
+        );
+        for (at, wanted) in [(2, 0.3), (3, 0.5), (4, 0.0)] {
+            let of = &after.figures[at];
+            let noise = between(&before, &after, of);
+            assert!((noise - wanted).abs() < 1e-9, "{}: {noise}", of.name);
+        }
+    }
+
+    #[test]
+    fn what_is_not_measured_any_more_is_told() {
+        let before = run_of(false, &[("a", "x", 1.0), ("b", "x", 1.0)]);
+        let after = |quick| run_of(quick, &[("b", "x", 1.0)]);
+        assert_eq!(before.gone_from(&after(false)), ["a"]);
+        assert!(before.gone_from(&after(true)).is_empty());
     }
 
     #[test]

@@ -83,6 +83,10 @@ ours would be, while nothing is changed, by messages and handshakes alone, by an
 
 /// Rivals, and what they are.
 const RIVALS: &[(&str, &str)] = &[
+    (
+        "control",
+        "the same forwarding again: what equal things differ by",
+    ),
     ("direct", "no proxy, no hop"),
     ("relayed", "**`dyscod` relays, the proxy has left**"),
     ("nat", "translation by netfilter"),
@@ -231,7 +235,9 @@ fn rivals(run: &Value) -> String {
     let rules = "---:|".repeat(COLUMNS.len());
     format!(
         "\n{SESSIONS} sessions through what one can put between two hosts, each against plain \
-         IP forwarding; bytes a session with 10,000:\n\n\
+         IP forwarding; bytes a session with 10,000. Each answer asks for the next request, so that \
+         times are a rate's other face; HAProxy has two threads here, nginx and the sockmap's \
+         relay one ([what else biases these](bench/README.md#bias)):\n\n\
          | |{heads} memory |\n|---|{rules}---:|\n{rows}"
     )
 }
