@@ -31,6 +31,11 @@ impl Pace {
         }
     }
 
+    /// How long a turn is.
+    pub fn turn(self) -> Duration {
+        self.turn
+    }
+
     /// For how long all carry something before their turns.
     pub fn warm(self) -> Duration {
         match self.many {

@@ -10,18 +10,33 @@ use dysco_netns::delay::Delay;
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::haproxy::Config;
 use dysco_netns::{Lab, Role};
+use serde_json::Value;
 
 use crate::Effort;
 use crate::bulk::{Bulk, Way};
 use crate::figure::{Figure, median};
-use crate::pair::Listener;
+use crate::pair::{Listener, fix_buffers};
 use crate::plot::{Line, Panel, Plot};
 use crate::stage::{proxied, server};
+use crate::turns::order;
 
 /// What each packet to and from the proxy waits: twice that a round trip.
 const DELAY: Duration = Duration::from_millis(10);
 const RATE: &str = "1gbit";
+/// Bytes of each buffer of the ends; the kernel doubles them, and the proxy's may
+/// grow to as much. The window is then 5 MB: at this rate 2.5 are on their way along
+/// the proxy, so that the links are full, and what else there is waits in their
+/// queues, which have room for it.
+const BUFFER: u32 = 4 << 20;
+/// A session whose window still grows has less than this, in Mbit/s.
+const FULL: f64 = 880.0;
+/// For how long its window may grow at most, before anything is looked at.
+const RUN_IN: Duration = Duration::from_secs(12);
+/// How often it is looked at what arrived: at full rate 2.5 MB, 38 of the largest
+/// packets, so that a step says more than when a packet came.
 const STEP: Duration = Duration::from_millis(20);
+/// For how long a dip is looked for.
+const AROUND: f64 = 0.5;
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 /// A moment, its time counted from the request.
@@ -31,65 +46,124 @@ struct Moment {
     window: f64,
 }
 
+/// What was seen in a round.
+struct Seen {
+    moments: Vec<Moment>,
+    /// From the request to the new path, milliseconds.
+    switch_ms: f64,
+    /// Segments that were sent again after the request.
+    again: f64,
+}
+
+/// With selective acknowledgements, or without, and all rounds of it.
+struct Kind {
+    name: &'static str,
+    sack: bool,
+    rounds: Vec<Seen>,
+}
+
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_500));
-    let mut figures = Vec::new();
-    let mut lines = (Vec::new(), Vec::new());
-    for (name, sack) in [("sack", true), ("no_sack", false)] {
-        let mut lowest = Vec::new();
-        for round in 1..=effort.pick(6, 1) {
-            effort.say(&format!("  {name}, round {round}"));
-            let (moments, again) = measure(sack, phase)?;
-            lowest.push(dip(&moments));
-            if round == 1 {
-                let line = |of: fn(&Moment) -> f64| Line {
-                    label: name.replace('_', " "),
-                    points: moments.iter().map(|m| (m.at, of(m))).collect(),
-                };
-                lines.0.push(line(|m| m.mbps));
-                lines.1.push(line(|m| m.window));
-                figures.push(Figure::new(
-                    format!("disruption_sent_again_{name}"),
-                    "segments",
-                    again,
-                ));
-            }
+    let mut kinds = [("sack", true), ("no_sack", false)].map(|(name, sack)| Kind {
+        name,
+        sack,
+        rounds: Vec::new(),
+    });
+    for round in 0..effort.pick(6, 1) {
+        for at in order::<2>(round % 2) {
+            let kind = &mut kinds[at];
+            effort.say(&format!("  {}, round {}", kind.name, round + 1));
+            kind.rounds.push(measure(kind.sack, phase)?);
         }
-        figures.push(Figure::median(
-            format!("disruption_lowest_goodput_{name}"),
-            "",
-            lowest,
-        ));
     }
-    effort.plot(Plot {
+    effort.plot(plot(&kinds));
+    Ok(kinds.iter().flat_map(Kind::figures).collect())
+}
+
+impl Kind {
+    fn figures(&self) -> [Figure; 4] {
+        let figure = |what: &str, unit, of: &dyn Fn(&Seen) -> f64| {
+            let name = format!("disruption_{what}_{}", self.name);
+            Figure::median(name, unit, self.rounds.iter().map(of).collect())
+        };
+        let after = |seen: &Seen| {
+            let last = seen.moments.last().map_or(0.0, |m| m.at);
+            goodput(&seen.moments, last - 1.0, last) / 1e3
+        };
+        let after: Vec<_> = self.rounds.iter().map(after).collect();
+        let switch: Vec<_> = self.rounds.iter().map(|seen| seen.switch_ms).collect();
+        let again = self.rounds.iter().map(|seen| seen.again);
+        [
+            figure("before_gbps", "Gbit/s", &|seen| {
+                goodput(&seen.moments, -1.0, 0.0) / 1e3
+            })
+            .aside("in the last second after, Gbit/s", median(&after)),
+            figure("lowest_goodput", "", &|seen| dip(&seen.moments, 0.0))
+                .aside("from request to new path, ms", median(&switch)),
+            figure("unchanged_lowest_goodput", "", &|seen| {
+                dip(&seen.moments, -1.0)
+            }),
+            figure("sent_again", "segments", &|seen| seen.again)
+                .aside("in all rounds", again.sum()),
+        ]
+    }
+}
+
+/// The first round of each kind.
+fn plot(kinds: &[Kind]) -> Plot {
+    let lines = |of: fn(&Moment) -> f64| -> Vec<Line> {
+        let firsts = kinds.iter().filter_map(|k| Some((k, k.rounds.first()?)));
+        let line = |(kind, seen): (&Kind, &Seen)| Line {
+            label: kind.name.replace('_', " "),
+            points: seen.moments.iter().map(|m| (m.at, of(m))).collect(),
+        };
+        firsts.map(line).collect()
+    };
+    let mut goodput = Panel::new(
+        "goodput in each 20 ms, Mbit/s; the proxy is asked to leave at 0",
+        "s",
+        lines(|m| m.mbps),
+    );
+    let firsts = kinds.iter().filter_map(|k| k.rounds.first());
+    let mark = |seen: &Seen| (seen.switch_ms / 1e3, "new path".into());
+    goodput.marks = firsts.map(mark).collect();
+    Plot {
         name: "disruption".into(),
         panels: vec![
-            Panel::new(
-                "goodput, Mbit/s; the proxy is asked to leave at 0",
-                "s",
-                lines.0,
-            ),
-            Panel::new("congestion window, segments", "s", lines.1),
+            goodput,
+            Panel::new("congestion window, segments", "s", lines(|m| m.window)),
         ],
+    }
+}
+
+/// Of the moments after one until another.
+fn within(moments: &[Moment], after: f64, until: f64) -> Vec<f64> {
+    let some = moments.iter().filter(|m| m.at > after && m.at <= until);
+    some.map(|m| m.mbps).collect()
+}
+
+/// The median goodput after a moment until another.
+fn goodput(moments: &[Moment], after: f64, until: f64) -> f64 {
+    median(&within(moments, after, until))
+}
+
+/// The least goodput within half a second from a moment on, by what it was in the
+/// second before the request.
+fn dip(moments: &[Moment], from: f64) -> f64 {
+    let some = within(moments, from, from + AROUND).into_iter();
+    some.fold(f64::MAX, f64::min) / goodput(moments, -1.0, 0.0)
+}
+
+/// A round.
+fn measure(sack: bool, phase: Duration) -> Result<Seen> {
+    let most = BUFFER * 2;
+    let sending = format!("4096 16384 {most}");
+    let lab = Lab::builder("disruption").hosts(|host| {
+        let host = host.sack(sack).receive_buffer(most);
+        host.sysctl("net.ipv4.tcp_wmem", &sending)
     });
-    Ok(figures)
-}
-
-/// The least goodput within half a second of the request, by what it was before.
-fn dip(moments: &[Moment]) -> f64 {
-    let goodput = |wanted: &dyn Fn(f64) -> bool| -> Vec<f64> {
-        let moments = moments.iter().filter(|m| wanted(m.at));
-        moments.map(|m| m.mbps).collect()
-    };
-    let before = median(&goodput(&|at| (-1.0..0.0).contains(&at)));
-    let after = goodput(&|at| (0.0..0.5).contains(&at));
-    after.into_iter().fold(f64::MAX, f64::min) / before
-}
-
-/// What was seen, and how many segments were sent again after the request.
-fn measure(sack: bool, phase: Duration) -> Result<(Vec<Moment>, f64)> {
-    let lab = Lab::builder("disruption").hosts(|h| h.sack(sack)).build()?;
+    let lab = lab.build()?;
     let fleet = Fleet::new(&lab)?;
     let start = |role| fleet.start(&lab, role, LISTENER);
     let daemons: Vec<Daemon> = Role::ALL.into_iter().map(start).collect::<Result<_>>()?;
@@ -99,28 +173,51 @@ fn measure(sack: bool, phase: Duration) -> Result<(Vec<Moment>, f64)> {
     let delay = Delay::of_proxy(&lab, DELAY)?;
     let listener = Listener::start(&lab, server())?;
     let pair = listener.open(&lab, proxied())?;
-    let sender = pair
-        .client
-        .try_clone()
-        .context("failed to share a socket")?;
+    for end in [&pair.client, &pair.server] {
+        fix_buffers(end, BUFFER as usize).context("failed to set up a session")?;
+    }
+    let sender = pair.client.try_clone();
+    let sender = sender.context("failed to share a socket")?;
     let bulk = Bulk::new(pair, Way::Up)?;
     bulk.start();
+    run_in(&bulk);
+    let seen = leave(&lab, &fleet, (&bulk, &sender), phase)?;
+    drop((bulk, sender, listener, haproxy, delay));
+    lab.finish(daemons)?;
+    Ok(seen)
+}
+
+/// Returns when it is as fast as the links, or will not be.
+fn run_in(bulk: &Bulk) {
+    let until = Instant::now() + RUN_IN;
+    let mut full = 0;
+    // One look may be at what had waited somewhere.
+    while full < 3 && Instant::now() < until {
+        let (before, begin) = (bulk.received(), Instant::now());
+        std::thread::sleep(STEP * 10);
+        let bits = (bulk.received() - before) as f64 * 8e-6;
+        let mbps = bits / begin.elapsed().as_secs_f64();
+        full = if mbps < FULL { 0 } else { full + 1 };
+    }
+}
+
+/// The proxy leaves; what is seen for so long before, and after.
+fn leave(
+    lab: &Lab,
+    fleet: &Fleet,
+    (bulk, sender): (&Bulk, &TcpStream),
+    phase: Duration,
+) -> Result<Seen> {
+    let begin = Instant::now();
     let mut moments = Vec::new();
-    let asked = Instant::now() + phase;
-    watch(&bulk, &sender, asked, asked, &mut moments)?;
-    let before = info(&sender)?.tcpi_total_retrans;
-    let words = [
-        "remove-middlebox",
-        "self",
-        "--all",
-        "--mode",
-        "bypass",
-        "--wait",
-    ];
-    let asked = Instant::now();
+    watch(bulk, sender, (begin, phase), &mut moments)?;
+    let before = info(sender)?.tcpi_total_retrans;
+    let words = ["remove-middlebox", "self", "--all"];
+    let how = ["--mode", "bypass", "--wait", "-o", "json"];
+    let asked = begin.elapsed().as_secs_f64();
     let ran = std::thread::scope(|scope| {
-        let leaving = scope.spawn(|| fleet.try_dyscoctl(&lab.proxy, &words));
-        watch(&bulk, &sender, asked, asked + phase, &mut moments)?;
+        let leaving = scope.spawn(|| fleet.try_dyscoctl(&lab.proxy, &[&words[..], &how].concat()));
+        watch(bulk, sender, (begin, phase), &mut moments)?;
         leaving
             .join()
             .unwrap_or_else(|p| std::panic::resume_unwind(p))
@@ -131,27 +228,30 @@ fn measure(sack: bool, phase: Duration) -> Result<(Vec<Moment>, f64)> {
         ran.stdout,
         ran.stderr
     );
-    let again = info(&sender)?.tcpi_total_retrans - before;
-    drop((bulk, sender, listener, haproxy, delay));
-    lab.finish(daemons)?;
-    Ok((moments, f64::from(again)))
+    let done: Value = serde_json::from_str(&ran.stdout).context("dyscoctl printed no JSON")?;
+    let switch = done["removals"][0]["request_to_switch_us"].as_f64();
+    moments.iter_mut().for_each(|moment| moment.at -= asked);
+    Ok(Seen {
+        moments,
+        switch_ms: switch.context("a removal has no time")? / 1e3,
+        again: f64::from(info(sender)?.tcpi_total_retrans - before),
+    })
 }
 
+/// Looks at it for so long; times are counted from the beginning.
 fn watch(
     bulk: &Bulk,
     sender: &TcpStream,
-    asked: Instant,
-    until: Instant,
+    (begin, time): (Instant, Duration),
     moments: &mut Vec<Moment>,
 ) -> Result<()> {
     let mut last = (bulk.received(), Instant::now());
-    while Instant::now() < until {
+    let until = last.1 + time;
+    while last.1 < until {
         std::thread::sleep(STEP);
         let now = (bulk.received(), Instant::now());
-        let at = now.1.saturating_duration_since(asked).as_secs_f64()
-            - asked.saturating_duration_since(now.1).as_secs_f64();
         moments.push(Moment {
-            at,
+            at: (now.1 - begin).as_secs_f64(),
             mbps: (now.0 - last.0) as f64 * 8e-6 / (now.1 - last.1).as_secs_f64(),
             window: f64::from(info(sender)?.tcpi_snd_cwnd),
         });
@@ -173,4 +273,32 @@ fn info(socket: &TcpStream) -> Result<libc::tcp_info> {
         std::io::Error::last_os_error()
     );
     Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that is slower in two steps: a little while nothing changes, and
+    /// more after the request. What it does later than that does not count.
+    #[test]
+    fn a_dip_is_the_least_of_what_it_had_before() {
+        let moment = |n: i32| {
+            let mbps = match n {
+                -40 => 800.0,
+                -100 | 30 => 100.0,
+                10 => 400.0,
+                _ => 1_000.0,
+            };
+            Moment {
+                at: f64::from(n) * STEP.as_secs_f64(),
+                mbps,
+                window: 0.0,
+            }
+        };
+        let moments: Vec<_> = (-150..=150).map(moment).collect();
+        assert_eq!(goodput(&moments, -1.0, 0.0), 1_000.0);
+        assert_eq!(dip(&moments, 0.0), 0.4);
+        assert_eq!(dip(&moments, -1.0), 0.8);
+    }
 }

@@ -298,9 +298,10 @@ fn main() -> Result<()> {
         println!("{}", report::markdown(&record, &record.run()?));
         println!("raw results: {}", file.display());
     }
-    let failed: Vec<_> = record.failed.keys().map(String::as_str).collect();
-    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
-    Ok(())
+    match whole {
+        true => record.publish(),
+        false => record.complete(),
+    }
 }
 
 /// Each of these does what the one before does, and more.
@@ -331,13 +332,45 @@ fn packets(effort: &Effort) -> Result<Vec<Figure>> {
 
 fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
     let known: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
-    for name in names {
-        ensure!(
-            known.contains(&name.as_str()),
-            "there is no benchmark {name:?}: there are {}",
-            known.join(", ")
-        );
-    }
+    let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
+    let unknown: Vec<_> = unknown.map(String::as_str).collect();
+    ensure!(
+        unknown.is_empty(),
+        "there is no benchmark {}: there are {}",
+        unknown.join(", "),
+        known.join(", ")
+    );
     let wanted = |b: &&Bench| names.is_empty() || names.iter().any(|n| n == b.name);
     Ok(BENCHES.iter().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str]) -> Result<Vec<&'static str>, String> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let chosen = choose(&names).map_err(|e| e.to_string())?;
+        Ok(chosen.iter().map(|b| b.name).collect())
+    }
+
+    #[test]
+    fn what_is_named_is_measured_once_and_all_by_default() {
+        assert_eq!(
+            chosen(&["chain", "setup", "chain"]),
+            Ok(vec!["setup", "chain"])
+        );
+        assert_eq!(chosen(&[]).map(|all| all.len()), Ok(BENCHES.len()));
+        let mut names: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn one_error_names_all_that_is_unknown_and_what_there_is() {
+        let error = chosen(&["chian", "setup", "al"]).err().unwrap_or_default();
+        let begin = "there is no benchmark chian, al: there are traffic, local, ";
+        assert!(error.starts_with(begin), "{error}");
+        assert!(error.ends_with(", memory"), "{error}");
+    }
 }

@@ -53,12 +53,18 @@ const COLOURS: [RGBColor; 6] = [
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
+/// All but the last hundredth.
+fn kept(samples: usize) -> usize {
+    (samples * 99).div_ceil(100)
+}
+
 impl Line {
     /// The share of samples that are at most so large, the last hundredth left
-    /// out: it would press all else against the edge.
-    pub fn distribution(label: impl Into<String>, samples: &[f64]) -> Line {
+    /// out: it would press all else against the edge. The title of
+    /// [`Panel::distributions`] says so.
+    fn distribution(label: impl Into<String>, samples: &[f64]) -> Line {
         let all = sorted(samples);
-        let kept = (all.len() * 99).div_ceil(100);
+        let kept = kept(all.len());
         let point = |at: usize| (all[at], (at + 1) as f64 / all.len() as f64);
         let step = (kept / STEPS).max(1);
         Line {
@@ -77,6 +83,22 @@ impl Panel {
             lines,
             marks: Vec::new(),
         }
+    }
+
+    /// Of each name the share of its samples that are at most so large.
+    pub fn distributions<S: AsRef<[f64]>>(
+        title: &str,
+        across: &'static str,
+        samples: &[(&str, S)],
+    ) -> Panel {
+        let line = |(name, all): &(&str, S)| Line::distribution(*name, all.as_ref());
+        let lines = samples.iter().map(line).collect();
+        let mut counts = samples.iter().map(|(_, all)| all.as_ref().len());
+        let less = match counts.any(|count| kept(count) < count) {
+            true => "; slowest 1 % not drawn",
+            false => "",
+        };
+        Panel::new(format!("{title}{less}"), across, lines)
     }
 
     fn range(&self, of: impl Fn(&(f64, f64)) -> f64) -> (f64, f64) {
@@ -162,5 +184,15 @@ mod tests {
         assert!(line.points.windows(2).all(|p| p[0] < p[1]));
         assert!(line.points.iter().all(|p| p.0 <= 990.0));
         assert!(Line::distribution("none", &[]).points.is_empty());
+    }
+
+    #[test]
+    fn a_panel_says_what_it_does_not_draw() {
+        let title = |count| {
+            let samples = [("few", vec![1.0]), ("more", vec![1.0; count])];
+            Panel::distributions("share", "ms", &samples).title
+        };
+        assert_eq!(title(100), "share; slowest 1 % not drawn");
+        assert_eq!(title(99), "share");
     }
 }

@@ -8,7 +8,7 @@ use dysco_netns::stream::{Close, Group, Plan, Server, Side, all_intact};
 use crate::Effort;
 use crate::figure::{Figure, Goal, rank, sorted};
 use crate::firewalls::{Acquainted, Change, Firewalls, Whom};
-use crate::plot::{Line, Panel, Plot};
+use crate::plot::{Panel, Plot};
 
 const SESSIONS: usize = 1_000;
 /// Where those end that are asked for by one request, and one by one.
@@ -82,13 +82,13 @@ fn first_contact() -> Result<f64> {
 
 fn panel(times: &[Times; CHANGES.len()]) -> Panel {
     let each = CHANGES.iter().zip(times);
-    let line = |((name, _), times): (&(&str, Change), &Times)| {
-        Line::distribution(*name, &times.one_by_one)
-    };
-    Panel::new(
+    let all: Vec<_> = each
+        .map(|((name, _), times)| (*name, &times.one_by_one))
+        .collect();
+    Panel::distributions(
         "share of changes of a chain, one by one among 1,000 sessions, that took so long at most",
         "ms from request to new path",
-        each.map(line).collect(),
+        &all,
     )
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, time::Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -111,35 +111,81 @@ impl Record {
         Ok(())
     }
 
-    /// Writes it as JSON, as a table and as plots: a whole run to be published,
-    /// with a summary, anything else aside. The JSON's path.
+    /// Writes it as JSON, as a table and as plots: a whole run beside others, and
+    /// anything else aside. The JSON's path.
     pub fn save(&self, whole: bool) -> Result<PathBuf> {
-        let folder = if whole {
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
-        } else {
-            std::env::temp_dir().join("dysco-bench")
+        let folder = match whole {
+            true => results(),
+            false => std::env::temp_dir().join("dysco-bench"),
         };
         fs::create_dir_all(&folder)
             .with_context(|| format!("failed to make {}", folder.display()))?;
         let name = readme::file_name(&self.date);
         let json = folder.join(format!("{name}.json"));
-        let write = |path: &Path, text: String| {
-            fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
-        };
         let run = self.run()?;
         // Thousands of samples: for programs to read, in one line.
         write(&json, serde_json::to_string(self)? + "\n")?;
         write(&json.with_extension("md"), report::markdown(self, &run))?;
-        if whole {
-            let summary = serde_json::to_string_pretty(&report::summary(self))?;
-            write(&folder.join("summary.json"), summary + "\n")?;
-        }
         for plot in &self.plots {
             plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
         }
-        if whole {
-            readme::write(&run)?;
-        }
         Ok(json)
+    }
+
+    /// Puts a whole run's figures where everybody looks.
+    ///
+    /// # Errors
+    /// If it is not complete: what is there already stays.
+    pub fn publish(&self) -> Result<()> {
+        let stays = "the run is not complete: summary.json and the README stay as they were";
+        let summary = self.summary().context(stays)?;
+        write(&results().join("summary.json"), summary)?;
+        readme::write(&self.run()?)
+    }
+
+    /// In short, if nothing is missing.
+    fn summary(&self) -> Result<String> {
+        self.complete()?;
+        let summary = report::summary(self)?;
+        Ok(serde_json::to_string_pretty(&summary)? + "\n")
+    }
+
+    /// That all of its parts were measured.
+    ///
+    /// # Errors
+    /// If one was not.
+    pub fn complete(&self) -> Result<()> {
+        let failed: Vec<_> = self.failed.keys().map(String::as_str).collect();
+        ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
+        Ok(())
+    }
+}
+
+/// Where whole runs are.
+fn results() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
+}
+
+fn write(path: &Path, text: String) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The summary is made before anything is overwritten.
+    #[test]
+    fn a_run_of_which_a_part_failed_has_no_summary() -> Result<()> {
+        let mut record = Record::begin(true)?;
+        for name in report::ALWAYS {
+            record.figures.push(Figure::new(name, "", 1.0));
+        }
+        let summary: Value = serde_json::from_str(&record.summary()?)?;
+        assert_eq!(summary["translate_ns"]["value"], 1.0);
+        record.failed.insert("xdp".into(), "no device".into());
+        let error = record.summary().map_err(|e| e.to_string());
+        assert_eq!(error, Err("not measured: xdp".into()));
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::figure::{Figure, Goal};
@@ -45,7 +46,7 @@ pub fn markdown(record: &Record, run: &Value) -> String {
     text + &format!("\nSeconds of each part: {}\n", parts.join(", "))
 }
 
-/// Figures that every summary has, measured or not.
+/// Figures that no summary is without.
 pub const ALWAYS: [&str; 14] = [
     "setup_added_us_4mb",
     "goodput_ratio_1",
@@ -64,9 +65,10 @@ pub const ALWAYS: [&str; 14] = [
 ];
 
 /// What each figure is, should be, and was in the paper.
-pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
-    let nothing = json!({"value": null, "unit": null, "goal": null, "paper": null});
-    let absent = ALWAYS.map(|name| (name, nothing.clone()));
+///
+/// # Errors
+/// If one that no summary is without was not measured, or came to no number.
+pub fn summary(record: &Record) -> Result<BTreeMap<&str, Value>> {
     let short = |figure: &Figure| {
         json!({
             "value": figure.value,
@@ -76,8 +78,15 @@ pub fn summary(record: &Record) -> BTreeMap<&str, Value> {
         })
     };
     let figures = record.figures.iter();
-    let found = figures.map(|f| (f.name.as_str(), short(f)));
-    absent.into_iter().chain(found).collect()
+    let found: BTreeMap<_, _> = figures.map(|f| (f.name.as_str(), short(f))).collect();
+    let missing = |name: &&&str| found.get(**name).is_none_or(|f| f["value"].is_null());
+    let missing: Vec<_> = ALWAYS.iter().filter(missing).copied().collect();
+    ensure!(
+        missing.is_empty(),
+        "the run has no value of {}",
+        missing.join(", ")
+    );
+    Ok(found)
 }
 
 fn row(figure: &Figure, floor: Option<f64>) -> String {
@@ -116,5 +125,65 @@ pub fn short(value: f64) -> String {
         v if v >= 1000.0 => format!("{value:.0}"),
         v if v >= 20.0 => format!("{value:.1}"),
         _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What others read: names, and what each has.
+    const WANTED: [&str; 14] = [
+        "setup_added_us_4mb",
+        "goodput_ratio_1",
+        "goodput_ratio_10000",
+        "requests_ratio_4mb",
+        "removal_goodput_gain",
+        "reconfig_ms_p50",
+        "reconfig_ms_p99",
+        "bypass_goodput_vs_direct",
+        "bypass_latency_p50_vs_direct",
+        "local_goodput_vs_forwarding",
+        "translate_ns",
+        "lookup_1m_vs_1k",
+        "bytes_per_session",
+        "shim_request_ratio",
+    ];
+
+    fn record(of: impl Fn(&str) -> Option<f64>) -> Result<Record> {
+        let mut record = Record::begin(true)?;
+        let figure = |name: &&str| {
+            let figure = Figure::new(*name, "µs", of(name)?);
+            Some(figure.goal(Goal::AtMost(40.0)).paper(94.0))
+        };
+        record.figures = WANTED.iter().filter_map(figure).collect();
+        Ok(record)
+    }
+
+    #[test]
+    fn a_summary_has_what_others_read() -> Result<()> {
+        let mut record = record(|_| Some(1.5))?;
+        record.figures.push(Figure::new("another", "", 2.0));
+        let summary = summary(&record)?;
+        assert_eq!(summary.len(), WANTED.len() + 1);
+        for name in WANTED {
+            let wanted = json!({"value": 1.5, "unit": "µs", "goal": 40.0, "paper": 94.0});
+            assert_eq!(summary[name], wanted, "{name}");
+        }
+        let bare = json!({"value": 2.0, "unit": null, "goal": null, "paper": null});
+        assert_eq!(summary["another"], bare);
+        Ok(())
+    }
+
+    #[test]
+    fn what_was_not_measured_is_no_silent_null() -> Result<()> {
+        for name in WANTED {
+            for value in [None, Some(f64::NAN)] {
+                let record = record(|other| if other == name { value } else { Some(1.0) })?;
+                let error = summary(&record).map(drop).map_err(|e| e.to_string());
+                assert_eq!(error, Err(format!("the run has no value of {name}")));
+            }
+        }
+        Ok(())
     }
 }
