@@ -112,11 +112,22 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
     1
 }
 
+/// Has the session the same five-tuple on both sides of this host's stack? By the path
+/// before the one that an entry is of.
+#[inline(always)]
+pub fn is_not_translated(s: &Session) -> bool {
+    let Some(before) = s.other_path().and_then(maps::session) else {
+        return false;
+    };
+    let goes_on = before.joined_to().and_then(maps::session);
+    goes_on.is_some_and(|goes_on| goes_on.key.mirrors(&before.key))
+}
+
 /// Did a segment with SYN and this mark come past the stack?
 #[inline(always)]
 pub fn is_past_the_stack(mark: u32) -> bool {
     let came = mark::slot_of(mark).and_then(maps::session);
-    came.is_some_and(|s| s.state == State::Passing as u32)
+    came.is_some_and(|s| s.state == State::Passing as u32 && is_not_translated(s))
 }
 
 /// The slot by which a packet goes on that came by the one in its mark.

@@ -272,10 +272,11 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
 
 /// Where another path is opened of a session that passes here, the stack has no part
 /// in that: its firewall knows the session's connection, and would take this for a new
-/// one.
+/// one. Unless it is a NAT, which alone knows what the session is called behind it.
 #[inline(always)]
 fn onward(s: &Session, slot: u32) -> u64 {
-    if s.state == State::Passing as u32 && mark::of_slot(slot).is_some() {
+    let past = s.state == State::Passing as u32 && kept::is_not_translated(s);
+    if past && mark::of_slot(slot).is_some() {
         PAST
     } else {
         CHANGED

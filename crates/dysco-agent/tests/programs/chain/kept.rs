@@ -86,6 +86,14 @@ impl Hosts {
 }
 
 impl Passing {
+    /// What opens a path goes on past the stack, which knows the session.
+    fn goes_past(&mut self, comes: &Frame, slot: u32, frame: &Frame, leaves: &Frame) {
+        self.p.becomes(Way::In, comes, REDIRECT, frame);
+        let mark = mark::of_slot(slot).unwrap();
+        let out = self.p.run_with_mark(Way::Out, &frame.bytes(), mark);
+        assert_eq!(out, (REDIRECT, leaves.bytes()));
+    }
+
     /// Opens the other path, of which nothing but the numbers is another.
     fn open(&mut self, h: &Hosts) {
         let live = Element::live(TOKEN);
@@ -99,15 +107,12 @@ impl Passing {
         );
         // Sent again it makes no third.
         for _ in 0..2 {
-            self.p.becomes(Way::In, &arrives, OK, &h.next_syn());
-            self.p.becomes(Way::Out, &h.next_syn(), REDIRECT, &leaves);
+            self.goes_past(&arrives, THIRD, &h.next_syn(), &leaves);
         }
         let answer = on(mirror(self.right[1]), &h.next_answer());
         let returned = on(mirror(self.left[1]), &h.next_answer());
         for _ in 0..2 {
-            self.p.becomes(Way::In, &answer, OK, &h.next_answer());
-            self.p
-                .becomes(Way::Out, &h.next_answer(), REDIRECT, &returned);
+            self.goes_past(&answer, FOURTH, &h.next_answer(), &returned);
         }
         let entries = [FIRST, SECOND, THIRD, FOURTH].map(|slot| self.p.session(slot));
         assert!(entries.iter().all(|s| s.state == State::Passing as u32));
@@ -148,6 +153,27 @@ fn a_packet_leaves_by_the_path_that_it_came_by() {
         w.goes(&back, None, mirror(w.left[0]));
         let parts = [SECOND, FOURTH].map(|slot| w.p.session(slot).two.part);
         assert_eq!(parts, [part::BEFORE, part::CURRENT]);
+    }
+}
+
+/// Without an entry to go on by it has the Ethernet addresses of the host before.
+#[test]
+fn what_goes_past_the_stack_leaves_by_a_path_or_not_at_all() {
+    for h in all() {
+        let mut w = h.passing();
+        w.open(&h);
+        let (src, dst) = (h.net.local, SocketAddr::new(h.net.remote.ip(), 9));
+        let stray = Frame {
+            src,
+            dst,
+            seq: NEXT_ISN + 9,
+            ..h.syn(b"")
+        };
+        let marked = |slot| mark::of_slot(slot).unwrap();
+        for (mark, verdict) in [(marked(THIRD), DROP), (marked(9), PASS), (0, PASS)] {
+            let (got, _) = w.p.run_with_mark(Way::Out, &stray.bytes(), mark);
+            assert_eq!(got, verdict);
+        }
     }
 }
 
