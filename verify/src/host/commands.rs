@@ -190,6 +190,7 @@ impl Host {
             subsession_a: a,
             subsession_b: b,
             relay: None,
+            left_answers: true,
         })
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use dysco_common::{FlowKey, Session, State};
 
+use super::neighbours::Known;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use crate::proxy::Pair;
@@ -20,7 +21,11 @@ impl Engine {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
                 if before.is_none() {
                     // What counts is measured, once both anchors are locked.
-                    let result = Ok(claimed(&pair, a, b));
+                    let left = pair.a.key.remote().ip();
+                    let result = Ok(Measurement {
+                        left_answers: self.neighbours.know(left) == Known::Agent,
+                        ..claimed(&pair, a, b)
+                    });
                     return self.tell_machine(HostEvent::Measured { change, result });
                 }
                 let proxy = self.proxy.clone();
@@ -122,6 +127,7 @@ fn claimed(pair: &Pair, a: Facts, b: Facts) -> Measurement {
         subsession_a: accepted(&pair.a.key),
         subsession_b: opened(&pair.b.key),
         relay: None,
+        left_answers: false,
     }
 }
 

@@ -205,6 +205,7 @@ impl Engine {
             subsession_a: sub_a,
             subsession_b: sub_b,
             relay: Some(t),
+            left_answers: false,
         })
     }
 }

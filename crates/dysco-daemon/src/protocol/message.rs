@@ -99,6 +99,9 @@ pub struct Measurement {
     /// The middlebox has left and this host's data plane relays: how headers
     /// differ, from the end of A's side.
     pub relay: Option<Translation>,
+    /// The left neighbour has answered this host before: the right one may be asked
+    /// beside it.
+    pub left_answers: bool,
 }
 
 /// What a granted lock tells the left anchor.

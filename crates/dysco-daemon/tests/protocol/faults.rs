@@ -264,6 +264,30 @@ fn the_right_anchor_does_not_wait_for_a_left_one_without_a_plan() {
     assert_eq!(world.session(2, 1).state, State::Tracked);
 }
 
+/// A left neighbour that has not answered before may run no daemon: nobody else is
+/// locked until it is known.
+#[test]
+fn the_right_anchor_is_left_alone_until_the_left_one_is_known() {
+    let asked = |lose_all| {
+        let faults = Faults {
+            lose_all,
+            ..Faults::default()
+        };
+        let mut world = World::new(3, faults);
+        world.hosts[MIDDLE].plane.left_is_unknown = true;
+        world.leave(MIDDLE).unwrap().unwrap();
+        world.run(HOUR);
+        world.settled(MIDDLE);
+        world
+    };
+    let silent = asked(vec!["Leave"]);
+    assert!(!silent.sent.contains(&"Introduce"));
+    let answers = asked(Vec::new());
+    let at = |name| answers.sent.iter().position(|sent| *sent == name);
+    assert!(at("RequestLock") < at("Introduce"));
+    assert_eq!(answers.session(MIDDLE, 0).state, State::Tombstone);
+}
+
 /// A daemon that cannot take its session up again still decides nothing alone.
 #[test]
 fn a_restored_right_anchor_cannot_prepare() {

@@ -29,6 +29,7 @@ pub fn facts() -> (Measurement, Facts, Facts) {
         subsession_a: links[0],
         subsession_b: links[1],
         relay: None,
+        left_answers: true,
     };
     (m, view(c, pa, 4_000_000_000), view(s, pb, 3_000))
 }

@@ -57,6 +57,8 @@ pub struct Plane {
     pub written: BTreeMap<ChangeId, u32>,
     pub refuse: Option<Refuse>,
     pub deltas: (i64, i64),
+    /// The left neighbour has not answered this host yet.
+    pub left_is_unknown: bool,
     /// Lost with the daemon, and told again by its successor.
     pub known: BTreeMap<ChangeId, Subsession>,
     /// Session B of the changes that hold two.
@@ -545,6 +547,7 @@ impl Plane {
             subsession_a: a,
             subsession_b: b,
             relay: relay.then_some(sa.translation),
+            left_answers: !self.left_is_unknown,
         })
     }
 }

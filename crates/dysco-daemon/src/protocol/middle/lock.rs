@@ -26,7 +26,7 @@ impl Middle {
             beyond: b,
         };
         ctx.insist(left, leave);
-        if m.relay.is_none() {
+        if self.introduces_early() {
             self.introduce(ctx, b);
         }
         self.prove(ctx);
@@ -77,9 +77,7 @@ impl Middle {
                 self.left_facts = Some(facts);
                 self.attempt = attempt;
                 self.phase = Phase::Locking;
-                // The right anchor of a relay may send its replies straight, and would
-                // stop: not before it is known that there is a left one.
-                if let (Some(b), true) = (self.b, self.relays()) {
+                if let (Some(b), false) = (self.b, self.introduces_early()) {
                     self.introduce(ctx, b);
                 }
                 self.compare_ages(ctx);
@@ -99,8 +97,12 @@ impl Middle {
         }
     }
 
-    fn relays(&self) -> bool {
-        self.measured.is_some_and(|m| m.relay.is_some())
+    /// Is the right anchor asked before the left one has answered? Not where it might
+    /// be for nothing: it would be locked until this host has given up. Nor that of a
+    /// relay, which may send its replies straight, and would stop.
+    fn introduces_early(&self) -> bool {
+        let early = |m: &Measurement| m.left_answers && m.relay.is_none();
+        self.measured.as_ref().is_some_and(early)
     }
 
     /// Has the claim proven and the middlebox's clocks read, while both anchors lock.
