@@ -19,9 +19,10 @@ use crate::bulk::{Bulk, Way};
 use crate::chain::COUNTS;
 use crate::figure::{Figure, median};
 use crate::pair::{Listener, buffer_of};
+use crate::ping::Ping;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::RUN_IN;
-use crate::ways::{CHAINED, Ways};
+use crate::ways::{CHAINED, EMPTY, Ways};
 use crate::{machine, wrk};
 
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
@@ -32,6 +33,8 @@ const BUSY: &str = "processors";
 const HOSTS: [&str; 3] = ["end", "middle", "server"];
 /// Middleboxes on the way of requests, as [`crate::requests`] has at most.
 const MIDDLEBOXES: usize = 4;
+/// Bytes of a program that does nothing: two instructions.
+const NOTHING: u32 = 16;
 const WEB: u16 = 80;
 
 /// The programs of a host on a path, and how they fared.
@@ -59,10 +62,21 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let direct = Bulk::new(listener.open(&stage.lab, server())?, Way::Down)?;
     let tracked = [watch("tracked", client, &["eth0"])?];
     figures.extend(measure(effort, &direct, tracked, &stats)?);
+    let both = || -> Result<[Watched; 2]> {
+        let of = |host| watch("request", host, &["eth0"]);
+        Ok([of(client)?, of(servers)?])
+    };
+    let ping = Ping::new(listener.open(&stage.lab, server())?)?;
+    figures.push(request("tracked", effort, &ping, &both()?)?);
+    drop(ping);
     let bypassed = Bulk::new(listener.open(&stage.lab, proxied())?, Way::Down)?;
     bypassed.measure(RUN_IN, RUN_IN)?;
+    let ping = Ping::new(listener.open(&stage.lab, proxied())?)?;
+    ping.measure(RUN_IN)?;
     drop(direct);
-    stage.remove_all(1)?;
+    stage.remove_all(2)?;
+    figures.push(request("bypass", effort, &ping, &both()?)?);
+    drop(ping);
     let ends = [
         watch("bypass_left", client, &["eth0"])?,
         watch("bypass_right", servers, &["eth0"])?,
@@ -83,7 +97,9 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     stage.end()?;
 
     figures.extend(chains(effort, &stats)?);
-    figures.extend(requests(effort)?);
+    for middleboxes in effort.pick(1, MIDDLEBOXES)..=MIDDLEBOXES {
+        figures.extend(requests(effort, middleboxes)?);
+    }
     drop(stats);
     Ok(figures)
 }
@@ -114,14 +130,38 @@ fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
         figures.extend(seen);
         figures.push(left(&format!("path_left_chain_{count}"), busy));
     }
+    effort.say("  past programs that do nothing");
+    let past = Bulk::open(ways.between(EMPTY, PORT), 1, buffer_of(3))?;
+    let empty = [Watched::new("empty", idle()?)];
+    figures.extend(measure(effort, &past, empty, stats)?);
+    drop(past);
     ways.end(())?;
     Ok(figures)
 }
 
+/// What the programs of both ends take for one request of a single session.
+fn request(name: &str, effort: &Effort, ping: &Ping, ends: &[Watched]) -> Result<Figure> {
+    let mut each_us = Vec::new();
+    for _ in 0..effort.pick(20, 3) {
+        let before = spent(ends)?;
+        let answers = ping.measure(effort.turn())?;
+        // A tenth more than is counted is asked.
+        let asked = answers.rate * effort.turn().as_secs_f64() * 1.1;
+        each_us.push((spent(ends)? - before) * 1e6 / asked);
+    }
+    Ok(Figure::median(
+        format!("path_us_request_{name}"),
+        "µs",
+        each_us,
+    ))
+}
+
 /// Requests along a chain.
-fn requests(effort: &Effort) -> Result<Vec<Figure>> {
-    effort.say("  requests along a chain");
-    let ways = Ways::build(MIDDLEBOXES)?;
+fn requests(effort: &Effort, middleboxes: usize) -> Result<Vec<Figure>> {
+    effort.say(&format!(
+        "  requests along a chain: {middleboxes} middleboxes"
+    ));
+    let ways = Ways::build(middleboxes)?;
     let line = ways.line(CHAINED);
     let server = Nginx::start(line.server(), WEB)?;
     let mut all = Vec::new();
@@ -130,17 +170,15 @@ fn requests(effort: &Effort) -> Result<Vec<Figure>> {
     }
     let Between { client, to, .. } = ways.between(CHAINED, WEB);
     let (mut each_us, mut busy) = (Vec::new(), Vec::new());
-    for _ in 0..effort.pick(10, 2) {
-        let (before, start) = (each(&all)?, Instant::now());
+    for _ in 0..effort.pick(if middleboxes == MIDDLEBOXES { 10 } else { 5 }, 2) {
+        let (before, start) = (spent(&all)?, Instant::now());
         let rate = wrk::ask(client, to, wrk::SESSIONS, true)?;
-        let (after, took) = (each(&all)?, start.elapsed().as_secs_f64());
-        let ns = |seen: &[(u64, u64)]| seen.iter().map(|(_, ns)| *ns).sum::<u64>();
-        let spent = (ns(&after) - ns(&before)) as f64 * 1e-9;
+        let (spent, took) = (spent(&all)? - before, start.elapsed().as_secs_f64());
         each_us.push(spent / (rate * took) * 1e6);
         busy.push(spent / took);
     }
     ways.end(server)?;
-    let name = |what: &str| format!("path_{what}_requests_{MIDDLEBOXES}mb");
+    let name = |what: &str| format!("path_{what}_requests_{middleboxes}mb");
     Ok(vec![
         Figure::median(name("us"), "µs", each_us),
         left(&name("left"), median(&busy)),
@@ -165,13 +203,33 @@ fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
             ids.push(id as u32);
         }
     }
-    Ok(Watched {
-        name: name.to_owned(),
-        ids,
-        ns: Vec::new(),
-        runs: Vec::new(),
-        busy: Vec::new(),
-    })
+    Ok(Watched::new(name, ids))
+}
+
+impl Watched {
+    fn new(name: &str, ids: Vec<u32>) -> Watched {
+        Watched {
+            name: name.to_owned(),
+            ids,
+            ns: Vec::new(),
+            runs: Vec::new(),
+            busy: Vec::new(),
+        }
+    }
+}
+
+/// The programs that do nothing: nobody else's has no name and so little in it.
+fn idle() -> Result<Vec<u32>> {
+    let mut ids = Vec::new();
+    for program in loaded_programs() {
+        let Ok(program) = program else { continue };
+        let nothing = program.size_translated() == Some(NOTHING);
+        if nothing && program.name_as_str() == Some("") {
+            ids.push(program.id());
+        }
+    }
+    ensure!(!ids.is_empty(), "no program that does nothing is there");
+    Ok(ids)
 }
 
 /// The statistics are kept for as long as their file is open.
@@ -203,6 +261,12 @@ fn measure<const N: usize>(
         ]
     });
     Ok(figures.collect())
+}
+
+/// Seconds that all their programs have run.
+fn spent(watched: &[Watched]) -> Result<f64> {
+    let ns: u64 = each(watched)?.iter().map(|(_, ns)| *ns).sum();
+    Ok(ns as f64 * 1e-9)
 }
 
 /// Runs, and nanoseconds of them, of each host's programs.

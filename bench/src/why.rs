@@ -24,6 +24,7 @@ const LINKS: &str = "programs that do nothing on all links";
 const EQUAL: &str = "two equal sessions";
 const LINES: &str = "two equal lines";
 const BUSY: &str = "what our programs there run of a processor's time";
+const REQUEST: &str = "all runs of our programs at both ends for a request";
 const LEFT: &str = "the share of all processors that the runs of our programs leave";
 const TRIP: &str =
     "a round trip of messages under full load, between two ends with nothing else to do";
@@ -50,12 +51,18 @@ const WHYS: &[Why] = &[
     Why {
         figures: "tracked_requests_vs_none",
         floor: Some(("empty_programs_requests_vs_none", ENDS)),
-        by: &[("control_requests_vs_direct", EQUAL)],
+        by: &[
+            ("control_requests_vs_direct", EQUAL),
+            ("path_us_request_tracked", REQUEST),
+        ],
     },
     Why {
         figures: "bypass_latency_p50_vs_direct",
         floor: Some(("empty_programs_latency_p50_vs_none", ENDS)),
-        by: &[("control_latency_p50_vs_direct", EQUAL)],
+        by: &[
+            ("control_latency_p50_vs_direct", EQUAL),
+            ("path_us_request_bypass", REQUEST),
+        ],
     },
     Why {
         figures: "setup_added_us_",
@@ -75,6 +82,10 @@ const WHYS: &[Why] = &[
             ("control_goodput_ratio_", LINES),
             ("path_left_chain_", LEFT),
             ("path_ns_chain_middle_", "a run of our programs in between"),
+            (
+                "path_ns_empty",
+                "a run of programs that do nothing, counted in the same way",
+            ),
         ],
     },
     Why {
