@@ -107,6 +107,12 @@ pub(crate) fn map_error(
 }
 
 impl Agent {
+    /// For how many sessions there is room: what [`AgentConfig::max_sessions`] was when
+    /// the maps were made.
+    pub fn room(&self) -> u32 {
+        self.memory.len()
+    }
+
     /// Loads the programs, adopts the maps of an earlier run if there are any,
     /// and attaches. Inside a tokio runtime.
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {

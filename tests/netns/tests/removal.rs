@@ -117,16 +117,23 @@ fn without_window_scaling_at_the_server() -> Result<()> {
 fn a_side_without_sack_is_refused_and_says_so() -> Result<()> {
     for role in [Role::Client, Role::Server] {
         let w = World::new(without(role, |h| h.sack(false)), Family::V4)?;
-        refused(w, 1, "SACK")?;
+        refused(w, 1, "SACK", Some("SACK"))?;
     }
     Ok(())
 }
 
-/// All removals are refused for this reason, and the sessions go on.
-fn refused(w: World, count: usize, why: &str) -> Result<()> {
+/// All removals are refused for this reason, and the sessions go on. What this host can
+/// know before, a dry run says.
+fn refused(w: World, count: usize, why: &str, known: Option<&str>) -> Result<()> {
     let group = w.open(count, &Plan::default())?;
     group.run();
     group.wait_progress(1 << 20)?;
+    let dry = w.remove(&["--all", "--dry-run"])?;
+    let reason = dry["removals"][0]["reason"].as_str();
+    let told = known.map_or(reason.is_none(), |known| {
+        reason.is_some_and(|reason| reason.contains(known))
+    });
+    assert!(told, "{dry:#}");
     let done = w.remove_all()?;
     for removal in done["removals"].as_array().into_iter().flatten() {
         let reason = removal["reason"].as_str().unwrap_or_default();
@@ -145,7 +152,7 @@ fn refused(w: World, count: usize, why: &str) -> Result<()> {
 #[test]
 fn a_smaller_mss_at_the_server_is_refused_and_says_so() -> Result<()> {
     let w = World::new(without(Role::Server, |h| h.advmss(900)), Family::V4)?;
-    refused(w, 1, "segments of up to")
+    refused(w, 1, "segments of up to", Some("segments of up to"))
 }
 
 #[test]
@@ -164,7 +171,8 @@ fn a_peer_without_a_daemon_is_refused_and_says_so() -> Result<()> {
         "",
         |c| c,
     )?;
-    refused(w, 1, "no dyscod answers at 10.0.3.1")
+    let known = "no dyscod at 10.0.3.1";
+    refused(w, 1, "no dyscod answers at 10.0.3.1", Some(known))
 }
 
 #[test]
@@ -172,7 +180,7 @@ fn a_new_path_that_drops_packets_is_refused_and_says_so() -> Result<()> {
     let w = World::new(Lab::builder("dropping"), Family::V4)?;
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
-    refused(w, 1, "no answer to a SYN")
+    refused(w, 1, "no answer to a SYN", None)
 }
 
 #[test]
@@ -185,7 +193,7 @@ fn a_new_path_too_narrow_for_full_segments_is_refused() -> Result<()> {
         w.lab.add_rule(&format!(
             "{direction} meta l4proto tcp meta length > 1200 drop"
         ))?;
-        refused(w, 1, "no answer to a SYN")?;
+        refused(w, 1, "no answer to a SYN", None)?;
     }
     Ok(())
 }

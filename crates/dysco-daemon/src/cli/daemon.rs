@@ -37,6 +37,17 @@ where
     context.finish(run(Cli::parse(), engine)).into()
 }
 
+/// A measurement holds duplicates of a proxy's descriptors, of which that has many: as
+/// many as the host allows at all. Without them removals are refused, one by one.
+fn raise_limit_of_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(source) = raised {
+        tracing::warn!("cannot raise the limit of open files: {source}");
+    }
+}
+
 fn run<F>(cli: Cli, engine: impl FnOnce(Config) -> F) -> Result<Exit, CliError>
 where
     F: Future<Output = anyhow::Result<()>>,
@@ -48,6 +59,7 @@ where
         return Ok(Exit::Done);
     }
     init_logging(&config.log)?;
+    raise_limit_of_files();
     // One thread: a removal is a dozen short steps, and waking another thread
     // for the next costs more than the step. What blocks has threads of its own.
     let realtime = config.scheduling.realtime;

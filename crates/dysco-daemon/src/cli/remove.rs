@@ -36,8 +36,9 @@ pub struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// How long each removal may take before it is rolled back, such as 500ms
-    /// or 10s; the daemon's configuration by default
+    /// How long each removal may take before it is rolled back, such as 500ms or 10s; the
+    /// daemon's configuration by default. One whose data takes the new path by then goes on,
+    /// and is reported as pending
     #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
@@ -190,7 +191,9 @@ fn text(done: &Done) -> String {
         ]);
     }
     let mut text = match done.removals.len() {
-        0 => "no session to remove it from\n".into(),
+        0 => "no session that a proxy there is known to relay; a host of a chain leaves by \
+              'dyscoctl reconfigure --through HOST --without HOST'\n"
+            .into(),
         _ => format!("{}\n\n", rows.trim_fmt()),
     };
     text += &sum(summary, done.dry_run);

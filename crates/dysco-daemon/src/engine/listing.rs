@@ -12,6 +12,7 @@ use crate::api::{
     Call, Counters, Failure, FailureCode, InterfaceReport, Mode, PathReport, PeerReport, Removable,
     Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
+use crate::protocol::Reason;
 use crate::proxy::Pair;
 
 impl Engine {
@@ -180,8 +181,9 @@ impl Engine {
         match (State::from_word(s.state), pair) {
             (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
             (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
-            (_, Some(pair)) => match self.proxy.transparent(pair, false) {
-                Ok(()) => Removable::Yes,
+            (_, Some(pair)) => match self.seems_measurable(pair) {
+                // Asked for a packet, it is heard.
+                Ok(()) | Err(Reason::NotHeard(_)) => Removable::Yes,
                 Err(reason) => no(reason.to_string()),
             },
         }

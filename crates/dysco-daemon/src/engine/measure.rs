@@ -6,7 +6,7 @@ use dysco_common::{FlowKey, Session, State};
 
 use super::neighbours::Known;
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
+use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
 use crate::proxy::Pair;
 use crate::state::{FiveTuple, conntrack};
 
@@ -71,6 +71,27 @@ impl Engine {
                 "no shim has reported that a proxy relays it; for a proxy without the shim name its process (--pid) or listener (--listen)".into(),
             )
         })?;
+        self.is_vouched_for(&pair, word)?;
+        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
+        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
+        plan::check(&claimed(&pair, a, b))?;
+        Ok((pair, a, b))
+    }
+
+    /// The same for a listing: by what this host has at hand, and without a word for it.
+    pub(super) fn seems_measurable(&self, pair: &Pair) -> Result<(), Reason> {
+        self.is_vouched_for(pair, false)?;
+        let known = |key: &FlowKey, sub: Subsession| match self.agent.find(key) {
+            Some(slot) => facts(&self.confirmed(slot), &sub),
+            None => Err(Reason::NotTracked(sub)),
+        };
+        let a = known(&pair.a.key, accepted(&pair.a.key))?;
+        let b = known(&pair.b.key, opened(&pair.b.key))?;
+        plan::check(&claimed(pair, a, b))
+    }
+
+    /// Does the proxy only pass on what it gets, by all that is said of it?
+    fn is_vouched_for(&self, pair: &Pair, word: bool) -> Result<(), Reason> {
         let listener = pair.a.key.local();
         let said = self.config.listener(listener);
         if said.is_some_and(|l| l.transparent == Some(false)) {
@@ -79,16 +100,14 @@ impl Engine {
             )));
         }
         self.proxy
-            .transparent(&pair, word)
+            .transparent(pair, word)
             .map_err(|e| Reason::NotTransparent(e.to_string()))?;
         if !pair.b.opened_here {
             return Err(Reason::NotTransparent(
                 "the proxy did not open its second session".into(),
             ));
         }
-        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
-        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
-        Ok((pair, a, b))
+        Ok(())
     }
 
     fn facts_of(&self, key: &FlowKey, sub: &Subsession) -> Result<Facts, Reason> {

@@ -61,6 +61,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_PARTS: u32 = 16;
 /// While a session drains, its flag is also looked at this often.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
+/// A full table is told again after this.
+const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 
 /// All that the engine owns.
 struct Engine {
@@ -91,6 +93,8 @@ struct Engine {
     moves: firewall::Moves,
     /// Sessions that get another chain.
     rechain: rechain::Rechain,
+    /// When it was said last that there is no room.
+    no_room_told: Option<Instant>,
 }
 
 /// What a task of the engine's comes back with.
@@ -161,6 +165,14 @@ struct Inputs {
 fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     state::reserve_ports(&config.removal)?;
     let (agent, events) = Agent::start(&agent_config(&config))?;
+    let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
+    if room != wanted {
+        let dir = config.data_plane.pin_dir.display();
+        tracing::warn!(
+            "max_sessions = {wanted}, but the data plane of an earlier dyscod is in force, with room for {room} sessions: \
+             the new size holds after a reboot, or once dyscod was stopped while no session was changed here and {dir} was removed"
+        );
+    }
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
@@ -198,6 +210,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
         rechain: rechain::Rechain::default(),
+        no_room_told: None,
     };
     let inputs = Inputs {
         events,
@@ -437,9 +450,14 @@ impl Engine {
                 }
             }
             EventKind::NoRoom => {
-                tracing::warn!(
-                    "a session is not tracked: the session table is full; raise max_sessions"
-                );
+                // Of each SYN that finds no room there is such an event, and a counter.
+                let told = self.no_room_told;
+                if told.is_none_or(|at| at.elapsed() > NO_ROOM_AGAIN) {
+                    self.no_room_told = Some(Instant::now());
+                    tracing::warn!(
+                        "sessions are not tracked: the session table is full; raise max_sessions"
+                    );
+                }
             }
         }
     }

@@ -231,10 +231,6 @@ impl Local {
                 return Err(Reason::SameHost(end));
             }
         }
-        if a.left.is_ipv4() != b.right.is_ipv4() {
-            let why = "one end speaks IPv4 and the other IPv6, which is not translated";
-            return Err(Reason::NewPathUnusable(why.into()));
-        }
         plan::check(m)
     }
 

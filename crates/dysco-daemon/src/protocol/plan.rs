@@ -22,6 +22,10 @@ pub fn check(m: &Measurement) -> Result<(), Reason> {
     if [&m.a, &m.b].into_iter().any(is_over) {
         return Err(Reason::Closing);
     }
+    if m.subsession_a.left.is_ipv4() != m.subsession_b.right.is_ipv4() {
+        let why = "one end speaks IPv4 and the other IPv6, which is not translated";
+        return Err(Reason::NewPathUnusable(why.into()));
+    }
     if negotiated(&m.a, offer::SACK) != negotiated(&m.b, offer::SACK) {
         return Err(Reason::SackMismatch);
     }

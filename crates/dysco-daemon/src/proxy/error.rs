@@ -90,6 +90,16 @@ pub enum MeasureError {
         /// The kernel's.
         seen: i64,
     },
+    /// The kernel changes the bytes of one side on their way.
+    #[error(
+        "a socket of the pair {pair} has `{protocol}` between it and the wire (TCP_ULP): its bytes there are not those of the other side; the session stays with its proxy"
+    )]
+    Encoded {
+        /// Which pair.
+        pair: PairId,
+        /// What it has.
+        protocol: String,
+    },
     /// No still moment confirmed the claim in time.
     #[error(
         "no moment within {waited_ms} ms confirmed the claimed delta of {claimed} in the {direction} direction of the pair {pair} (last seen {seen:?}); the proxy holds bytes back, or the claim is false: try again when the session is calmer"

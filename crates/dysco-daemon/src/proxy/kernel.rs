@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::error::MeasureError;
 use super::held::{Held, gone, never_waits};
 use super::pair::{Measured, Pair};
-use super::sys::{Process, count, option};
+use super::sys::{Process, count, option, upper_protocol};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
 /// still between two calls of its proxy, many times a millisecond.
@@ -210,6 +210,14 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
         let held = Held::take(pair)
             .map_err(|e| system(pair, "take the descriptors", e))?
             .ok_or(MeasureError::Gone(pair.id))?;
+        for socket in [&held.a, &held.b] {
+            let protocol = upper_protocol(socket)
+                .map_err(|e| system(pair, "ask for the protocol above TCP", e))?;
+            if !protocol.is_empty() {
+                let pair = pair.id;
+                return Err(MeasureError::Encoded { pair, protocol });
+            }
+        }
         let mut ways = ways(pair);
         let pipes = held.pipes.each_ref().map(Option::as_ref);
         if look(pair, &held, pipes, &mut ways, PASSES)? || look_in_pipes(pair, &held, &mut ways)? {

@@ -74,6 +74,15 @@ pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
     }
 }
 
+/// What the kernel makes of a socket's bytes before the wire has them (TCP_ULP, such as
+/// `tls`); empty for nothing. Counts of the two sides may agree all the same.
+pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
+    // TCP_ULP_NAME_MAX of the kernel's include/net/tcp.h.
+    let name: [u8; 16] = option(fd, libc::SOL_TCP, libc::TCP_ULP)?;
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
 /// Sets an integer option.
 pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;

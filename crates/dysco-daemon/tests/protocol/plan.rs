@@ -62,6 +62,17 @@ fn numbers_move_from_a_to_b() {
     assert_eq!(t.flags, 0);
 }
 
+/// Nothing translates between the two, wherever the session's path leads.
+#[test]
+fn two_families_are_refused_before_anybody_is_asked() {
+    let (mut m, ..) = facts();
+    assert_eq!(check(&m), Ok(()));
+    m.subsession_b.right = "[fd00::3]:80".parse().unwrap();
+    assert!(matches!(check(&m), Err(Reason::NewPathUnusable(_))));
+    m.subsession_a.left = "[fd00::1]:4000".parse().unwrap();
+    assert_eq!(check(&m), Ok(()));
+}
+
 /// A change of the same offer wherever it is seen.
 fn without(flag: u8, on_a: bool, on_b: bool) -> (Measurement, Facts, Facts) {
     let (mut m, mut left, mut right) = facts();

@@ -170,6 +170,7 @@ impl Engine {
         };
         let opened = |(_, s): &(u32, Session)| {
             s.life.opened_here != 0
+                && !s.has_ended()
                 && s.two.part == dysco_common::session::part::CURRENT
                 && (s.joined_to().is_none() || s.state == State::Relay as u32)
         };

@@ -56,6 +56,8 @@ struct Running {
 struct Batch {
     replies: Option<mpsc::Sender<Reply>>,
     reports: Vec<RemovalReport>,
+    /// What has not been told as it came.
+    untold: Vec<RemovalReport>,
     left: usize,
     dry: bool,
 }
@@ -133,6 +135,7 @@ impl Engine {
         let batch = Batch {
             replies: Some(replies.clone()),
             reports: Vec::new(),
+            untold: Vec::new(),
             left,
             dry,
         };
@@ -196,9 +199,16 @@ impl Engine {
         let Some(b) = self.removals.batches.get_mut(&batch) else {
             return;
         };
-        // A client may read slowly; what a dry run finds comes all at once.
-        if let (Some(replies), false) = (&b.replies, b.dry) {
-            let _ = replies.try_send(Reply::Removal(report.clone()));
+        // A client may read slowly; what a dry run finds comes all at once, as refusals do.
+        let told = match &b.replies {
+            Some(replies) if !b.dry && b.untold.is_empty() => {
+                replies.try_send(Reply::Removal(report.clone())).is_ok()
+            }
+            Some(_) => false,
+            None => true,
+        };
+        if !told {
+            b.untold.push(report.clone());
         }
         b.reports.push(report);
         b.left -= 1;
@@ -229,9 +239,8 @@ impl Engine {
         };
         let summary = Some(Summary::of(&batch.reports));
         if let Some(replies) = batch.replies {
-            let untold = if batch.dry { batch.reports } else { Vec::new() };
             tokio::spawn(async move {
-                for report in untold {
+                for report in batch.untold {
                     if replies.send(Reply::Removal(report)).await.is_err() {
                         return;
                     }

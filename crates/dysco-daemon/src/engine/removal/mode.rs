@@ -36,11 +36,9 @@ impl Removals {
 impl Engine {
     /// Takes a removal on: at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, task: Task) {
-        if task.mode == Mode::Auto {
-            for ip in task.neighbours.into_iter().flatten() {
-                if self.neighbours.worth_asking(ip) {
-                    self.control.reach(ip);
-                }
+        for ip in asked_first(&task) {
+            if self.neighbours.worth_asking(ip) {
+                self.control.reach(ip);
             }
         }
         if let Some((way, why)) = self.choose(&task) {
@@ -57,7 +55,7 @@ impl Engine {
             match self.choose(&u.task) {
                 Some((way, why)) => self.ready(u.task, way, why),
                 None if u.until <= now => {
-                    for ip in u.task.neighbours.into_iter().flatten() {
+                    for ip in asked_first(&u.task) {
                         if self.neighbours.know(ip) == Known::Nothing {
                             self.neighbours.did_not_answer(ip);
                         }
@@ -74,10 +72,18 @@ impl Engine {
     /// The way, and why this host chose it; `None` while a neighbour may still
     /// answer.
     fn choose(&self, task: &Task) -> Option<(Mode, Option<String>)> {
+        let unknown = |ip: &IpAddr| self.neighbours.know(*ip) == Known::Nothing;
+        if task.dry && asked_first(task).iter().any(unknown) {
+            return None;
+        }
         let [left, right] = match (task.mode, task.neighbours) {
             (Mode::Auto, Some(neighbours)) => neighbours,
             // The host that is asked decides by itself.
-            (Mode::Auto | Mode::Bypass, _) => return Some((Mode::Bypass, None)),
+            (Mode::Auto | Mode::Bypass, _) => {
+                let why = |host| format!("{host} decides: ask there for more");
+                let asks = task.ask.filter(|_| task.dry);
+                return Some((Mode::Bypass, asks.map(why)));
+            }
             (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
         };
         match (self.neighbours.know(left), self.neighbours.know(right)) {
@@ -112,12 +118,28 @@ impl Engine {
         }
         task.way = Some(way);
         task.why = why;
-        if task.dry {
+        if let (true, Some(reason)) = (task.dry, self.lacks(&task)) {
+            let report = task.refused(reason);
+            self.finish(task.batch, report);
+        } else if task.dry {
             let report = task.report(Outcome::Removed, None, None, None);
             self.finish(task.batch, report);
         } else {
             self.removals.waiting.push_back(task);
         }
+    }
+
+    /// Who has no agent that a bypass would need, as far as is known.
+    fn lacks(&self, task: &Task) -> Option<String> {
+        if task.way != Some(Mode::Bypass) {
+            return None;
+        }
+        let needed = asked_first(task).into_iter();
+        let mut lacking = needed.filter_map(|ip| match self.neighbours.know(ip) {
+            Known::Nobody(why) => Some(nobody(ip, &why)),
+            Known::Agent | Known::Nothing => None,
+        });
+        lacking.next()
     }
 
     /// What follows a change that has ended, if that was not all of a removal.
@@ -204,6 +226,17 @@ fn next_stage(running: &Running) -> Option<Task> {
         switched: running.switched,
         ..running.task.clone()
     })
+}
+
+/// Those of whom it has to be known whether they are agents, before anything else: for
+/// the choice of a way, or to tell what would become of it.
+fn asked_first(task: &Task) -> Vec<IpAddr> {
+    match (task.mode, task.ask) {
+        (_, Some(host)) if task.dry => vec![host],
+        (Mode::Auto, _) => task.neighbours.into_iter().flatten().collect(),
+        (Mode::Bypass, None) if task.dry => task.neighbours.into_iter().flatten().collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn nobody(ip: IpAddr, why: &str) -> String {
