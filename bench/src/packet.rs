@@ -35,6 +35,9 @@ const COPIES: usize = 4;
 const TURN: u32 = 20_000;
 /// Runs at a time of what is relayed: each takes one from the TTL.
 const RELAYED: u32 = 250;
+/// Times in a turn that XDP's program runs: before and behind each the kernel waits
+/// until nobody uses the program that was there.
+const BY_XDP: u32 = 4;
 /// Turns that may be lost since a neighbour was believed for too long.
 const TRIES: usize = 100;
 /// Sessions that open in a round.
@@ -247,7 +250,10 @@ impl Run {
         let repeat = if self.spec.relays() { RELAYED } else { TURN };
         let (before, mut runs) = (self.counted(programs)?, 0);
         let mut took = Duration::ZERO;
-        let calls = TURN / repeat;
+        let calls = match self.spec.way {
+            Way::Xdp => BY_XDP,
+            _ => TURN / repeat,
+        };
         for _ in 0..calls {
             took += self.call(programs, repeat, &mut runs)?;
         }
