@@ -304,24 +304,27 @@ fn main() -> Result<()> {
     }
 }
 
-/// Each of these does what the one before does, and more.
-const PARTS: [&str; 3] = [packet::EMPTY, "tracked", "identity_in"];
-
-/// The whole program's run on a packet that it translates, beside others.
+/// The programs' runs on a packet that they translate, beside others in the same
+/// direction, and on each path by itself.
 fn packets(effort: &Effort) -> Result<Vec<Figure>> {
     if let Err(error) = instructions::Instructions::begin() {
         effort.lacks("a processor that counts instructions", &error.to_string());
     }
-    let cases = packet::measure()?;
-    let translated = cases.iter().find(|case| case.name == "translated_in");
-    let ns = translated.context("no packet was translated")?.ns;
-    let figure = Figure::new("translate_ns", "ns", ns).goal(Goal::AtMost(80.0));
-    let aside = |figure: Figure, case: &packet::Case| figure.aside(case.name, case.ns);
-    let mut figures = vec![cases.iter().fold(figure, aside)];
+    let cases = packet::measure(effort.pick(20, 2))?;
+    let translated = |name: &str, what: &str, way: packet::Way| {
+        let case = cases.iter().find(|case| case.name == what);
+        let figure = case.context("no packet was translated")?.figure(name);
+        let beside = cases.iter();
+        let beside = beside.filter(|case| case.way == Some(way) || case.name == packet::EMPTY);
+        Ok::<_, anyhow::Error>(beside.fold(figure, |figure, case| figure.aside(case.name, case.ns)))
+    };
+    let (inward, outward) = (packet::Way::In, packet::Way::Out);
+    let mut figures = vec![
+        translated("translate_ns", "translated_in", inward)?.goal(Goal::AtMost(80.0)),
+        translated("translate_out_ns", "translated_out", outward)?,
+    ];
     for case in &cases {
-        if PARTS.contains(&case.name) {
-            figures.push(Figure::new(format!("run_ns_{}", case.name), "ns", case.ns));
-        }
+        figures.push(case.figure(format!("run_ns_{}", case.name)));
         if let Some(count) = case.instructions {
             let name = format!("instructions_{}", case.name);
             figures.push(Figure::new(name, "instructions", count));

@@ -1,254 +1,331 @@
-//! What a packet costs in the programs: nanoseconds a run, by
-//! BPF_PROG_TEST_RUN, the path through the stack left out.
+//! What a packet costs in the programs, on each path through them: nanoseconds a run,
+//! by BPF_PROG_TEST_RUN, the path through the stack left out.
+//!
+//! All cases take turns, a few milliseconds each, so that a machine that gets slower
+//! or faster meanwhile does so for all. They share one copy of the programs, and after
+//! some rounds another: by where the kernel puts one in memory it may be faster by a
+//! tenth. Of each case the quickest turn counts; of packets that are run once, the
+//! median.
+
+mod cases;
+mod frame;
+mod opening;
+mod programs;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use aya::maps::{Array, HashMap};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
-use aya::{Ebpf, EbpfLoader, Pod};
-use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, Translation};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use dysco_common::{FlowKey, Path, Session, State};
 use dysco_netns::idle;
-use serde::Serialize;
 
+use crate::figure::{Figure, median, sorted};
 use crate::instructions::Instructions;
+use crate::pair::stay;
+use cases::Spec;
+use opening::{Opening, SLOTS, STEPS};
+use programs::{PASS, Programs};
 
-/// Runs of a case at a time, and how often; the quickest time counts.
-const REPEAT: u32 = 200_000;
-const TIMES: u32 = 5;
+pub use cases::TRANSLATION;
+pub use frame::{TIMESTAMPS, USUAL, frame_of};
+pub use programs::{Plain, REDIRECT, Way};
+
+/// Copies of the programs, one after the other.
+const COPIES: usize = 4;
+/// Runs of a case in a turn.
+const TURN: u32 = 20_000;
+/// Runs at a time of what is relayed: each takes one from the TTL.
+const RELAYED: u32 = 250;
+/// Times in a turn that XDP's program runs: before and behind each the kernel waits
+/// until nobody uses the program that was there.
+const BY_XDP: u32 = 4;
+/// Turns that may be lost since a neighbour was believed for too long.
+const TRIES: usize = 100;
+/// Sessions that open in a round.
+const OPENED: u16 = 20;
+
+/// A program that does nothing: what the run takes by itself.
+pub const EMPTY: &str = "empty";
+/// The slot of the session whose packets teach a neighbour.
+const TEACHER: u32 = 0;
+/// In a `Session::hop`, the Ethernet address.
+const ADDRESS: u64 = (1 << 48) - 1;
 
 /// One case.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Case {
     /// What was done with the packet.
     pub name: &'static str,
+    /// Which program did it, many times; none where each packet is run once.
+    pub way: Option<Way>,
     /// Nanoseconds a packet.
     pub ns: f64,
     /// Instructions a packet, where the processor counts them.
     pub instructions: Option<f64>,
+    /// Nanoseconds of each turn, or of each packet.
+    samples: Vec<f64>,
 }
 
-/// A value of a map.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Plain<T>(pub T);
-// SAFETY: integers in `repr(C)`.
-unsafe impl Pod for Plain<ShortKey> {}
-// SAFETY: as above.
-unsafe impl Pod for Plain<FlowRef> {}
-// SAFETY: as above.
-unsafe impl Pod for Plain<Session> {}
-
-/// A translation that changes all there is.
-pub const TRANSLATION: Translation = Translation {
-    seq_out: 0x1234_5678,
-    seq_in: 0x8765_4321,
-    ts_out: 1000,
-    ts_in: 2000,
-    wscale_local: 7,
-    wscale_local_far: 7,
-    wscale_remote_far: 7,
-    wscale_remote: 7,
-    flags: 0,
-};
-
-/// Options of a packet as nearly all have them.
-pub const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-/// What a program says of a packet that leaves by another way.
-pub const REDIRECT: u32 = 7;
-const SACK: &[u8] = &[
-    1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
-];
-
-/// A program that does nothing: what the run takes by itself.
-pub const EMPTY: &str = "empty";
-
-/// All cases, one after the other.
-pub fn measure() -> Result<Vec<Case>> {
-    let identity = Translation::default();
-    let (tracked, new) = (State::Tracked, State::NewPath);
-    let usual = frame(TIMESTAMPS, 6, 0);
-    let nothing = timed(|| Ok(idle::run(&usual, REPEAT)?));
-    let (ns, instructions) = nothing.context("failed to measure a program that does nothing")?;
-    let empty = Case {
-        name: EMPTY,
-        ns,
-        instructions,
-    };
-    let ours = [
-        ("not_tcp", None, tracked, identity, TIMESTAMPS, 17, 0),
-        ("untracked", None, tracked, identity, TIMESTAMPS, 6, 0),
-        (
-            "tracked",
-            Some(Path::Old),
-            tracked,
-            identity,
-            TIMESTAMPS,
-            6,
-            0,
-        ),
-        (
-            "translated_in",
-            Some(Path::New),
-            new,
-            TRANSLATION,
-            TIMESTAMPS,
-            6,
-            0,
-        ),
-        (
-            "translated_in_1400_bytes",
-            Some(Path::New),
-            new,
-            TRANSLATION,
-            TIMESTAMPS,
-            6,
-            1400,
-        ),
-        (
-            "translated_in_sack",
-            Some(Path::New),
-            new,
-            TRANSLATION,
-            SACK,
-            6,
-            0,
-        ),
-        (
-            "identity_in",
-            Some(Path::New),
-            new,
-            identity,
-            TIMESTAMPS,
-            6,
-            0,
-        ),
-        (
-            "identity_in_sack",
-            Some(Path::New),
-            new,
-            identity,
-            SACK,
-            6,
-            0,
-        ),
-    ]
-    .into_iter()
-    .map(
-        |(name, path, state, translation, options, protocol, payload)| {
-            let frame = frame(options, protocol, payload);
-            let (ns, instructions) = run(path, state, translation, &frame)
-                .with_context(|| format!("failed to measure {name}"))?;
-            Ok(Case {
-                name,
-                ns,
-                instructions,
-            })
-        },
-    );
-    std::iter::once(Ok(empty)).chain(ours).collect()
-}
-
-/// Each run sees the packet as the last one left it, so the session's two
-/// five-tuples are the same: what is translated belongs to it again.
-fn run(
-    path: Option<Path>,
-    state: State,
-    translation: Translation,
-    frame: &[u8],
-) -> Result<(f64, Option<f64>)> {
-    let mut ebpf = EbpfLoader::new()
-        .map_max_entries("FLOWS", 16)
-        .map_max_entries("SESSIONS", 16)
-        .map_max_entries("FREE", 16)
-        .load(dysco_agent::object())?;
-    let key = key();
-    if let Some(path) = path {
-        let mut flows: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> =
-            ebpf.map_mut("FLOWS").context("no flow map")?.try_into()?;
-        let value = FlowRef::new(&key, 1, path);
-        flows.insert(Plain(key.short()), Plain(value), 0)?;
+impl Case {
+    /// As a figure of this name.
+    pub fn figure(&self, name: impl Into<String>) -> Figure {
+        let (middle, mut figure) = (median(&self.samples), Figure::new(name, "ns", self.ns));
+        if middle != self.ns {
+            figure = figure.aside("median", middle);
+        }
+        if let Some(instructions) = self.instructions {
+            figure = figure.aside("instructions", instructions);
+        }
+        figure.samples.clone_from(&self.samples);
+        figure
     }
-    let mut sessions: Array<_, Plain<Session>> = ebpf
-        .map_mut("SESSIONS")
-        .context("no session map")?
-        .try_into()?;
-    let session = Session {
-        state: state as u32,
-        key,
-        path: key,
-        short: key.short(),
-        short_path: key.short(),
-        ifindex: 1,
-        translation,
-        ..Session::default()
-    };
-    sessions.set(1, Plain(session), 0)?;
-    let program = ingress(&mut ebpf)?;
-    program.load()?;
-    timed(|| {
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            repeat: REPEAT,
-            ..TestRunOptions::default()
+}
+
+/// All cases, in so many rounds with each copy of the programs.
+pub fn measure(rounds: u16) -> Result<Vec<Case>> {
+    // Neighbours are remembered by each processor for itself.
+    let thread = std::thread::Builder::new().name("packet".into());
+    let measuring = thread.spawn(move || {
+        stay(0);
+        let mut all: Vec<Seen> = Vec::new();
+        for _ in 0..COPIES {
+            let seen = with_a_copy(rounds)?;
+            if all.is_empty() {
+                all = seen;
+            } else {
+                let both = all.iter_mut().zip(seen);
+                both.for_each(|(all, seen)| all.extend(seen));
+            }
+        }
+        Ok(all.into_iter().map(Seen::case).collect())
+    });
+    let measured = measuring.context("failed to start a thread")?.join();
+    measured.map_err(|_| anyhow!("the thread that runs the programs panicked"))?
+}
+
+fn with_a_copy(rounds: u16) -> Result<Vec<Seen>> {
+    let specs = cases::all();
+    let opened = u32::from(rounds) * u32::from(OPENED) * SLOTS;
+    let own = 1 + specs.len() as u32;
+    let mut host = Programs::load(own + opened, false)?;
+    let mut by_xdp = Programs::load(own + opened, true)?;
+    for programs in [&mut host, &mut by_xdp] {
+        programs.free(own..own + opened)?;
+        programs.enter(TEACHER, &teacher(), Path::New)?;
+    }
+    opening::prepare(&mut by_xdp, &mut host)?;
+    let mut runs = Vec::with_capacity(specs.len());
+    for (at, spec) in specs.into_iter().enumerate() {
+        let programs = match spec.way {
+            Way::Xdp => &mut by_xdp,
+            _ => &mut host,
         };
-        Ok(program.test_run(options)?.duration)
-    })
-}
-
-/// Nanoseconds of a run, and its instructions; `runs` makes [`REPEAT`] of them and
-/// says how long one took.
-fn timed(mut runs: impl FnMut() -> Result<Duration>) -> Result<(f64, Option<f64>)> {
-    let mut best = Duration::MAX;
+        runs.push(Run::prepare(spec, at, programs)?);
+    }
+    let tracked = runs.iter().find(|run| run.spec.name == "tracked");
+    let tracked = tracked.context("no session is tracked")?.key;
     let counter = Instructions::begin().ok();
-    let count = || counter.as_ref().and_then(|counter| counter.so_far().ok());
-    let mut fewest: Option<u64> = None;
-    for _ in 0..TIMES {
-        let before = count();
-        best = best.min(runs()?);
-        if let Some((from, to)) = before.zip(count()) {
-            fewest = Some(fewest.map_or(to - from, |fewest| fewest.min(to - from)));
+    let mut took = vec![Vec::new(); STEPS.len()];
+    for round in 0..rounds {
+        for run in &mut runs {
+            let programs = match run.spec.way {
+                Way::Xdp => &mut by_xdp,
+                _ => &mut host,
+            };
+            let done = run.turn(programs, counter.as_ref());
+            done.with_context(|| format!("failed to measure {}", run.spec.name))?;
+        }
+        let mut opening = Opening {
+            opener: &by_xdp,
+            host: &host,
+            tracked: &tracked,
+            took: std::mem::take(&mut took),
+        };
+        (0..OPENED).try_for_each(|n| opening.open(round * OPENED + n))?;
+        took = opening.took;
+    }
+    let mut all: Vec<_> = runs.into_iter().map(|run| run.seen).collect();
+    let steps = STEPS.into_iter().zip(took);
+    all.extend(steps.map(|(name, samples)| Seen {
+        samples,
+        ..Seen::new(name, None)
+    }));
+    Ok(all)
+}
+
+/// What was seen of a case.
+struct Seen {
+    name: &'static str,
+    /// Which program it met; none if it met several, once each.
+    way: Option<Way>,
+    samples: Vec<f64>,
+    fewest: Option<f64>,
+}
+
+impl Seen {
+    fn new(name: &'static str, way: Option<Way>) -> Seen {
+        Seen {
+            name,
+            way,
+            samples: Vec::new(),
+            fewest: None,
         }
     }
-    let each = fewest.map(|all| all as f64 / f64::from(REPEAT));
-    Ok((best.as_nanos() as f64, each))
-}
 
-fn ingress(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {
-    Ok(ebpf
-        .program_mut("dysco_ingress")
-        .context("no program")?
-        .try_into()?)
-}
+    fn extend(&mut self, other: Seen) {
+        self.samples.extend(other.samples);
+        let fewest = self.fewest.into_iter().chain(other.fewest);
+        self.fewest = fewest.reduce(f64::min);
+    }
 
-/// A frame from 10.0.0.2:80 to 10.0.0.1:4000.
-fn frame(options: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
-    frame_of(&key(), options, protocol, payload)
-}
-
-fn key() -> FlowKey {
-    FlowKey::new(([10, 0, 0, 1], 4000).into(), ([10, 0, 0, 2], 80).into())
-}
-
-/// A frame from the remote end of an IPv4 five-tuple to the local one. Its
-/// checksums are nobody's business: the programs only change them.
-pub fn frame_of(key: &FlowKey, options: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
-    let tcp = 20 + options.len();
-    let len = (20 + tcp + payload) as u16;
-    let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
-    f.extend(len.to_be_bytes());
-    f.extend([0, 1, 0x40, 0, 64, protocol, 0, 0]);
-    let (from, to) = (key.remote(), key.local());
-    for end in [from, to] {
-        if let std::net::IpAddr::V4(ip) = end.ip() {
-            f.extend(ip.octets());
+    fn case(self) -> Case {
+        let quickest = || sorted(&self.samples).first().copied();
+        Case {
+            name: self.name,
+            way: self.way,
+            ns: match self.way {
+                Some(_) => quickest().unwrap_or(f64::NAN),
+                None => median(&self.samples),
+            },
+            instructions: self.fewest,
+            samples: self.samples,
         }
     }
-    f.extend(from.port().to_be_bytes());
-    f.extend(to.port().to_be_bytes());
-    f.extend([0, 0, 0, 1, 0, 0, 0, 1]);
-    f.extend([(tcp as u8 / 4) << 4, 16, 1, 0, 0, 0, 0, 0]);
-    f.extend(options);
-    f.resize(f.len() + payload, 0);
-    f
+}
+
+/// The five-tuple whose packets, translated, go to the neighbour that others with the
+/// same addresses need.
+fn teaches() -> FlowKey {
+    FlowKey::new(([10, 0, 1, 1], 3999).into(), ([10, 0, 1, 2], 80).into())
+}
+
+/// Its session. Its own five-tuple is another: a hint that nobody has set leads here.
+fn teacher() -> Session {
+    Session {
+        state: State::NewPath as u32,
+        path: teaches(),
+        ifindex: 1,
+        ..Session::default()
+    }
+}
+
+/// A case that is measured.
+struct Run {
+    spec: Spec,
+    slot: u32,
+    key: FlowKey,
+    frame: Vec<u8>,
+    seen: Seen,
+}
+
+impl Run {
+    /// Enters its session.
+    fn prepare(spec: Spec, at: usize, programs: &mut Programs) -> Result<Run> {
+        let (slot, key) = (TEACHER + 1 + at as u32, spec.key(at));
+        if let Some((by, session)) = spec.entry {
+            let path = match spec.relays() {
+                true => FlowKey::new(key.remote(), key.local()),
+                false => key,
+            };
+            programs.enter(
+                slot,
+                &Session {
+                    key,
+                    path,
+                    ..session
+                },
+                by,
+            )?;
+        }
+        Ok(Run {
+            frame: spec.frame(&key),
+            seen: Seen::new(spec.name, Some(spec.way)),
+            spec,
+            slot,
+            key,
+        })
+    }
+
+    /// Runs it for a turn. Each single run has gone the same way: the programs count.
+    fn turn(&mut self, programs: &mut Programs, counter: Option<&Instructions>) -> Result<()> {
+        let repeat = if self.spec.relays() { RELAYED } else { TURN };
+        let (before, mut runs) = (self.counted(programs)?, 0);
+        let mut took = Duration::ZERO;
+        let calls = match self.spec.way {
+            Way::Xdp => BY_XDP,
+            _ => TURN / repeat,
+        };
+        for _ in 0..calls {
+            took += self.call(programs, repeat, &mut runs)?;
+        }
+        self.seen
+            .samples
+            .push(took.as_nanos() as f64 / f64::from(calls));
+        if let Some(counter) = counter {
+            let mut of = |repeat| -> Result<u64> {
+                let before = counter.so_far()?;
+                self.call(programs, repeat, &mut runs)?;
+                Ok(counter.so_far()? - before)
+            };
+            // What the call itself takes is in both.
+            let (one, all) = (of(1)?, of(repeat)?);
+            let each = all.saturating_sub(one) as f64 / f64::from(repeat - 1);
+            let fewest = self.seen.fewest.into_iter().chain([each]);
+            self.seen.fewest = fewest.reduce(f64::min);
+        }
+        let counted = self.counted(programs)? - before;
+        let all = self.spec.counter.is_none() || counted == runs;
+        ensure!(all, "{runs} runs were counted as {counted}");
+        Ok(())
+    }
+
+    fn counted(&self, programs: &Programs) -> Result<u64> {
+        let counter = self.spec.counter;
+        counter.map_or(Ok(0), |counter| programs.count(counter))
+    }
+
+    /// The time of a run, the mean of so many; `runs` counts them all, lost ones too.
+    fn call(&self, programs: &mut Programs, repeat: u32, runs: &mut u64) -> Result<Duration> {
+        let mut said = None;
+        for _ in 0..TRIES {
+            if self.spec.way == Way::Nothing {
+                return Ok(idle::run(&self.frame, repeat)?);
+            }
+            if self.spec.taught {
+                self.teach(programs)?;
+            }
+            let (verdict, took) = programs.run(self.spec.way, &self.frame, repeat)?;
+            *runs += u64::from(repeat);
+            // So said the last run, and so did those before it: a neighbour is
+            // forgotten, and not found again meanwhile.
+            if verdict == self.spec.verdict {
+                return Ok(took);
+            }
+            ensure!(self.spec.taught, "{verdict}, and not {}", self.spec.verdict);
+            said = Some(verdict);
+        }
+        bail!("{said:?} each time, and not {}", self.spec.verdict)
+    }
+
+    /// Has the programs know the neighbour that the packet goes to.
+    fn teach(&self, programs: &mut Programs) -> Result<()> {
+        let (verdict, ..) = programs.pass(Way::Out, &USUAL.leaves(&teaches()), 0)?;
+        ensure!(verdict == PASS, "a packet that teaches was not passed");
+        if self.spec.way == Way::Xdp {
+            // It asks for no session that TC has not found before, and goes by the
+            // session's own neighbour, and by what this host is called there.
+            programs.pass(Way::In, &self.frame, 0)?;
+            let hop = programs.session(TEACHER)?.hop;
+            let own_address = hop & ADDRESS;
+            let session = programs.session(self.slot)?;
+            programs.put(
+                self.slot,
+                &Session {
+                    hop,
+                    own_address,
+                    ..session
+                },
+            )?;
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,9 @@
 //! What the programs take of a packet on each path, in traffic: from the kernel's
-//! own statistics of programs, which count each run and its time.
+//! own statistics of programs, which count each run and its time. What that takes by
+//! itself is seen beside it, in runs of a program that does nothing.
 
-use std::os::fd::OwnedFd;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -9,8 +11,9 @@ use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 use dysco_agent::LAYOUT;
 use dysco_daemon::config::DEFAULT_PIN_DIR;
-use dysco_netns::Host;
+use dysco_netns::idle::{self, Hook};
 use dysco_netns::nginx::Nginx;
+use dysco_netns::{Host, Lab};
 use serde_json::Value;
 
 use crate::Effort;
@@ -18,11 +21,11 @@ use crate::apart::Between;
 use crate::bulk::{Bulk, Way};
 use crate::chain::COUNTS;
 use crate::figure::{Figure, median};
-use crate::pair::{Listener, buffer_of};
+use crate::pair::{Listener, Pair, buffer_of};
 use crate::ping::Ping;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::RUN_IN;
-use crate::ways::{CHAINED, EMPTY, Ways};
+use crate::ways::{CHAINED, Ways};
 use crate::{machine, wrk};
 
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
@@ -33,8 +36,6 @@ const BUSY: &str = "processors";
 const HOSTS: [&str; 3] = ["end", "middle", "server"];
 /// Middleboxes on the way of requests, as [`crate::requests`] has at most.
 const MIDDLEBOXES: usize = 4;
-/// Bytes of a program that does nothing: two instructions.
-const NOTHING: u32 = 16;
 const WEB: u16 = 80;
 
 /// The programs of a host on a path, and how they fared.
@@ -49,41 +50,24 @@ struct Watched {
     busy: Vec<f64>,
 }
 
+impl Watched {
+    fn of(name: &str, ids: Vec<u32>) -> Watched {
+        Watched {
+            name: name.to_owned(),
+            ids,
+            ns: Vec::new(),
+            runs: Vec::new(),
+            busy: Vec::new(),
+        }
+    }
+}
+
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let stats = enable_stats(Stats::RunTime);
     let stats = stats.context("the kernel keeps no statistics of programs")?;
-    let mut figures = Vec::new();
-
-    effort.say("  tracked, and bypassed");
-    let stage = Stage::build("paths", "")?;
-    let listener = Listener::start(&stage.lab, server())?;
-    let [client, servers] = [&stage.lab.client, &stage.lab.server];
-    let direct = Bulk::new(listener.open(&stage.lab, server())?, Way::Down)?;
-    let tracked = [watch("tracked", client, &["eth0"])?];
-    figures.extend(measure(effort, &direct, tracked, &stats)?);
-    let both = || -> Result<[Watched; 2]> {
-        let of = |host| watch("request", host, &["eth0"]);
-        Ok([of(client)?, of(servers)?])
-    };
-    let ping = Ping::new(listener.open(&stage.lab, server())?)?;
-    figures.push(request("tracked", effort, &ping, &both()?)?);
-    drop(ping);
-    let bypassed = Bulk::new(listener.open(&stage.lab, proxied())?, Way::Down)?;
-    bypassed.measure(RUN_IN, RUN_IN)?;
-    let ping = Ping::new(listener.open(&stage.lab, proxied())?)?;
-    ping.measure(RUN_IN)?;
-    drop(direct);
-    stage.remove_all(2)?;
-    figures.push(request("bypass", effort, &ping, &both()?)?);
-    drop(ping);
-    let ends = [
-        watch("bypass_left", client, &["eth0"])?,
-        watch("bypass_right", servers, &["eth0"])?,
-    ];
-    figures.extend(measure(effort, &bypassed, ends, &stats)?);
-    drop((bypassed, listener));
-    stage.end()?;
+    let mut figures = empty(effort, &stats)?;
+    figures.extend(ends(effort, &stats)?);
 
     effort.say("  relayed");
     let stage = Stage::alone("paths", "")?;
@@ -97,11 +81,95 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     stage.end()?;
 
     figures.extend(chains(effort, &stats)?);
-    for middleboxes in effort.pick(1, MIDDLEBOXES)..=MIDDLEBOXES {
-        figures.extend(requests(effort, middleboxes)?);
-    }
+    figures.extend(requests(effort)?);
     drop(stats);
     Ok(figures)
+}
+
+/// A session whose client has programs that do nothing where ours would be; and one
+/// whose server has them too.
+fn empty(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
+    effort.say("  programs that do nothing");
+    let lab = Lab::builder("paths").build()?;
+    let attach = |host: &Host| -> Result<[OwnedFd; 2]> {
+        let [inward, out] = [Hook::Ingress, Hook::Egress];
+        let one = |hook| idle::attach(host, "eth0", hook);
+        Ok([one(inward)?, one(out)?])
+    };
+    let idle = [attach(&lab.client)?, attach(&lab.server)?];
+    let listener = Listener::start(&lab, server())?;
+    let direct = Bulk::new(listener.open(&lab, server())?, Way::Down)?;
+    let client = [Watched::of("empty", ids(&idle[0])?)];
+    let mut figures = measure(effort, &direct, client, stats)?;
+    drop(direct);
+    let both = [
+        Watched::of("empty", ids(&idle[0])?),
+        Watched::of("empty", ids(&idle[1])?),
+    ];
+    let ping = asking(listener.open(&lab, server())?)?;
+    figures.push(asked(effort, &ping, &both)?);
+    drop(ping);
+    lab.finish((listener, idle))?;
+    Ok(figures)
+}
+
+/// Sessions that are tracked, and without their proxy.
+fn ends(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
+    effort.say("  tracked, and bypassed");
+    let stage = Stage::build("paths", "")?;
+    let listener = Listener::start(&stage.lab, server())?;
+    let [client, servers] = [&stage.lab.client, &stage.lab.server];
+    let both = |name: &str| -> Result<[Watched; 2]> {
+        let at = |host| watch(name, host, &["eth0"]);
+        Ok([at(client)?, at(servers)?])
+    };
+    let direct = Bulk::new(listener.open(&stage.lab, server())?, Way::Down)?;
+    let tracked = [watch("tracked", client, &["eth0"])?];
+    let mut figures = measure(effort, &direct, tracked, stats)?;
+    drop(direct);
+    let ping = asking(listener.open(&stage.lab, server())?)?;
+    figures.push(asked(effort, &ping, &both("tracked")?)?);
+    drop(ping);
+
+    let bypassed = Bulk::new(listener.open(&stage.lab, proxied())?, Way::Down)?;
+    bypassed.measure(RUN_IN, RUN_IN)?;
+    stage.remove_all(1)?;
+    let ends = [
+        watch("bypass_left", client, &["eth0"])?,
+        watch("bypass_right", servers, &["eth0"])?,
+    ];
+    figures.extend(measure(effort, &bypassed, ends, stats)?);
+    drop(bypassed);
+    let ping = asking(listener.open(&stage.lab, proxied())?)?;
+    stage.remove_all(1)?;
+    figures.push(asked(effort, &ping, &both("bypass")?)?);
+    drop((ping, listener));
+    stage.end()?;
+    Ok(figures)
+}
+
+/// A session that has asked: who relays it has carried something both ways.
+fn asking(session: Pair) -> Result<Ping> {
+    let ping = Ping::new(session)?;
+    ping.measure(RUN_IN)?;
+    Ok(ping)
+}
+
+/// What all runs of some programs take for a request on a session, one after the
+/// other. All other sessions must be silent.
+fn asked(effort: &Effort, ping: &Ping, watched: &[Watched]) -> Result<Figure> {
+    let (mut us, mut runs) = (Vec::new(), Vec::new());
+    for _ in 0..effort.pick(20, 3) {
+        let (before, start) = (each(watched)?, Instant::now());
+        let rate = ping.measure(effort.turn())?.rate;
+        let (took, after) = (start.elapsed().as_secs_f64(), each(watched)?);
+        let (ran, ns) = spent(&before, &after);
+        us.push(ns / 1e3 / (rate * took));
+        runs.push(ran / (rate * took));
+    }
+    let name = watched.first().map(|watched| watched.name.as_str());
+    let name = format!("path_us_request_{}", name.unwrap_or_default());
+    Ok(Figure::median(name, "µs", us).aside("runs a request", median(&runs)))
 }
 
 /// Sessions along a chain, and what of all processors their programs leave to the
@@ -130,37 +198,25 @@ fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
         figures.extend(seen);
         figures.push(left(&format!("path_left_chain_{count}"), busy));
     }
-    effort.say("  past programs that do nothing");
-    let past = Bulk::open(ways.between(EMPTY, PORT), 1, buffer_of(3))?;
-    let empty = [Watched::new("empty", idle()?)];
-    figures.extend(measure(effort, &past, empty, stats)?);
-    drop(past);
     ways.end(())?;
     Ok(figures)
 }
 
-/// What the programs of both ends take for one request of a single session.
-fn request(name: &str, effort: &Effort, ping: &Ping, ends: &[Watched]) -> Result<Figure> {
-    let mut each_us = Vec::new();
-    for _ in 0..effort.pick(20, 3) {
-        let before = spent(ends)?;
-        let answers = ping.measure(effort.turn())?;
-        // A tenth more than is counted is asked.
-        let asked = answers.rate * effort.turn().as_secs_f64() * 1.1;
-        each_us.push((spent(ends)? - before) * 1e6 / asked);
+/// Requests along chains.
+fn requests(effort: &Effort) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for middleboxes in effort.pick(1, MIDDLEBOXES)..=MIDDLEBOXES {
+        effort.say(&format!("  requests along a chain of {middleboxes}"));
+        let turns = match middleboxes {
+            MIDDLEBOXES => effort.pick(10, 2),
+            _ => 6,
+        };
+        figures.extend(requests_along(middleboxes, turns)?);
     }
-    Ok(Figure::median(
-        format!("path_us_request_{name}"),
-        "µs",
-        each_us,
-    ))
+    Ok(figures)
 }
 
-/// Requests along a chain.
-fn requests(effort: &Effort, middleboxes: usize) -> Result<Vec<Figure>> {
-    effort.say(&format!(
-        "  requests along a chain: {middleboxes} middleboxes"
-    ));
+fn requests_along(middleboxes: usize, turns: usize) -> Result<[Figure; 2]> {
     let ways = Ways::build(middleboxes)?;
     let line = ways.line(CHAINED);
     let server = Nginx::start(line.server(), WEB)?;
@@ -170,19 +226,30 @@ fn requests(effort: &Effort, middleboxes: usize) -> Result<Vec<Figure>> {
     }
     let Between { client, to, .. } = ways.between(CHAINED, WEB);
     let (mut each_us, mut busy) = (Vec::new(), Vec::new());
-    for _ in 0..effort.pick(if middleboxes == MIDDLEBOXES { 10 } else { 5 }, 2) {
-        let (before, start) = (spent(&all)?, Instant::now());
+    for _ in 0..turns {
+        let (before, start) = (each(&all)?, Instant::now());
         let rate = wrk::ask(client, to, wrk::SESSIONS, true)?;
-        let (spent, took) = (spent(&all)? - before, start.elapsed().as_secs_f64());
+        let (after, took) = (each(&all)?, start.elapsed().as_secs_f64());
+        let spent = spent(&before, &after).1 * 1e-9;
         each_us.push(spent / (rate * took) * 1e6);
         busy.push(spent / took);
     }
     ways.end(server)?;
     let name = |what: &str| format!("path_{what}_requests_{middleboxes}mb");
-    Ok(vec![
+    Ok([
         Figure::median(name("us"), "µs", each_us),
         left(&name("left"), median(&busy)),
     ])
+}
+
+/// Runs, and nanoseconds of them, of all programs between two looks at them.
+fn spent(before: &[(u64, u64)], after: &[(u64, u64)]) -> (f64, f64) {
+    let sum = |seen: &[(u64, u64)]| {
+        let add = |(runs, ns): (u64, u64), (r, n): &(u64, u64)| (runs + r, ns + n);
+        seen.iter().fold((0, 0), add)
+    };
+    let (from, to) = (sum(before), sum(after));
+    ((to.0 - from.0) as f64, (to.1 - from.1) as f64)
 }
 
 /// The share of all processors' time that programs leave which keep so many busy.
@@ -203,33 +270,19 @@ fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
             ids.push(id as u32);
         }
     }
-    Ok(Watched::new(name, ids))
+    Ok(Watched::of(name, ids))
 }
 
-impl Watched {
-    fn new(name: &str, ids: Vec<u32>) -> Watched {
-        Watched {
-            name: name.to_owned(),
-            ids,
-            ns: Vec::new(),
-            runs: Vec::new(),
-            busy: Vec::new(),
-        }
-    }
-}
-
-/// The programs that do nothing: nobody else's has no name and so little in it.
-fn idle() -> Result<Vec<u32>> {
-    let mut ids = Vec::new();
-    for program in loaded_programs() {
-        let Ok(program) = program else { continue };
-        let nothing = program.size_translated() == Some(NOTHING);
-        if nothing && program.name_as_str() == Some("") {
-            ids.push(program.id());
-        }
-    }
-    ensure!(!ids.is_empty(), "no program that does nothing is there");
-    Ok(ids)
+/// The programs that these links have attached.
+fn ids(links: &[OwnedFd]) -> Result<Vec<u32>> {
+    let id = |link: &OwnedFd| {
+        let path = format!("/proc/self/fdinfo/{}", link.as_raw_fd());
+        let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+        line.and_then(|id| id.trim().parse().ok())
+            .with_context(|| format!("{path} does not say whose link it is"))
+    };
+    links.iter().map(id).collect()
 }
 
 /// The statistics are kept for as long as their file is open.
@@ -261,12 +314,6 @@ fn measure<const N: usize>(
         ]
     });
     Ok(figures.collect())
-}
-
-/// Seconds that all their programs have run.
-fn spent(watched: &[Watched]) -> Result<f64> {
-    let ns: u64 = each(watched)?.iter().map(|(_, ns)| *ns).sum();
-    Ok(ns as f64 * 1e-9)
 }
 
 /// Runs, and nanoseconds of them, of each host's programs.

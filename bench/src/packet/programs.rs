@@ -1,0 +1,191 @@
+//! The programs, loaded and not attached.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, Queue};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfLoader, Pod};
+use dysco_common::chain::Hop;
+use dysco_common::policy::PolicyRule;
+use dysco_common::{Addr, Counter, FlowRef, Path, Session, ShortKey};
+
+/// A value of a map.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Plain<T>(pub T);
+// SAFETY: integers in `repr(C)`.
+unsafe impl Pod for Plain<ShortKey> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<FlowRef> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Session> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Addr> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Hop> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<PolicyRule> {}
+
+/// What a program of TC says of a packet that programs after it may see.
+pub const PASS: u32 = u32::MAX;
+/// The same of one that was changed and goes on.
+pub const OK: u32 = 0;
+/// Of one that is dropped.
+pub const DROP: u32 = 2;
+/// Of one that leaves by another way.
+pub const REDIRECT: u32 = 7;
+/// What the program of XDP says of a frame that goes back.
+pub const XDP_TX: u32 = 3;
+
+/// Which program a packet meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// One that does nothing.
+    Nothing,
+    /// On its way into the host.
+    In,
+    /// On its way out.
+    Out,
+    /// Before it is a packet.
+    Xdp,
+}
+
+/// Hints: so many that no two sessions here have the same.
+const HINTS: u32 = 1 << 16;
+
+/// The programs and their maps, for themselves.
+pub struct Programs(Ebpf);
+
+impl Programs {
+    /// Loads them, with room for so many sessions. `xdp`: the one for XDP as well,
+    /// which has those of TC find neighbours for it.
+    pub fn load(sessions: u32, xdp: bool) -> Result<Programs> {
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("HINTS", HINTS.div_ceil(ShortKey::HINTS))
+            .override_global("HINT_MASK", &(HINTS - 1), true)
+            .override_global("XDP", &u32::from(xdp), true)
+            .map_max_entries("FLOWS", 2 * sessions)
+            .map_max_entries("SESSIONS", sessions)
+            .map_max_entries("FREE", sessions)
+            .load(dysco_agent::object())?;
+        for name in ["dysco_ingress", "dysco_egress"] {
+            let program = ebpf.program_mut(name).context("no program")?;
+            <&mut SchedClassifier>::try_from(program)?.load()?;
+        }
+        if xdp {
+            let program = ebpf.program_mut("dysco_xdp").context("no program")?;
+            <&mut Xdp>::try_from(program)?.load()?;
+        }
+        Ok(Programs(ebpf))
+    }
+
+    /// Runs a program on a frame so often; what it says in the end, and the mean time.
+    pub fn run(&self, way: Way, frame: &[u8], repeat: u32) -> Result<(u32, Duration)> {
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            repeat,
+            ..TestRunOptions::default()
+        };
+        let (verdict, took, _) = self.test(way, options)?;
+        Ok((verdict, took))
+    }
+
+    /// Runs it once on a frame with a mark; what becomes of the frame as well.
+    pub fn pass(&self, way: Way, frame: &[u8], mark: u32) -> Result<(u32, Duration, Vec<u8>)> {
+        // The start of `struct __sk_buff`.
+        let mut context = [0_u32; 17];
+        context[2] = mark;
+        let context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut out = vec![0; frame.len() + 512];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            ..TestRunOptions::default()
+        };
+        let (verdict, took, len) = self.test(way, options)?;
+        out.truncate(len);
+        Ok((verdict, took, out))
+    }
+
+    fn test(&self, way: Way, options: TestRunOptions<'_>) -> Result<(u32, Duration, usize)> {
+        let name = match way {
+            Way::In => "dysco_ingress",
+            Way::Out => "dysco_egress",
+            Way::Xdp => "dysco_xdp",
+            Way::Nothing => anyhow::bail!("not one of these programs"),
+        };
+        let program = self.0.program(name).context("no program")?;
+        let run = match way {
+            Way::Xdp => <&Xdp>::try_from(program)?.test_run(options)?,
+            _ => <&SchedClassifier>::try_from(program)?.test_run(options)?,
+        };
+        Ok((run.return_value, run.duration, run.data_size_out as usize))
+    }
+
+    /// Enters a session, and by which path its five-tuple leads to it.
+    pub fn enter(&mut self, slot: u32, session: &Session, path: Path) -> Result<()> {
+        let session = Session {
+            short: session.key.short(),
+            short_path: session.path.short(),
+            ..*session
+        };
+        self.put(slot, &session)?;
+        let key = match path {
+            Path::Old => session.key,
+            Path::New => session.path,
+        };
+        let value = FlowRef::new(&key, slot, path);
+        self.insert("FLOWS", Plain(key.short()), Plain(value))
+    }
+
+    /// Changes a session's entry.
+    pub fn put(&mut self, slot: u32, session: &Session) -> Result<()> {
+        let map = self.0.map_mut("SESSIONS").context("no session map")?;
+        Ok(Array::<_, Plain<Session>>::try_from(map)?.set(slot, Plain(*session), 0)?)
+    }
+
+    /// A session's entry.
+    pub fn session(&self, slot: u32) -> Result<Session> {
+        let map = self.0.map("SESSIONS").context("no session map")?;
+        let map = Array::<&MapData, Plain<Session>>::try_from(map)?;
+        Ok(map.get(&slot, 0)?.0)
+    }
+
+    /// Puts something into one of the hash maps.
+    pub fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) -> Result<()> {
+        let found = self
+            .0
+            .map_mut(map)
+            .with_context(|| format!("no map {map}"))?;
+        let mut found = HashMap::<_, K, V>::try_from(found)?;
+        Ok(found.insert(key, value, 0)?)
+    }
+
+    /// Puts something first into one of the arrays.
+    pub fn set<V: Pod>(&mut self, map: &str, value: V) -> Result<()> {
+        let found = self
+            .0
+            .map_mut(map)
+            .with_context(|| format!("no map {map}"))?;
+        Ok(Array::<_, V>::try_from(found)?.set(0, value, 0)?)
+    }
+
+    /// These slots are nobody's.
+    pub fn free(&mut self, slots: impl Iterator<Item = u32>) -> Result<()> {
+        let map = self.0.map_mut("FREE").context("no map of free slots")?;
+        let mut free = Queue::<_, u32>::try_from(map)?;
+        for slot in slots {
+            free.push(slot, 0)?;
+        }
+        Ok(())
+    }
+
+    /// What the programs have counted.
+    pub fn count(&self, counter: Counter) -> Result<u64> {
+        let map = self.0.map("COUNTERS").context("no counters")?;
+        let map = PerCpuArray::<&MapData, u64>::try_from(map)?;
+        Ok(map.get(&(counter as u32), 0)?.iter().sum())
+    }
+}
