@@ -71,6 +71,18 @@ pub fn is_host(address: IpAddr) -> bool {
     !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
+/// A VLAN of which packets pass another of these interfaces, too; and that one.
+fn twice<'a>(these: &'a [Interface], all: &'a [Interface]) -> Option<(&'a str, &'a str)> {
+    let named = |name: &str| all.iter().find(|i| i.name == name);
+    these.iter().find_map(|vlan| {
+        let below = |i: &&'a Interface| named(i.on.as_deref()?);
+        // Each is on one that was there before it, so this comes to an end.
+        let mut below = std::iter::successors(named(vlan.on.as_deref()?), below);
+        let met = below.find(|i| these.contains(i))?;
+        Some((vlan.name.as_str(), met.name.as_str()))
+    })
+}
+
 impl Checker<'_> {
     fn error(&self, span: Range<usize>, why: impl Into<String>) -> ConfigError {
         ConfigError::At {
@@ -80,7 +92,7 @@ impl Checker<'_> {
     }
 
     fn host(&self, host: schema::Host, all: &[Interface]) -> Result<Host, ConfigError> {
-        let span = host.addresses.span();
+        let mut span = host.addresses.span();
         let mut addresses: Vec<IpAddr> = Vec::new();
         for address in host.addresses.into_inner() {
             let span = address.span();
@@ -98,9 +110,18 @@ impl Checker<'_> {
             return Err(self.error(span, why));
         }
         let interfaces = match host.interfaces {
-            Some(names) => self.named(names, all)?,
-            None => self.holding(&addresses, span, all)?,
+            Some(names) => {
+                span = names.span();
+                self.named(names, all)?
+            }
+            None => self.holding(&addresses, span.clone(), all)?,
         };
+        if let Some((vlan, on)) = twice(&interfaces, all) {
+            let why = format!(
+                "{vlan} is a VLAN on {on}, where each of its packets would be changed again: list one of the two in [host] interfaces"
+            );
+            return Err(self.error(span, why));
+        }
         let name = match host.name {
             Some(name) if name.get_ref().is_empty() => {
                 return Err(self.error(name.span(), "name is empty: leave it out for the system's"));

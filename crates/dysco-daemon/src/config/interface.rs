@@ -9,6 +9,9 @@ use serde::{Serialize, Serializer};
 
 use super::error::ConfigError;
 
+/// The VLANs of this network namespace, as the kernel's net/8021q/vlanproc.c has them.
+const VLANS: &str = "/proc/net/vlan/config";
+
 /// An interface of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
@@ -18,6 +21,8 @@ pub struct Interface {
     pub index: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// Of a VLAN: the name of the interface that it is on.
+    pub on: Option<String>,
 }
 
 // As the configuration has it: by name.
@@ -42,14 +47,43 @@ pub fn list() -> Result<Vec<Interface>, ConfigError> {
             addresses.push(v6.ip().into());
         }
     }
+    // There is none on a kernel without VLANs.
+    let vlans = std::fs::read_to_string(VLANS).unwrap_or_default();
+    let on = on_which(&vlans);
     let interfaces = by_name.into_iter().filter_map(|(name, addresses)| {
         // One that went away in between is not there.
         let index = if_nametoindex(name.as_str()).ok()?;
         Some(Interface {
+            on: on.get(name.as_str()).map(|on| (*on).to_owned()),
             name,
             index,
             addresses,
         })
     });
     Ok(interfaces.collect())
+}
+
+/// On which interface each VLAN is: the lines `NAME | ID | INTERFACE`.
+fn on_which(vlans: &str) -> BTreeMap<&str, &str> {
+    let three = |line| {
+        let mut words = str::split(line, '|').map(str::trim);
+        let (name, _id, on) = (words.next()?, words.next()?, words.next()?);
+        Some((name, on))
+    };
+    vlans.lines().filter_map(three).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vlans_are_on_other_interfaces() {
+        let text = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
+                    eth0.5         | 5  | eth0\nstorage        | 9  | eth0.5\n";
+        let on = on_which(text);
+        assert_eq!(on.len(), 2);
+        assert_eq!((on["eth0.5"], on["storage"]), ("eth0", "eth0.5"));
+        assert!(on_which("").is_empty());
+    }
 }

@@ -33,6 +33,7 @@ fn keys() -> PathBuf {
 
 fn interfaces() -> Vec<Interface> {
     let interface = |index, name: &str, addresses: &[&str]| Interface {
+        on: name.rsplit_once('.').map(|(on, _)| on.into()),
         name: name.into(),
         index,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
@@ -42,6 +43,8 @@ fn interfaces() -> Vec<Interface> {
         interface(2, "eth0", &["10.0.0.1", "fd00::1"]),
         interface(3, "eth1", &["10.9.0.1"]),
         interface(4, "bare", &[]),
+        interface(5, "eth1.5", &["10.9.5.1"]),
+        interface(6, "eth1.5.9", &["10.9.9.1"]),
     ]
 }
 
@@ -128,6 +131,25 @@ fn interfaces_go_by_name_or_address() {
         error.contains("no interface 'eth9': it has lo, eth0"),
         "{error}"
     );
+}
+
+/// A packet of a VLAN passes the interface below as well.
+#[test]
+fn a_vlan_and_what_it_is_on_are_not_both_listed() {
+    let listed = |list: &str| {
+        let text = with("").replace("[control]", &format!("interfaces = {list}\n[control]"));
+        load(&text)
+    };
+    assert!(listed(r#"["eth0", "eth1.5"]"#).is_ok());
+    for both in [r#"["eth1", "eth1.5"]"#, r#"["eth1.5.9", "eth1"]"#] {
+        let error = listed(both).unwrap_err().to_string();
+        assert!(error.contains("line 3, column 14"), "{error}");
+        assert!(error.contains("is a VLAN on eth1,"), "{error}");
+    }
+    // Found by their addresses, they are not both taken either.
+    let text = with("").replace("10.0.0.1\"", "10.9.0.1\", \"10.9.5.1\"");
+    let error = load(&text).unwrap_err().to_string();
+    assert!(error.contains("eth1.5 is a VLAN on eth1"), "{error}");
 }
 
 /// Each error names its place, what is wrong, and a mend.
