@@ -85,6 +85,64 @@ fn a_middlebox_asks_to_leave_v6() -> Result<()> {
     leaves(Family::V6)
 }
 
+/// A removal of it says the same, on the host that opened the sessions, on the server's,
+/// and on its own.
+#[test]
+fn a_host_of_the_chain_is_removed() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 8)?;
+    let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
+    let removes = |at, words: &[&str]| -> Result<(Vec<Value>, Value)> {
+        let done = world.try_json(at, &[&["remove-middlebox"], words].concat())?;
+        let all = done["removals"].as_array().cloned();
+        let all = all.with_context(|| format!("{words:?}: {done:#}\n{}", world.logs()))?;
+        Ok((all, done["summary"]["removed"].clone()))
+    };
+    for name in &names {
+        world.rechain(name, &[At::Fw1, At::Fw2])?;
+    }
+    // A dry run changes nothing, and a mode is a proxy's.
+    ensure!(removes(At::Client, &[&fw1, "--all", "--dry-run"])?.1 == 8);
+    ensure!(removes(At::Fw1, &["self", "--all", "--mode", "bypass", "--wait"])?.1 == 0);
+    world.wait_only_through(&[At::Fw1, At::Fw2])?;
+    let (one, removed) = removes(At::Client, &[&fw1, "--session", &names[0], "--wait"])?;
+    ensure!(removed == 1, "{one:#?}\n{}", world.logs());
+    ensure!(world.chain_of(&names[0])? == json!([fw2]));
+    ensure!(world.chain_of(&names[1])? == json!([fw1, fw2]));
+    let (rest, removed) = removes(At::Client, &[&fw1, "--all", "--wait"])?;
+    ensure!(removed == 7 && rest.len() == 7, "{rest:#?}\n{}", world.logs());
+    world.wait_only_through(&[At::Fw2])?;
+
+    let there = |at: usize| format!("{}:9000>{}", world.ip(At::Server), group.locals()[at]);
+    let (one, removed) = removes(At::Server, &[&fw2, "--session", &there(0), "--wait"])?;
+    ensure!(removed == 1, "{one:#?}\n{}", world.logs());
+    ensure!(world.chain_of(&names[0])? == json!([]));
+    let (gone, _) = removes(At::Server, &[&fw2, "--session", &there(0), "--wait"])?;
+    ensure!(
+        gone[0]["outcome"] == "refused",
+        "it has left already: {gone:#?}"
+    );
+    let (rest, removed) = removes(At::Fw2, &["self", "--all", "--wait"])?;
+    ensure!(removed == 7 && rest.len() == 7, "{rest:#?}\n{}", world.logs());
+    world.wait_only_through(&[])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Without a word of which, all that pass it.
+#[test]
+fn a_middlebox_has_itself_replaced() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 4)?;
+    for name in &names {
+        world.rechain(name, &[At::Fw1])?;
+    }
+    let other = world.ip(At::Fw2);
+    let words = ["replace-middlebox", "self", "--with", &other];
+    is_changed(&world, &asks(&world, At::Fw1, &words)?, 4)?;
+    world.wait_only_through(&[At::Fw2])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// The server's host asks for one that replaces another, with its state.
 #[test]
 fn the_servers_host_asks() -> Result<()> {

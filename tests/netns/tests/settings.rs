@@ -56,6 +56,27 @@ fn an_automatic_removal_needs_no_request() -> Result<()> {
     w.finish()
 }
 
+/// The server's host has no daemon when the session could first lose its proxy.
+#[test]
+fn an_automatic_removal_is_tried_again() -> Result<()> {
+    let config = format!("[removal]\nautomatic = true\nmode = \"bypass\"\n\n{DECLARED}");
+    let mut w = World::with(Lab::builder("again"), Family::V4, &ALL, &config, |c| c)?;
+    w.daemon(Role::Server)?.kill()?;
+    let mut monitor = w.fleet.monitor(&w.lab.proxy)?;
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    wait::until("a refusal", LIMIT, || {
+        let log = monitor.log();
+        (log.contains("\"refused\"") || log.contains("\"rolled_back\"")).then_some(())
+    })?;
+    monitor.stop()?;
+    w.restart(Role::Server)?;
+    wait_removed(&w)?;
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
 /// Nobody is told of each opening unless somebody watches.
 #[test]
 fn who_watches_hears_of_what_opens() -> Result<()> {

@@ -65,7 +65,10 @@ impl Common {
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
-    #[arg(required_unless_present_any = ["all", "through", "filter"])]
+    #[arg(
+        required_unless_present_any = ["all", "through", "filter"],
+        conflicts_with_all = ["all", "through", "filter"]
+    )]
     sessions: Vec<SessionName>,
 
     /// The hosts that they shall pass, in order; an empty word for none
@@ -87,7 +90,12 @@ pub struct InsertArgs {
     host: HostName,
 
     /// Into this session: its id, or LOCAL>REMOTE; may be repeated
-    #[arg(long = "session", value_name = "ID", required_unless_present_any = ["all", "through", "filter"])]
+    #[arg(
+        long = "session",
+        value_name = "ID",
+        required_unless_present_any = ["all", "through", "filter"],
+        conflicts_with_all = ["all", "through", "filter"]
+    )]
     sessions: Vec<SessionName>,
 
     #[command(flatten)]
@@ -106,7 +114,11 @@ pub struct ReplaceArgs {
 
     /// In this session: its id, or LOCAL>REMOTE; may be repeated. In all that
     /// pass the host without
-    #[arg(long = "session", value_name = "ID")]
+    #[arg(
+        long = "session",
+        value_name = "ID",
+        conflicts_with_all = ["all", "through", "filter"]
+    )]
     sessions: Vec<SessionName>,
 
     #[command(flatten)]
@@ -155,7 +167,12 @@ pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
 
 /// Has one take the place of another.
 pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
-    let which = args.common.which(args.sessions);
+    let common = &args.common;
+    let said = common.all || common.filter.is_some() || common.through.is_some();
+    let which = match args.sessions.is_empty() && !said {
+        true => Which::Through(args.host.clone()),
+        false => common.which(args.sessions),
+    };
     let change = ChainChange::Replace {
         old: args.host,
         new: args.with,
@@ -217,7 +234,10 @@ fn text(done: &Done, wait: bool) -> String {
         return format!("begun for {accepted} sessions; see 'dyscoctl monitor'");
     }
     if done.changes.is_empty() {
-        return "no session to give another chain".into();
+        return "no session to give another chain: --all, --filter and --through are about those \
+                that this host has opened; elsewhere name them, or say --through self on a \
+                host that they pass"
+            .into();
     }
     let mut rows = table([
         "ID", "LOCAL", "REMOTE", "OUTCOME", "BEFORE", "AFTER", "SWITCHED", "ENDED", "WHY",

@@ -21,7 +21,8 @@ pub(super) const LONGEST: Duration = Duration::from_secs(660);
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The middlebox: self, an address or a host name
+    /// The middlebox, self, an address or a host name: a proxy's host, or one of the
+    /// sessions' chains
     host: HostName,
 
     /// Take it out of this session: its id, or LOCAL>REMOTE; may be repeated
@@ -37,12 +38,12 @@ pub struct Args {
     wait: bool,
 
     /// How long each removal may take before it is rolled back, such as 500ms or 10s; the
-    /// daemon's configuration by default. One whose data takes the new path by then goes on,
-    /// and is reported as pending
+    /// daemon's configuration by default, and always of hosts of a chain. One whose data takes
+    /// the new path by then goes on, and is reported as pending
     #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// By which way: both neighbours' hosts (bypass), this host's kernel for
+    /// By which way a proxy leaves: both neighbours' hosts (bypass), this host's kernel for
     /// requests and the server's host for replies (return), this host's kernel
     /// for both (local), or the first that can (auto); the daemon's
     /// configuration by default
@@ -191,8 +192,9 @@ fn text(done: &Done) -> String {
         ]);
     }
     let mut text = match done.removals.len() {
-        0 => "no session that a proxy there is known to relay; a host of a chain leaves by \
-              'dyscoctl reconfigure --through HOST --without HOST'\n"
+        0 => "no session passes it, by a proxy that a shim has told of or by its chain, as far \
+              as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or \
+              name the proxy's listener there (--listen)\n"
             .into(),
         _ => format!("{}\n\n", rows.trim_fmt()),
     };

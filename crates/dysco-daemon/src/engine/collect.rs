@@ -164,6 +164,7 @@ impl Engine {
             self.agent.release_quarantine();
             self.sweep_sockets();
             self.removals_due();
+            self.sweep_automatic();
             self.sweep_chains();
         }
         let now = Instant::now();

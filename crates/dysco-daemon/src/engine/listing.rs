@@ -179,6 +179,7 @@ impl Engine {
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
         let no = |reason: String| Removable::No { reason };
         match (State::from_word(s.state), pair) {
+            (_, None) if super::rechain::passes(s) => Removable::Yes,
             (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
             (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
             (_, Some(pair)) => match self.seems_measurable(pair) {

@@ -322,11 +322,7 @@ impl Engine {
                     self.take_events(&mut happened);
                 }
                 Some(call) = inputs.calls.recv() => self.take_call(call),
-                pair = inputs.pairs.recv() => {
-                    if let Ok(pair) = pair {
-                        self.take_pair(&pair);
-                    }
-                }
+                pair = inputs.pairs.recv() => self.take_pair(pair),
                 () = sleep_until(timer) => {
                     let now = self.now();
                     self.machine.handle_timeout(now);

@@ -147,7 +147,7 @@ impl Engine {
             task.dry = request.dry_run;
             task
         };
-        let (mut tasks, mut refused) = (Vec::new(), Vec::new());
+        let mut found = super::removal::Candidates::default();
         let mut met = HashSet::new();
         for (key, basis) in sessions {
             // It may have ended while it was watched.
@@ -157,8 +157,8 @@ impl Engine {
             met.insert(slot);
             let task = task_of(slot);
             match basis {
-                Ok(_) => self.sort(task, &mut tasks, &mut refused),
-                Err(why) => refused.push(
+                Ok(_) => self.sort(task, &mut found),
+                Err(why) => found.refused.push(
                     task.refused(format!("the session is not proven byte-transparent: {why}")),
                 ),
             }
@@ -166,9 +166,10 @@ impl Engine {
         let named = self.named(&request.sessions).unwrap_or_default();
         for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
             let task = task_of(slot);
-            refused.push(task.refused("the named process has not accepted it".to_owned()));
+            let why = "the named process has not accepted it".to_owned();
+            found.refused.push(task.refused(why));
         }
-        (tasks, refused)
+        found
     }
 
     fn proxy_report(&self, scene: &Scene) -> ProxyReport {

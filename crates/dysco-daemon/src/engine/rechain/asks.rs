@@ -7,7 +7,7 @@ use dysco_common::session::part;
 use dysco_common::{Session, State};
 
 use super::request::{Task, Whose};
-use crate::api::{ChainOutcome, Reconfigure};
+use crate::api::ChainOutcome;
 use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use crate::control::Incoming;
 use crate::engine::{Engine, measure};
@@ -15,7 +15,7 @@ use crate::protocol::Subsession;
 
 impl Engine {
     /// A session as the host has it that opened it, where that is another.
-    pub(super) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
+    pub(in crate::engine) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
         let passes = s.joined_to().is_some() && s.state != State::Relay as u32;
         match (s.life.opened_here != 0, passes) {
             (true, false) => None,
@@ -25,19 +25,10 @@ impl Engine {
     }
 
     /// Slots of the sessions that pass this host by a chain, by the side they come from.
-    pub(super) fn passing_here(&self) -> Vec<u32> {
-        let passes = |s: &Session| {
-            let state = State::from_word(s.state);
-            let here = matches!(
-                state,
-                Some(State::NewPath | State::Passing | State::Switching)
-            );
-            let chained = s.two.chained > 1 && s.joined_to().is_some();
-            let comes = s.life.opened_here == 0 && s.two.part == part::CURRENT;
-            here && chained && comes && !s.has_ended()
-        };
+    pub(in crate::engine) fn passing_here(&self) -> Vec<u32> {
+        let comes = |s: &Session| s.life.opened_here == 0 && s.two.part == part::CURRENT;
         let all = self.agent.sessions().into_iter();
-        all.filter(|(_, s)| passes(s))
+        all.filter(|(_, s)| comes(s) && passes(s))
             .map(|(slot, _)| slot)
             .collect()
     }
@@ -48,7 +39,8 @@ impl Engine {
         task: Task,
         s: &Session,
         wish: &ChainWish,
-        request: &Reconfigure,
+        state: bool,
+        dry_run: bool,
     ) {
         let may = self
             .not_in_between(s)
@@ -61,8 +53,8 @@ impl Engine {
         let asked = Asked {
             session,
             wish: wish.clone(),
-            state: request.state,
-            dry_run: request.dry_run,
+            state,
+            dry_run,
         };
         let ask = AskId(rand::random());
         self.rechain.asking.insert(ask, task);
@@ -148,4 +140,14 @@ impl Engine {
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(task.whose, report);
     }
+}
+
+/// Is this one of the two entries of a session that passes this host by its chain?
+pub(in crate::engine) fn passes(s: &Session) -> bool {
+    let state = State::from_word(s.state);
+    let here = matches!(
+        state,
+        Some(State::NewPath | State::Passing | State::Switching)
+    );
+    here && s.two.chained > 1 && s.joined_to().is_some() && !s.has_ended()
 }

@@ -12,7 +12,7 @@ use crate::protocol::{Reason, Subsession};
 
 impl Engine {
     /// The hosts that a session passes, where it was opened here.
-    pub(super) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
+    pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
         if s.two.chained == 0 {
             return Vec::new();
         }

@@ -12,6 +12,9 @@ mod paths;
 mod request;
 mod width;
 
+pub(super) use asks::passes;
+pub(super) use request::opens;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::num::NonZeroUsize;

@@ -2,7 +2,7 @@
 //! a time, one report each.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dysco_common::{Session, State};
@@ -23,6 +23,8 @@ use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsessi
 pub(super) enum Whose {
     /// A request's on this host.
     Batch(u64),
+    /// A removal's on this host, by its batch.
+    Removal(u64),
     /// Another host's.
     Ask(AskId),
 }
@@ -106,16 +108,41 @@ impl Engine {
             self.end_chain_batch(id);
         }
         for slot in slots {
-            let s = self.agent.session(slot);
-            if let Some(session) = self.opened_elsewhere(&s) {
-                let task = self.task_of_chain(Whose::Batch(id), slot, session);
-                self.ask_opener(task, &s, &wish, request);
-                continue;
-            }
-            let (task, judged) = self.chain_task(Whose::Batch(id), slot, &wish, request.state);
-            self.take_task(task, judged, request.dry_run);
+            self.take_slot(Whose::Batch(id), slot, &wish, request.state, request.dry_run);
         }
         self.start_chains_waiting();
+    }
+
+    /// A host leaves the chains of these, as a removal asks for.
+    pub(in crate::engine) fn leave_chains(
+        &mut self,
+        removal: u64,
+        chained: &[(u32, IpAddr)],
+        dry_run: bool,
+    ) {
+        for (slot, host) in chained {
+            let wish = ChainWish::Remove(*host);
+            self.take_slot(Whose::Removal(removal), *slot, &wish, false, dry_run);
+        }
+        self.start_chains_waiting();
+    }
+
+    /// One session of a request: who opened it judges it.
+    fn take_slot(
+        &mut self,
+        whose: Whose,
+        slot: u32,
+        wish: &ChainWish,
+        state: bool,
+        dry_run: bool,
+    ) {
+        let s = self.agent.session(slot);
+        if let Some(session) = self.opened_elsewhere(&s) {
+            let task = self.task_of_chain(whose, slot, session);
+            return self.ask_opener(task, &s, wish, state, dry_run);
+        }
+        let (task, judged) = self.chain_task(whose, slot, wish, state);
+        self.take_task(task, judged, dry_run);
     }
 
     /// A change that was judged waits for its turn, or has ended.
@@ -168,13 +195,8 @@ impl Engine {
             },
             Which::Filter(_) | Which::All => None,
         };
-        let opened = |(_, s): &(u32, Session)| {
-            s.life.opened_here != 0
-                && !s.has_ended()
-                && s.two.part == dysco_common::session::part::CURRENT
-                && (s.joined_to().is_none() || s.state == State::Relay as u32)
-        };
-        let all = self.agent.sessions().into_iter().filter(opened);
+        let all = self.agent.sessions().into_iter();
+        let all = all.filter(|(_, s)| opens(s));
         Ok(all
             .filter(|(slot, s)| {
                 let now = self.chain_now(*slot, s);
@@ -336,6 +358,7 @@ impl Engine {
     pub(super) fn end_chain_task(&mut self, whose: Whose, report: ChainReport) {
         let batch = match whose {
             Whose::Batch(batch) => batch,
+            Whose::Removal(batch) => return self.left_chain(batch, report),
             Whose::Ask(ask) => {
                 let answer = Answer {
                     outcome: report.outcome,
@@ -361,6 +384,14 @@ impl Engine {
     fn end_chain_batch(&mut self, id: u64) {
         self.rechain.batches.remove(&id);
     }
+}
+
+/// Is this a session's only entry, on the host that opened it?
+pub(in crate::engine) fn opens(s: &Session) -> bool {
+    s.life.opened_here != 0
+        && !s.has_ended()
+        && s.two.part == dysco_common::session::part::CURRENT
+        && (s.joined_to().is_none() || s.state == State::Relay as u32)
 }
 
 /// Passes on what is sent here to a client, at the client's pace, and then the end.

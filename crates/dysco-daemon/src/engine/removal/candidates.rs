@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Candidates, Said, Stage, Task};
-use crate::api::{Failure, FailureCode, HostName, Mode, RemovalReport, Remove, SessionName, Way};
+use crate::api::{Failure, FailureCode, HostName, Mode, Remove, SessionName, Way};
 use crate::engine::{Engine, measure};
 use crate::protocol::Reason;
 
@@ -24,34 +24,36 @@ impl Engine {
                 mend: "ask there with --mode, or set mode under [removal] there".into(),
             });
         }
-        let mut tasks = Vec::new();
-        let mut refused = Vec::new();
+        // A mode is a proxy's way to leave.
+        let by_chain = |slot: &u32| match request.mode {
+            None => Some((*slot, self.in_chain(*slot, host)?)),
+            Some(_) => None,
+        };
         let all = if request.all {
             self.sessions_through(host, mode)
         } else {
             self.named(&request.sessions)?
         };
-        for session in all {
+        let mut found = Candidates {
+            chained: all.iter().filter_map(by_chain).collect(),
+            ..Candidates::default()
+        };
+        for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {
             let task = Task {
                 dry: request.dry_run,
                 ..self.task_of(session, host, timeout, mode, said)
             };
             match host {
-                None => self.sort(task, &mut tasks, &mut refused),
-                Some(_) => tasks.push(task),
+                None => self.sort(task, &mut found),
+                Some(_) => found.tasks.push(task),
             }
         }
-        Ok((tasks, refused))
+        Ok(found)
     }
 
     /// Among the tasks, if all says that the proxy may leave its session.
-    pub(in crate::engine) fn sort(
-        &self,
-        task: Task,
-        tasks: &mut Vec<Task>,
-        refused: &mut Vec<RemovalReport>,
-    ) {
-        let found = match (task.relayed, task.mode) {
+    pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
+        let judged = match (task.relayed, task.mode) {
             // Nothing is left to be proven.
             (true, Mode::Auto | Mode::Bypass | Mode::Return) => (self.relay_of(&task.subsession))
                 .map_or(Ok(()), |slots| self.has_none_beside(slots)),
@@ -60,10 +62,10 @@ impl Engine {
                 .measurable(&task.subsession, task.said.word)
                 .map(|_| ()),
         };
-        match found {
+        match judged {
             // One that is not heard is asked for a packet.
-            Ok(()) | Err(Reason::NotHeard(_)) => tasks.push(task),
-            Err(reason) => refused.push(task.refused(reason.to_string())),
+            Ok(()) | Err(Reason::NotHeard(_)) => found.tasks.push(task),
+            Err(reason) => found.refused.push(task.refused(reason.to_string())),
         }
     }
 
@@ -97,9 +99,10 @@ impl Engine {
                 // This host is in the path of those that it relays.
                 if matches!(mode, Mode::Bypass | Mode::Return) {
                     slots.extend(self.relayed_slots(mode));
-                    slots.sort_unstable();
-                    slots.dedup();
                 }
+                slots.extend(self.passing_here());
+                slots.sort_unstable();
+                slots.dedup();
                 slots
             }
             Some(ip) => {
@@ -108,9 +111,9 @@ impl Engine {
                     s.key.remote.ip() == ip && [Tracked as u32, Adopted as u32].contains(&s.state)
                 };
                 let all = self.agent.sessions().into_iter();
-                all.filter(|(_, s)| through(s))
-                    .map(|(slot, _)| slot)
-                    .collect()
+                let meant =
+                    |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
+                all.filter(meant).map(|(slot, _)| slot).collect()
             }
         }
     }

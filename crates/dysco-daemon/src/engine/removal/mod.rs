@@ -1,13 +1,16 @@
 //! Removals as operators ask for them: many sessions at once, a few changes at
 //! a time, one report each.
 
+mod automatic;
 mod candidates;
+mod chained;
 mod limits;
 mod mode;
 mod report;
 mod task;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -15,7 +18,7 @@ use tokio::sync::mpsc;
 use super::Engine;
 use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
-use crate::proxy::PairEvent;
+use automatic::{AUTOMATIC, Automatic};
 use mode::Undecided;
 use task::Stage;
 pub(super) use task::{Said, Task};
@@ -38,10 +41,19 @@ pub(super) struct Removals {
     asked: HashMap<ChangeId, String>,
     batches: HashMap<u64, Batch>,
     next_batch: u64,
+    automatic: Automatic,
 }
 
-/// The sessions of a request that can be changed, and the rest with reasons.
-pub(super) type Candidates = (Vec<Task>, Vec<RemovalReport>);
+/// The sessions of a request.
+#[derive(Default)]
+pub(super) struct Candidates {
+    /// Those that a proxy may leave.
+    pub tasks: Vec<Task>,
+    /// Those that it may not, with reasons.
+    pub refused: Vec<RemovalReport>,
+    /// Slots of those that pass the middlebox by their chain, and its name there.
+    pub chained: Vec<(u32, IpAddr)>,
+}
 
 struct Running {
     task: Task,
@@ -72,6 +84,7 @@ impl Removals {
             asked: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,
+            automatic: Automatic::default(),
         }
     }
 
@@ -114,7 +127,7 @@ impl Engine {
         replies: &mpsc::Sender<Reply>,
     ) {
         match found {
-            Ok((tasks, refused)) => self.begin_batch(tasks, refused, dry_run, replies),
+            Ok(found) => self.begin_batch(found, dry_run, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
             }
@@ -123,14 +136,13 @@ impl Engine {
 
     fn begin_batch(
         &mut self,
-        tasks: Vec<Task>,
-        refused: Vec<RemovalReport>,
+        found: Candidates,
         dry: bool,
         replies: &mpsc::Sender<Reply>,
     ) {
         let id = self.removals.next_batch;
         self.removals.next_batch += 1;
-        let left = tasks.len() + refused.len();
+        let left = found.tasks.len() + found.refused.len() + found.chained.len();
         let _ = replies.try_send(Reply::Accepted { sessions: left });
         let batch = Batch {
             replies: Some(replies.clone()),
@@ -140,16 +152,17 @@ impl Engine {
             dry,
         };
         self.removals.batches.insert(id, batch);
-        for report in refused {
+        for report in found.refused {
             self.finish(id, report);
         }
         if left == 0 {
             self.end_batch(id);
         }
-        for task in tasks {
+        for task in found.tasks {
             self.take_on(Task { batch: id, ..task });
         }
         self.start_waiting();
+        self.leave_chains(id, &found.chained, dry);
     }
 
     /// Begins the next of those that wait, if its turn has come.
@@ -192,9 +205,12 @@ impl Engine {
         }
     }
 
-    fn finish(&mut self, batch: u64, report: RemovalReport) {
+    pub(super) fn finish(&mut self, batch: u64, report: RemovalReport) {
         if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
             self.tell_outcome(&report);
+        }
+        if batch == AUTOMATIC {
+            self.removals.automatic.ended(&report);
         }
         let Some(b) = self.removals.batches.get_mut(&batch) else {
             return;
@@ -334,28 +350,5 @@ impl Engine {
         let report = running.end(progress);
         self.finish(running.task.batch, report);
         self.start_waiting();
-    }
-
-    /// Begins a removal by itself, where the configuration says so.
-    pub(super) fn take_pair(&mut self, event: &PairEvent) {
-        let (PairEvent::New(pair) | PairEvent::Changed(pair)) = event else {
-            return;
-        };
-        if !self.config.removal.automatic || self.proxy.transparent(pair, false).is_err() {
-            return;
-        }
-        let Some(slot) = self.agent.find(&pair.a.key) else {
-            return;
-        };
-        let mode = self.config.removal.mode;
-        let said = &Said::automatic();
-        let task = self.task_of(slot, None, self.config.removal.timeout, mode, said);
-        if !self.removals.knows(&task.subsession) {
-            self.take_on(Task {
-                batch: u64::MAX,
-                ..task
-            });
-            self.start_waiting();
-        }
     }
 }

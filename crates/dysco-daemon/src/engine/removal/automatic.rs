@@ -1,0 +1,135 @@
+//! Removals that the configuration wants (`automatic`): begun as soon as a shim tells of a
+//! session, and tried again where that was not yet possible.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dysco_common::FlowKey;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::{Said, Task};
+use crate::api::{Outcome, RemovalReport};
+use crate::engine::Engine;
+use crate::proxy::{Pair, PairEvent};
+
+/// The batch of those that nobody waits for.
+pub(super) const AUTOMATIC: u64 = u64::MAX;
+/// After this a session that was refused is tried again; each time it takes twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// What is tried again.
+#[derive(Default)]
+pub(super) struct Automatic(HashMap<FlowKey, Again>);
+
+/// When, and how long that is after the time before.
+struct Again {
+    at: Instant,
+    wait: Duration,
+}
+
+impl Automatic {
+    pub fn ended(&mut self, report: &RemovalReport) {
+        let key = FlowKey::new(report.local, report.remote);
+        if matches!(report.outcome, Outcome::Removed | Outcome::Pending) {
+            self.0.remove(&key);
+            return;
+        }
+        let before = self.0.get(&key).map(|again| again.wait * 2);
+        let wait = before.unwrap_or(FIRST_WAIT).min(LONGEST_WAIT);
+        let at = Instant::now() + wait;
+        self.0.insert(key, Again { at, wait });
+    }
+
+    fn due(&self) -> Vec<FlowKey> {
+        let now = Instant::now();
+        let due = self.0.iter().filter(|(_, again)| again.at <= now);
+        due.map(|(key, _)| *key).collect()
+    }
+}
+
+impl Engine {
+    /// A shim has told of a session.
+    pub(in crate::engine) fn take_pair(&mut self, event: Result<PairEvent, RecvError>) {
+        if !self.config.removal.automatic {
+            return;
+        }
+        match event {
+            Ok(PairEvent::New(pair) | PairEvent::Changed(pair)) => self.remove_by_itself(&pair),
+            Ok(PairEvent::Gone(pair)) => drop(self.removals.automatic.0.remove(&pair.a.key)),
+            // So many at once that some were missed.
+            Err(RecvError::Lagged(_)) => {
+                for pair in self.proxy.pairs() {
+                    self.remove_by_itself(&pair);
+                }
+                self.start_waiting();
+            }
+            Err(RecvError::Closed) => {}
+        }
+    }
+
+    /// Those whose time has come once more.
+    pub(in crate::engine) fn sweep_automatic(&mut self) {
+        for key in self.removals.automatic.due() {
+            match self.proxy.find(&key) {
+                Some(pair) if self.agent.find(&key).is_some() => self.remove_by_itself(&pair),
+                _ => drop(self.removals.automatic.0.remove(&key)),
+            }
+        }
+    }
+
+    fn remove_by_itself(&mut self, pair: &Pair) {
+        if self.proxy.transparent(pair, false).is_err() {
+            return;
+        }
+        let Some(slot) = self.agent.find(&pair.a.key) else {
+            return;
+        };
+        let mode = self.config.removal.mode;
+        let said = &Said::automatic();
+        let task = self.task_of(slot, None, self.config.removal.timeout, mode, said);
+        if !task.relayed && !self.removals.knows(&task.subsession) {
+            self.take_on(Task {
+                batch: AUTOMATIC,
+                ..task
+            });
+            self.start_waiting();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::SessionId;
+
+    fn report(outcome: Outcome) -> RemovalReport {
+        RemovalReport {
+            session: SessionId(1),
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 40000).into(),
+            outcome,
+            reason: None,
+            mode: None,
+            why_mode: None,
+            request_to_switch_us: None,
+            request_to_close_us: None,
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_tried_again_ever_more_seldom() {
+        let mut automatic = Automatic::default();
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            automatic.ended(&report(Outcome::Refused));
+            waits.extend(automatic.0.values().map(|again| again.wait));
+        }
+        assert_eq!(waits.len(), 12);
+        assert_eq!(waits[..3], [2, 4, 8].map(Duration::from_secs));
+        assert_eq!(waits[11], LONGEST_WAIT);
+        assert!(automatic.due().is_empty());
+        automatic.ended(&report(Outcome::Removed));
+        assert!(automatic.0.is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! Middleboxes that are hosts of a session's chain: it gets another chain, and who asks for
+//! a removal is answered as for any other.
+
+use std::net::IpAddr;
+
+use dysco_common::Session;
+
+use crate::api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
+use crate::engine::{Engine, rechain};
+
+impl Engine {
+    /// By which name the host (`None`: this one) is in a session's chain. A session that was
+    /// opened elsewhere may have any in it: its opener knows.
+    pub(in crate::engine) fn in_chain(&self, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
+        let s = self.agent.session(slot);
+        let Some(host) = host else {
+            let own = self.config.host.addresses.first().copied();
+            return own.filter(|_| rechain::passes(&s));
+        };
+        let elsewhere = s.two.chained > 1 && self.opened_elsewhere(&s).is_some();
+        let is_end = s.name().remote.ip() == host;
+        (self.opens_through(slot, &s, host) || elsewhere && !is_end).then_some(host)
+    }
+
+    /// Was the session opened here, with the host in its chain?
+    pub(super) fn opens_through(&self, slot: u32, s: &Session, host: IpAddr) -> bool {
+        rechain::opens(s) && self.chain_now(slot, s).contains(&host)
+    }
+
+    /// The end of such a removal.
+    pub(in crate::engine) fn left_chain(&mut self, batch: u64, report: ChainReport) {
+        let outcome = match report.outcome {
+            ChainOutcome::Changed => Outcome::Removed,
+            ChainOutcome::Refused => Outcome::Refused,
+            ChainOutcome::RolledBack => Outcome::RolledBack,
+        };
+        let report = RemovalReport {
+            session: report.session,
+            local: report.local,
+            remote: report.remote,
+            outcome,
+            reason: report.reason,
+            mode: None,
+            why_mode: Some("it is a host of the session's chain".into()),
+            request_to_switch_us: report.request_to_switch_us,
+            request_to_close_us: report.request_to_end_us,
+        };
+        self.finish(batch, report);
+    }
+}
