@@ -47,6 +47,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("jq", "jq"),
 ];
 
+/// Packages whose services would run from the next start of the machine on.
+const SERVICES: &[(&str, &str)] = &[
+    ("haproxy", "haproxy.service"),
+    ("nginx-light", "nginx.service"),
+    ("postgresql", "postgresql.service"),
+    ("openssh-server", "ssh.service"),
+];
+
 /// What is no program, and the Debian package that has it.
 const FILES: &[(&str, &str)] = &[(
     "/usr/lib/nginx/modules/ngx_stream_module.so",
@@ -239,7 +247,27 @@ fn install_packages(packages: &[&str]) -> Result<()> {
         still.is_empty(),
         "still missing after the installation: {still:?}"
     );
+    disable_services(packages);
     Ok(())
+}
+
+/// The services of what was installed just now: the programs are wanted, and no more. A
+/// machine without systemd has none.
+fn disable_services(packages: &[&str]) {
+    let Some(systemctl) = shell::find("systemctl") else {
+        return;
+    };
+    let new = SERVICES.iter().filter(|(p, _)| packages.contains(p));
+    let units: Vec<_> = new.map(|(_, unit)| *unit).collect();
+    if units.is_empty() {
+        return;
+    }
+    let mut disable = Command::new(systemctl);
+    disable.args(["disable", "--quiet"]).args(&units);
+    match shell::run(to_stderr(&mut disable)) {
+        Ok(()) => eprintln!("not enabled as services: {}", units.join(" ")),
+        Err(error) => eprintln!("{} may start with the machine: {error:#}", units.join(" ")),
+    }
 }
 
 /// Sends a command's output where it does not mix with results.
@@ -254,9 +282,14 @@ struct NoServices {
 }
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
+const NONE: &str = "#!/bin/sh\n# of cargo xtask setup, while it installs\nexit 101\n";
 
 impl NoServices {
     fn begin() -> Result<NoServices> {
+        // One that was left by a command that was killed.
+        if fs::read_to_string(POLICY).is_ok_and(|text| text == NONE) {
+            return Ok(NoServices { made: true });
+        }
         let options = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -265,7 +298,7 @@ impl NoServices {
         let Ok(mut file) = options else {
             return Ok(NoServices { made: false });
         };
-        let write = |file: &mut File| std::io::Write::write_all(file, b"#!/bin/sh\nexit 101\n");
+        let write = |file: &mut File| std::io::Write::write_all(file, NONE.as_bytes());
         write(&mut file).with_context(|| format!("failed to write {POLICY}"))?;
         Ok(NoServices { made: true })
     }
