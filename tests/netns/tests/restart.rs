@@ -113,6 +113,14 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
     ensure!(why.len() == 2, "{done:#}");
     let told = |w: &String| w.contains("all source ports for new paths");
     ensure!(why.iter().all(told), "{why:?}");
+    for role in [Role::Client, Role::Proxy] {
+        let all = w.counters(role)?;
+        ensure!(all["changes_done"] == 2, "{role:?}: {all:#}");
+        ensure!(
+            all["changes_not_done_ports_exhausted"] == 2,
+            "{role:?}: {all:#}"
+        );
+    }
 
     // On the proxy's host each session takes two of the sixteen.
     let more = w.open(20, &gentle())?;

@@ -249,6 +249,7 @@ impl Engine {
             .collect();
         self.control.counters().list(&mut all);
         crate::api::list_counters(&mut all);
+        self.tally.list(&mut all);
         let stats = self.machine.stats();
         let shim = self.proxy.stats();
         let ours = [

@@ -26,6 +26,7 @@ mod sockets;
 mod state;
 mod straight;
 mod take_up;
+mod tally;
 mod trial;
 
 use std::collections::{HashMap, HashSet};
@@ -93,6 +94,8 @@ struct Engine {
     moves: firewall::Moves,
     /// Sessions that get another chain.
     rechain: rechain::Rechain,
+    /// How changes ended.
+    tally: tally::Tally,
     /// When it was said last that there is no room.
     no_room_told: Option<Instant>,
 }
@@ -210,6 +213,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
         rechain: rechain::Rechain::default(),
+        tally: tally::Tally::default(),
         no_room_told: None,
     };
     let inputs = Inputs {

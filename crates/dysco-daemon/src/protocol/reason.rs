@@ -56,8 +56,19 @@ impl fmt::Display for Phase {
 }
 
 /// Why a change was refused or rolled back. Text that came from another host
-/// is escaped when shown.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, thiserror::Error)]
+/// is escaped when shown. Its name in counters is the variant's.
+#[derive(
+    Clone,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    Serialize,
+    Deserialize,
+    thiserror::Error,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// Nobody answers there.
     #[error(

@@ -297,6 +297,7 @@ impl Engine {
                     self.rechain.running.insert(change, running);
                 }
                 Err(reason) => {
+                    self.tally.refused(&reason);
                     let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
                     self.end_chain_task(task.whose, report);
                 }

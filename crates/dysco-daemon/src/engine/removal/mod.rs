@@ -198,6 +198,7 @@ impl Engine {
                     self.removals.running.insert(change, running);
                 }
                 Err(reason) => {
+                    self.tally.refused(&reason);
                     let report = task.refused(reason.to_string());
                     self.finish(task.batch, report);
                 }
@@ -275,6 +276,7 @@ impl Engine {
                 subsession,
                 progress,
             } => {
+                self.tally.ended(&progress);
                 self.progress(change, role, &subsession, progress);
             }
             Report::Violation {
