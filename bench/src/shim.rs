@@ -13,25 +13,32 @@ use crate::stage::{Stage, proxied, server};
 use crate::turns::{Turns, order};
 use crate::wrk;
 
-/// HAProxy without the shim, that once more, and with it.
+/// HAProxy without the shim, another process of that, and with it.
 const KINDS: usize = 3;
 const CONTROL: usize = 1;
 const SHIMMED: usize = 2;
-/// Where HAProxy listens that has no shim.
-const BARE: u16 = 8081;
+/// Where the two listen that have no shim.
+const BARE: [u16; 2] = [8081, 8082];
 
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut kept, mut opened] = [(); 2].map(|()| Turns::<KINDS>::new("no shim"));
     let stage = Stage::alone("shim", "")?;
     let nginx = Nginx::start(&stage.lab.server, server().port())?;
-    let at = Role::Proxy.at(Family::V4, BARE);
-    // As the one under the shim, but for the shim.
-    let bare = Config::tcp(at, server())
-        .named("bare")
-        .start(&stage.lab.proxy, |haproxy| haproxy)?;
+    let at = BARE.map(|port| Role::Proxy.at(Family::V4, port));
+    // As the one under the shim, but for the shim; two, since equal processes do not do
+    // equally well.
+    let bare = |at, name| {
+        let config = Config::tcp(at, server()).named(name);
+        config.start(&stage.lab.proxy, |haproxy| haproxy)
+    };
+    let bare = [bare(at[0], "bare")?, bare(at[1], "control")?];
     let ask = |kind: usize, kept: bool| {
-        let to = if kind == SHIMMED { proxied() } else { at };
+        let to = match kind {
+            SHIMMED => proxied(),
+            CONTROL => at[1],
+            _ => at[0],
+        };
         wrk::ask(&stage.lab.client, to, wrk::SESSIONS, kept)
     };
     for turn in 0..effort.pick(12, 2) {
