@@ -1,7 +1,8 @@
 //! A server that says what it hears, and clients that hold it to that.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -39,15 +40,38 @@ pub fn connect(host: &Host, port: u16, to: SocketAddr) -> Result<TcpStream> {
         socket.set_reuse_address(true)?;
         if port != 0 {
             let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
-            let ip: std::net::IpAddr = any.parse().map_err(std::io::Error::other)?;
+            let ip: std::net::IpAddr = any.parse().map_err(io::Error::other)?;
             socket.bind(&SocketAddr::new(ip, port).into())?;
         }
         socket.connect_timeout(&to.into(), PATIENCE)?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok::<_, std::io::Error>(stream)
+        Ok::<_, io::Error>(stream)
     });
     connected.with_context(|| format!("failed to connect to {to}"))
+}
+
+/// Sets an option of TCP for which there is no other call.
+pub fn tcp_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
+    let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
+    // SAFETY: the kernel reads so many bytes of a value that lives.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Opens a session with TCP Fast Open: its first message is in the SYN.
+pub fn connect_with_data(host: &Host, to: SocketAddr) -> Result<TcpStream> {
+    let connected = host.run(move || {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        tcp_option(&socket, libc::TCP_FASTOPEN_CONNECT, &1_i32)?;
+        socket.connect(&to.into())?;
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok::<_, io::Error>(stream)
+    });
+    connected.context("failed to connect with data")
 }
 
 /// Says so many messages of 1000 bytes that begin with `first`, one after the

@@ -35,28 +35,6 @@ fn adopted(w: &World) -> Result<u64> {
     count.context("no count of adopted sessions")
 }
 
-fn option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
-    let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
-    // SAFETY: the kernel reads so many bytes of a value that lives.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Its first message is in the SYN.
-fn connect_fast(host: &Host) -> Result<TcpStream> {
-    let connected = host.run(|| {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        option(&socket, libc::TCP_FASTOPEN_CONNECT, &1_i32)?;
-        socket.connect(&proxy().into())?;
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok::<_, io::Error>(stream)
-    });
-    connected.context("failed to connect with data")
-}
-
 #[test]
 fn a_session_with_data_in_its_syn_leaves_its_proxy() -> Result<()> {
     let fast = |mode: &'static str| {
@@ -71,7 +49,7 @@ fn a_session_with_data_in_its_syn_leaves_its_proxy() -> Result<()> {
     })?;
     w.mode = "local";
     echo::serve(&w.lab.server, server())?;
-    let mut stream = connect_fast(&w.lab.client)?;
+    let mut stream = echo::connect_with_data(&w.lab.client, proxy())?;
     echo::talk(&mut stream, 1, 50)?;
     let taken = counters::tcp(&w.lab.proxy)?;
     ensure!(
@@ -141,7 +119,7 @@ impl Kind {
                 let to = std::ptr::from_mut(&mut signature.peer).cast::<u8>();
                 to.copy_from_nonoverlapping(address.as_ptr().cast(), address.len() as usize);
             }
-            option(&socket, libc::TCP_MD5SIG, &signature)?;
+            echo::tcp_option(&socket, libc::TCP_MD5SIG, &signature)?;
         }
         Ok(socket)
     }

@@ -141,9 +141,34 @@ impl Steered {
         Steered::of(&At::ALL, family, policy, &[])
     }
 
+    /// With a policy on the client's host, and no `dyscod` on the server's.
+    pub fn without_servers(family: Family, policy: &str) -> Result<Steered> {
+        let daemons = [At::Client, At::Fw1, At::Fw2];
+        Steered::with_daemons(&At::ALL, &daemons, family, policy, &[])
+    }
+
+    /// With settings of hosts: where, name and value.
+    pub fn with_settings(
+        family: Family,
+        policy: &str,
+        settings: &[(At, &str, &str)],
+    ) -> Result<Steered> {
+        Steered::of(&At::ALL, family, policy, settings)
+    }
+
     /// These hosts, with their settings.
     fn of(
         all: &[At],
+        family: Family,
+        policy: &str,
+        settings: &[(At, &str, &str)],
+    ) -> Result<Steered> {
+        Steered::with_daemons(all, all, family, policy, settings)
+    }
+
+    fn with_daemons(
+        all: &[At],
+        daemons: &[At],
         family: Family,
         policy: &str,
         settings: &[(At, &str, &str)],
@@ -170,7 +195,7 @@ impl Steered {
         }
         let server = SocketAddr::new(At::Server.address(family), PORT);
         world.traffic = Some(Server::start(world.host(At::Server), server)?);
-        world.start_daemons(all, policy)?;
+        world.start_daemons(daemons, policy)?;
         Ok(world)
     }
 
@@ -233,15 +258,16 @@ impl Steered {
         Ok(())
     }
 
-    fn start_daemons(&mut self, all: &[At], policy: &str) -> Result<()> {
+    fn start_daemons(&mut self, those: &[At], policy: &str) -> Result<()> {
         let authority = self.authority();
         let words = ["pki", "init", "--dir", &authority];
         self.router.output(&program("dyscoctl")?, &words)?;
         self.write_policy(policy)?;
-        for at in all {
+        self.daemons.resize_with(self.all.len(), || None);
+        for at in those {
             self.configure(*at)?;
-            let daemon = self.start(*at)?;
-            self.daemons.push(Some(daemon));
+            let (place, daemon) = (self.place(*at), self.start(*at)?);
+            self.daemons[place] = Some(daemon);
         }
         Ok(())
     }
