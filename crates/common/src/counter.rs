@@ -49,4 +49,5 @@ counters! {
     ChainNat = "chain_nat_on_the_way",
     ChainDataLeftOut = "chain_fast_open_data_left_out",
     RelayedByXdp = "packets_relayed_by_xdp",
+    DroppedMarked = "dropped_congestion_unanswered",
 }

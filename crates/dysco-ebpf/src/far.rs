@@ -212,6 +212,9 @@ pub fn onward(ctx: &TcContext, s: &mut Session, seg: &Segment, first: &Edit, run
     else {
         return DROP;
     };
+    if write::is_unanswered(ctx, s, p.key.is_v6()) {
+        return not(Counter::DroppedMarked);
+    }
     take_in(s, seg);
     onto_new_path(s, s.translation.outgoing(seg, &s.path).after(first), c);
     to_leave(ctx, s, p.key.is_v6())

@@ -64,6 +64,10 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
+        _ if write::is_unanswered(&ctx, s, found.v6) => {
+            cold_path();
+            dropped(Counter::DroppedMarked)
+        }
         Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
             syn(&ctx, key, &found)

@@ -97,6 +97,10 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if !new || s.state != State::NewPath as u32 || !usual {
         return None;
     }
+    if write::is_unanswered(ctx, s, V6) {
+        count(Counter::DroppedMarked);
+        return Some(Verdict::Drop);
+    }
     Some(off_new_path(ctx, s, &p.found))
 }
 

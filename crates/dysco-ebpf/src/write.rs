@@ -9,9 +9,10 @@
 use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::generated::bpf_csum_update;
 use aya_ebpf::programs::TcContext;
-use dysco_common::Addr;
+use dysco_common::{Addr, Session};
 use dysco_common::chain::PAYLOAD;
 use dysco_common::checksum::{self, Diff, Field, NOTHING, differ, fold16, fold32};
+use dysco_common::session::translation;
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
@@ -20,6 +21,8 @@ use crate::packet::{AsPtr, Found, Packet, at, bound_header, l4, load_options};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
+/// Congestion experienced, in the ECN field.
+const CE: u8 = 3;
 /// TCP, in the pseudo-header.
 const IPPROTO_TCP: u32 = 6;
 /// Offset of the checksum in the TCP header.
@@ -365,6 +368,18 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
     store(ctx, Packet::L3 + 1, &raw const new, 1)?;
     let word = |second| u16::from_ne_bytes([first, second]) as u32;
     Ok(differ(word(new), word(old)))
+}
+
+/// Does the packet say that there is congestion (CE), of which its sender would never
+/// hear? Where one side only has agreed on ECN, the other echoes nothing: such a packet
+/// is lost instead (as by RFC 6040, section 4.2), which its sender answers.
+#[inline(always)]
+pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
+    if s.translation.flags & translation::STRIP_ECN == 0 {
+        return false;
+    }
+    let shift = if v6 { 4 } else { 0 };
+    at::<u8>(ctx, Packet::L3 + 1).is_some_and(|second| second >> shift & CE == CE)
 }
 
 /// Takes one from the TTL or hop limit, as whoever forwards does. False for a

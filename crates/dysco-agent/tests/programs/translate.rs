@@ -232,8 +232,15 @@ fn congestion_notification_of_one_side_only_is_cleared() {
             let flags = ACK | ECE | CWR;
             let (sent, wire) = outgoing(&net, Options::Timestamps, 33);
             p.becomes(Way::Out, &Frame { ecn, flags, ..sent }, REDIRECT, &wire);
-            let (wire, delivered) = incoming(&net, Options::Sack, 33);
-            p.becomes(Way::In, &Frame { ecn, flags, ..wire }, OK, &delivered);
+            for which in [Options::Sack, Options::Timestamps] {
+                let (wire, delivered) = incoming(&net, which, 33);
+                let wire = Frame { ecn, flags, ..wire };
+                // Congestion: this end would not echo it, so it shows as a loss.
+                match ecn {
+                    3 => p.drops(Way::In, &wire, Counter::DroppedMarked),
+                    _ => p.becomes(Way::In, &wire, OK, &delivered),
+                }
+            }
         }
         // Otherwise it is carried through.
         let mut p = Programs::with(&net, State::NewPath, T);
