@@ -100,6 +100,20 @@ impl Chains {
         Ok(())
     }
 
+    /// The rules in force, if there ever were any.
+    fn in_force(&self) -> Result<Option<Vec<PolicyRule>>, AgentError> {
+        let word = self.in_force.get(&0, 0);
+        let now = word
+            .map(InForce::of)
+            .map_err(map_error("read", "IN_FORCE"))?;
+        if now.generation == 0 {
+            return Ok(None);
+        }
+        let half = self.rules.iter().skip(now.first as usize).take(MAX_RULES);
+        let its = half.take_while(|rule| rule.generation == now.generation);
+        Ok(Some(its.copied().collect()))
+    }
+
     /// Notes the chains of sessions that a rule gave theirs, unless that rule is in
     /// force: so each is known by its rule or by what is noted.
     fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {
@@ -151,6 +165,15 @@ impl Agent {
     /// If a map cannot be read or written; the policy before stays in force.
     pub fn apply_policy(&self, rules: &[PolicyRule]) -> Result<(), AgentError> {
         lock(&self.chains).apply(rules, || self.sessions())
+    }
+
+    /// The policy in force, which may be an earlier process's; none if there never was
+    /// one.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn policy(&self) -> Result<Option<Vec<PolicyRule>>, AgentError> {
+        lock(&self.chains).in_force()
     }
 
     /// Lets a chain's SYNs go to a host.

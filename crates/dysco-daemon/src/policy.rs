@@ -11,14 +11,16 @@
 //! otherwise = "refuse"
 //! ```
 
+mod compile;
+
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use dysco_common::chain::{Chain, MAX_CHAIN};
-use dysco_common::policy::{Families, MAX_RULES, Otherwise, PolicyRule};
-use dysco_common::{Addr, FlowKey};
+use dysco_common::FlowKey;
+use dysco_common::chain::MAX_CHAIN;
+use dysco_common::policy::{MAX_RULES, Otherwise};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -93,11 +95,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads a file; one that is not there is an empty policy.
-    pub fn load(path: &Path) -> Result<Policy, PolicyError> {
+    /// Reads the policy of the host with these addresses; none if its file is not there.
+    pub fn load(path: &Path, own: &[IpAddr]) -> Result<Option<Policy>, PolicyError> {
         match std::fs::read_to_string(path) {
-            Ok(text) => Policy::parse(path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Policy::default()),
+            Ok(text) => Policy::of_host(path, &text, own).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(PolicyError::File {
                 what: "read",
                 path: path.into(),
@@ -137,8 +139,19 @@ impl Policy {
         Ok(Policy { rules })
     }
 
+    /// Reads and checks a text, for the host with these addresses.
+    pub fn of_host(path: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
+        let policy = Policy::parse(path, text)?;
+        let checked = policy.check_host(own);
+        checked.map_err(|why| PolicyError::At {
+            place: Place::of(path, text, None),
+            why,
+        })?;
+        Ok(policy)
+    }
+
     /// Refuses chains that lead through the opening host itself.
-    pub fn check_host(&self, own: &[IpAddr]) -> Result<(), String> {
+    fn check_host(&self, own: &[IpAddr]) -> Result<(), String> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
             if let Some(host) = rule.chain.iter().find(|host| own.contains(host)) {
                 return Err(format!(
@@ -153,13 +166,6 @@ impl Policy {
     pub fn names(&self) -> impl Iterator<Item = String> + '_ {
         let numbered = self.rules.iter().zip(1..);
         numbered.map(|(rule, n)| rule.name.clone().unwrap_or_else(|| format!("#{n}")))
-    }
-
-    /// The rules as the data plane has them, and of which rule each is a part.
-    pub fn compile(&self) -> (Vec<PolicyRule>, Vec<usize>) {
-        let each = self.rules.iter().enumerate();
-        each.flat_map(|(index, rule)| rule.compile().into_iter().map(move |r| (r, index)))
-            .unzip()
     }
 
     /// The rule for a session, if any.
@@ -180,47 +186,6 @@ impl Policy {
             all.extend(rule.chain.iter().copied().zip(after));
         }
         all
-    }
-}
-
-impl Rule {
-    fn families(&self) -> Families {
-        let prefixes = [self.source, self.destination].into_iter().flatten();
-        let known = prefixes.map(|prefix| prefix.address);
-        match known.chain(self.chain.iter().copied()).next() {
-            Some(IpAddr::V4(_)) => Families::V4,
-            Some(IpAddr::V6(_)) => Families::V6,
-            None => Families::Both,
-        }
-    }
-
-    fn compile(&self) -> Vec<PolicyRule> {
-        let source = self.source.unwrap_or(Prefix::ALL).rule(0, 0);
-        let destination = self.destination.unwrap_or(Prefix::ALL);
-        let hosts: Vec<Addr> = self.chain.iter().map(|host| Addr::from(*host)).collect();
-        let all = [PortRange::ALL];
-        let ports = if self.ports.is_empty() {
-            &all[..]
-        } else {
-            &self.ports
-        };
-        let each = ports.iter().map(|ports| {
-            let destination = destination.rule(ports.first, ports.last);
-            PolicyRule {
-                source: source.prefix.masked(&source.mask),
-                source_mask: source.mask,
-                destination: destination.prefix.masked(&destination.mask),
-                destination_mask: destination.mask,
-                first_port: ports.first,
-                last_port: ports.last,
-                families: self.families() as u8,
-                otherwise: self.otherwise as u8,
-                // Its length was checked.
-                chain: Chain::of(&hosts).unwrap_or_default(),
-                ..PolicyRule::default()
-            }
-        });
-        each.collect()
     }
 }
 

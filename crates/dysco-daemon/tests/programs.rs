@@ -265,9 +265,10 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
 
     let check = |address: IpAddr| {
         let file = lab.path("dyscod.toml");
-        let keys = dir("host");
+        let (keys, policy) = (dir("host"), dir("policy.toml"));
         let text = format!(
-            "[host]\naddresses = [\"{address}\"]\ninterfaces = [\"lo\"]\n[control]\npki_dir = \"{keys}\"\n"
+            "[host]\naddresses = [\"{address}\"]\ninterfaces = [\"lo\"]\n[control]\npki_dir = \"{keys}\"\n\
+             [chain]\npolicy = \"{policy}\"\n"
         );
         fs::write(&file, text).unwrap();
         ran(dyscod(&file))
@@ -278,6 +279,28 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let bad = check([127, 0, 0, 2].into()).await;
     assert_eq!(bad.code, 2);
     assert!(bad.err.contains("--address 127.0.0.2"), "{}", bad.err);
+
+    let policy = |hosts: &str| {
+        fs::write(
+            lab.path("policy.toml"),
+            format!("[[rule]]\nchain = [{hosts}]\n"),
+        )
+        .unwrap();
+        check([127, 0, 0, 1].into())
+    };
+    assert_eq!(policy(r#""10.0.0.1""#).await.code, 0);
+    let twice = policy(r#""10.0.0.1", "10.0.0.1""#).await;
+    let told = lab
+        .run(&format!("policy check {}", dir("policy.toml")))
+        .await;
+    assert_eq!((twice.code, twice.err), (told.code, told.err.clone()));
+    assert!(told.code == 2 && told.err.contains("line 1"), "{}", told.err);
+    let own = policy(r#""127.0.0.1""#).await;
+    assert!(
+        own.code == 2 && own.err.contains("this host itself"),
+        "{}",
+        own.err
+    );
 }
 
 fn dyscod(config: &Path) -> Command {

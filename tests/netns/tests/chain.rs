@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server, all_intact};
-use dysco_netns::{Builder, Family, Lab, Role, wait};
+use dysco_netns::{Builder, Family, Lab, Process, Role, wait};
 use serde_json::Value;
 
 const PORT: u16 = 9000;
@@ -116,6 +116,24 @@ impl Chained {
         assert!(there.iter().all(|s| s["role"] == "middlebox"), "{there:#?}");
         all_intact(&group.finish()?)?;
         self.finish()
+    }
+
+    /// Ends a host's daemon and starts another, with something done in between.
+    fn renew(
+        &mut self,
+        role: Role,
+        end: impl FnOnce(&mut Process) -> Result<()>,
+        between: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let at = Role::ALL.iter().position(|r| *r == role);
+        let at = at.context("no such host")?;
+        end(&mut self.daemons[at].process)?;
+        drop(self.daemons.remove(at));
+        between()?;
+        let file = self.lab.host(role).dir().join("dyscod.toml");
+        let daemon = self.fleet.restart(&self.lab, role, &file)?;
+        self.daemons.insert(at, daemon);
+        Ok(())
     }
 
     fn finish(self) -> Result<()> {
@@ -285,6 +303,39 @@ fn a_policy_is_watched_and_applied() -> Result<()> {
     assert_eq!(applied["rules"].as_array().map(Vec::len), Some(2));
     assert_eq!(fs::read_to_string(&file)?, fs::read_to_string(&other)?);
     c.finish()
+}
+
+/// The rules that an earlier daemon has put in force are known, and so are their hosts.
+#[test]
+fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<()> {
+    let mut c = Chained::new(Lab::builder("chainbroken"), Family::V4)?;
+    let file = c.lab.client.dir().join("policy.toml");
+    let good = fs::read_to_string(&file)?;
+    c.renew(Role::Client, Process::stop, || {
+        fs::write(&file, "[[rule]]\nchain = [\"10.0.2.1\", \"10.0.2.1\"]\n").map_err(Into::into)
+    })?;
+    let list = |c: &Chained| c.fleet.json(&c.lab.client, &["policy", "list"]);
+    let listed = list(&c)?;
+    let error = listed["error"].as_str().unwrap_or_default();
+    assert!(error.contains("twice"), "{listed:#}");
+    let proxy = Role::Proxy.address(Family::V4).to_string();
+    assert_eq!(listed["rules"][0]["chain"], serde_json::json!([proxy]));
+    let log = fs::read_to_string(c.lab.client.dir().join("dyscod.log"))?;
+    assert!(log.contains("the rules of before stay in force"), "{log}");
+    // Its host is asked for though the file does not say so.
+    c.renew(Role::Proxy, Process::stop, || Ok(()))?;
+    wait::until("the host to be there", PATIENCE, || {
+        let listed = list(&c).ok()?;
+        listed["rules"][0]["missing"].as_array()?.is_empty().then_some(())
+    })?;
+    c.wait_neighbours(Role::Proxy, 4)?;
+    // The same rule under its own name.
+    fs::write(&file, format!("{good}name = \"web\"\n"))?;
+    wait::until("the mended file", PATIENCE, || {
+        let listed = list(&c).ok()?;
+        (listed["error"].is_null() && listed["rules"][0]["name"] == "web").then_some(())
+    })?;
+    c.carries(3)
 }
 
 /// A host knows those that its configuration names, whatever sessions there are.

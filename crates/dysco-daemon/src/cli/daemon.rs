@@ -10,6 +10,7 @@ use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
 use crate::config::{Config, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+use crate::policy::Policy;
 use crate::scheduling;
 
 /// Steers this host's TCP sessions, and lets proxies leave them.
@@ -20,7 +21,7 @@ struct Cli {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 
-    /// Only check it: print what would be used, or what is wrong
+    /// Only check it, and the policy: print what would be used, or what is wrong
     #[arg(long)]
     check: bool,
 }
@@ -54,6 +55,7 @@ where
 {
     let config = Config::load(&cli.config)?;
     if cli.check {
+        Policy::load(&config.chain.policy, &config.host.addresses)?;
         let used = config.to_toml().map_err(|e| CliError::Engine(e.into()))?;
         print_line(&used)?;
         return Ok(Exit::Done);

@@ -5,18 +5,17 @@
 //! ends have told each other to have. A host of a chain has to know the one
 //! after it as well: whoever opens sessions introduces them.
 
+mod policy;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
-use notify::Watcher as _;
-use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Engine};
-use crate::api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
 use crate::control::{Identity, Incoming, Secret};
 use crate::policy::Policy;
 
@@ -71,9 +70,11 @@ pub(super) struct Way {
 /// All that is known about chains.
 #[derive(Default)]
 pub(super) struct Chains {
+    /// The one that the data plane has.
     policy: Policy,
+    /// Why the file's is another one.
     error: Option<String>,
-    /// Has this process put one in force?
+    /// Was one ever put in force, by this process or an earlier one?
     applied: bool,
     keys: HashMap<u64, Shared>,
     /// Keys that a neighbour believes, of which nothing was heard here yet.
@@ -83,17 +84,6 @@ pub(super) struct Chains {
     asked: Option<Instant>,
     refreshed: Option<Instant>,
     watcher: Option<notify::RecommendedWatcher>,
-}
-
-/// May the file be read after this? One that is being written may be empty, which
-/// is a policy too.
-fn is_whole(kind: EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::Access(AccessKind::Close(AccessMode::Write))
-            | EventKind::Modify(ModifyKind::Name(_))
-            | EventKind::Remove(_)
-    )
 }
 
 impl Engine {
@@ -109,63 +99,8 @@ impl Engine {
             };
             self.chains.keys.insert(id, nobody);
         }
-        self.policy_touched();
-        self.watch_policy();
-    }
-
-    fn watch_policy(&mut self) {
-        let file = self.config.chain.policy.clone();
-        let Some(dir) = file.parent().filter(|dir| dir.is_dir()) else {
-            return;
-        };
-        let (answers, name) = (self.answers.clone(), file.clone());
-        let touched = move |event: notify::Result<notify::Event>| {
-            let about = event.is_ok_and(|e| is_whole(e.kind) && e.paths.contains(&name));
-            if about {
-                // The engine has ended.
-                let _ = answers.send(Answer::PolicyTouched);
-            }
-        };
-        let watcher = notify::recommended_watcher(touched).and_then(|mut watcher| {
-            watcher.watch(dir, notify::RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        match watcher {
-            Ok(watcher) => self.chains.watcher = Some(watcher),
-            Err(error) => tracing::warn!(
-                path = %file.display(), %error,
-                "cannot watch the policy: 'dyscoctl policy apply' reads it again"
-            ),
-        }
-    }
-
-    /// Reads the policy's file, and puts it in force if it is another one. The
-    /// one before stays where it cannot be used.
-    pub(super) fn policy_touched(&mut self) {
-        let read = Policy::load(&self.config.chain.policy).map_err(|e| e.to_string());
-        match read.and_then(|policy| self.put_in_force(policy)) {
-            Ok(()) => self.chains.error = None,
-            Err(why) => {
-                let text = format!("{why}; the policy before stays in force");
-                self.report("policy_refused", None, text);
-                self.chains.error = Some(why);
-            }
-        }
-    }
-
-    fn put_in_force(&mut self, policy: Policy) -> Result<(), String> {
-        policy.check_host(&self.config.host.addresses)?;
-        if self.chains.applied && policy == self.chains.policy {
-            return Ok(());
-        }
-        let (rules, _) = policy.compile();
-        self.agent.apply_policy(&rules).map_err(|e| e.to_string())?;
-        let text = format!("{} rules are in force", policy.rules.len());
-        (self.chains.policy, self.chains.applied) = (policy, true);
-        (self.chains.asked, self.chains.refreshed) = (None, None);
-        self.report("policy_applied", None, text);
+        self.start_policy();
         self.sweep_chains();
-        Ok(())
     }
 
     /// Both ends of a new connection have a key.
@@ -384,125 +319,4 @@ impl Engine {
             }
         }
     }
-
-    /// Answers `policy list`.
-    pub(super) fn policy_report(&self) -> Reply {
-        let there: HashSet<IpAddr> = self
-            .agent
-            .hops()
-            .into_iter()
-            .map(|(host, _)| host)
-            .collect();
-        let rules = 0..self.chains.policy.rules.len();
-        Reply::Policy(PolicyReport {
-            file: self.config.chain.policy.clone(),
-            error: self.chains.error.clone(),
-            rules: rules.map(|at| self.rule_report(at, &there)).collect(),
-        })
-    }
-
-    fn rule_report(&self, at: usize, there: &HashSet<IpAddr>) -> RuleReport {
-        let rule = &self.chains.policy.rules[at];
-        let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
-        let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
-        let missing = rule.chain.iter().filter(|host| !there.contains(host));
-        RuleReport {
-            name: self.chains.policy.names().nth(at).unwrap_or_default(),
-            source: any(rule.source.map(|p| p.to_string())),
-            destination: any(rule.destination.map(|p| p.to_string())),
-            ports: any((!ports.is_empty()).then(|| ports.join(", "))),
-            chain: rule.chain.clone(),
-            missing: missing.copied().collect(),
-            otherwise: rule.otherwise,
-        }
-    }
-
-    /// Carries out `policy apply`.
-    pub(super) fn policy_apply(&mut self, text: Option<&str>) -> Reply {
-        let file = self.config.chain.policy.clone();
-        let policy = match text {
-            Some(text) => Policy::parse(&file, text),
-            None => Policy::load(&file),
-        };
-        let applied = policy.map_err(|e| e.to_string()).and_then(|policy| {
-            policy.check_host(&self.config.host.addresses)?;
-            if let Some(text) = text {
-                write_whole(&file, text)
-                    .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-            }
-            self.put_in_force(policy)
-        });
-        match applied {
-            Ok(()) => {
-                self.chains.error = None;
-                self.policy_report()
-            }
-            Err(why) => Reply::Error(Failure {
-                code: FailureCode::Refused,
-                what: "put the policy in force".into(),
-                why,
-                mend: "the policy before stays in force; try the file with 'dyscoctl policy check'"
-                    .into(),
-            }),
-        }
-    }
-
-    /// Answers `policy explain`.
-    pub(super) fn policy_explain(
-        &self,
-        source: std::net::SocketAddr,
-        destination: std::net::SocketAddr,
-    ) -> Reply {
-        let there: HashSet<IpAddr> = self
-            .agent
-            .hops()
-            .into_iter()
-            .map(|(host, _)| host)
-            .collect();
-        let found = self.chains.policy.find(source, destination);
-        let rule = found.map(|at| self.rule_report(at, &there));
-        let (verdict, text) = match &rule {
-            None => ("direct", "no rule matches: it goes direct".to_owned()),
-            Some(rule) if rule.chain.is_empty() => {
-                let text = format!("rule {} has an empty chain: it goes direct", rule.name);
-                ("direct", text)
-            }
-            Some(rule) if rule.missing.is_empty() => {
-                let text = format!("rule {}: it passes {}", rule.name, words(&rule.chain));
-                ("chain", text)
-            }
-            Some(rule) => {
-                let (verdict, what) = match rule.otherwise {
-                    dysco_common::policy::Otherwise::Direct => ("direct", "it goes direct"),
-                    dysco_common::policy::Otherwise::Refuse => ("refused", "it is refused"),
-                };
-                let missing = words(&rule.missing);
-                let text = format!(
-                    "rule {}: {what}, since no agent with a key is connected at {missing}; start dyscod there, or see its log",
-                    rule.name
-                );
-                (verdict, text)
-            }
-        };
-        Reply::Explained(Explained {
-            rule,
-            verdict: verdict.into(),
-            text,
-        })
-    }
-}
-
-fn words(hosts: &[IpAddr]) -> String {
-    let words: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-    words.join(", ")
-}
-
-/// Writes a file so that it is there whole or as before.
-fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    let new = path.with_extension("toml.new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, path)
 }

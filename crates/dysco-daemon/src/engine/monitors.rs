@@ -14,6 +14,11 @@ impl Engine {
         if let Some(session) = session {
             self.history.add(session, &text);
         }
+        self.tell_monitors(kind, session, text);
+    }
+
+    /// Tells whoever watches alone.
+    pub(super) fn tell_monitors(&self, kind: &str, session: Option<SessionId>, text: String) {
         let at_ms = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |d| d.as_millis() as u64);
