@@ -39,6 +39,14 @@ pub enum PolicyError {
         /// Why.
         source: io::Error,
     },
+    /// There was one, and its file is gone.
+    #[error(
+        "failed to read the policy {path}: it is gone; put it back, or 'dyscoctl policy apply /dev/null' for one without rules"
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
     /// A place in the file is wrong.
     #[error("failed to use the policy {place}: {why}")]
     At {

@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server, all_intact};
 use dysco_netns::{Builder, Family, Lab, Process, Role, wait};
@@ -302,6 +302,68 @@ fn a_policy_is_watched_and_applied() -> Result<()> {
     let applied = c.fleet.json(&c.lab.client, &["policy", "apply", &path])?;
     assert_eq!(applied["rules"].as_array().map(Vec::len), Some(2));
     assert_eq!(fs::read_to_string(&file)?, fs::read_to_string(&other)?);
+    c.finish()
+}
+
+/// A file that is gone may come back: its rules stay, and it is said how to clear them.
+#[test]
+fn a_policy_that_is_gone_stays_in_force() -> Result<()> {
+    let mut c = Chained::new(Lab::builder("chaingone"), Family::V4)?;
+    let file = c.lab.client.dir().join("policy.toml");
+    let away = file.with_extension("toml~");
+    let rules = |c: &Chained| c.fleet.json(&c.lab.client, &["policy", "list"]);
+    let is_gone = |c: &Chained| -> Result<()> {
+        wait::until("its absence to be told", PATIENCE, || {
+            let error = rules(c).ok()?["error"].as_str()?.to_owned();
+            (error.contains("it is gone") && error.contains("apply /dev/null")).then_some(())
+        })?;
+        let now = rules(c)?["rules"].clone();
+        ensure!(now.as_array().map(Vec::len) == Some(1), "{now:#}");
+        Ok(())
+    };
+    fs::rename(&file, &away)?;
+    is_gone(&c)?;
+    c.renew(Role::Client, Process::stop, || Ok(()))?;
+    is_gone(&c)?;
+    fs::rename(&away, &file)?;
+    wait::until("the policy to be there again", PATIENCE, || {
+        rules(&c).ok()?["error"].is_null().then_some(())
+    })?;
+    fs::remove_file(&file)?;
+    is_gone(&c)?;
+    c.fleet
+        .dyscoctl(&c.lab.client, &["policy", "apply", "/dev/null"])?;
+    let now = rules(&c)?;
+    assert!(now["error"].is_null(), "{now:#}");
+    assert_eq!(now["rules"].as_array().map(Vec::len), Some(0));
+    fs::remove_file(&file)?;
+    c.renew(Role::Client, Process::stop, || Ok(()))?;
+    assert!(rules(&c)?["error"].is_null());
+    let log = fs::read_to_string(c.lab.client.dir().join("dyscod.log"))?;
+    let cleared = log.matches(" 0 rules are in force").count();
+    assert!(cleared <= 1, "only what was asked for clears them:\n{log}");
+    c.finish()
+}
+
+/// Where nobody can watch it, it is found all the same.
+#[test]
+fn a_policy_may_come_later_with_its_folder() -> Result<()> {
+    let later = |_| "[chain]\npolicy = \"/run/later/policy.toml\"\n".to_owned();
+    let c = Chained::with(
+        Lab::builder("chainlater"),
+        Family::V4,
+        "",
+        &[Role::Server],
+        later,
+    )?;
+    c.lab.server.run(|| {
+        fs::create_dir("/run/later")?;
+        fs::write("/run/later/policy.toml", "[[rule]]\nchain = []\n")
+    })?;
+    wait::until("the policy to be found", PATIENCE, || {
+        let list = c.fleet.json(&c.lab.server, &["policy", "list"]).ok()?;
+        (list["rules"].as_array()?.len() == 1).then_some(())
+    })?;
     c.finish()
 }
 

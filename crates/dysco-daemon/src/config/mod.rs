@@ -199,7 +199,7 @@ pub struct Removal {
 /// How sessions are steered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chain {
-    /// The policy's file; none is an empty policy.
+    /// The policy's file; where there never was one, no session has a chain.
     pub policy: PathBuf,
 }
 

@@ -5,6 +5,7 @@
 //! ends have told each other to have. A host of a chain has to know the one
 //! after it as well: whoever opens sessions introduces them.
 
+mod file;
 mod policy;
 
 use std::collections::{HashMap, HashSet};
@@ -24,7 +25,8 @@ const TAG: u8 = 0xc1;
 /// A key is still believed for so long after its connection has ended: a
 /// neighbour without a daemon goes on to use it.
 const KEPT: Duration = Duration::from_secs(3600);
-/// Neighbours that are wanted are asked for this often while they are not there.
+/// Neighbours that are wanted are asked for this often while they are not there, and
+/// the policy's file is looked at.
 const ASK: Duration = Duration::from_secs(2);
 /// Hosts are introduced, and ways looked up again, this often.
 const REFRESH: Duration = Duration::from_secs(20);
@@ -83,7 +85,7 @@ pub(super) struct Chains {
     met: HashMap<IpAddr, Instant>,
     asked: Option<Instant>,
     refreshed: Option<Instant>,
-    watcher: Option<notify::RecommendedWatcher>,
+    file: file::PolicyFile,
 }
 
 impl Engine {
@@ -257,13 +259,14 @@ impl Engine {
         }
     }
 
-    /// Now and then: ask for who is not there, introduce those who are, and
-    /// forget old keys.
+    /// Now and then: look at the policy, ask for who is not there, introduce those who
+    /// are, and forget old keys.
     pub(super) fn sweep_chains(&mut self) {
         let now = Instant::now();
         let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
         if due(self.chains.asked, ASK) {
             self.chains.asked = Some(now);
+            self.look_at_policy();
             self.ask_for_hosts();
         }
         if due(self.chains.refreshed, REFRESH) {

@@ -124,8 +124,8 @@ enum Answer {
     Asked(ChangeId, Subsession),
     /// The way to a neighbour, by one of this host's own addresses.
     Way(chains::Way),
-    /// The policy's file may have changed.
-    PolicyTouched,
+    /// Something was written in the place of the policy.
+    PolicyWritten,
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
@@ -376,7 +376,7 @@ impl Engine {
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Way(way) => self.way_found(&way),
-            Answer::PolicyTouched => self.policy_touched(),
+            Answer::PolicyWritten => self.policy_written(),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
         }

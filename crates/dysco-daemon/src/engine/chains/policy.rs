@@ -2,24 +2,11 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-
-use notify::Watcher as _;
-use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+use std::path::Path;
 
 use crate::api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
 use crate::engine::{Answer, Engine};
-use crate::policy::Policy;
-
-/// May the file be read after this? One that is being written may be empty, which
-/// is a policy too.
-fn is_whole(kind: EventKind) -> bool {
-    matches!(
-        kind,
-        EventKind::Access(AccessKind::Close(AccessMode::Write))
-            | EventKind::Modify(ModifyKind::Name(_))
-            | EventKind::Remove(_)
-    )
-}
+use crate::policy::{Policy, PolicyError};
 
 impl Engine {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
@@ -32,42 +19,50 @@ impl Engine {
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the rules in force are not known"),
         }
-        self.policy_touched();
+        self.read_policy();
         self.watch_policy();
     }
 
     fn watch_policy(&mut self) {
-        let file = self.config.chain.policy.clone();
-        let Some(dir) = file.parent().filter(|dir| dir.is_dir()) else {
-            return;
-        };
-        let (answers, name) = (self.answers.clone(), file.clone());
-        let touched = move |event: notify::Result<notify::Event>| {
-            let about = event.is_ok_and(|e| is_whole(e.kind) && e.paths.contains(&name));
-            if about {
-                // The engine has ended.
-                let _ = answers.send(Answer::PolicyTouched);
-            }
-        };
-        let watcher = notify::recommended_watcher(touched).and_then(|mut watcher| {
-            watcher.watch(dir, notify::RecursiveMode::NonRecursive)?;
-            Ok(watcher)
+        let path = &self.config.chain.policy;
+        let shown = path.display();
+        if !path.parent().is_some_and(Path::is_dir) {
+            return tracing::info!(path = %shown, "the policy's folder is not there yet: it is looked for now and then");
+        }
+        let answers = self.answers.clone();
+        let watched = self.chains.file.watch(path, move || {
+            // The engine has ended.
+            let _ = answers.send(Answer::PolicyWritten);
         });
-        match watcher {
-            Ok(watcher) => self.chains.watcher = Some(watcher),
-            Err(error) => tracing::warn!(
-                path = %file.display(), %error,
-                "cannot watch the policy: 'dyscoctl policy apply' reads it again"
-            ),
+        if let Err(error) = watched {
+            tracing::warn!(
+                path = %shown, %error,
+                "cannot watch the policy: another one is in force some seconds later, or by 'dyscoctl policy apply' at once;                  raise fs.inotify.max_user_instances or max_user_watches, and restart dyscod"
+            );
+        }
+    }
+
+    /// Something was written whole. One that was renamed or removed may be written anew:
+    /// looks at it will tell.
+    pub(in crate::engine) fn policy_written(&mut self) {
+        if self.config.chain.policy.exists() {
+            self.read_policy();
+        }
+    }
+
+    /// Reads the policy's file if it has changed, and nobody has said so.
+    pub(super) fn look_at_policy(&mut self) {
+        if self.chains.file.look(&self.config.chain.policy) {
+            self.read_policy();
         }
     }
 
     /// Reads the policy's file, and puts it in force if it is another one. The
     /// one before stays where it cannot be used.
-    pub(in crate::engine) fn policy_touched(&mut self) {
-        let (file, own) = (&self.config.chain.policy, &self.config.host.addresses);
-        let read = Policy::load(file, own).map_err(|e| e.to_string());
-        match read.and_then(|policy| self.put_in_force(policy.unwrap_or_default())) {
+    fn read_policy(&mut self) {
+        self.chains.file.reads(&self.config.chain.policy);
+        let read = self.policy_of_file().map_err(|e| e.to_string());
+        match read.and_then(|policy| self.put_in_force(policy)) {
             Ok(()) => self.chains.error = None,
             Err(why) => {
                 let text = format!("{why}; {}", self.what_stays());
@@ -75,6 +70,16 @@ impl Engine {
                 self.tell_monitors("policy_refused", None, text);
                 self.chains.error = Some(why);
             }
+        }
+    }
+
+    /// A file that is not there is the empty policy, unless it was another one.
+    fn policy_of_file(&self) -> Result<Policy, PolicyError> {
+        let (path, own) = (&self.config.chain.policy, &self.config.host.addresses);
+        match Policy::load(path, own)? {
+            Some(policy) => Ok(policy),
+            None if self.chains.policy.rules.is_empty() => Ok(Policy::default()),
+            None => Err(PolicyError::Gone { path: path.clone() }),
         }
     }
 
@@ -135,10 +140,9 @@ impl Engine {
     /// Carries out `policy apply`.
     pub(in crate::engine) fn policy_apply(&mut self, text: Option<&str>) -> Reply {
         let file = self.config.chain.policy.clone();
-        let own = &self.config.host.addresses;
         let policy = match text {
-            Some(text) => Policy::of_host(&file, text, own),
-            None => Policy::load(&file, own).map(Option::unwrap_or_default),
+            Some(text) => Policy::of_host(&file, text, &self.config.host.addresses),
+            None => self.policy_of_file(),
         };
         let applied = policy.map_err(|e| e.to_string()).and_then(|policy| {
             if let Some(text) = text {
@@ -213,7 +217,7 @@ fn words(hosts: &[IpAddr]) -> String {
 }
 
 /// Writes a file so that it is there whole or as before.
-fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
