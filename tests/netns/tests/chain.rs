@@ -233,6 +233,53 @@ fn sessions_outlive_their_daemons() -> Result<()> {
     c.finish()
 }
 
+/// A daemon that starts anew steers by what its data plane has, before anybody has
+/// answered it: no session is refused, and none goes on without its agent.
+#[test]
+fn sessions_open_whoever_starts_anew() -> Result<()> {
+    let mut c = Chained::new(Lab::builder("chainanew"), Family::V4)?;
+    for (at, role) in Role::ALL.into_iter().enumerate() {
+        c.renew(role, |daemon| daemon.kill().map(drop), || Ok(()))?;
+        let group = c.open(3, &Plan::default())?;
+        group.run();
+        group.wait_progress(1 << 18)?;
+        assert_eq!(c.sessions(Role::Server)?.len(), 3 * (at + 1));
+        all_intact(&group.finish()?)?;
+    }
+    // It had killed nobody else: their keys hold, and so do the new ones.
+    for (role, name) in [
+        (Role::Client, "chain_refused_host_missing"),
+        (Role::Client, "chain_direct_host_missing"),
+        (Role::Proxy, "chain_ends_without_agent"),
+        (Role::Proxy, "chain_refused_unknown_key"),
+        (Role::Server, "chain_refused_unknown_key"),
+    ] {
+        assert_eq!(c.counter(role, name)?, 0, "{name}");
+    }
+    c.finish()
+}
+
+/// One that does not answer any more is not steered to.
+#[test]
+fn a_host_that_is_gone_at_the_start_is_missing() -> Result<()> {
+    let mut c = Chained::new(Lab::builder("chainleft"), Family::V4)?;
+    c.daemons[1].process.kill()?;
+    c.renew(Role::Client, |daemon| daemon.kill().map(drop), || Ok(()))?;
+    let missing = |c: &Chained| -> Option<usize> {
+        let listed = c.fleet.json(&c.lab.client, &["policy", "list"]).ok()?;
+        Some(listed["rules"][0]["missing"].as_array()?.len())
+    };
+    wait::until("the host to be missed", PATIENCE, || {
+        (missing(&c)? == 1).then_some(())
+    })?;
+    c.renew(Role::Proxy, |_| Ok(()), || Ok(()))?;
+    wait::until("the host to be there", PATIENCE, || {
+        (missing(&c)? == 0).then_some(())
+    })?;
+    c.wait_neighbours(Role::Proxy, 4)?;
+    c.carries(3)
+}
+
 /// A chain of which a host is not there: refused, or direct, as the rule says;
 /// and the reason is told.
 #[test]

@@ -2,10 +2,12 @@
 //! steered through.
 //!
 //! A SYN is steered only to a host with a live connection and a key that both
-//! ends have told each other to have. A host of a chain has to know the one
-//! after it as well: whoever opens sessions introduces them.
+//! ends have told each other to have, or to one of before that may be there still
+//! ([`kept`]). A host of a chain has to know the one after it as well: whoever opens
+//! sessions introduces them.
 
 mod file;
+mod kept;
 mod policy;
 
 use std::collections::{HashMap, HashSet};
@@ -81,6 +83,7 @@ pub(super) struct Chains {
     keys: HashMap<u64, Shared>,
     /// Keys that a neighbour believes, of which nothing was heard here yet.
     early: HashSet<u64>,
+    kept: kept::Kept,
     /// Hosts that another's chains need here.
     met: HashMap<IpAddr, Instant>,
     asked: Option<Instant>,
@@ -101,6 +104,10 @@ impl Engine {
             };
             self.chains.keys.insert(id, nobody);
         }
+        let hops = self.agent.hops();
+        self.chains
+            .kept
+            .adopt(hops.into_iter().map(|(host, _)| host), now);
         self.start_policy();
         self.sweep_chains();
     }
@@ -119,6 +126,10 @@ impl Engine {
         let confirmed = shared.confirmed;
         self.chains.keys.insert(id, shared);
         self.send_about_chains(via, &Message::Believed(id));
+        self.introduce(|host| peer.holds(host));
+        for &address in &peer.addresses {
+            self.chains.kept.is_back(address, Instant::now());
+        }
         if confirmed {
             self.find_ways(&peer.addresses);
         }
@@ -129,14 +140,30 @@ impl Engine {
         let Some(shared) = self.chains.keys.get_mut(&id) else {
             return;
         };
-        shared.gone = Some(Instant::now());
+        let now = Instant::now();
+        shared.gone = Some(now);
         let addresses = shared.peer.addresses.clone();
         for &address in &addresses {
-            if self.key_for(address).is_none() {
-                self.agent.remove_hop(address);
+            match (self.key_for(address), self.is_connected(address)) {
+                (Some(_), _) => {}
+                (None, true) => self.chains.kept.keep(address, now),
+                (None, false) => self.lose_hop(address),
             }
         }
         self.find_ways(&addresses);
+        self.greet_again(&addresses);
+    }
+
+    /// What was said to a neighbour went by the connection that has ended, and may be
+    /// lost, if it came back meanwhile.
+    fn greet_again(&self, addresses: &[IpAddr]) {
+        let its = |s: &Shared| s.gone.is_none() && addresses.iter().any(|a| s.peer.holds(*a));
+        for (id, shared) in self.chains.keys.iter().filter(|(_, s)| its(s)) {
+            if let Some(&to) = shared.peer.addresses.first() {
+                self.send_about_chains(to, &Message::Believed(*id));
+                self.introduce(|host| shared.peer.holds(host));
+            }
+        }
     }
 
     /// Asks a neighbour once more whether it believes the keys shared with it.
@@ -148,12 +175,27 @@ impl Engine {
         }
     }
 
+    /// The same of all whose word is missing.
+    fn ask_about_all_keys(&self) {
+        let keys = self.chains.keys.iter();
+        for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
+            if let Some(&to) = shared.peer.addresses.first() {
+                self.send_about_chains(to, &Message::Ask(*id));
+            }
+        }
+    }
+
     /// Makes a host one that sessions may be steered to, as long as it is needed.
     pub(super) fn meet(&mut self, host: IpAddr) {
         let known = self.chains.met.insert(host, Instant::now()).is_some();
         if !known || self.key_for(host).is_none() {
             self.control.reach(host);
         }
+    }
+
+    fn is_connected(&self, host: IpAddr) -> bool {
+        let mut keys = self.chains.keys.values();
+        keys.any(|s| s.gone.is_none() && s.peer.holds(host))
     }
 
     fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
@@ -184,8 +226,11 @@ impl Engine {
 
     /// Goes on with a way that was looked up.
     pub(super) fn way_found(&mut self, way: &Way) {
-        let (Some((key_id, key)), Some(ifindex)) = (self.key_for(way.to), way.ifindex) else {
-            return self.agent.remove_hop(way.to);
+        let Some((key_id, key)) = self.key_for(way.to) else {
+            return;
+        };
+        let Some(ifindex) = way.ifindex else {
+            return self.lose_hop(way.to);
         };
         let hop = Hop {
             key_id,
@@ -197,6 +242,7 @@ impl Engine {
         if let Err(error) = self.agent.set_hop(way.to, &hop) {
             return tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
         }
+        self.chains.kept.remove(way.to);
         self.neighbour_ready(way.to);
     }
 
@@ -263,15 +309,17 @@ impl Engine {
     /// are, and forget old keys.
     pub(super) fn sweep_chains(&mut self) {
         let now = Instant::now();
+        self.sweep_kept(now);
         let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
         if due(self.chains.asked, ASK) {
             self.chains.asked = Some(now);
             self.look_at_policy();
             self.ask_for_hosts();
+            self.ask_about_all_keys();
         }
         if due(self.chains.refreshed, REFRESH) {
             self.chains.refreshed = Some(now);
-            self.introduce();
+            self.introduce(|_| true);
             self.forget_old(now);
             let live = self.chains.keys.values().filter(|s| s.gone.is_none());
             let all: HashSet<_> = live.flat_map(|s| s.peer.addresses.clone()).collect();
@@ -290,9 +338,11 @@ impl Engine {
         }
     }
 
-    fn introduce(&self) {
+    /// Tells these hosts of the policy's chains whom they need.
+    fn introduce(&self, whom: impl Fn(IpAddr) -> bool) {
         let mut all: HashMap<IpAddr, Vec<IpAddr>> = HashMap::new();
-        for (host, after) in self.chains.policy.acquaintances() {
+        let acquaintances = self.chains.policy.acquaintances().into_iter();
+        for (host, after) in acquaintances.filter(|(host, _)| whom(*host)) {
             all.entry(host).or_default().push(after);
         }
         for (host, after) in all {
@@ -317,7 +367,7 @@ impl Engine {
             self.agent.remove_key(id);
         }
         for (host, _) in self.agent.hops() {
-            if self.key_for(host).is_none() {
+            if self.key_for(host).is_none() && !self.chains.kept.has(host) {
                 self.agent.remove_hop(host);
             }
         }

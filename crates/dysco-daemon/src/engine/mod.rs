@@ -419,6 +419,7 @@ impl Engine {
             control::Event::PeerDown(peer, why) => {
                 self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
                 self.neighbours.is_not_there(peer, &why);
+                self.neighbour_gone(peer);
                 // One that closed may be there anew: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals_without(peer);

@@ -62,7 +62,7 @@ impl Waiting {
 impl Engine {
     /// What leads to a neighbour.
     pub(super) fn hop_to(&self, next: IpAddr) -> Option<Hop> {
-        self.agent.hop(next)
+        self.known_hop(next)
     }
 
     pub(super) fn wait_for(&mut self, waiting: Waiting) {

@@ -1,0 +1,149 @@
+//! Hops without a key that both ends of a connection have told each other to believe:
+//! those of an earlier process, until it is known who is still there, and those of a
+//! neighbour that came back, until its new key is believed. It believes the one before.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dysco_common::chain::Hop;
+
+use super::KEPT;
+use crate::engine::Engine;
+
+/// A neighbour that is connected has so long to believe the new key.
+const SETTLES: Duration = Duration::from_secs(20);
+/// So many hosts of an earlier process are asked for at once.
+const AT_ONCE: usize = 64;
+
+/// Until when each is kept, and who is still to be asked for.
+#[derive(Default)]
+pub(super) struct Kept {
+    until: HashMap<IpAddr, Instant>,
+    to_ask: VecDeque<IpAddr>,
+}
+
+impl Kept {
+    /// An earlier process could steer to these.
+    pub fn adopt(&mut self, hosts: impl IntoIterator<Item = IpAddr>, now: Instant) {
+        for host in hosts {
+            self.until.insert(host, now + KEPT);
+            self.to_ask.push_back(host);
+        }
+    }
+
+    /// Some of those that nobody has heard of yet.
+    pub fn to_ask(&mut self) -> Vec<IpAddr> {
+        let some = self.to_ask.len().min(AT_ONCE);
+        let some = self.to_ask.drain(..some);
+        some.filter(|host| self.until.contains_key(host)).collect()
+    }
+
+    /// It has another connection, whose key it has not said to believe.
+    pub fn keep(&mut self, host: IpAddr, now: Instant) {
+        self.until.insert(host, now + SETTLES);
+    }
+
+    /// The same, if it is one of these.
+    pub fn is_back(&mut self, host: IpAddr, now: Instant) {
+        if let Some(until) = self.until.get_mut(&host) {
+            *until = (*until).min(now + SETTLES);
+        }
+    }
+
+    /// It has a key, or is gone. Was it one of these?
+    pub fn remove(&mut self, host: IpAddr) -> bool {
+        self.until.remove(&host).is_some()
+    }
+
+    /// Is it one of these?
+    pub fn has(&self, host: IpAddr) -> bool {
+        self.until.contains_key(&host)
+    }
+
+    /// Those that had their time.
+    pub fn late(&mut self, now: Instant) -> Vec<IpAddr> {
+        let late = self.until.extract_if(|_, until| *until <= now);
+        late.map(|(host, _)| host).collect()
+    }
+}
+
+impl Engine {
+    /// There is no connection to this host, and there could not be one.
+    pub(in crate::engine) fn neighbour_gone(&mut self, host: IpAddr) {
+        if !self.is_connected(host) && self.chains.kept.remove(host) {
+            self.agent.remove_hop(host);
+        }
+    }
+
+    pub(super) fn lose_hop(&mut self, host: IpAddr) {
+        self.chains.kept.remove(host);
+        self.agent.remove_hop(host);
+    }
+
+    /// What leads to a host that believes this host's key as far as is known.
+    pub(in crate::engine) fn known_hop(&self, host: IpAddr) -> Option<Hop> {
+        let kept = self.chains.kept.has(host);
+        self.agent.hop(host).filter(|_| !kept)
+    }
+
+    /// Asks for hosts of before, and gives up those that nothing was heard of.
+    pub(super) fn sweep_kept(&mut self, now: Instant) {
+        for host in self.chains.kept.to_ask() {
+            if !self.is_connected(host) {
+                self.control.reach(host);
+            }
+        }
+        for host in self.chains.kept.late(now) {
+            if self.key_for(host).is_none() {
+                self.agent.remove_hop(host);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn hops_of_before_stay_until_something_is_known() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        kept.adopt([host(1), host(2), host(3)], now);
+        assert_eq!(kept.to_ask(), [host(1), host(2), host(3)]);
+        assert!(kept.to_ask().is_empty());
+        assert!(kept.late(now + SETTLES).is_empty());
+        // One does not answer; one does, and never believes the key.
+        assert!(kept.remove(host(1)) && !kept.remove(host(1)));
+        kept.is_back(host(2), now);
+        kept.is_back(host(9), now);
+        assert!(kept.has(host(2)) && kept.has(host(3)) && !kept.has(host(9)));
+        assert_eq!(kept.late(now + SETTLES), [host(2)]);
+        // Nobody believes a key for longer.
+        assert_eq!(kept.late(now + KEPT), [host(3)]);
+    }
+
+    #[test]
+    fn many_are_asked_for_in_turn() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        let all: Vec<IpAddr> = (0..=255).map(host).collect();
+        kept.adopt(all.clone(), now);
+        kept.remove(host(1));
+        let turns = std::iter::from_fn(|| Some(kept.to_ask()).filter(|t| !t.is_empty()));
+        let turns: Vec<_> = turns.collect();
+        assert!(turns.iter().all(|turn| turn.len() <= AT_ONCE));
+        assert_eq!(turns.concat().len(), all.len() - 1);
+    }
+
+    #[test]
+    fn one_that_came_back_is_kept_for_a_while() {
+        let (mut kept, now) = (Kept::default(), Instant::now());
+        kept.keep(host(1), now);
+        assert!(kept.has(host(1)) && kept.late(now).is_empty());
+        assert_eq!(kept.late(now + SETTLES), [host(1)]);
+    }
+}
