@@ -238,15 +238,13 @@ fn sessions_outlive_their_daemons() -> Result<()> {
 #[test]
 fn sessions_open_whoever_starts_anew() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chainanew"), Family::V4)?;
-    for (at, role) in Role::ALL.into_iter().enumerate() {
+    for role in Role::ALL {
         c.renew(role, |daemon| daemon.kill().map(drop), || Ok(()))?;
         let group = c.open(3, &Plan::default())?;
         group.run();
         group.wait_progress(1 << 18)?;
-        assert_eq!(c.sessions(Role::Server)?.len(), 3 * (at + 1));
         all_intact(&group.finish()?)?;
     }
-    // It had killed nobody else: their keys hold, and so do the new ones.
     for (role, name) in [
         (Role::Client, "chain_refused_host_missing"),
         (Role::Client, "chain_direct_host_missing"),

@@ -108,6 +108,65 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+/// Elements of sets stay where they are unless they are asked for.
+#[test]
+fn only_state_of_the_named_kinds_moves() -> Result<()> {
+    const SEEN: &str =
+        "add set inet fw seen { type ipv4_addr . inet_service; flags dynamic, timeout; timeout 10m; }\n";
+    const ADDS: &str = "insert rule inet fw forward ct state new add @seen { ip saddr . tcp sport }\n";
+    let world = Steered::new(Family::V4)?;
+    let rules = [(At::Fw1, [SEEN, ADDS].concat()), (At::Fw2, SEEN.to_owned())];
+    for (fw, rules) in rules {
+        world.host(fw).input("nft", &["-f", "-"], &rules)?;
+    }
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let (local, session) = (group.locals()[0], &names(&world, &group)[0]);
+    let element = format!("{} . {}", local.ip(), local.port());
+    for (kinds, there) in [("conntrack", false), ("conntrack,set_element", true)] {
+        world.rechain(session, &[At::Fw1])?;
+        get_on(&world, &group, 1 << 20)?;
+        let done = world.replace_on(At::Client, At::Fw1, At::Fw2, kinds)?;
+        ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
+        let words = ["list", "set", "inet", "fw", "seen"];
+        let listed = world.host(At::Fw2).output("nft", &words)?;
+        ensure!(listed.contains(&element) == there, "{kinds}: {listed}");
+        get_on(&world, &group, 1 << 20)?;
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Whoever asks for state needs it: without, the session stays where it was.
+#[test]
+fn a_host_without_the_named_state_is_not_replaced() -> Result<()> {
+    const NONE: &str = "flush ruleset
+table inet raw {
+  chain pre {
+    type filter hook prerouting priority -300
+    notrack
+  }
+}\n";
+    let world = Steered::new(Family::V4)?;
+    world.host(At::Fw1).input("nft", &["-f", "-"], NONE)?;
+    let group = world.open(1, &Plan::default())?;
+    group.run();
+    get_on(&world, &group, 1 << 20)?;
+    let session = &names(&world, &group)[0];
+    world.rechain(session, &[At::Fw1])?;
+    get_on(&world, &group, 1 << 20)?;
+    let done = world.replace_on(At::Client, At::Fw1, At::Fw2, "conntrack")?;
+    let why = done["reason"].as_str().unwrap_or_default();
+    let told = why.contains("conntrack state") && why.contains("there is none");
+    ensure!(done["outcome"] == "rolled_back" && told, "{done:#}");
+    ensure!(world.chain_of(session)? == json!([world.ip(At::Fw1)]));
+    get_on(&world, &group, 1 << 20)?;
+    world.wait_forgotten(At::Fw2)?;
+    world.rechain(session, &[At::Fw2])?;
+    get_on(&world, &group, 1 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 #[test]
 fn ten_changes_of_one_session() -> Result<()> {
     let world = Steered::new(Family::V4)?;

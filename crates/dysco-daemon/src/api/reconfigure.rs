@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+use crate::state::KindName;
 
 /// Which sessions are to get another chain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,9 +52,10 @@ pub struct Reconfigure {
     pub which: Which,
     /// What is to change.
     pub chain: ChainChange,
-    /// What the hosts that leave know of the session goes to those that come.
+    /// What the hosts that leave know of the session goes to those that come, of these
+    /// kinds. Each must be there.
     #[serde(default)]
-    pub state: bool,
+    pub state: Vec<KindName>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Reason, Subsession};
+use crate::state::KindName;
 
 /// What one host asks another for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -13,8 +14,8 @@ pub struct Asked {
     pub session: Subsession,
     /// What is to become of its chain.
     pub wish: ChainWish,
-    /// What the hosts that leave know of it goes to those that come.
-    pub state: bool,
+    /// What the hosts that leave know of it goes to those that come, of these kinds.
+    pub state: Vec<KindName>,
     /// Only say what would be done.
     pub dry_run: bool,
 }

@@ -11,7 +11,7 @@ use crate::api::ChainOutcome;
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'A';
 /// The second.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Most bytes of a reason.
 const MAX_REASON: usize = 1024;
 

@@ -16,7 +16,7 @@ fn asked() -> Asked {
             right: ([10, 0, 3, 1], 80).into(),
         },
         wish: ChainWish::Remove(ASKER),
-        state: false,
+        state: vec![crate::state::KindName::Conntrack],
         dry_run: false,
     }
 }

@@ -10,8 +10,9 @@ use crate::api::{
     ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
     SessionName, Which,
 };
+use crate::state::KindName;
 
-/// How many hosts a chain may be asked for by one word.
+/// Between the hosts or kinds of one word.
 const WORDS: char = ',';
 
 /// What all of them take.
@@ -30,9 +31,10 @@ pub struct Common {
     #[arg(long)]
     all: bool,
 
-    /// What the middleboxes that leave know of a session goes to those that come
-    #[arg(long, value_enum, value_name = "KIND")]
-    state: Option<Kind>,
+    /// What the middleboxes that leave know of a session goes to those that come: of
+    /// these kinds, separated by commas
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = WORDS)]
+    state: Vec<KindName>,
 
     /// Wait for the end of each change
     #[arg(long)]
@@ -41,13 +43,6 @@ pub struct Common {
     /// Only say what would be done, and why not
     #[arg(long)]
     dry_run: bool,
-}
-
-/// Which state moves.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Kind {
-    /// What a firewall keeps of connections
-    Conntrack,
 }
 
 impl Common {
@@ -189,7 +184,7 @@ fn ask(
     let mut client = context.ask(&Request::Reconfigure(Reconfigure {
         which,
         chain,
-        state: common.state.is_some(),
+        state: common.state.clone(),
         dry_run: common.dry_run,
     }))?;
     let wait = common.wait || common.dry_run;

@@ -40,6 +40,8 @@ fn good_lines_are_understood() {
         "state install 1a file",
         "state move 1a --from 10.0.0.1 --to fw2 --dry-run",
         "state remove 1a --kind conntrack",
+        "replace-middlebox fw1 --with fw2 --state conntrack",
+        "replace-middlebox fw1 --with fw2 --state conntrack,set_element --wait",
         "monitor -o json",
         "run haproxy -f haproxy.cfg",
         "run -- haproxy -f haproxy.cfg -o x",

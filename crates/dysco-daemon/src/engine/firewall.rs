@@ -98,7 +98,7 @@ impl Engine {
             session: as_opened(session),
             from,
             to,
-            kinds: Vec::new(),
+            kinds: self.kinds_of(change),
             dry_run: false,
         };
         let transfer = TransferId(rand::random());
@@ -203,17 +203,18 @@ impl Engine {
     /// Exports a session's state for another host: here, if a few look-ups do, since the
     /// kernel answers these sooner than a thread wakes up.
     fn export_for(&mut self, give: Give, session: FiveTuple, kinds: Vec<KindName>) {
-        let encode = |all: Vec<Document>| serde_json::to_vec(&all).map_err(|e| e.to_string());
         let found = self.is_called_so(&session).and_then(|()| {
             state::export_at_once(&session, &kinds).map_err(|error| error.to_string())
         });
         if let Some(found) = found.transpose() {
-            return self.state_done(Done::Exported(give, found.and_then(encode)));
+            let packed = found.and_then(|all| packed(&session, &kinds, &all));
+            return self.state_done(Done::Exported(give, packed));
         }
         let answers = self.answers.clone();
         spawn_short(move || {
             let documents = state::export(&session, &kinds).map_err(|error| error.to_string());
-            let done = Done::Exported(give, documents.and_then(encode));
+            let packed = documents.and_then(|all| packed(&session, &kinds, &all));
+            let done = Done::Exported(give, packed);
             let _ = answers.send(Answer::State(done));
         });
     }
@@ -342,6 +343,13 @@ pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
         source: session.left,
         destination: session.right,
     }
+}
+
+/// Documents for another host. Who names a kind needs it there: without, the session
+/// would be dropped.
+fn packed(session: &FiveTuple, kinds: &[KindName], all: &[Document]) -> Result<Vec<u8>, String> {
+    state::has_each(session, kinds, all).map_err(|error| error.to_string())?;
+    serde_json::to_vec(all).map_err(|error| error.to_string())
 }
 
 /// Installs documents, or sees whether they could be.

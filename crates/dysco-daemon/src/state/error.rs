@@ -40,6 +40,16 @@ pub enum StateError {
         /// What it has.
         what: &'static str,
     },
+    /// It has none of a kind that was asked for.
+    #[error(
+        "failed to export the {kind} state of {session}: there is none; leave that kind out if the new host lets the session pass without"
+    )]
+    Nothing {
+        /// Of which kind.
+        kind: KindName,
+        /// Of which session.
+        session: FiveTuple,
+    },
     /// A document is not to be installed.
     #[error("failed to install the {kind} state of {session}: {fault}")]
     Refused {
@@ -109,7 +119,9 @@ impl StateError {
                 | Fault::ForeignElement(_) => true,
                 Fault::NoSet(_) | Fault::Taken(_) | Fault::NotKept(..) | Fault::Kernel(_) => false,
             },
-            StateError::Kernel { .. } | StateError::Unmovable { .. } => false,
+            StateError::Kernel { .. }
+            | StateError::Unmovable { .. }
+            | StateError::Nothing { .. } => false,
         }
     }
 }

@@ -137,6 +137,20 @@ fn export_seen(seen: &Seen, only: &[KindName]) -> Result<Vec<Document>, StateErr
     Ok(all)
 }
 
+/// Is there something of each kind that was named?
+pub fn has_each(
+    session: &FiveTuple,
+    kinds: &[KindName],
+    documents: &[Document],
+) -> Result<(), StateError> {
+    let there = |kind: KindName| documents.iter().any(|d| d.kind == kind);
+    let none = kinds.iter().copied().find(|kind| !there(*kind));
+    none.map_or(Ok(()), |kind| {
+        let session = *session;
+        Err(StateError::Nothing { kind, session })
+    })
+}
+
 /// Could these be installed for this session? Changes nothing.
 pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
     document::check_size(documents)?;

@@ -119,6 +119,23 @@ fn an_entry_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_kind_that_was_asked_for_must_be_there() {
+    let (session, entry) = (plain().session, document(&plain(), entry()));
+    let all = [entry];
+    has_each(&session, &[], &[]).unwrap();
+    has_each(&session, &[KindName::Conntrack], &all).unwrap();
+    let both = [KindName::Conntrack, KindName::SetElement];
+    for (kinds, there, missing) in [
+        (&both[..1], &[][..], "conntrack"),
+        (&both, &all, "set_element"),
+    ] {
+        let error = has_each(&session, kinds, there).unwrap_err();
+        assert!(!error.is_bad_request());
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
+
+#[test]
 fn too_much_is_refused() {
     let one = document(&plain(), entry());
     assert!(check_size(&vec![one.clone(); 64]).is_ok());

@@ -470,23 +470,18 @@ impl Steered {
 
     /// The same, asked for on any host.
     pub fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
-        let (old, new) = (self.ip(old), self.ip(new));
-        let words = [
-            "replace-middlebox",
-            &old,
-            "--with",
-            &new,
-            "--state",
-            "conntrack",
-            "--wait",
-        ];
-        let done = self.json(at, &words)?;
-        ensure!(
-            done["changes"][0]["outcome"] == "changed",
-            "{done:#}\n{}",
-            self.logs()
-        );
+        let done = self.replace_on(at, old, new, "conntrack")?;
+        ensure!(done["outcome"] == "changed", "{done:#}\n{}", self.logs());
         Ok(())
+    }
+
+    /// One takes the other's place with state of these kinds; what was said, however it
+    /// ended.
+    pub fn replace_on(&self, at: At, old: At, new: At, kinds: &str) -> Result<Value> {
+        let (old, new) = (self.ip(old), self.ip(new));
+        let words = ["replace-middlebox", &old, "--with", &new, "--wait"];
+        let done = self.try_json(at, &[&words[..], &["--state", kinds]].concat())?;
+        Ok(done["changes"][0].clone())
     }
 
     /// What a firewall has refused so far.

@@ -37,7 +37,7 @@ impl Engine {
         if let Err(error) = watched {
             tracing::warn!(
                 path = %shown, %error,
-                "cannot watch the policy: another one is in force some seconds later, or by 'dyscoctl policy apply' at once;                  raise fs.inotify.max_user_instances or max_user_watches, and restart dyscod"
+                "cannot watch the policy: another one is in force some seconds later, or by 'dyscoctl policy apply' at once; raise fs.inotify.max_user_instances or max_user_watches, and restart dyscod"
             );
         }
     }

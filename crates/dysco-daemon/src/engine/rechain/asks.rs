@@ -12,6 +12,7 @@ use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use crate::control::Incoming;
 use crate::engine::{Engine, measure};
 use crate::protocol::Subsession;
+use crate::state::KindName;
 
 impl Engine {
     /// A session as the host has it that opened it, where that is another.
@@ -39,7 +40,7 @@ impl Engine {
         task: Task,
         s: &Session,
         wish: &ChainWish,
-        state: bool,
+        state: &[KindName],
         dry_run: bool,
     ) {
         let may = self
@@ -53,7 +54,7 @@ impl Engine {
         let asked = Asked {
             session,
             wish: wish.clone(),
-            state,
+            state: state.to_vec(),
             dry_run,
         };
         let ask = AskId(rand::random());
@@ -108,7 +109,7 @@ impl Engine {
             format!("{:?}: {who} asks for another chain", s.key),
         );
         let wish = asked.wish.named_as(&self.chain_now(slot, &s), from);
-        let (task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, asked.state);
+        let (task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, &asked.state);
         self.take_task(task, judged, asked.dry_run);
         self.start_chains_waiting();
     }

@@ -17,6 +17,7 @@ use crate::asks::{Answer, AskId, ChainWish};
 use crate::engine::chains::MANY;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
+use crate::state::KindName;
 
 /// Whose a change is.
 #[derive(Clone, Copy)]
@@ -36,6 +37,8 @@ pub(super) struct Task {
     local: SocketAddr,
     remote: SocketAddr,
     pub order: Order,
+    /// Which state moves, where any does.
+    kinds: Vec<KindName>,
     asked: Instant,
 }
 
@@ -108,7 +111,8 @@ impl Engine {
             self.end_chain_batch(id);
         }
         for slot in slots {
-            self.take_slot(Whose::Batch(id), slot, &wish, request.state, request.dry_run);
+            let state = &request.state;
+            self.take_slot(Whose::Batch(id), slot, &wish, state, request.dry_run);
         }
         self.start_chains_waiting();
     }
@@ -122,7 +126,7 @@ impl Engine {
     ) {
         for (slot, host) in chained {
             let wish = ChainWish::Remove(*host);
-            self.take_slot(Whose::Removal(removal), *slot, &wish, false, dry_run);
+            self.take_slot(Whose::Removal(removal), *slot, &wish, &[], dry_run);
         }
         self.start_chains_waiting();
     }
@@ -133,7 +137,7 @@ impl Engine {
         whose: Whose,
         slot: u32,
         wish: &ChainWish,
-        state: bool,
+        state: &[KindName],
         dry_run: bool,
     ) {
         let s = self.agent.session(slot);
@@ -216,7 +220,7 @@ impl Engine {
         whose: Whose,
         slot: u32,
         wish: &ChainWish,
-        state: bool,
+        state: &[KindName],
     ) -> (Task, Result<(), String>) {
         let s = self.agent.session(slot);
         let before = self.chain_now(slot, &s);
@@ -226,7 +230,8 @@ impl Engine {
         task.order.after = after.clone().unwrap_or_default();
         let judged = after.and_then(|after| {
             self.fits(&s, &before, &after)?;
-            if state {
+            if !state.is_empty() {
+                task.kinds = state.to_vec();
                 task.order.state = pairs(&before, &after)?;
             }
             if wish.is_about_one() && is_whole(&s) {
@@ -253,6 +258,7 @@ impl Engine {
             local: s.key.local(),
             remote: s.key.remote(),
             order,
+            kinds: Vec::new(),
             asked: Instant::now(),
         }
     }
@@ -303,6 +309,12 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Which state a change moves.
+    pub(in crate::engine) fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
+        let running = self.rechain.running.get(&change);
+        running.map_or_else(Vec::new, |running| running.task.kinds.clone())
     }
 
     /// The machine tells how far a change has come.
