@@ -294,7 +294,11 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         .run(&format!("policy check {}", dir("policy.toml")))
         .await;
     assert_eq!((twice.code, twice.err), (told.code, told.err.clone()));
-    assert!(told.code == 2 && told.err.contains("line 1"), "{}", told.err);
+    assert!(
+        told.code == 2 && told.err.contains("line 1"),
+        "{}",
+        told.err
+    );
     let own = policy(r#""127.0.0.1""#).await;
     assert!(
         own.code == 2 && own.err.contains("this host itself"),

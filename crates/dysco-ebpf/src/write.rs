@@ -9,12 +9,12 @@
 use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::generated::bpf_csum_update;
 use aya_ebpf::programs::TcContext;
-use dysco_common::{Addr, Session};
 use dysco_common::chain::PAYLOAD;
 use dysco_common::checksum::{self, Diff, Field, NOTHING, differ, fold16, fold32};
 use dysco_common::session::translation;
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
+use dysco_common::{Addr, Session};
 
 use crate::maps::{self, Scratch};
 use crate::packet::{AsPtr, Found, Packet, at, bound_header, l4, load_options};

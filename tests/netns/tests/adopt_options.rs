@@ -4,13 +4,11 @@
 mod world;
 
 use std::io::{self, Write};
-use std::mem::size_of;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::{Family, Host, Lab, Role, counters, echo, wait};
+use dysco_netns::{Family, Lab, Role, counters, echo, wait};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 use world::World;

@@ -110,7 +110,11 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     ensure!(world.chain_of(&names[0])? == json!([fw2]));
     ensure!(world.chain_of(&names[1])? == json!([fw1, fw2]));
     let (rest, removed) = removes(At::Client, &[&fw1, "--all", "--wait"])?;
-    ensure!(removed == 7 && rest.len() == 7, "{rest:#?}\n{}", world.logs());
+    ensure!(
+        removed == 7 && rest.len() == 7,
+        "{rest:#?}\n{}",
+        world.logs()
+    );
     world.wait_only_through(&[At::Fw2])?;
 
     let there = |at: usize| format!("{}:9000>{}", world.ip(At::Server), group.locals()[at]);
@@ -123,7 +127,11 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
         "it has left already: {gone:#?}"
     );
     let (rest, removed) = removes(At::Fw2, &["self", "--all", "--wait"])?;
-    ensure!(removed == 7 && rest.len() == 7, "{rest:#?}\n{}", world.logs());
+    ensure!(
+        removed == 7 && rest.len() == 7,
+        "{rest:#?}\n{}",
+        world.logs()
+    );
     world.wait_only_through(&[])?;
     all_intact(&group.finish()?).map(drop)
 }

@@ -433,7 +433,10 @@ fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<(
     c.renew(Role::Proxy, Process::stop, || Ok(()))?;
     wait::until("the host to be there", PATIENCE, || {
         let listed = list(&c).ok()?;
-        listed["rules"][0]["missing"].as_array()?.is_empty().then_some(())
+        listed["rules"][0]["missing"]
+            .as_array()?
+            .is_empty()
+            .then_some(())
     })?;
     c.wait_neighbours(Role::Proxy, 4)?;
     // The same rule under its own name.

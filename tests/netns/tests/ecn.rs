@@ -109,12 +109,24 @@ fn marks_are_losses(
 
 #[test]
 fn a_server_whose_client_has_no_ecn_hears_of_congestion() -> Result<()> {
-    marks_are_losses(Family::V4, "bypass", Role::Server, Role::Client, Role::Client)
+    marks_are_losses(
+        Family::V4,
+        "bypass",
+        Role::Server,
+        Role::Client,
+        Role::Client,
+    )
 }
 
 #[test]
 fn a_server_whose_client_has_no_ecn_hears_of_congestion_v6() -> Result<()> {
-    marks_are_losses(Family::V6, "bypass", Role::Server, Role::Client, Role::Client)
+    marks_are_losses(
+        Family::V6,
+        "bypass",
+        Role::Server,
+        Role::Client,
+        Role::Client,
+    )
 }
 
 #[test]

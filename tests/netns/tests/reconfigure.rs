@@ -111,9 +111,9 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
 /// Elements of sets stay where they are unless they are asked for.
 #[test]
 fn only_state_of_the_named_kinds_moves() -> Result<()> {
-    const SEEN: &str =
-        "add set inet fw seen { type ipv4_addr . inet_service; flags dynamic, timeout; timeout 10m; }\n";
-    const ADDS: &str = "insert rule inet fw forward ct state new add @seen { ip saddr . tcp sport }\n";
+    const SEEN: &str = "add set inet fw seen { type ipv4_addr . inet_service; flags dynamic, timeout; timeout 10m; }\n";
+    const ADDS: &str =
+        "insert rule inet fw forward ct state new add @seen { ip saddr . tcp sport }\n";
     let world = Steered::new(Family::V4)?;
     let rules = [(At::Fw1, [SEEN, ADDS].concat()), (At::Fw2, SEEN.to_owned())];
     for (fw, rules) in rules {

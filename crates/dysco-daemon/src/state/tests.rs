@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::document::{Document, FiveTuple, KindName, check_size, schema};
-use super::{Fault, Seen, StateError, check, conntrack::ConntrackState};
+use super::{Fault, Seen, StateError, check, conntrack::ConntrackState, has_each};
 
 fn end(text: &str) -> SocketAddr {
     text.parse().expect("an address")

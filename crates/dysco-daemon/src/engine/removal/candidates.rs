@@ -111,8 +111,7 @@ impl Engine {
                     s.key.remote.ip() == ip && [Tracked as u32, Adopted as u32].contains(&s.state)
                 };
                 let all = self.agent.sessions().into_iter();
-                let meant =
-                    |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
+                let meant = |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
                 all.filter(meant).map(|(slot, _)| slot).collect()
             }
         }

@@ -134,12 +134,7 @@ impl Engine {
         }
     }
 
-    fn begin_batch(
-        &mut self,
-        found: Candidates,
-        dry: bool,
-        replies: &mpsc::Sender<Reply>,
-    ) {
+    fn begin_batch(&mut self, found: Candidates, dry: bool, replies: &mpsc::Sender<Reply>) {
         let id = self.removals.next_batch;
         self.removals.next_batch += 1;
         let left = found.tasks.len() + found.refused.len() + found.chained.len();
