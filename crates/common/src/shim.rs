@@ -4,7 +4,7 @@
 /// First word of each datagram.
 pub const MAGIC: u32 = 0x6479_7363;
 /// Version of this layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Kind of a [`Report`].
 #[repr(u16)]
@@ -43,7 +43,8 @@ pub mod report {
     pub const IN_ACCEPTED: u32 = 4;
 }
 
-/// One datagram. The sender's process comes from the socket's credentials.
+/// One datagram. The sender's process comes from the socket's credentials. It may be
+/// read when the descriptors are other sockets': the cookies say which were meant.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
@@ -69,6 +70,10 @@ pub struct Report {
     pub delta_forward: i64,
     /// Bytes written to `fd_in` less bytes read from `fd_out`, pipe counted.
     pub delta_reverse: i64,
+    /// The kernel's name of the socket `fd_in` (`SO_COOKIE`), 0 if it is not known.
+    pub cookie_in: u64,
+    /// The same of `fd_out`.
+    pub cookie_out: u64,
 }
 
 impl Report {
@@ -88,6 +93,8 @@ impl Report {
         b[24..28].copy_from_slice(&self.pipe_reverse.to_ne_bytes());
         b[32..40].copy_from_slice(&self.delta_forward.to_ne_bytes());
         b[40..48].copy_from_slice(&self.delta_reverse.to_ne_bytes());
+        b[48..56].copy_from_slice(&self.cookie_in.to_ne_bytes());
+        b[56..64].copy_from_slice(&self.cookie_out.to_ne_bytes());
         b
     }
 
@@ -97,7 +104,7 @@ impl Report {
         let b: &[u8; Self::SIZE] = b.try_into().ok()?;
         let word = |i: usize| u32::from_ne_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
         let half = |i: usize| u16::from_ne_bytes([b[i], b[i + 1]]);
-        let long = |i: usize| (u64::from(word(i + 4)) << 32 | u64::from(word(i))) as i64;
+        let long = |i: usize| u64::from(word(i + 4)) << 32 | u64::from(word(i));
         let long = |i: usize| {
             if cfg!(target_endian = "little") {
                 long(i)
@@ -115,8 +122,10 @@ impl Report {
             pipe_forward: word(20) as i32,
             pipe_reverse: word(24) as i32,
             reserved: 0,
-            delta_forward: long(32),
-            delta_reverse: long(40),
+            delta_forward: long(32) as i64,
+            delta_reverse: long(40) as i64,
+            cookie_in: long(48),
+            cookie_out: long(56),
         })
     }
 }

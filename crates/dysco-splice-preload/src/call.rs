@@ -43,12 +43,11 @@ fn declare(fd_in: i32, fd_out: i32, delta: i64) -> Result<(), i32> {
             track::opened(fd, kind::SOCKET);
         }
     }
-    let mut r = link::report(ReportKind::Called);
-    r.fd_in = fd_in;
-    r.fd_out = fd_out;
+    let (from, to) = (a.life(fd_in), b.life(fd_out));
+    track::declare(from, to, delta);
+    let mut r = tell::about(ReportKind::Called, from, to);
     r.flags = report::FORWARD_ENDLESS | tell::accepted_bit(a);
     r.delta_forward = delta;
-    track::declare(a.life(fd_in), b.life(fd_out), delta);
     let mut sent = link::send(&r);
     if sent == Sent::NoDaemon && link::look() {
         tell::owe_all();

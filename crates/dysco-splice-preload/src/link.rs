@@ -84,6 +84,8 @@ pub fn report(kind: ReportKind) -> Report {
         reserved: 0,
         delta_forward: 0,
         delta_reverse: 0,
+        cookie_in: 0,
+        cookie_out: 0,
     }
 }
 
@@ -246,6 +248,21 @@ pub fn send(r: &Report) -> Sent {
             Sent::NoDaemon
         }
     }
+}
+
+/// The kernel's name of a socket, never used twice; 0 for what has none. The
+/// program's errno stays as it was.
+pub fn cookie(fd: i32) -> u64 {
+    let before = errno();
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: option and length are our own.
+    let r = unsafe {
+        let p = (&raw mut cookie).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, p, &mut len)
+    };
+    set_errno(before);
+    if r == 0 { cookie } else { 0 }
 }
 
 /// The calling thread's errno.

@@ -2,8 +2,12 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+    fence,
 };
+
+use crate::link;
 
 /// Descriptors from here on are not watched.
 pub const CAPACITY: usize = 1 << 20;
@@ -47,6 +51,28 @@ impl Life {
         (self.0 >> 32) as i32 - 1
     }
 
+    /// The kernel's name of this socket, asked for once; 0 if it lives no more.
+    pub fn cookie(self) -> u64 {
+        let Some(s) = self.slot() else { return 0 };
+        let known = s.cookie.load(Relaxed);
+        if known != 0 {
+            return known;
+        }
+        let asked = link::cookie(self.fd());
+        // A life ends before its descriptor is closed: as long as it lasts, the
+        // answer was of its socket.
+        fence(SeqCst);
+        if self.slot().is_none() {
+            return 0;
+        }
+        s.cookie.store(asked, SeqCst);
+        if self.slot().is_none() {
+            // It is the next life's now, and that has a name of its own.
+            let _ = s.cookie.compare_exchange(asked, 0, SeqCst, Relaxed);
+        }
+        asked
+    }
+
     /// Its slot, if it still lives.
     pub fn slot(self) -> Option<&'static Slot> {
         let s = slot(self.fd())?;
@@ -88,6 +114,8 @@ pub struct Slot {
     pub told_epoch: AtomicU32,
     /// Reports that took a claim back or moved a delta.
     pub noise: AtomicU32,
+    /// Socket: the kernel's name of it; 0 until it is asked for.
+    cookie: AtomicU64,
 }
 
 impl Slot {
@@ -123,6 +151,7 @@ impl Slot {
         self.told_at.store(0, Relaxed);
         self.told_epoch.store(0, Relaxed);
         self.noise.store(0, Relaxed);
+        self.cookie.store(0, Relaxed);
         self.kind.store(kind, Relaxed);
     }
 }

@@ -74,9 +74,7 @@ fn tell_now(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Sent {
     let mut sent = Sent::Yes;
     for (from, to, sf, st) in [(a, b, sa, sb), (b, a, sb, sa)] {
         if st.has(flag::DECLARED) {
-            let mut r = link::report(ReportKind::Called);
-            r.fd_in = from.fd();
-            r.fd_out = to.fd();
+            let mut r = about(ReportKind::Called, from, to);
             r.flags = report::FORWARD_ENDLESS | accepted_bit(sf);
             r.delta_forward = st.level.load(Relaxed);
             sent = worst(sent, link::send(&r));
@@ -101,10 +99,16 @@ pub fn accepted_bit(s: &Slot) -> u32 {
     }
 }
 
+/// A report of this kind about two sockets.
+pub fn about(kind: ReportKind, from: Life, to: Life) -> Report {
+    let mut r = link::report(kind);
+    (r.fd_in, r.fd_out) = (from.fd(), to.fd());
+    (r.cookie_in, r.cookie_out) = (from.cookie(), to.cookie());
+    r
+}
+
 fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
-    let mut r = link::report(ReportKind::Paired);
-    r.fd_in = a.fd();
-    r.fd_out = b.fd();
+    let mut r = about(ReportKind::Paired, a, b);
     r.flags = accepted_bit(sa);
     if sb.has(flag::ENDLESS) {
         r.flags |= report::FORWARD_ENDLESS;

@@ -10,7 +10,7 @@ use dysco_common::shim::ReportKind;
 
 use crate::link;
 use crate::table::{self, Life, Slot, flag, kind, slot};
-use crate::tell::{settle, tell};
+use crate::tell::{about, settle, tell};
 
 /// A splice of at least this length asks for all there will ever be.
 pub const ENDLESS: usize = 1 << 30;
@@ -207,6 +207,9 @@ fn pipe_is_news(pipe: i32, s: &Slot) -> bool {
 
 /// Makes the two each other's peers, and nobody else's.
 pub fn pair(a: Life, b: Life) {
+    // Asked for now, while both are surely open: reports may come much later.
+    a.cookie();
+    b.cookie();
     let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
         return;
     };
@@ -238,11 +241,8 @@ pub fn part(one: Life) {
             .fetch_and(!(flag::ENDLESS | flag::DECLARED), Relaxed);
     }
     let (a, b) = ordered(one, s, other);
-    let mut r = link::report(ReportKind::Revoked);
-    r.fd_in = a.fd();
-    r.fd_out = b.fd();
     // Not owed if it fails: the daemon sees by itself that a socket is gone.
-    link::send(&r);
+    link::send(&about(ReportKind::Revoked, a, b));
 }
 
 /// The accepted one first; of two alike, the lower.

@@ -62,12 +62,15 @@ fn a_program_declares_both_directions() {
         };
         let r = next(ReportKind::Called);
         let (a, b) = (r.fd_in, r.fd_out);
+        let cookies = (r.cookie_in, r.cookie_out);
+        assert!(cookies.0 != 0 && cookies.1 != 0 && cookies.0 != cookies.1);
         assert_eq!(
             (r.flags, r.delta_forward),
             (FORWARD_ENDLESS | IN_ACCEPTED, 5)
         );
         let r = next(ReportKind::Called);
         assert_eq!((r.fd_in, r.fd_out), (b, a));
+        assert_eq!((r.cookie_out, r.cookie_in), cookies);
         assert_eq!((r.flags, r.delta_forward), (FORWARD_ENDLESS, 0));
         let r = next(ReportKind::Revoked);
         assert_eq!((r.fd_in, r.fd_out), (a, b));

@@ -90,6 +90,30 @@ fn a_relay_like_haproxys_is_known_direction_by_direction() {
     }
 }
 
+/// Whatever is said of a pair, and when: also once the numbers are others'.
+#[test]
+fn each_report_names_its_sockets_by_their_cookies() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("again");
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let (pair, cookies) = run.named_pair();
+        seen.push((pair, cookies));
+        for want in [one_way(pair, 0), both_ways(pair, 0), revoked(pair)] {
+            let (_, r) = daemon.next();
+            assert_eq!(said(&r), want);
+            assert_eq!((r.cookie_in, r.cookie_out), cookies);
+        }
+    }
+    let [(first, before), (second, after)] = seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(first, second, "the numbers are used again");
+    assert!(before.0 != after.0 && before.1 != after.1);
+    run.finish();
+}
+
 #[test]
 fn peeking_reads_nothing_and_draining_does() {
     let scene = Scene::new();

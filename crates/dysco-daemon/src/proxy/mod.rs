@@ -86,7 +86,7 @@ pub struct ShimStats {
     pub reports: u64,
     /// Datagrams that were no report.
     pub malformed: u64,
-    /// Reports whose descriptors were not TCP sockets of the sender.
+    /// Reports whose descriptors were not the sockets meant, of the sender.
     pub refused: u64,
     /// Pairs not kept since there was no room.
     pub no_room: u64,

@@ -90,13 +90,9 @@ impl Registry {
             }
             Some(ReportKind::Paired | ReportKind::Called) => self.claim(pid, r),
             Some(ReportKind::Revoked) => {
-                let (fd_a, fd_b) = (r.fd_in, r.fd_out);
-                self.remove(&PairId { pid, fd_a, fd_b });
-                self.remove(&PairId {
-                    pid,
-                    fd_a: fd_b,
-                    fd_b: fd_a,
-                });
+                let (one, two) = ((r.fd_in, r.cookie_in), (r.fd_out, r.cookie_out));
+                self.revoke(pid, one, two);
+                self.revoke(pid, two, one);
                 Ok(())
             }
             None => {
@@ -127,6 +123,21 @@ impl Registry {
         }
         self.shown.insert(pair.id, Instant::now());
         self.insert(pair);
+    }
+
+    /// Takes the word back, of these descriptors and sockets.
+    fn revoke(&mut self, pid: i32, a: (i32, u64), b: (i32, u64)) {
+        let id = PairId {
+            pid,
+            fd_a: a.0,
+            fd_b: b.0,
+        };
+        // A socket that the shim could not name any more may be any.
+        let meant = |cookie: u64, end: &End| cookie == 0 || cookie == end.cookie;
+        let pair = self.pairs.get(&id);
+        if pair.is_some_and(|p| meant(a.1, &p.a) && meant(b.1, &p.b)) {
+            self.remove(&id);
+        }
     }
 
     fn claim(&mut self, pid: i32, r: &Report) -> io::Result<()> {
@@ -160,12 +171,14 @@ impl Registry {
     }
 
     /// What the report says, in terms of the kernel's sockets. That the sender
-    /// has them is proven by taking them from the sender.
+    /// has them is proven by taking them from the sender; that it means these and
+    /// not those that had the numbers before, by their cookies.
     fn resolve(&mut self, pid: i32, r: &Report) -> io::Result<Pair> {
         self.known(pid)?;
         let process = self.processes.get(&pid).ok_or_else(no_process)?;
-        let one = end(process, r.fd_in, r.flags & report::IN_ACCEPTED == 0)?;
-        let two = end(process, r.fd_out, true)?;
+        let opened = r.flags & report::IN_ACCEPTED == 0;
+        let one = end(process, r.fd_in, r.cookie_in, opened)?;
+        let two = end(process, r.fd_out, r.cookie_out, true)?;
         if one.cookie == two.cookie {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -282,15 +295,20 @@ fn no_process() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
 
-fn end(process: &Process, fd: i32, opened: bool) -> io::Result<End> {
+fn end(process: &Process, fd: i32, meant: u64, opened: bool) -> io::Result<End> {
     let fd = gone(process.fd(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    let cookie = cookie(&fd)?;
+    if cookie != meant {
+        let why = "the descriptor is of another socket now than the one reported";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     if !of_our_network(&fd)? {
         let why = "a socket of another network namespace than dyscod's";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     Ok(End {
         key: key(&fd)?,
-        cookie: cookie(&fd)?,
+        cookie,
         opened_here: opened_here(&fd)?.unwrap_or(opened),
     })
 }

@@ -144,7 +144,7 @@ impl Log {
     fn malformed(&mut self) {
         if !std::mem::replace(&mut self.malformed, true) {
             warn!(
-                "a datagram on the shim's socket is no report of this version: update the shim that sends it (said once, then only counted)"
+                "a datagram on the shim's socket is no report of this release's shim: start the proxy that sends it anew, under this release's shim (said once, then only counted)"
             );
         }
     }
@@ -154,7 +154,7 @@ impl Log {
             debug!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e, "report refused");
         } else {
             info!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e,
-                "a shim reported descriptors that are no TCP sockets of its process (any more): ignored (said once, then only counted)");
+                "a shim reported descriptors that are not the TCP sockets of its process that it means (any more): ignored (said once, then only counted)");
         }
     }
 

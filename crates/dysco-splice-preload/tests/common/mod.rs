@@ -160,13 +160,19 @@ impl Run {
 
     /// The descriptors of the next pair that it relays.
     pub fn pair(&mut self) -> (i32, i32) {
+        self.named_pair().0
+    }
+
+    /// The same, and the kernel's names of the two sockets.
+    pub fn named_pair(&mut self) -> ((i32, i32), (u64, u64)) {
         let line = self.line();
         let number = |key: &str| {
             let word = line.split(' ').find_map(|w| w.strip_prefix(key));
-            word.and_then(|n| n.parse().ok())
+            word.and_then(|n| n.parse::<u64>().ok())
                 .unwrap_or_else(|| panic!("not a pair: {line:?}"))
         };
-        (number("a="), number("b="))
+        let fds = (number("a=") as i32, number("b=") as i32);
+        (fds, (number("ca="), number("cb=")))
     }
 
     /// Lets it end, which it must do well.

@@ -1,6 +1,6 @@
 /* One process that is client, proxy and server at once, in a network namespace
  * of its own. It makes the calls a proxy would make; the test reads what the
- * shim says of them. Prints "a=FD b=FD" for each pair it relays. */
+ * shim says of them. Prints "a=FD b=FD ca=COOKIE cb=COOKIE" for each pair. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,11 +49,18 @@ static void connection(int *opened, int *accepted) {
     close(l);
 }
 
+static unsigned long long cookie(int fd) {
+    unsigned long long c;
+    socklen_t len = sizeof c;
+    MUST(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &c, &len));
+    return c;
+}
+
 static struct session session(void) {
     struct session s;
     connection(&s.client, &s.a);
     connection(&s.b, &s.server);
-    printf("a=%d b=%d\n", s.a, s.b);
+    printf("a=%d b=%d ca=%llu cb=%llu\n", s.a, s.b, cookie(s.a), cookie(s.b));
     fflush(stdout);
     return s;
 }
@@ -248,6 +255,21 @@ static void idle_pair(void) {
     idle();
 }
 
+/* Two sessions, one after the other, on the same descriptors. */
+static void again(void) {
+    int p[2];
+    MUST(pipe(p));
+    for (int i = 0; i < 2; i++) {
+        struct session s = session();
+        for (int j = 0; j < 2; j++) forward(s, p, 1000);
+        for (int j = 0; j < 2; j++) reverse(s, p, 1000);
+        close(s.a);
+        close(s.b);
+        close(s.client);
+        close(s.server);
+    }
+}
+
 static void many(void) {
     for (int i = 0; i < 60; i++) {
         struct session s = session();
@@ -263,7 +285,7 @@ int main(int argc, char **argv) {
         {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
         {"broken", broken}, {"aliased", aliased}, {"threads", threads}, {"forked", forked},
         {"sweep", sweep}, {"idle_pair", idle_pair}, {"many", many},
-        {"contended", contended},
+        {"contended", contended}, {"again", again},
     };
     network();
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)

@@ -111,7 +111,22 @@ fn said(kind: ReportKind, fd_in: RawFd, fd_out: RawFd) -> Report {
         reserved: 0,
         delta_forward: 0,
         delta_reverse: 0,
+        cookie_in: cookie_of(fd_in),
+        cookie_out: cookie_of(fd_out),
     }
+}
+
+/// As the shim asks for it: of a descriptor of this process.
+fn cookie_of(fd: RawFd) -> u64 {
+    use std::os::fd::FromRawFd;
+    // SAFETY: no pointers; a descriptor that is returned is ours alone.
+    let own = unsafe {
+        match libc::dup(fd) {
+            -1 => return 0,
+            own => OwnedFd::from_raw_fd(own),
+        }
+    };
+    sys::cookie(&own).unwrap_or_default()
 }
 
 fn endless(relay: &Relay, delta_forward: i64) -> Report {
@@ -213,6 +228,52 @@ fn what_is_no_report_is_counted_and_nothing_else() {
 }
 
 #[test]
+fn a_report_read_late_is_not_believed_of_other_sockets() {
+    in_network(async || {
+        let script = Script {
+            bytes: 1 << 10,
+            ..Script::default()
+        };
+        let relays = [(); 2].map(|()| Relay::start(script));
+        let mut side = Side::start(|_| {});
+        // What an earlier session's report says, whose numbers these have now.
+        let late = |kind| {
+            let mut r = endless(&relays[0], 0);
+            r.kind = kind as u16;
+            (r.cookie_in, r.cookie_out) = (cookie_of(relays[1].a), cookie_of(relays[1].b));
+            r
+        };
+        for kind in [ReportKind::Paired, ReportKind::Called] {
+            side.counted(&late(kind).to_bytes(), |s| s.refused).await;
+        }
+        let mut nameless = endless(&relays[0], 0);
+        nameless.cookie_out = 0;
+        side.counted(&nameless.to_bytes(), |s| s.refused).await;
+        assert_eq!(side.side.pairs(), []);
+        let pair = side.pair(&relays[0], 0).await;
+        side.counted(&late(ReportKind::Revoked).to_bytes(), |s| s.reports)
+            .await;
+        assert_eq!(side.side.pairs(), [pair]);
+        let _ = relays.map(Relay::finish);
+    });
+}
+
+#[test]
+fn a_report_of_an_older_release_is_counted_and_not_read() {
+    in_network(async || {
+        let relay = Relay::start(Script::default());
+        let side = Side::start(|_| {});
+        let mut old = endless(&relay, 0).to_bytes();
+        old[4..6].copy_from_slice(&1u16.to_ne_bytes());
+        side.counted(&old, |s| s.malformed).await;
+        // As long as it was then: without the cookies.
+        side.counted(&old[..48], |s| s.malformed).await;
+        assert_eq!(side.side.pairs(), []);
+        relay.finish();
+    });
+}
+
+#[test]
 fn pairs_are_bounded() {
     in_network(async || {
         let relays = [(); 2].map(|()| {
@@ -237,17 +298,16 @@ fn pairs_go_with_their_process() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
+        let cookies = (cookie_of(theirs.as_raw_fd()), cookie_of(ours.as_raw_fd()));
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(ours))
             .spawn()
             .unwrap();
-        send_as(
-            &side.path,
-            child.id() as i32,
-            &said(ReportKind::Paired, 0, 1),
-        );
+        let mut r = said(ReportKind::Paired, 0, 1);
+        (r.cookie_in, r.cookie_out) = cookies;
+        send_as(&side.path, child.id() as i32, &r);
         let PairEvent::New(pair) = side.event().await else {
             panic!()
         };
