@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -12,6 +13,9 @@ use super::output::Format;
 use crate::config::{Config, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
 use crate::policy::Policy;
 use crate::scheduling;
+
+/// What has a thread of its own may take this long once all else has ended.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// Steers this host's TCP sessions, and lets proxies leave them.
 #[derive(Debug, Parser)]
@@ -70,6 +74,30 @@ where
         scheduling::take(realtime);
     });
     let runtime = runtime.build().map_err(CliError::Runtime)?;
-    runtime.block_on(engine(config)).map_err(CliError::Engine)?;
+    let ended = runtime.block_on(engine(config));
+    leave(runtime, ENDING);
+    ended.map_err(CliError::Engine)?;
     Ok(Exit::Done)
+}
+
+/// Lets what has threads of its own come to its end. A measurement may wait for a
+/// proxy, which nobody else has to wait for.
+fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
+    runtime.shutdown_timeout(patience);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_come_back_does_not_keep_dyscod() {
+        let (keep, kept) = std::sync::mpsc::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.spawn_blocking(move || kept.recv());
+        leave(runtime, Duration::ZERO);
+        drop(keep);
+    }
 }

@@ -121,6 +121,16 @@ pub enum MeasureError {
         "the pair {0} cannot be read: its proxy waits inside a splice; it should splice with SPLICE_F_NONBLOCK"
     )]
     Stalled(PairId),
+    /// Earlier measurements have not come back.
+    #[error(
+        "the pair {pair} is not measured: {stalled} measurements of other proxies wait inside the kernel, each for a splice of its proxy; stop these proxies, or start them anew with SPLICE_F_NONBLOCK"
+    )]
+    ManyStalled {
+        /// Which pair.
+        pair: PairId,
+        /// How many.
+        stalled: usize,
+    },
     /// A system call failed.
     #[error("cannot {what} of the pair {pair}: {source}")]
     System {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::pair::{Direction, End, Pair};
+use super::pipes;
 use super::sys::{Process, cookie, key};
 
 /// Duplicates of a pair's descriptors: for a few milliseconds, since they keep
@@ -15,6 +16,8 @@ pub struct Held {
     pub b: OwnedFd,
     /// The read ends of its pipes, forward and reverse, where they may be asked.
     pub pipes: [Option<OwnedFd>; 2],
+    /// One of these may not, since a splice waits in it.
+    pub kept: bool,
 }
 
 impl Held {
@@ -38,13 +41,11 @@ impl Held {
         let pipe = |d: &Direction| {
             let fd = process.fd(d.pipe.filter(|_| ask)?).ok()?;
             // Not a pipe any more: as if none were known.
-            is_pipe(&fd).then_some(fd)
+            pipes::inode(&fd).map(|_| fd)
         };
-        Ok(Some(Held {
-            a,
-            b,
-            pipes: [pipe(&pair.forward), pipe(&pair.reverse)],
-        }))
+        let mut pipes = [pipe(&pair.forward), pipe(&pair.reverse)];
+        let kept = pipes::leave_kept(pair.id.pid, &mut pipes);
+        Ok(Some(Held { a, b, pipes, kept }))
     }
 }
 
@@ -53,11 +54,6 @@ pub fn never_waits(fd: &OwnedFd) -> bool {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_GETFL)
         .is_ok_and(|f| OFlag::from_bits_retain(f).contains(OFlag::O_NONBLOCK))
-}
-
-fn is_pipe(fd: &OwnedFd) -> bool {
-    use nix::sys::stat::{SFlag, fstat};
-    fstat(fd).is_ok_and(|st| SFlag::from_bits_truncate(st.st_mode).contains(SFlag::S_IFIFO))
 }
 
 /// Is this the very socket, still connected as it was?

@@ -7,16 +7,15 @@
 //! these only grow, so a set of readings that is the same before and after was
 //! true at one moment.
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::MeasureError;
-use super::held::{Held, gone, never_waits};
+use super::held::{Held, never_waits};
 use super::pair::{Measured, Pair};
-use super::sys::{Process, count, option, upper_protocol};
+use super::pipes;
+use super::sys::{count, option, upper_protocol};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
 /// still between two calls of its proxy, many times a millisecond.
@@ -142,7 +141,7 @@ struct Snapshot {
 impl Snapshot {
     fn take(held: &Held, pipes: [Option<&OwnedFd>; 2]) -> io::Result<Snapshot> {
         let ends = [Reading::of(&held.a)?, Reading::of(&held.b)?];
-        let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), |p| count(p, SIOCINQ));
+        let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), pipes::bytes);
         Ok(Snapshot {
             ends,
             piped: [bytes(pipes[0])?, bytes(pipes[1])?],
@@ -224,7 +223,10 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
-            return Err(never_still(pair, &ways, begin.elapsed()));
+            return Err(match held.kept {
+                true => MeasureError::Stalled(pair.id),
+                false => never_still(pair, &ways, begin.elapsed()),
+            });
         }
         drop(held);
         std::thread::sleep(PAUSE);
@@ -238,15 +240,21 @@ fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way; 2]) -> Result<bool, 
     if !(never_waits(&held.a) && never_waits(&held.b)) {
         return Ok(false);
     }
-    let pipes = Pipes::of(pair.id.pid).map_err(|e| system(pair, "list the pipes", e))?;
+    let missing = ways
+        .each_ref()
+        .map(|w| w.seen.map_or(0, |seen| w.claim - seen));
+    if missing.iter().all(|n| *n <= 0) {
+        return Ok(false);
+    }
     let mut met = ways.each_ref().map(|w| w.met);
-    for way in 0..2 {
-        let w = &ways[way];
-        let missing = w.seen.map_or(0, |seen| w.claim - seen);
-        let holding = |p: &&OwnedFd| missing > 0 && count(p, SIOCINQ).is_ok_and(|n| n == missing);
-        for pipe in pipes.0.iter().filter(holding) {
+    let filled = pipes::filled(pair.id.pid).map_err(|e| system(pair, "list the pipes", e))?;
+    for pipe in filled {
+        let Ok(holds) = pipes::bytes(&pipe) else {
+            continue;
+        };
+        for way in (0..2).filter(|way| holds > 0 && holds == missing[*way]) {
             let (mut again, mut only) = (ways.clone(), [None; 2]);
-            only[way] = Some(pipe);
+            only[way] = Some(&pipe);
             look(pair, held, only, &mut again, AGAIN)?;
             met[way] |= again[way].met;
         }
@@ -255,38 +263,6 @@ fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way; 2]) -> Result<bool, 
         w.met = met;
     }
     Ok(met == [true; 2])
-}
-
-/// All pipes of a process. One measurement at a time looks at them: there may
-/// be hundreds.
-struct Pipes(
-    Vec<OwnedFd>,
-    #[expect(dead_code, reason = "held while the pipes are")] MutexGuard<'static, ()>,
-);
-
-impl Pipes {
-    fn of(pid: i32) -> io::Result<Pipes> {
-        static ONE: Mutex<()> = Mutex::new(());
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(process) = gone(Process::open(pid))? else {
-            return Ok(Pipes(Vec::new(), one));
-        };
-        let mut seen = HashSet::new();
-        let mut pipes = Vec::new();
-        for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
-            let Ok(target) = std::fs::read_link(entry.path()) else {
-                continue;
-            };
-            let is_pipe = target.to_str().is_some_and(|t| t.starts_with("pipe:"));
-            let fd = entry.file_name().to_str().and_then(|n| n.parse().ok());
-            // Both ends are listed; either tells.
-            let (true, Some(fd), true) = (is_pipe, fd, seen.insert(target)) else {
-                continue;
-            };
-            pipes.extend(process.fd(fd).ok());
-        }
-        Ok(Pipes(pipes, one))
-    }
 }
 
 fn ways(pair: &Pair) -> [Way; 2] {

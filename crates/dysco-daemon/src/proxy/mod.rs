@@ -11,9 +11,11 @@ mod labels;
 mod listener;
 pub mod outside;
 pub mod pair;
+mod pipes;
 pub mod process;
 mod registry;
 mod shim_socket;
+mod stalled;
 mod sys;
 pub mod table;
 #[cfg(test)]
@@ -116,6 +118,7 @@ struct Inner {
     listeners: Vec<SocketAddr>,
     still_limit: Duration,
     watch: WatchRules,
+    stalled: Arc<stalled::Stalled>,
     asking: Vec<tokio::task::JoinHandle<()>>,
     _receiver: shim_socket::Receiver,
 }
@@ -152,6 +155,7 @@ impl ProxySide {
             listeners: config.transparent_listeners,
             still_limit: config.still_limit,
             watch: config.watch,
+            stalled: Arc::default(),
             asking,
             _receiver: receiver,
         })))
@@ -286,13 +290,12 @@ impl ProxySide {
         loop {
             let now = self.registry().newest(pair);
             let now = now.ok_or(MeasureError::Gone(pair.id))?;
-            let limit = self.0.still_limit;
+            let (limit, stalled) = (self.0.still_limit, &self.0.stalled);
+            stalled.admit(now.id)?;
             let reading = blocking(move || kernel::measure(&now, limit));
             // A program may stall the kernel's answers about its own pipes.
-            let result = match tokio::time::timeout(limit + STALL, reading).await {
-                Ok(result) => result,
-                Err(_) => Err(MeasureError::Stalled(now.id)),
-            };
+            let result = stalled.within(now.id.pid, limit + STALL, reading).await;
+            let result = result.unwrap_or(Err(MeasureError::Stalled(now.id)));
             let lie = matches!(&result, Err(MeasureError::DeltaMismatch { .. }));
             if !lie {
                 return result;

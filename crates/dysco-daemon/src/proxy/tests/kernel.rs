@@ -136,6 +136,61 @@ fn a_proxy_that_waits_in_its_splices_is_measured_too() {
     });
 }
 
+/// A thread that sleeps inside a splice from a pipe that holds something: nobody
+/// reads what it writes. Its lock is held until the reader goes.
+fn keep_a_pipe() -> (std::net::TcpStream, std::thread::JoinHandle<()>) {
+    use std::io::{ErrorKind, Write};
+    use std::os::fd::AsRawFd;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut writer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let reader = listener.accept().unwrap().0;
+    writer.set_nonblocking(true).unwrap();
+    let full = loop {
+        if let Err(e) = writer.write(&[0; 1 << 16]) {
+            break e;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    writer.set_nonblocking(false).unwrap();
+    let (out, into) = nix::unistd::pipe().unwrap();
+    nix::unistd::write(&into, b"x").unwrap();
+    let inode = pipes::inode(&out).unwrap();
+    let thread = std::thread::spawn(move || {
+        let (from, to) = (out.as_raw_fd(), writer.as_raw_fd());
+        let none = std::ptr::null_mut();
+        // SAFETY: null offsets; both descriptors are this thread's.
+        unsafe { libc::splice(from, none, to, none, 1 << 20, 0) };
+        drop(into);
+    });
+    while !pipes::kept(std::process::id() as i32).contains(&inode) {
+        std::thread::yield_now();
+    }
+    (reader, thread)
+}
+
+#[test]
+fn a_pipe_that_a_splice_waits_in_is_not_asked() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            bytes: 1 << 20,
+            ..Script::default()
+        });
+        let (reader, keeper) = keep_a_pipe();
+        let mut side = Side::start(|c| c.still_limit = Duration::from_millis(50));
+        // A byte is missing, as many as are in that pipe: all are looked at.
+        let pair = side.pair(&relay, 1).await;
+        relay.wait_for_streams();
+        let answer = side.side.measure(&pair).await;
+        assert!(
+            matches!(answer, Err(MeasureError::NeverStill { .. })),
+            "{answer:?}"
+        );
+        drop(reader);
+        keeper.join().unwrap();
+        relay.finish();
+    });
+}
+
 #[test]
 fn a_fin_is_no_byte() {
     in_network(async || {

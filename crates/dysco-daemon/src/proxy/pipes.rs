@@ -1,0 +1,151 @@
+//! How much is in another process's pipes. The kernel tells under the pipe's lock,
+//! which a splice that waits keeps, for as long as its peers like; and waiting for
+//! that lock cannot be interrupted, not even by the end of this process. So an
+//! empty pipe is not asked, nor one that a thread is seen to wait in.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::fs::MetadataExt;
+
+use nix::sys::stat::{SFlag, fstat};
+
+use super::held::gone;
+use super::sys::{Process, count};
+
+const FIONREAD: libc::c_ulong = 0x541B;
+/// Who may read a descriptor, in the mode of its link in `/proc`.
+const READS: u32 = 0o400;
+
+/// Bytes in a pipe, of which this is the end to read from.
+pub fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
+    match holds_something(pipe) {
+        true => count(pipe, FIONREAD),
+        false => Ok(0),
+    }
+}
+
+/// Asked without the pipe's lock.
+fn holds_something(pipe: &OwnedFd) -> bool {
+    let mut p = libc::pollfd {
+        fd: pipe.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd, ours; no wait.
+    unsafe { libc::poll(&raw mut p, 1, 0) };
+    p.revents & libc::POLLIN != 0
+}
+
+/// Is it a pipe, and which?
+pub fn inode(fd: &OwnedFd) -> Option<u64> {
+    let stat = fstat(fd).ok()?;
+    let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    (kind == SFlag::S_IFIFO).then_some(stat.st_ino)
+}
+
+/// Leaves out those that a splice waits in; true if there was one.
+pub fn leave_kept(pid: i32, pipes: &mut [Option<OwnedFd>]) -> bool {
+    if !pipes.iter().flatten().any(holds_something) {
+        return false;
+    }
+    let kept = kept(pid);
+    let mut left = false;
+    for pipe in pipes {
+        let keep = |p: &OwnedFd| inode(p).is_some_and(|i| !kept.contains(&i));
+        let before = pipe.is_some();
+        *pipe = pipe.take().filter(keep);
+        left |= before && pipe.is_none();
+    }
+    left
+}
+
+/// Pipes of the process, by inode, that one of its threads waits in with their
+/// lock: inside a splice, or a sendfile into them.
+pub fn kept(pid: i32) -> HashSet<u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let calls = tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("syscall")).ok());
+    let fds: HashSet<u32> = calls.flat_map(|call| spliced(&call)).flatten().collect();
+    let pipe = |fd| fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok();
+    let is_pipe = |m: &fs::Metadata| m.st_mode() & libc::S_IFMT == libc::S_IFIFO;
+    let found = fds.into_iter().filter_map(pipe).filter(is_pipe);
+    found.map(|m| m.st_ino()).collect()
+}
+
+/// The descriptors that a call may keep, as `/proc` shows it while its thread
+/// waits: `number first second …`, the arguments in hexadecimal.
+fn spliced(call: &str) -> [Option<u32>; 2] {
+    let mut words = call.split_whitespace();
+    let number = words.next().and_then(|n| n.parse().ok());
+    let arguments: Vec<&str> = words.collect();
+    let fd = |i: usize| {
+        let word = arguments.get(i)?.strip_prefix("0x")?;
+        // An int, in a register whose upper half is not its own.
+        Some(u64::from_str_radix(word, 16).ok()? as u32)
+    };
+    match number {
+        Some(libc::SYS_splice) => [fd(0), fd(2)],
+        Some(libc::SYS_sendfile) => [fd(0), None],
+        _ => [None; 2],
+    }
+}
+
+/// The pipes of a process that hold something and may be asked. Each is held only
+/// until the next is wanted: there may be hundreds.
+pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = OwnedFd>> {
+    let process = gone(Process::open(pid))?;
+    let entries = match &process {
+        Some(_) => Some(fs::read_dir(format!("/proc/{pid}/fd"))?),
+        None => None,
+    };
+    let kept = kept(pid);
+    let mut seen = HashSet::new();
+    let entries = entries.into_iter().flatten().flatten();
+    Ok(entries.filter_map(move |entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        // The end that is read from: the other one does not tell whether it is empty.
+        let reads = entry.metadata().is_ok_and(|m| m.st_mode() & READS != 0);
+        if !reads || !target.to_str()?.starts_with("pipe:") {
+            return None;
+        }
+        let fd = entry.file_name().to_str()?.parse().ok()?;
+        let pipe = process.as_ref()?.fd(fd).ok()?;
+        let inode = inode(&pipe)?;
+        (seen.insert(inode) && !kept.contains(&inode) && holds_something(&pipe)).then_some(pipe)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_names_the_pipes_that_it_keeps() {
+        let splice = libc::SYS_splice;
+        let call = format!("{splice} 0x5 0x0 0xffffffff00000008 0x0 0x40000000 0x1 0x7f00 0x7f01");
+        assert_eq!(spliced(&call), [Some(5), Some(8)]);
+        let sendfile = libc::SYS_sendfile;
+        let call = format!("{sendfile} 0x7 0x3 0x0 0x1000 0x0 0x0 0x7f00 0x7f01");
+        assert_eq!(spliced(&call), [Some(7), None]);
+        for other in ["running", "-1 0x7ffc 0x7f00", "0 0x5 0x7f00 0x10", ""] {
+            assert_eq!(spliced(other), [None; 2], "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_pipe_is_told_and_an_empty_one_holds_nothing() {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        assert_eq!(bytes(&read).unwrap(), 0);
+        assert_eq!(inode(&read), inode(&write));
+        nix::unistd::write(&write, b"seven b").unwrap();
+        assert_eq!(bytes(&read).unwrap(), 7);
+        let own = std::process::id() as i32;
+        let found = filled(own).unwrap().any(|p| inode(&p) == inode(&read));
+        assert!(found);
+    }
+}
