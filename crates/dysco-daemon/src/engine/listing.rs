@@ -262,6 +262,7 @@ impl Engine {
             ("shim_reports_malformed", shim.malformed),
             ("shim_reports_refused", shim.refused),
             ("shim_pairs_no_room", shim.no_room),
+            ("shim_pairs_over_share", shim.over_share),
         ];
         all.extend(ours.map(|(name, v)| (name.to_owned(), v)));
         all

@@ -23,6 +23,31 @@ pub enum StartError {
     },
 }
 
+/// Why a shim's report was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// Its descriptors are not what it says.
+    #[error("these are not the TCP sockets of its process that it means (any more): {0}")]
+    Descriptors(#[from] io::Error),
+    /// Its user has as many already as one may have.
+    #[error(
+        "user {uid} has {own} {what} known, and so few more are free that the others' come first; what is over keeps its proxy (`max_sessions` under [data_plane] makes room)"
+    )]
+    Share {
+        /// "pairs" or "processes".
+        what: &'static str,
+        /// The user.
+        uid: u32,
+        /// How many are known of it.
+        own: usize,
+    },
+    /// Nobody may have more.
+    #[error(
+        "no more are kept; what is over keeps its proxy (`max_sessions` under [data_plane] makes room)"
+    )]
+    NoRoom,
+}
+
 /// Why a pair may not lose its proxy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTransparent {

@@ -14,8 +14,10 @@ pub mod pair;
 mod pipes;
 pub mod process;
 mod registry;
+mod reports;
 mod shim_socket;
 mod stalled;
+mod sweep;
 mod sys;
 pub mod table;
 #[cfg(test)]
@@ -90,8 +92,10 @@ pub struct ShimStats {
     pub malformed: u64,
     /// Reports whose descriptors were not the sockets meant, of the sender.
     pub refused: u64,
-    /// Pairs not kept since there was no room.
+    /// Pairs and processes not kept since there was no room.
     pub no_room: u64,
+    /// Pairs and processes not kept since their user has its share already.
+    pub over_share: u64,
     /// Pairs known now.
     pub pairs: u64,
 }
@@ -194,7 +198,10 @@ impl ProxySide {
         let found = long(move || {
             // By its shim, or by counts a moment ago.
             let known = |key: &FlowKey| side.find(key).is_some();
-            let has_shim = |pid| side.registry().has_shim(pid);
+            let has_shim = |pid| {
+                let process = side.registry().process(pid);
+                process.is_some_and(|p| !p.ended())
+            };
             outside::find(&ask, &side.0.watch, known, has_shim)
         });
         let found = found.await?;

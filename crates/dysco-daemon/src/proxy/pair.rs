@@ -5,7 +5,7 @@ use std::fmt;
 use dysco_common::FlowKey;
 
 /// Names a pair on this host: a process and its two descriptors.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
 pub struct PairId {
     /// The proxy's process, as this host's process namespace numbers it.
     pub pid: i32,

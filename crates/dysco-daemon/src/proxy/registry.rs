@@ -1,30 +1,47 @@
 //! The pairs known now, bounded, found by descriptor or by five-tuple.
 
-use std::collections::HashMap;
-use std::io;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_common::FlowKey;
-use dysco_common::shim::{Report, ReportKind, report};
+use dysco_common::shim::Report;
 use tokio::sync::broadcast;
 
 use super::ShimStats;
-use super::held::gone;
-use super::kernel::opened_here;
+use super::error::Refused;
 use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
-use super::sys::{Process, cookie, key, of_our_network};
+use super::reports::Sender;
+use super::sys::Process;
 
 /// Processes remembered at once.
 const MAX_PROCESSES: usize = 1_024;
 /// What counts have shown is to be shown again after this.
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 
-/// Pairs and the processes they are of.
+/// A process whose shim has reported, and its user.
+struct Reporting {
+    process: Arc<Process>,
+    uid: u32,
+}
+
+/// A pair, and the user of the shim that told of it.
+#[derive(Clone, Copy)]
+struct Kept {
+    pair: Pair,
+    uid: Option<u32>,
+}
+
+/// Pairs and the processes they are of. It is asked by the engine, so that nothing
+/// here makes a system call.
 pub struct Registry {
-    pairs: HashMap<PairId, Pair>,
+    pairs: BTreeMap<PairId, Kept>,
+    /// How many are each user's.
+    of_user: HashMap<u32, usize>,
     /// By the five-tuple of either side.
     by_key: HashMap<FlowKey, PairId>,
-    processes: HashMap<i32, Process>,
+    processes: HashMap<i32, Reporting>,
     /// Pairs that counts have shown, and when.
     shown: HashMap<PairId, Instant>,
     max_pairs: usize,
@@ -37,7 +54,8 @@ impl Registry {
     /// An empty one.
     pub fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
         Registry {
-            pairs: HashMap::new(),
+            pairs: BTreeMap::new(),
+            of_user: HashMap::new(),
             by_key: HashMap::new(),
             processes: HashMap::new(),
             shown: HashMap::new(),
@@ -57,14 +75,18 @@ impl Registry {
 
     /// All pairs.
     pub fn pairs(&self) -> Vec<Pair> {
-        self.pairs.values().copied().collect()
+        self.pairs.values().map(|k| k.pair).collect()
     }
 
     /// The newest word on a pair, if it still is of the same two sockets.
     pub fn newest(&self, pair: &Pair) -> Option<Pair> {
-        let now = self.pairs.get(&pair.id)?;
+        let now = self.get(&pair.id)?;
         let same = now.a.cookie == pair.a.cookie && now.b.cookie == pair.b.cookie;
-        same.then_some(*now)
+        same.then_some(now)
+    }
+
+    fn get(&self, id: &PairId) -> Option<Pair> {
+        Some(self.pairs.get(id)?.pair)
     }
 
     /// The pair of a client's subsession.
@@ -74,43 +96,54 @@ impl Registry {
 
     /// The pair that has a session on either side.
     pub fn of(&self, session: &FlowKey) -> Option<Pair> {
-        self.pairs.get(self.by_key.get(session)?).copied()
+        self.get(self.by_key.get(session)?)
     }
 
-    /// Takes one report of process `pid`. The error is that of a report whose
-    /// descriptors are not what it says.
-    pub fn take(&mut self, pid: i32, r: &Report) -> io::Result<()> {
+    /// Counts a report, and how it fared.
+    pub fn count(&mut self, taken: &Result<(), Refused>) {
         self.stats.reports += 1;
-        match ReportKind::from_word(r.kind) {
-            Some(ReportKind::Hello) => {
-                if self.known(pid)? {
-                    self.stats.hellos += 1;
-                }
-                Ok(())
-            }
-            Some(ReportKind::Paired | ReportKind::Called) => self.claim(pid, r),
-            Some(ReportKind::Revoked) => {
-                let (one, two) = ((r.fd_in, r.cookie_in), (r.fd_out, r.cookie_out));
-                self.revoke(pid, one, two);
-                self.revoke(pid, two, one);
-                Ok(())
-            }
-            None => {
-                self.stats.malformed += 1;
-                Ok(())
-            }
+        match taken {
+            Ok(()) => {}
+            Err(Refused::Descriptors(_)) => self.stats.refused += 1,
+            Err(Refused::Share { .. }) => self.stats.over_share += 1,
+            Err(Refused::NoRoom) => self.stats.no_room += 1,
         }
     }
 
-    /// Has this process the shim loaded?
-    pub fn has_shim(&self, pid: i32) -> bool {
-        self.processes.get(&pid).is_some_and(|p| !p.ended())
+    /// The process, if its shim has reported.
+    pub fn process(&self, pid: i32) -> Option<Arc<Process>> {
+        Some(Arc::clone(&self.processes.get(&pid)?.process))
+    }
+
+    /// All processes whose shims have reported.
+    pub fn processes(&self) -> HashMap<i32, Arc<Process>> {
+        let all = self.processes.iter();
+        all.map(|(pid, p)| (*pid, Arc::clone(&p.process))).collect()
+    }
+
+    /// A process reports that was not known, or has the number of one that ended.
+    pub fn meet(&mut self, from: Sender, process: &Arc<Process>) -> Result<(), Refused> {
+        self.forget(from.pid);
+        let own = self.processes.values().filter(|p| p.uid == from.uid);
+        share(
+            "processes",
+            from.uid,
+            own.count(),
+            self.processes.len(),
+            MAX_PROCESSES,
+        )?;
+        let process = Reporting {
+            process: Arc::clone(process),
+            uid: from.uid,
+        };
+        self.processes.insert(from.pid, process);
+        Ok(())
     }
 
     /// Takes a pair that the counts have shown, for a while. The shim's word on
     /// the same sockets stands.
     pub fn show(&mut self, pair: Pair) {
-        let old = self.pairs.get(&pair.id).copied();
+        let old = self.get(&pair.id);
         let same = |o: &Pair| o.a.cookie == pair.a.cookie && o.b.cookie == pair.b.cookie;
         match old {
             Some(o) if o.witness == Witness::Shim && same(&o) => return,
@@ -122,10 +155,16 @@ impl Registry {
             None => {}
         }
         self.shown.insert(pair.id, Instant::now());
-        self.insert(pair);
+        self.insert(pair, None);
     }
 
-    /// Takes the word back, of these descriptors and sockets.
+    /// Takes back what a shim has said of two sockets.
+    pub fn revoked(&mut self, pid: i32, r: &Report) {
+        let (one, two) = ((r.fd_in, r.cookie_in), (r.fd_out, r.cookie_out));
+        self.revoke(pid, one, two);
+        self.revoke(pid, two, one);
+    }
+
     fn revoke(&mut self, pid: i32, a: (i32, u64), b: (i32, u64)) {
         let id = PairId {
             pid,
@@ -134,15 +173,15 @@ impl Registry {
         };
         // A socket that the shim could not name any more may be any.
         let meant = |cookie: u64, end: &End| cookie == 0 || cookie == end.cookie;
-        let pair = self.pairs.get(&id);
+        let pair = self.get(&id);
         if pair.is_some_and(|p| meant(a.1, &p.a) && meant(b.1, &p.b)) {
             self.remove(&id);
         }
     }
 
-    fn claim(&mut self, pid: i32, r: &Report) -> io::Result<()> {
-        let new = self.resolve(pid, r)?;
-        let old = self.pairs.get(&new.id).copied();
+    /// Takes what a shim says of a pair; `called` if the program itself says it.
+    pub fn claim(&mut self, new: Pair, uid: u32, called: bool) -> Result<(), Refused> {
+        let old = self.get(&new.id);
         let old = match old {
             Some(o) if o.a.cookie == new.a.cookie && o.b.cookie == new.b.cookie => Some(o),
             Some(_) => {
@@ -151,101 +190,23 @@ impl Registry {
             }
             None => None,
         };
-        let pair = merge(
-            old,
-            new,
-            ReportKind::from_word(r.kind) == Some(ReportKind::Called),
-        );
+        let pair = merge(old, new, called);
         match old {
             Some(old) if old == pair => return Ok(()),
             Some(_) => drop(self.events.send(PairEvent::Changed(pair))),
-            None if self.pairs.len() >= self.max_pairs => {
-                self.stats.no_room += 1;
-                return Ok(());
+            None => {
+                let own = self.of_user.get(&uid).copied().unwrap_or_default();
+                share("pairs", uid, own, self.pairs.len(), self.max_pairs)?;
+                drop(self.events.send(PairEvent::New(pair)));
             }
-            None => drop(self.events.send(PairEvent::New(pair))),
         }
         self.shown.remove(&pair.id);
-        self.insert(pair);
+        self.insert(pair, Some(uid));
         Ok(())
     }
 
-    /// What the report says, in terms of the kernel's sockets. That the sender
-    /// has them is proven by taking them from the sender; that it means these and
-    /// not those that had the numbers before, by their cookies.
-    fn resolve(&mut self, pid: i32, r: &Report) -> io::Result<Pair> {
-        self.known(pid)?;
-        let process = self.processes.get(&pid).ok_or_else(no_process)?;
-        let opened = r.flags & report::IN_ACCEPTED == 0;
-        let one = end(process, r.fd_in, r.cookie_in, opened)?;
-        let two = end(process, r.fd_out, r.cookie_out, true)?;
-        if one.cookie == two.cookie {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "one socket twice",
-            ));
-        }
-        let way = |bit, delta, pipe: i32| Direction {
-            endless: r.flags & bit != 0,
-            declared: false,
-            delta,
-            pipe: (pipe >= 0).then_some(pipe),
-        };
-        let out = way(report::FORWARD_ENDLESS, r.delta_forward, r.pipe_forward);
-        let back = way(report::REVERSE_ENDLESS, r.delta_reverse, r.pipe_reverse);
-        let id = |fd_a, fd_b| PairId { pid, fd_a, fd_b };
-        let keep = match (one.opened_here, two.opened_here) {
-            (false, true) => true,
-            (true, false) => false,
-            _ => r.fd_in < r.fd_out,
-        };
-        Ok(if keep {
-            Pair {
-                id: id(r.fd_in, r.fd_out),
-                a: one,
-                b: two,
-                forward: out,
-                reverse: back,
-                witness: Witness::Shim,
-            }
-        } else {
-            Pair {
-                id: id(r.fd_out, r.fd_in),
-                a: two,
-                b: one,
-                forward: back,
-                reverse: out,
-                witness: Witness::Shim,
-            }
-        })
-    }
-
-    /// Makes sure of a handle on the process; true if it is a new one.
-    fn known(&mut self, pid: i32) -> io::Result<bool> {
-        if self.processes.get(&pid).is_some_and(|p| !p.ended()) {
-            return Ok(false);
-        }
-        self.forget(pid);
-        if self.processes.len() >= MAX_PROCESSES {
-            self.sweep();
-        }
-        if self.processes.len() >= MAX_PROCESSES {
-            return Err(io::Error::other("too many processes have the shim loaded"));
-        }
-        self.processes.insert(pid, Process::open(pid)?);
-        Ok(true)
-    }
-
-    /// Removes what ended without a word.
-    pub fn sweep(&mut self) {
-        let ended: Vec<i32> = self
-            .processes
-            .iter()
-            .filter_map(|(pid, p)| p.ended().then_some(*pid))
-            .collect();
-        for pid in ended {
-            self.forget(pid);
-        }
+    /// Forgets what counts have shown too long ago.
+    pub fn expire(&mut self) {
         let shown = self.shown.iter();
         let old: Vec<PairId> = shown
             .filter_map(|(id, at)| (at.elapsed() > SHOWN_FOR).then_some(*id))
@@ -255,22 +216,55 @@ impl Registry {
         }
     }
 
+    /// The process has ended, unless its number is another's by now.
+    pub fn ended(&mut self, pid: i32, process: &Arc<Process>) {
+        let now = self.processes.get(&pid);
+        if now.is_some_and(|p| Arc::ptr_eq(&p.process, process)) {
+            self.forget(pid);
+        }
+    }
+
     fn forget(&mut self, pid: i32) {
         if self.processes.remove(&pid).is_some() {
-            let of_it: Vec<PairId> = self
-                .pairs
-                .keys()
-                .filter(|id| id.pid == pid)
-                .copied()
-                .collect();
+            let id = |fd| PairId {
+                pid,
+                fd_a: fd,
+                fd_b: fd,
+            };
+            let of_it = self.pairs.range(id(i32::MIN)..=id(i32::MAX));
+            let of_it: Vec<PairId> = of_it.map(|(id, _)| *id).collect();
             for id in of_it {
                 self.remove(&id);
             }
         }
     }
 
-    fn insert(&mut self, pair: Pair) {
-        self.pairs.insert(pair.id, pair);
+    /// Some pairs, in turn: those behind one, or the first.
+    pub fn behind(&self, id: Option<PairId>, most: usize) -> Vec<Pair> {
+        let from = id.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.pairs.range((from, Bound::Unbounded));
+        range.take(most).map(|(_, k)| k.pair).collect()
+    }
+
+    /// How full the table is: pairs known, and its room.
+    pub fn filled(&self) -> (usize, usize) {
+        (self.pairs.len(), self.max_pairs)
+    }
+
+    /// Its sockets are closed, unless its descriptors are of another pair by now.
+    pub fn closed(&mut self, pair: &Pair) {
+        if self.newest(pair).is_some() {
+            self.remove(&pair.id);
+        }
+    }
+
+    fn insert(&mut self, pair: Pair, uid: Option<u32>) {
+        if let Some(old) = self.pairs.insert(pair.id, Kept { pair, uid }) {
+            self.uncount(old.uid);
+        }
+        if let Some(uid) = uid {
+            *self.of_user.entry(uid).or_default() += 1;
+        }
         for key in [pair.a.key, pair.b.key] {
             self.by_key.insert(key, pair.id);
         }
@@ -279,7 +273,8 @@ impl Registry {
     /// Removes a pair, if it is known.
     pub fn remove(&mut self, id: &PairId) {
         self.shown.remove(id);
-        if let Some(pair) = self.pairs.remove(id) {
+        if let Some(Kept { pair, uid }) = self.pairs.remove(id) {
+            self.uncount(uid);
             for key in [pair.a.key, pair.b.key] {
                 // Another pair may have the five-tuple by now.
                 if self.by_key.get(&key) == Some(id) {
@@ -289,28 +284,32 @@ impl Registry {
             drop(self.events.send(PairEvent::Gone(pair)));
         }
     }
+
+    fn uncount(&mut self, uid: Option<u32>) {
+        let Some(uid) = uid else { return };
+        if let Some(n) = self.of_user.get_mut(&uid) {
+            *n -= 1;
+            if *n == 0 {
+                self.of_user.remove(&uid);
+            }
+        }
+    }
 }
 
-fn no_process() -> io::Error {
-    io::Error::from_raw_os_error(libc::ESRCH)
-}
-
-fn end(process: &Process, fd: i32, meant: u64, opened: bool) -> io::Result<End> {
-    let fd = gone(process.fd(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-    let cookie = cookie(&fd)?;
-    if cookie != meant {
-        let why = "the descriptor is of another socket now than the one reported";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+/// May a user have one more? As long as its own are fewer than what is free: one
+/// user gets half of the table, the next half of what is left, and nobody all.
+fn share(
+    what: &'static str,
+    uid: u32,
+    own: usize,
+    known: usize,
+    room: usize,
+) -> Result<(), Refused> {
+    match room.saturating_sub(known) {
+        0 => Err(Refused::NoRoom),
+        free if own >= free => Err(Refused::Share { what, uid, own }),
+        _ => Ok(()),
     }
-    if !of_our_network(&fd)? {
-        let why = "a socket of another network namespace than dyscod's";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    }
-    Ok(End {
-        key: key(&fd)?,
-        cookie,
-        opened_here: opened_here(&fd)?.unwrap_or(opened),
-    })
 }
 
 /// The new claim, with what the program itself had declared before.

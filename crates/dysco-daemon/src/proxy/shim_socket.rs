@@ -8,17 +8,23 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dysco_common::shim::Report;
 use tracing::{debug, info, warn};
 
-use super::error::StartError;
+use super::error::{Refused, StartError};
+use super::lock;
 use super::registry::Registry;
+use super::reports::{self, Sender};
+use super::sweep::Sweep;
 
 /// How soon a stop and an ended process are noticed.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often it is said that there is no room.
+const FULL_AGAIN: Duration = Duration::from_secs(60);
 
 /// The receiving thread; stops and removes the socket when dropped.
 pub struct Receiver {
@@ -98,19 +104,16 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
 
 fn run(socket: &UnixDatagram, registry: &Mutex<Registry>, stop: &AtomicBool) {
     let mut log = Log::default();
-    let mut swept = Instant::now();
+    let (mut sweep, mut swept) = (Sweep::default(), Instant::now());
     while !stop.load(Ordering::Relaxed) {
-        let got = receive(socket);
-        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-        match got {
-            Ok(Some((pid, report))) => {
-                if let Err(e) = registry.take(pid, &report) {
-                    registry.stats.refused += 1;
-                    log.refused(pid, &report, &e);
+        match receive(socket) {
+            Ok(Some((from, report))) => {
+                if let Err(e) = reports::take(registry, from, &report) {
+                    log.refused(from, &report, &e);
                 }
             }
             Ok(None) => {
-                registry.stats.malformed += 1;
+                lock(registry).stats.malformed += 1;
                 log.malformed();
             }
             Err(e)
@@ -120,24 +123,24 @@ fn run(socket: &UnixDatagram, registry: &Mutex<Registry>, stop: &AtomicBool) {
                 ) => {}
             Err(e) => {
                 log.failed(&e);
-                drop(registry);
                 std::thread::sleep(TICK);
                 continue;
             }
         }
         if swept.elapsed() >= TICK {
-            registry.sweep();
+            sweep.go(registry);
             swept = Instant::now();
         }
     }
 }
 
-/// What was complained of before: once is enough.
+/// What was complained of before: once is enough, or once in a while.
 #[derive(Default)]
 struct Log {
     malformed: bool,
     refused: bool,
     failed: bool,
+    full: Option<Instant>,
 }
 
 impl Log {
@@ -149,12 +152,23 @@ impl Log {
         }
     }
 
-    fn refused(&mut self, pid: i32, r: &Report, e: &io::Error) {
-        if std::mem::replace(&mut self.refused, true) {
-            debug!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e, "report refused");
+    fn refused(&mut self, from: Sender, r: &Report, e: &Refused) {
+        let told = match e {
+            Refused::Descriptors(_) => std::mem::replace(&mut self.refused, true),
+            Refused::Share { .. } | Refused::NoRoom => {
+                let told = self.full.is_some_and(|at| at.elapsed() < FULL_AGAIN);
+                self.full = self.full.filter(|_| told).or_else(|| Some(Instant::now()));
+                told
+            }
+        };
+        let (pid, fd_in, fd_out) = (from.pid, r.fd_in, r.fd_out);
+        if told {
+            debug!(pid, fd_in, fd_out, "report refused: {e}");
         } else {
-            info!(pid, fd_in = r.fd_in, fd_out = r.fd_out, error = %e,
-                "a shim reported descriptors that are not the TCP sockets of its process that it means (any more): ignored (said once, then only counted)");
+            info!(
+                pid,
+                fd_in, fd_out, "a shim's report is ignored (others are only counted): {e}"
+            );
         }
     }
 
@@ -165,8 +179,8 @@ impl Log {
     }
 }
 
-/// One datagram and its sender's process; `None` if it is no report.
-fn receive(socket: &UnixDatagram) -> io::Result<Option<(i32, Report)>> {
+/// One datagram and its sender; `None` if it is no report.
+fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
     // One byte more than a report, so that a longer datagram shows.
     let mut bytes = [0u8; Report::SIZE + 1];
     let mut control = [0u64; 16];
@@ -188,17 +202,17 @@ fn receive(socket: &UnixDatagram) -> io::Result<Option<(i32, Report)>> {
         }
         (n as usize, msg)
     };
-    let pid = credentials(&msg);
+    let from = credentials(&msg);
     Ok(bytes
         .get(..n)
         .and_then(Report::from_bytes)
-        .and_then(|r| Some((pid?, r))))
+        .and_then(|r| Some((from?, r))))
 }
 
-/// The sender's process, as the kernel attached it. Descriptors that someone
+/// The sender, as the kernel attached it. Descriptors that someone
 /// sent along are closed.
-fn credentials(msg: &libc::msghdr) -> Option<i32> {
-    let mut pid = None;
+fn credentials(msg: &libc::msghdr) -> Option<Sender> {
+    let mut from = None;
     // SAFETY: the kernel filled the control buffer; the CMSG functions stay
     // within the length it set, and data is read unaligned.
     unsafe {
@@ -207,7 +221,8 @@ fn credentials(msg: &libc::msghdr) -> Option<i32> {
             let data = libc::CMSG_DATA(c);
             match ((*c).cmsg_level, (*c).cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
-                    pid = Some(data.cast::<libc::ucred>().read_unaligned().pid);
+                    let libc::ucred { pid, uid, .. } = data.cast::<libc::ucred>().read_unaligned();
+                    from = Some(Sender { pid, uid });
                 }
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     let len = (*c).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
@@ -221,5 +236,5 @@ fn credentials(msg: &libc::msghdr) -> Option<i32> {
             c = libc::CMSG_NXTHDR(msg, c);
         }
     }
-    pid.filter(|p| *p > 0)
+    from.filter(|f| f.pid > 0)
 }

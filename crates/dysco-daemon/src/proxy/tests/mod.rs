@@ -81,8 +81,13 @@ impl Side {
     async fn counted(&self, bytes: &[u8], of: fn(&ShimStats) -> u64) {
         let before = of(&self.side.stats());
         self.shim.send(bytes).unwrap();
+        self.until(|s| of(s) != before).await;
+    }
+
+    /// Waits until what was counted is so.
+    async fn until(&self, so: impl Fn(&ShimStats) -> bool) {
         tokio::time::timeout(Duration::from_secs(20), async {
-            while of(&self.side.stats()) == before {
+            while !so(&self.side.stats()) {
                 tokio::task::yield_now().await;
             }
         })
@@ -292,6 +297,76 @@ fn pairs_are_bounded() {
 }
 
 #[test]
+fn one_user_cannot_have_all_the_room() {
+    in_network(async || {
+        let script = Script {
+            bytes: 1 << 10,
+            ..Script::default()
+        };
+        let relays: Vec<Relay> = (0..6).map(|_| Relay::start(script)).collect();
+        let mut side = Side::start(|c| c.max_pairs = 4);
+        let own = std::process::id() as i32;
+        let mut of_whom = relays.iter().zip([7, 7, 7, 8, 8, 9]);
+        let mut tell = |side: &Side| {
+            let (relay, uid) = of_whom.next().unwrap();
+            send_as(&side.path, own, uid, &endless(relay, 0));
+        };
+        // Half of all; half of what is left; what is left.
+        for refused in [false, false, true, false, true, false] {
+            let before = side.side.stats().over_share;
+            tell(&side);
+            if refused {
+                side.until(|s| s.over_share > before).await;
+            } else {
+                assert!(matches!(side.event().await, PairEvent::New(_)));
+            }
+        }
+        assert_eq!(side.side.pairs().len(), 4);
+        // What is told of a pair that is known takes no room.
+        send_as(&side.path, own, 7, &endless(&relays[0], 1));
+        assert!(matches!(side.event().await, PairEvent::Changed(_)));
+        // What is given up is free again.
+        let mut gone = said(ReportKind::Revoked, relays[1].a, relays[1].b);
+        gone.flags = 0;
+        send_as(&side.path, own, 7, &gone);
+        assert!(matches!(side.event().await, PairEvent::Gone(_)));
+        send_as(&side.path, own, 8, &endless(&relays[4], 0));
+        side.until(|s| s.over_share == 3).await;
+        send_as(&side.path, own, 10, &endless(&relays[4], 0));
+        assert!(matches!(side.event().await, PairEvent::New(_)));
+        for relay in relays {
+            relay.finish();
+        }
+    });
+}
+
+/// A shim's word that they are closed may be lost.
+#[test]
+fn pairs_go_with_their_sockets() {
+    in_network(async || {
+        let mut side = Side::start(|_| {});
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = || {
+            let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (ours, listener.accept().unwrap().0)
+        };
+        for closed in [0, 1] {
+            let (client, a) = connection();
+            let (b, server) = connection();
+            let r = said(ReportKind::Paired, a.as_raw_fd(), b.as_raw_fd());
+            let PairEvent::New(pair) = side.tell(&r).await else {
+                panic!("not new")
+            };
+            let mut ends = [Some(a), Some(b)];
+            drop(ends[closed].take());
+            assert_eq!(side.event().await, PairEvent::Gone(pair));
+            assert_eq!(side.side.pairs(), []);
+            drop((client, server));
+        }
+    });
+}
+
+#[test]
 fn pairs_go_with_their_process() {
     in_network(async || {
         let mut side = Side::start(|_| {});
@@ -307,7 +382,7 @@ fn pairs_go_with_their_process() {
             .unwrap();
         let mut r = said(ReportKind::Paired, 0, 1);
         (r.cookie_in, r.cookie_out) = cookies;
-        send_as(&side.path, child.id() as i32, &r);
+        send_as(&side.path, child.id() as i32, 0, &r);
         let PairEvent::New(pair) = side.event().await else {
             panic!()
         };
@@ -329,15 +404,11 @@ fn pairs_go_with_their_process() {
     });
 }
 
-/// Sends a report with another process's number: root may.
-fn send_as(path: &std::path::Path, pid: i32, r: &Report) {
+/// Sends a report with another process's number, or user's: root may.
+fn send_as(path: &std::path::Path, pid: i32, uid: u32, r: &Report) {
     use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
     let shim = UnixDatagram::unbound().unwrap();
-    let ucred = libc::ucred {
-        pid,
-        uid: 0,
-        gid: 0,
-    };
+    let ucred = libc::ucred { pid, uid, gid: 0 };
     let bytes = r.to_bytes();
     sendmsg(
         shim.as_raw_fd(),

@@ -1,0 +1,129 @@
+//! What a report says, in terms of the kernel's sockets. That takes many system
+//! calls, during which the registry is not locked: the engine waits for it.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use dysco_common::shim::{Report, ReportKind, report};
+
+use super::error::Refused;
+use super::held::gone;
+use super::kernel::opened_here;
+use super::lock;
+use super::pair::{Direction, End, Pair, PairId, Witness};
+use super::registry::Registry;
+use super::sys::{Process, cookie, key, of_our_network};
+
+/// Who sent a report, as the kernel says.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// Takes one report, and counts it.
+pub fn take(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {
+    let taken = believe(registry, from, r);
+    lock(registry).count(&taken);
+    taken
+}
+
+fn believe(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {
+    match ReportKind::from_word(r.kind) {
+        Some(ReportKind::Hello) => {
+            if known(registry, from)?.1 {
+                lock(registry).stats.hellos += 1;
+            }
+        }
+        Some(kind @ (ReportKind::Paired | ReportKind::Called)) => {
+            let (process, _) = known(registry, from)?;
+            let pair = resolve(&process, from.pid, r)?;
+            lock(registry).claim(pair, from.uid, kind == ReportKind::Called)?;
+        }
+        Some(ReportKind::Revoked) => lock(registry).revoked(from.pid, r),
+        None => lock(registry).stats.malformed += 1,
+    }
+    Ok(())
+}
+
+/// A handle on the process; true if it is a new one.
+fn known(registry: &Mutex<Registry>, from: Sender) -> Result<(Arc<Process>, bool), Refused> {
+    let before = lock(registry).process(from.pid);
+    if let Some(process) = before.filter(|p| !p.ended()) {
+        return Ok((process, false));
+    }
+    let process = Arc::new(Process::open(from.pid)?);
+    lock(registry).meet(from, &process)?;
+    Ok((process, true))
+}
+
+/// The two sockets. That the sender has them is proven by taking them from the
+/// sender; that it means these and not those that had the numbers before, by their
+/// cookies.
+fn resolve(process: &Process, pid: i32, r: &Report) -> io::Result<Pair> {
+    let opened = r.flags & report::IN_ACCEPTED == 0;
+    let one = end(process, r.fd_in, r.cookie_in, opened)?;
+    let two = end(process, r.fd_out, r.cookie_out, true)?;
+    if one.cookie == two.cookie {
+        return Err(invalid("one socket twice"));
+    }
+    let way = |bit, delta, pipe: i32| Direction {
+        endless: r.flags & bit != 0,
+        declared: false,
+        delta,
+        pipe: (pipe >= 0).then_some(pipe),
+    };
+    let out = way(report::FORWARD_ENDLESS, r.delta_forward, r.pipe_forward);
+    let back = way(report::REVERSE_ENDLESS, r.delta_reverse, r.pipe_reverse);
+    let id = |fd_a, fd_b| PairId { pid, fd_a, fd_b };
+    let keep = match (one.opened_here, two.opened_here) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => r.fd_in < r.fd_out,
+    };
+    Ok(if keep {
+        Pair {
+            id: id(r.fd_in, r.fd_out),
+            a: one,
+            b: two,
+            forward: out,
+            reverse: back,
+            witness: Witness::Shim,
+        }
+    } else {
+        Pair {
+            id: id(r.fd_out, r.fd_in),
+            a: two,
+            b: one,
+            forward: back,
+            reverse: out,
+            witness: Witness::Shim,
+        }
+    })
+}
+
+fn end(process: &Process, fd: i32, meant: u64, opened: bool) -> io::Result<End> {
+    let fd = gone(process.fd(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    let cookie = cookie(&fd)?;
+    if cookie != meant {
+        return Err(invalid(
+            "the descriptor is of another socket now than the one reported",
+        ));
+    }
+    if !of_our_network(&fd)? {
+        return Err(invalid(
+            "a socket of another network namespace than dyscod's",
+        ));
+    }
+    Ok(End {
+        key: key(&fd)?,
+        cookie,
+        opened_here: opened_here(&fd)?.unwrap_or(opened),
+    })
+}
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
