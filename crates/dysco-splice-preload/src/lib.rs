@@ -10,6 +10,7 @@
 //! | `table` | one slot of counters for each descriptor |
 //! | `track` | what each call means for the counters and for pairs |
 //! | `tell` | what is said of pairs, and said again if it was lost |
+//! | `pace` | how often that is tried while the daemon does not read |
 //! | `link` | the datagram socket to the daemon |
 //! | `call` | `dysco_splice`, for programs that say it themselves |
 //! | `delta` | `dysco_delta`, for middleboxes without sockets |
@@ -23,6 +24,7 @@ mod call;
 mod delta;
 mod hooks;
 mod link;
+mod pace;
 mod real;
 mod table;
 mod tell;

@@ -203,11 +203,21 @@ pub fn due() -> bool {
 
 /// A clock that costs next to nothing.
 pub fn seconds() -> i64 {
+    now().tv_sec
+}
+
+/// The same, to a few milliseconds.
+pub fn milliseconds() -> i64 {
+    let t = now();
+    t.tv_sec * 1_000 + t.tv_nsec / 1_000_000
+}
+
+fn now() -> libc::timespec {
     // SAFETY: fills our own timespec.
     unsafe {
         let mut t: libc::timespec = core::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t);
-        t.tv_sec
+        t
     }
 }
 

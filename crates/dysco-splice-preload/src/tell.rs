@@ -9,11 +9,9 @@ use core::sync::atomic::{
 use dysco_common::shim::{Report, ReportKind, report};
 
 use crate::link::{self, Sent};
+use crate::pace;
 use crate::table::{self, Life, Slot, flag, kind, slot};
 use crate::track::{delta, ordered};
-
-/// How often to try a full queue before the program waits.
-const PATIENCE: usize = 64;
 
 /// Somebody's report did not get through: pairs are to be told again.
 static OWED: AtomicBool = AtomicBool::new(false);
@@ -39,7 +37,7 @@ pub fn tell(one: Life, other: Life) -> bool {
     let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
         return true;
     };
-    if !may_tell() {
+    if !pace::may_try() || !may_tell() {
         return owe(sa);
     }
     // Before the report is composed: another thread that changes the pair
@@ -48,9 +46,19 @@ pub fn tell(one: Life, other: Life) -> bool {
     let sent = tell_now(a, sa, b, sb);
     TELLING.store(false, Release);
     match sent {
+        Sent::Yes => {
+            pace::got_through();
+            true
+        }
         // Without a daemon nothing is owed: a new one has a new epoch.
-        Sent::Yes | Sent::NoDaemon => true,
-        Sent::Full => owe(sa),
+        Sent::NoDaemon => {
+            pace::all_told();
+            true
+        }
+        Sent::Full => {
+            pace::in_vain();
+            owe(sa)
+        }
     }
 }
 
@@ -137,10 +145,11 @@ fn claimed(a: &Slot, b: &Slot) -> i64 {
     }
 }
 
-/// Tells again what is owed, some at a time. Costs one load when nothing is.
+/// Tells again what is owed, some at a time. Costs one load when nothing is, and
+/// makes no system call while the daemon is known not to read.
 #[inline(always)]
 pub fn settle() {
-    if OWED.load(Relaxed) {
+    if OWED.load(Relaxed) && pace::may_try() {
         settle_some();
     }
 }
@@ -167,6 +176,9 @@ fn settle_some() {
     }
     if CURSOR.load(Relaxed) >= top {
         CURSOR.store(0, Relaxed);
+        if !OWED.load(Relaxed) {
+            pace::all_told();
+        }
     } else {
         OWED.store(true, SeqCst);
     }
@@ -178,8 +190,8 @@ pub fn idle() {
     if link::due() && link::look() {
         owe_all();
     }
-    for _ in 0..PATIENCE {
-        if !OWED.load(Relaxed) {
+    for _ in 0..pace::PATIENCE {
+        if !OWED.load(Relaxed) || !pace::may_try() {
             break;
         }
         settle_some();

@@ -7,7 +7,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{Daemon, Run, compile};
+use common::{Daemon, Run, compile, in_network};
 use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED, REVERSE_ENDLESS};
 use dysco_common::shim::{Report, ReportKind};
 
@@ -21,7 +21,8 @@ impl Scene {
     fn new() -> Scene {
         let dir = tempfile::tempdir().unwrap();
         Scene {
-            program: compile(dir.path(), "tests/programs/scenario.c", &[]),
+            // Exported: it has a function that the shim shall call.
+            program: compile(dir.path(), "tests/programs/scenario.c", &["-rdynamic"]),
             socket: dir.path().join("shim.sock"),
             _dir: dir,
         }
@@ -252,4 +253,42 @@ fn a_daemon_that_is_slow_learns_of_all_pairs() {
         pairs.retain(|p| s != both_ways(*p, 0));
     }
     run.finish();
+}
+
+/// The shim tries less and less often, and what it tells in the end is the newest.
+#[test]
+fn a_daemon_that_does_not_read_costs_the_program_little() {
+    // Where a queue is as short as it is by itself.
+    in_network(|| {
+        let scene = Scene::new();
+        let daemon = scene.daemon();
+        let mut run = scene.run("unread");
+        let pairs: Vec<_> = (0..60).map(|_| run.pair()).collect();
+        let mut tries = |key| -> u32 {
+            let line = run.line();
+            line.strip_prefix(key).unwrap().parse().unwrap()
+        };
+        assert!(tries("first=") >= 60, "they are counted");
+        // In 4,000 calls at which something was owed.
+        let then = tries("then=");
+        assert!(then < 400, "{then} tries");
+        assert_eq!(run.line(), "done");
+        let flags = IN_ACCEPTED | REVERSE_ENDLESS;
+        let broken = Said(ReportKind::Paired, flags, pairs[0], (3, 0));
+        let mut missing: Vec<Said> = pairs[1..].iter().map(|p| both_ways(*p, 0)).collect();
+        missing.push(broken);
+        let mut last = None;
+        while !missing.is_empty() {
+            let s = said(&daemon.next().1);
+            missing.retain(|m| *m != s);
+            if s.2 == pairs[0] {
+                last = Some(s);
+            }
+        }
+        assert_eq!(
+            last,
+            Some(Said(ReportKind::Paired, flags, pairs[0], (3, 0)))
+        );
+        run.finish();
+    });
 }

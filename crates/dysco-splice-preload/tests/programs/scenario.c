@@ -10,12 +10,14 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -280,12 +282,43 @@ static void many(void) {
     idle();
 }
 
+/* The shim looks at its own descriptor before each report that it sends. */
+static atomic_long tries;
+int fstat(int fd, struct stat *st) {
+    atomic_fetch_add(&tries, 1);
+    return fstatat(fd, "", st, AT_EMPTY_PATH);
+}
+
+/* Nobody reads, and the program goes on and on; then one claim is broken. */
+static void unread(void) {
+    struct session s[60];
+    struct epoll_event ev;
+    int p[2], e = MUST(epoll_create1(0));
+    MUST(pipe(p));
+    for (int i = 0; i < 60; i++) {
+        s[i] = session();
+        serve(&s[i]);
+    }
+    for (int i = 0; i < 50; i++) epoll_wait(e, &ev, 1, 0);
+    printf("first=%ld\n", tries);
+    tries = 0;
+    for (int i = 0; i < 2000; i++) {
+        epoll_wait(e, &ev, 1, 0);
+        forward(s[i % 60], p, 1);
+    }
+    printf("then=%ld\n", tries);
+    by_hand(s[0].client, s[0].a, s[0].b, s[0].server, 10, 3);
+    puts("done");
+    fflush(stdout);
+    idle();
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
         {"broken", broken}, {"aliased", aliased}, {"threads", threads}, {"forked", forked},
         {"sweep", sweep}, {"idle_pair", idle_pair}, {"many", many},
-        {"contended", contended}, {"again", again},
+        {"contended", contended}, {"again", again}, {"unread", unread},
     };
     network();
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)
