@@ -264,7 +264,7 @@ fn a_daemon_that_does_not_read_costs_the_program_little() {
         let daemon = scene.daemon();
         let mut run = scene.run("unread");
         let pairs: Vec<_> = (0..60).map(|_| run.pair()).collect();
-        let mut tries = |key| -> u32 {
+        let mut tries = |key: &str| -> u32 {
             let line = run.line();
             line.strip_prefix(key).unwrap().parse().unwrap()
         };

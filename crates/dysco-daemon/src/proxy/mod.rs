@@ -22,6 +22,7 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod unasked;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

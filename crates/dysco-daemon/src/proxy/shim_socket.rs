@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use super::lock;
 use super::registry::Registry;
 use super::reports::{self, Sender};
 use super::sweep::Sweep;
+use super::unasked::{self, Closer};
 
 /// How soon a stop and an ended process are noticed.
 const TICK: Duration = Duration::from_millis(250);
@@ -26,10 +28,17 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often it is said that there is no room.
 const FULL_AGAIN: Duration = Duration::from_secs(60);
 
+/// How long its thread may take to end.
+const ENDING: Duration = Duration::from_secs(2);
+/// Room for the sender's credentials and as many descriptors as may be sent
+/// (`SCM_MAX_FD`): those without room would be closed where they are received.
+const CONTROL: usize = 160;
+
 /// The receiving thread; stops and removes the socket when dropped.
 pub struct Receiver {
     stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    /// Its thread lets go of the other end.
+    ended: Mutex<mpsc::Receiver<()>>,
     path: PathBuf,
     inode: Option<u64>,
 }
@@ -53,15 +62,22 @@ impl Receiver {
         socket
             .set_read_timeout(Some(TICK))
             .map_err(fail("set up"))?;
+        unasked::refuse(&socket);
+        let closer = Closer::start().map_err(fail("start a thread for"))?;
+        let (running, ended) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("shim-socket".into())
-            .spawn(move || run(&socket, &registry, &stopped))
+            .spawn(move || {
+                run(&socket, &closer, &registry, &stopped);
+                drop(socket);
+                drop::<mpsc::Sender<()>>(running);
+            })
             .map_err(fail("start a thread for"))?;
         Ok(Receiver {
             stop,
-            thread: Some(thread),
+            ended: Mutex::new(ended),
             path: path.to_owned(),
             inode: inode(path),
         })
@@ -71,8 +87,9 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(t) = self.thread.take() {
-            drop(t.join());
+        // What is still in its queue may make it wait for whoever sent that.
+        if lock(&self.ended).recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout) {
+            debug!("the thread of the shim's socket has not ended in time");
         }
         // Unless a newer daemon has put its own there.
         if self.inode.is_some() && inode(&self.path) == self.inode {
@@ -102,11 +119,11 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     }
 }
 
-fn run(socket: &UnixDatagram, registry: &Mutex<Registry>, stop: &AtomicBool) {
+fn run(socket: &UnixDatagram, closer: &Closer, registry: &Mutex<Registry>, stop: &AtomicBool) {
     let mut log = Log::default();
     let (mut sweep, mut swept) = (Sweep::default(), Instant::now());
     while !stop.load(Ordering::Relaxed) {
-        match receive(socket) {
+        match receive(socket, closer) {
             Ok(Some((from, report))) => {
                 if let Err(e) = reports::take(registry, from, &report) {
                     log.refused(from, &report, &e);
@@ -180,10 +197,10 @@ impl Log {
 }
 
 /// One datagram and its sender; `None` if it is no report.
-fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
+fn receive(socket: &UnixDatagram, closer: &Closer) -> io::Result<Option<(Sender, Report)>> {
     // One byte more than a report, so that a longer datagram shows.
     let mut bytes = [0u8; Report::SIZE + 1];
-    let mut control = [0u64; 16];
+    let mut control = [0u64; CONTROL];
     let mut iov = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
@@ -202,7 +219,7 @@ fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
         }
         (n as usize, msg)
     };
-    let from = credentials(&msg);
+    let from = credentials(&msg, closer);
     Ok(bytes
         .get(..n)
         .and_then(Report::from_bytes)
@@ -211,7 +228,7 @@ fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
 
 /// The sender, as the kernel attached it. Descriptors that someone
 /// sent along are closed.
-fn credentials(msg: &libc::msghdr) -> Option<Sender> {
+fn credentials(msg: &libc::msghdr, closer: &Closer) -> Option<Sender> {
     let mut from = None;
     // SAFETY: the kernel filled the control buffer; the CMSG functions stay
     // within the length it set, and data is read unaligned.
@@ -228,7 +245,7 @@ fn credentials(msg: &libc::msghdr) -> Option<Sender> {
                     let len = (*c).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                     for i in 0..len / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(i).read_unaligned();
-                        drop(OwnedFd::from_raw_fd(fd));
+                        closer.close(OwnedFd::from_raw_fd(fd));
                     }
                 }
                 _ => {}

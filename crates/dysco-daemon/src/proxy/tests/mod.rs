@@ -421,6 +421,47 @@ fn send_as(path: &std::path::Path, pid: i32, uid: u32, r: &Report) {
 }
 
 #[test]
+fn what_is_sent_along_with_a_report_stops_nobody() {
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
+    use std::io::Write;
+    in_network(async || {
+        let side = Side::start(|_| {});
+        let hello = said(ReportKind::Hello, -1, -1).to_bytes();
+        // Its last close would wait for the reader for an hour.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        slow.set_nonblocking(true).unwrap();
+        while slow.write(&[0; 1 << 16]).is_ok() {}
+        slow.set_nonblocking(false).unwrap();
+        let hour = libc::linger {
+            l_onoff: 1,
+            l_linger: 3600,
+        };
+        setsockopt(&slow, sockopt::Linger, &hour).unwrap();
+        let sent = sendmsg::<()>(
+            side.shim.as_raw_fd(),
+            &[std::io::IoSlice::new(&hello)],
+            &[ControlMessage::ScmRights(&[slow.as_raw_fd()])],
+            MsgFlags::empty(),
+            None,
+        );
+        let hour_less = libc::linger {
+            l_onoff: 0,
+            l_linger: 0,
+        };
+        match sent {
+            // The kernel takes none for this socket: nor must it wait here.
+            Err(nix::Error::EPERM) => setsockopt(&slow, sockopt::Linger, &hour_less).unwrap(),
+            sent => assert_eq!(sent, Ok(hello.len())),
+        }
+        drop(slow);
+        side.counted(&hello, |s| s.reports).await;
+        drop(reader);
+    });
+}
+
+#[test]
 fn the_socket_is_replaced_when_dead_and_kept_when_alive() {
     in_network(async || {
         let dir = tempfile::tempdir().unwrap();
