@@ -33,7 +33,7 @@ impl Kept {
     }
 
     /// Some of those that nobody has heard of yet.
-    pub fn to_ask(&mut self) -> Vec<IpAddr> {
+    pub fn next_to_ask(&mut self) -> Vec<IpAddr> {
         let some = self.to_ask.len().min(AT_ONCE);
         let some = self.to_ask.drain(..some);
         some.filter(|host| self.until.contains_key(host)).collect()
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Asks for hosts of before, and gives up those that nothing was heard of.
     pub(super) fn sweep_kept(&mut self, now: Instant) {
-        for host in self.chains.kept.to_ask() {
+        for host in self.chains.kept.next_to_ask() {
             if !self.is_connected(host) {
                 self.control.reach(host);
             }
@@ -114,8 +114,8 @@ mod tests {
     fn hops_of_before_stay_until_something_is_known() {
         let (mut kept, now) = (Kept::default(), Instant::now());
         kept.adopt([host(1), host(2), host(3)], now);
-        assert_eq!(kept.to_ask(), [host(1), host(2), host(3)]);
-        assert!(kept.to_ask().is_empty());
+        assert_eq!(kept.next_to_ask(), [host(1), host(2), host(3)]);
+        assert!(kept.next_to_ask().is_empty());
         assert!(kept.late(now + SETTLES).is_empty());
         // One does not answer; one does, and never believes the key.
         assert!(kept.remove(host(1)) && !kept.remove(host(1)));
@@ -133,7 +133,7 @@ mod tests {
         let all: Vec<IpAddr> = (0..=255).map(host).collect();
         kept.adopt(all.clone(), now);
         kept.remove(host(1));
-        let turns = std::iter::from_fn(|| Some(kept.to_ask()).filter(|t| !t.is_empty()));
+        let turns = std::iter::from_fn(|| Some(kept.next_to_ask()).filter(|t| !t.is_empty()));
         let turns: Vec<_> = turns.collect();
         assert!(turns.iter().all(|turn| turn.len() <= AT_ONCE));
         assert_eq!(turns.concat().len(), all.len() - 1);
