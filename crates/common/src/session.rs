@@ -181,7 +181,7 @@ pub struct Session {
     // Second line, of both: read with each packet, written when something happens.
     /// A [`State`].
     pub state: u32,
-    /// Bytes of window the old path may announce; 0 for no limit.
+    /// Window that the old path may announce, scaled as it is sent; 0 for no limit.
     pub clamp: u16,
     /// The same for what this host's stack announces, where the end is remote.
     pub clamp_far: u16,

@@ -70,7 +70,7 @@ impl Anchor {
         }
     }
 
-    /// Bound of the window that the old path may tell it.
+    /// Bound of the window that the old path may tell it, as it is sent; 0 for none.
     #[inline(always)]
     const fn clamp(self, s: &Session) -> u32 {
         match self {
@@ -352,7 +352,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
         seg.ack
     };
     let clamp = at.clamp(s);
-    let mut limit = if clamp > 0 { clamp } else { u32::MAX };
+    let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
         if after(s.far_ack, ack) {
             if seg.span() == 0 {

@@ -252,10 +252,10 @@ impl Agent {
             .collect()
     }
 
-    /// Bounds the window that the old path announces to the local end; 0 lifts
-    /// the bound.
-    pub fn clamp(&self, slot: u32, bytes: u16) {
-        self.memory.set_clamp(slot, bytes);
+    /// Bounds the window that the old path announces to the local end, scaled as it is
+    /// sent; 0 lifts the bound.
+    pub fn clamp(&self, slot: u32, window: u16) {
+        self.memory.set_clamp(slot, window);
     }
 
     /// Makes the session hear the new path, without using it yet.

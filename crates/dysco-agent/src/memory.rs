@@ -267,17 +267,17 @@ impl Memory {
     }
 
     /// Bounds the window of the old path; 0 lifts the bound.
-    pub fn set_clamp(&self, slot: u32, bytes: u16) {
+    pub fn set_clamp(&self, slot: u32, window: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
-        self.half(field).store(bytes, Ordering::Release);
+        self.half(field).store(window, Ordering::Release);
     }
 
     /// Bounds the window of this host's stack; 0 lifts the bound.
-    pub fn set_clamp_far(&self, slot: u32, bytes: u16) {
+    pub fn set_clamp_far(&self, slot: u32, window: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
-        self.half(field).store(bytes, Ordering::Release);
+        self.half(field).store(window, Ordering::Release);
     }
 
     /// Notes whether replies pass this host by.

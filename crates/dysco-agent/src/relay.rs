@@ -21,10 +21,10 @@ pub struct Joint {
 }
 
 impl Agent {
-    /// Bounds the window that this host's stack announces to the remote end; 0
-    /// lifts the bound.
-    pub fn clamp_far(&self, slot: u32, bytes: u16) {
-        self.memory().set_clamp_far(slot, bytes);
+    /// Bounds the window that this host's stack announces to the remote end, scaled as
+    /// it is sent; 0 lifts the bound.
+    pub fn clamp_far(&self, slot: u32, window: u16) {
+        self.memory().set_clamp_far(slot, window);
     }
 
     /// Makes the two hear each other, without anything new to hear yet.

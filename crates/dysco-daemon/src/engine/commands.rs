@@ -2,7 +2,7 @@
 //! patience runs in a task of its own and answers later.
 
 use dysco_agent::NewPath;
-use dysco_common::two_paths::has_shown_all;
+use dysco_common::two_paths::{Anchor, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 
 use super::held::Waiting;
@@ -13,9 +13,20 @@ use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 
-/// Window that the old path may announce from the lock on: what the proxy
-/// holds shrinks while the new path is set up. The paper's value, less one.
-pub(super) const CLAMP: u16 = u16::MAX;
+/// Bytes of window that the old path may announce from the lock on, at least: what the
+/// proxy holds shrinks while the new path is set up. The paper's value, less one.
+const CLAMP: u32 = u16::MAX as u32;
+
+/// That window as it is sent with this scale: no less than so many bytes, which are under
+/// way now, or a long path starves; and a quarter of the widest, since as much goes ahead
+/// of what firewalls on the new path have seen in each of its round trips.
+pub(super) fn clamp_of(under_way: u32, wscale: u8) -> u16 {
+    let wscale = u32::from(wscale & 15);
+    let sent = |bytes: u32| bytes.div_ceil(1 << wscale).min(u16::MAX.into());
+    let least = sent(CLAMP);
+    let most = least.max(u32::from(u16::MAX / 4));
+    sent(under_way).clamp(least, most) as u16
+}
 
 impl Engine {
     pub(super) fn execute(&mut self, command: Command) {
@@ -220,7 +231,10 @@ impl Engine {
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, s.created_ns));
         held.own = Some(*sub);
-        self.agent.clamp(slot, CLAMP);
+        // Modulo 2^32; an acknowledgement may be ahead of what was seen being sent.
+        let under_way = s.snd_max.wrapping_sub(s.rcv_ack) as i32;
+        let clamp = clamp_of(under_way.max(0) as u32, Anchor::Near.wscale(&s));
+        self.agent.clamp(slot, clamp);
         Ok(facts)
     }
 
@@ -387,5 +401,21 @@ impl Engine {
             let result = result.map_err(|e| Reason::Failed(e.to_string()));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_what_is_under_way_within_bounds() {
+        // Without scaling there is no more than 64 KiB to be said.
+        assert_eq!(clamp_of(0, 0), u16::MAX);
+        assert_eq!(clamp_of(u32::MAX, 0), u16::MAX);
+        assert_eq!(clamp_of(0, 7), 512);
+        assert_eq!(clamp_of(1 << 20, 7), 8192);
+        assert_eq!(clamp_of(u32::MAX, 7), u16::MAX / 4);
+        assert_eq!(clamp_of(1, 14), 4);
     }
 }

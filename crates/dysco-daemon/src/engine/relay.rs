@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 
 use dysco_agent::{AgentError, Joint};
+use dysco_common::two_paths::Anchor;
 use dysco_common::{Session, State, Translation};
 
-use super::commands::CLAMP;
+use super::commands::clamp_of;
 use super::held::Waiting;
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
@@ -44,8 +45,10 @@ impl Engine {
         held.slot = Some((slots[0], sessions[0].created_ns));
         held.other = Some((slots[1], sessions[1].created_ns));
         held.own = Some(*a);
-        for slot in slots {
-            self.agent.clamp_far(slot, CLAMP);
+        // It is not for long: nothing is to be set up. What is under way to here is not known.
+        for (slot, s) in slots.into_iter().zip(&sessions) {
+            self.agent
+                .clamp_far(slot, clamp_of(0, Anchor::Far.wscale(s)));
         }
         Ok(ends)
     }
