@@ -13,7 +13,7 @@ const FIRST: i64 = 4;
 /// So often, up to a second.
 const DOUBLINGS: u32 = 8;
 
-/// Tries in vain since all was told.
+/// Tries in vain, one after the other.
 static VAIN: AtomicU32 = AtomicU32::new(0);
 /// No try before that moment of the link's clock.
 static NEXT: AtomicI64 = AtomicI64::new(0);
@@ -34,14 +34,9 @@ pub fn in_vain() {
     }
 }
 
-/// The daemon reads again, and may be slow: pauses are short once more.
-pub fn got_through() {
-    if VAIN.load(Relaxed) >= PATIENCE {
-        VAIN.store(PATIENCE - 1, Relaxed);
+/// The daemon reads, or nothing is owed, or to nobody.
+pub fn not_in_vain() {
+    if VAIN.load(Relaxed) != 0 {
+        VAIN.store(0, Relaxed);
     }
-}
-
-/// Nothing is owed any more, or to nobody.
-pub fn all_told() {
-    VAIN.store(0, Relaxed);
 }

@@ -46,13 +46,9 @@ pub fn tell(one: Life, other: Life) -> bool {
     let sent = tell_now(a, sa, b, sb);
     TELLING.store(false, Release);
     match sent {
-        Sent::Yes => {
-            pace::got_through();
-            true
-        }
         // Without a daemon nothing is owed: a new one has a new epoch.
-        Sent::NoDaemon => {
-            pace::all_told();
+        Sent::Yes | Sent::NoDaemon => {
+            pace::not_in_vain();
             true
         }
         Sent::Full => {
@@ -177,7 +173,7 @@ fn settle_some() {
     if CURSOR.load(Relaxed) >= top {
         CURSOR.store(0, Relaxed);
         if !OWED.load(Relaxed) {
-            pace::all_told();
+            pace::not_in_vain();
         }
     } else {
         OWED.store(true, SeqCst);

@@ -6,6 +6,7 @@ mod ask;
 mod close;
 pub mod error;
 mod held;
+mod inbox;
 mod kernel;
 mod labels;
 mod listener;

@@ -1,6 +1,6 @@
-//! The socket that shims report to, read by a thread of its own: a unix
-//! datagram queue is short, and the faster it is read the less a shim has to
-//! say again.
+//! The socket that shims report to, read by a thread of its own, which does nothing
+//! else: a unix datagram queue holds ten, and a shim that finds it full has to say
+//! again what did not get through, while a removal of all does not know of it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,34 +10,31 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dysco_common::shim::Report;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use super::error::{Refused, StartError};
+use super::error::StartError;
+use super::inbox::{Got, Inbox};
 use super::lock;
 use super::registry::Registry;
-use super::reports::{self, Sender};
-use super::sweep::Sweep;
+use super::reports::Sender;
 use super::unasked::{self, Closer};
 
-/// How soon a stop and an ended process are noticed.
+/// How soon a stop is noticed.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often it is said that there is no room.
-const FULL_AGAIN: Duration = Duration::from_secs(60);
-
-/// How long its thread may take to end.
+/// How long its threads may take to end.
 const ENDING: Duration = Duration::from_secs(2);
 /// Room for the sender's credentials and as many descriptors as may be sent
 /// (`SCM_MAX_FD`): those without room would be closed where they are received.
 const CONTROL: usize = 160;
 
-/// The receiving thread; stops and removes the socket when dropped.
+/// The receiving threads; stops them and removes the socket when dropped.
 pub struct Receiver {
     stop: Arc<AtomicBool>,
-    /// Its thread lets go of the other end.
+    /// They let go of the other ends.
     ended: Mutex<mpsc::Receiver<()>>,
     path: PathBuf,
     inode: Option<u64>,
@@ -64,15 +61,15 @@ impl Receiver {
             .map_err(fail("set up"))?;
         unasked::refuse(&socket);
         let closer = Closer::start().map_err(fail("start a thread for"))?;
-        let (running, ended) = mpsc::channel();
+        let (running, ended) = mpsc::channel::<()>();
+        let inbox = Inbox::start(registry, running.clone()).map_err(fail("start a thread for"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         std::thread::Builder::new()
             .name("shim-socket".into())
             .spawn(move || {
-                run(&socket, &closer, &registry, &stopped);
-                drop(socket);
-                drop::<mpsc::Sender<()>>(running);
+                run(&socket, &closer, &inbox, &stopped);
+                drop((socket, inbox, running));
             })
             .map_err(fail("start a thread for"))?;
         Ok(Receiver {
@@ -89,7 +86,7 @@ impl Drop for Receiver {
         self.stop.store(true, Ordering::Relaxed);
         // What is still in its queue may make it wait for whoever sent that.
         if lock(&self.ended).recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout) {
-            debug!("the thread of the shim's socket has not ended in time");
+            debug!("the threads of the shim's socket have not ended in time");
         }
         // Unless a newer daemon has put its own there.
         if self.inode.is_some() && inode(&self.path) == self.inode {
@@ -119,79 +116,30 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     }
 }
 
-fn run(socket: &UnixDatagram, closer: &Closer, registry: &Mutex<Registry>, stop: &AtomicBool) {
-    let mut log = Log::default();
-    let (mut sweep, mut swept) = (Sweep::default(), Instant::now());
+fn run(socket: &UnixDatagram, closer: &Closer, inbox: &Inbox, stop: &AtomicBool) {
+    let mut complained = false;
     while !stop.load(Ordering::Relaxed) {
-        match receive(socket, closer) {
-            Ok(Some((from, report))) => {
-                if let Err(e) = reports::take(registry, from, &report) {
-                    log.refused(from, &report, &e);
-                }
-            }
-            Ok(None) => {
-                lock(registry).stats.malformed += 1;
-                log.malformed();
-            }
+        let got = match receive(socket, closer) {
+            Ok(Some((from, report))) => Got::Report(from, report),
+            Ok(None) => Got::Malformed,
             Err(e)
                 if matches!(
                     e.kind(),
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
+                ) =>
+            {
+                continue;
+            }
             Err(e) => {
-                log.failed(&e);
+                if !std::mem::replace(&mut complained, true) {
+                    warn!(error = %e, "cannot receive on the shim's socket");
+                }
                 std::thread::sleep(TICK);
                 continue;
             }
-        }
-        if swept.elapsed() >= TICK {
-            sweep.go(registry);
-            swept = Instant::now();
-        }
-    }
-}
-
-/// What was complained of before: once is enough, or once in a while.
-#[derive(Default)]
-struct Log {
-    malformed: bool,
-    refused: bool,
-    failed: bool,
-    full: Option<Instant>,
-}
-
-impl Log {
-    fn malformed(&mut self) {
-        if !std::mem::replace(&mut self.malformed, true) {
-            warn!(
-                "a datagram on the shim's socket is no report of this release's shim: start the proxy that sends it anew, under this release's shim (said once, then only counted)"
-            );
-        }
-    }
-
-    fn refused(&mut self, from: Sender, r: &Report, e: &Refused) {
-        let told = match e {
-            Refused::Descriptors(_) => std::mem::replace(&mut self.refused, true),
-            Refused::Share { .. } | Refused::NoRoom => {
-                let told = self.full.is_some_and(|at| at.elapsed() < FULL_AGAIN);
-                self.full = self.full.filter(|_| told).or_else(|| Some(Instant::now()));
-                told
-            }
         };
-        let (pid, fd_in, fd_out) = (from.pid, r.fd_in, r.fd_out);
-        if told {
-            debug!(pid, fd_in, fd_out, "report refused: {e}");
-        } else {
-            info!(
-                pid,
-                fd_in, fd_out, "a shim's report is ignored (others are only counted): {e}"
-            );
-        }
-    }
-
-    fn failed(&mut self, e: &io::Error) {
-        if !std::mem::replace(&mut self.failed, true) {
-            warn!(error = %e, "cannot receive on the shim's socket");
+        if !inbox.put(got) {
+            break;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Real sockets in network namespaces of their own. Needs root.
 
+mod inbox;
 mod kernel;
 mod relay;
 

@@ -1,0 +1,116 @@
+//! What was received on the shim's socket and is not looked at yet. That takes some
+//! system calls a report, during which the next ones come.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Running, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dysco_common::shim::Report;
+use tracing::{debug, info, warn};
+
+use super::error::Refused;
+use super::lock;
+use super::registry::Registry;
+use super::reports::{self, Sender};
+use super::sweep::Sweep;
+
+/// Reports that may wait; where there are more, shims do. About 2 MB.
+const ROOM: usize = 16_384;
+/// How soon an ended process is noticed.
+const TICK: Duration = Duration::from_millis(250);
+/// How often it is said that there is no room.
+const FULL_AGAIN: Duration = Duration::from_secs(60);
+
+/// What came.
+pub enum Got {
+    /// A report, and who sent it.
+    Report(Sender, Report),
+    /// A datagram that is none.
+    Malformed,
+}
+
+/// The way to the thread that believes reports, in the order in which they came. That
+/// ends when this is dropped.
+pub struct Inbox(SyncSender<Got>);
+
+impl Inbox {
+    /// Starts the thread, which lets go of `running` when it ends.
+    pub fn start(registry: Arc<Mutex<Registry>>, running: Running<()>) -> io::Result<Inbox> {
+        let (inbox, waiting) = sync_channel(ROOM);
+        std::thread::Builder::new()
+            .name("shim-reports".into())
+            .spawn(move || {
+                run(&waiting, &registry);
+                drop(running);
+            })?;
+        Ok(Inbox(inbox))
+    }
+
+    /// Waits while there is no room. False if nobody takes it any more.
+    pub fn put(&self, got: Got) -> bool {
+        self.0.send(got).is_ok()
+    }
+}
+
+fn run(waiting: &Receiver<Got>, registry: &Mutex<Registry>) {
+    let mut log = Log::default();
+    let (mut sweep, mut swept) = (Sweep::default(), Instant::now());
+    loop {
+        match waiting.recv_timeout(TICK) {
+            Ok(Got::Report(from, report)) => {
+                if let Err(e) = reports::take(registry, from, &report) {
+                    log.refused(from, &report, &e);
+                }
+            }
+            Ok(Got::Malformed) => {
+                lock(registry).stats.malformed += 1;
+                log.malformed();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if swept.elapsed() >= TICK {
+            sweep.go(registry);
+            swept = Instant::now();
+        }
+    }
+}
+
+/// What was complained of before: once is enough, or once in a while.
+#[derive(Default)]
+struct Log {
+    malformed: bool,
+    refused: bool,
+    full: Option<Instant>,
+}
+
+impl Log {
+    fn malformed(&mut self) {
+        if !std::mem::replace(&mut self.malformed, true) {
+            warn!(
+                "a datagram on the shim's socket is no report of this release's shim: start the proxy that sends it anew, under this release's shim (said once, then only counted)"
+            );
+        }
+    }
+
+    fn refused(&mut self, from: Sender, r: &Report, e: &Refused) {
+        let told = match e {
+            Refused::Descriptors(_) => std::mem::replace(&mut self.refused, true),
+            Refused::Share { .. } | Refused::NoRoom => {
+                let told = self.full.is_some_and(|at| at.elapsed() < FULL_AGAIN);
+                self.full = self.full.filter(|_| told).or_else(|| Some(Instant::now()));
+                told
+            }
+        };
+        let (pid, fd_in, fd_out) = (from.pid, r.fd_in, r.fd_out);
+        if told {
+            debug!(pid, fd_in, fd_out, "report refused: {e}");
+        } else {
+            info!(
+                pid,
+                fd_in, fd_out, "a shim's report is ignored (others are only counted): {e}"
+            );
+        }
+    }
+}
