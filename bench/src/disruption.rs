@@ -82,7 +82,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 }
 
 impl Kind {
-    fn figures(&self) -> [Figure; 4] {
+    fn figures(&self) -> [Figure; 5] {
         let figure = |what: &str, unit, of: &dyn Fn(&Seen) -> f64| {
             let name = format!("disruption_{what}_{}", self.name);
             Figure::median(name, unit, self.rounds.iter().map(of).collect())
@@ -104,6 +104,7 @@ impl Kind {
             figure("unchanged_lowest_goodput", "", &|seen| {
                 dip(&seen.moments, -1.0)
             }),
+            figure("goodput_around", "", &|seen| around(&seen.moments)),
             figure("sent_again", "segments", &|seen| seen.again)
                 .aside("in all rounds", again.sum()),
         ]
@@ -153,6 +154,21 @@ fn goodput(moments: &[Moment], after: f64, until: f64) -> f64 {
 fn dip(moments: &[Moment], from: f64) -> f64 {
     let some = within(moments, from, from + AROUND).into_iter();
     some.fold(f64::MAX, f64::min) / goodput(moments, -1.0, 0.0)
+}
+
+/// What arrived in half a second from the request on, by what it was in the second
+/// before: new data shares the receiver's link with what still comes by the proxy, and
+/// waits there until that has come, so that one moment's loss is the next one's gain.
+fn around(moments: &[Moment]) -> f64 {
+    let some = moments.windows(2);
+    let some = some.filter(|pair| pair[1].at > 0.0 && pair[1].at <= AROUND);
+    let (mut megabits, mut seconds) = (0.0, 0.0);
+    for pair in some {
+        let took = pair[1].at - pair[0].at;
+        megabits += pair[1].mbps * took;
+        seconds += took;
+    }
+    megabits / seconds / goodput(moments, -1.0, 0.0)
 }
 
 /// A round.
@@ -299,6 +315,8 @@ mod tests {
         let moments: Vec<_> = (-150..=150).map(moment).collect();
         assert_eq!(goodput(&moments, -1.0, 0.0), 1_000.0);
         assert_eq!(dip(&moments, 0.0), 0.4);
+        // One step of the 25 brought 0.6 less.
+        assert!((around(&moments) - 0.976).abs() < 1e-9);
         assert_eq!(dip(&moments, -1.0), 0.8);
     }
 }
