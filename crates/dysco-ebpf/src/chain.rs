@@ -12,7 +12,7 @@ mod rules;
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::Session;
-use dysco_common::{Counter, EventKind};
+use dysco_common::Counter;
 
 use crate::learn;
 use crate::maps::{self, Run, Scratch, count};

@@ -18,7 +18,6 @@ use crate::ingress::{dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
 use crate::paths::{self, remember_ack, send_copy};
-use crate::steer;
 use crate::write::{self, Change};
 
 /// How far a reset may be from the highest number known, where the window is not.

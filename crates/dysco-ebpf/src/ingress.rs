@@ -128,7 +128,9 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
             then,
         } => {
             if write::apply(ctx, run) {
-                counter.map(count);
+                if let Some(counter) = counter {
+                    count(counter);
+                }
                 then
             } else {
                 dropped(failure)

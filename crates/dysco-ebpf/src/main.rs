@@ -7,6 +7,10 @@
     missing_docs,
     reason = "the classifier macro makes functions without docs"
 )]
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "a key or value that is handed over by value is copied to the stack, which is small"
+)]
 #![feature(asm_experimental_arch)]
 
 mod atomic;

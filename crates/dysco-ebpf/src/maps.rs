@@ -179,9 +179,9 @@ pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> 
     let [.., local] = local.words();
     let [.., remote] = remote.words();
     let spread = ShortKey::new(local, remote, 0, 0).spread();
+    let place = NEIGHBOURS.get_ptr_mut(spread & (NEIGHBOURS_KEPT - 1));
     // SAFETY: this CPU's own element. A program that runs inside another one's
     // redirect writes it when that one does not look at it any more.
-    let place = NEIGHBOURS.get_ptr_mut(spread & (NEIGHBOURS_KEPT - 1));
     place.map(|p| unsafe { &mut *p })
 }
 
