@@ -12,7 +12,8 @@ use super::error::CloseError;
 use super::held::gone;
 use super::kernel::connected;
 use super::pair::{Closed, End, Pair};
-use super::sys::{Process, cookie, key, set_option};
+use super::sys::{cookie, key, set_option};
+use super::theirs::{Process, Theirs, is_no_socket};
 
 const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
@@ -24,7 +25,7 @@ const SEND_QUEUE: i32 = 2;
 /// What a descriptor is now.
 enum Now {
     /// The socket, connected.
-    Open(OwnedFd),
+    Open(Theirs),
     /// The socket, closed; or no descriptor at all.
     Closed,
     /// Something else.
@@ -58,8 +59,11 @@ pub fn close_silently(pair: &Pair) -> Result<Closed, CloseError> {
 }
 
 fn now(process: &Process, fd: i32, end: &End) -> io::Result<Now> {
-    let Some(fd) = gone(process.fd(fd))? else {
-        return Ok(Now::Closed);
+    let fd = match gone(process.socket(fd)) {
+        Ok(Some(fd)) => fd,
+        Ok(None) => return Ok(Now::Closed),
+        Err(e) if is_no_socket(&e) => return Ok(Now::Other),
+        Err(e) => return Err(e),
     };
     if cookie(&fd).is_ok_and(|c| c != end.cookie) {
         return Ok(Now::Other);

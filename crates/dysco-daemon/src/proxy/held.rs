@@ -5,17 +5,18 @@ use std::os::fd::OwnedFd;
 
 use super::pair::{Direction, End, Pair};
 use super::pipes;
-use super::sys::{Process, cookie, key};
+use super::sys::{cookie, key};
+use super::theirs::{Process, Theirs, is_no_socket};
 
 /// Duplicates of a pair's descriptors: for a few milliseconds, since they keep
 /// the proxy's own close from closing.
 pub struct Held {
     /// The client's side.
-    pub a: OwnedFd,
+    pub a: Theirs,
     /// The server's side.
-    pub b: OwnedFd,
+    pub b: Theirs,
     /// The read ends of its pipes, forward and reverse, where they may be asked.
-    pub pipes: [Option<OwnedFd>; 2],
+    pub pipes: [Option<Theirs>; 2],
     /// One of these may not, since a splice waits in it.
     pub kept: bool,
 }
@@ -26,11 +27,12 @@ impl Held {
         let Some(process) = gone(Process::open(pair.id.pid))? else {
             return Ok(None);
         };
-        let end = |fd: i32, end: &End| -> io::Result<Option<OwnedFd>> {
-            let Some(fd) = gone(process.fd(fd))? else {
-                return Ok(None);
-            };
-            Ok(is(&fd, end).then_some(fd))
+        let end = |fd: i32, end: &End| -> io::Result<Option<Theirs>> {
+            match gone(process.socket(fd)) {
+                Ok(fd) => Ok(fd.filter(|fd| is(fd, end))),
+                Err(e) if is_no_socket(&e) => Ok(None),
+                Err(e) => Err(e),
+            }
         };
         let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
             return Ok(None);
@@ -39,7 +41,7 @@ impl Held {
         // for its bytes cannot be interrupted: only where no splice waits.
         let ask = never_waits(&a) && never_waits(&b);
         let pipe = |d: &Direction| {
-            let fd = process.fd(d.pipe.filter(|_| ask)?).ok()?;
+            let fd = process.pipe(d.pipe.filter(|_| ask)?).ok()?;
             // Not a pipe any more: as if none were known.
             pipes::inode(&fd).map(|_| fd)
         };

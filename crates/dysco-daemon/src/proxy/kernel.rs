@@ -218,7 +218,7 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
             }
         }
         let mut ways = ways(pair);
-        let pipes = held.pipes.each_ref().map(Option::as_ref);
+        let pipes = held.pipes.each_ref().map(Option::as_deref);
         if look(pair, &held, pipes, &mut ways, PASSES)? || look_in_pipes(pair, &held, &mut ways)? {
             return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
         }
@@ -254,7 +254,7 @@ fn look_in_pipes(pair: &Pair, held: &Held, ways: &mut [Way; 2]) -> Result<bool, 
         };
         for way in (0..2).filter(|way| holds > 0 && holds == missing[*way]) {
             let (mut again, mut only) = (ways.clone(), [None; 2]);
-            only[way] = Some(&pipe);
+            only[way] = Some(&*pipe);
             look(pair, held, only, &mut again, AGAIN)?;
             met[way] |= again[way].met;
         }

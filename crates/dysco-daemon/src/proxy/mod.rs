@@ -23,6 +23,7 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod theirs;
 mod unasked;
 
 use std::net::SocketAddr;

@@ -12,7 +12,8 @@ use std::os::linux::fs::MetadataExt;
 use nix::sys::stat::{SFlag, fstat};
 
 use super::held::gone;
-use super::sys::{Process, count};
+use super::sys::count;
+use super::theirs::{Process, Theirs};
 
 const FIONREAD: libc::c_ulong = 0x541B;
 /// Who may read a descriptor, in the mode of its link in `/proc`.
@@ -46,14 +47,14 @@ pub fn inode(fd: &OwnedFd) -> Option<u64> {
 }
 
 /// Leaves out those that a splice waits in; true if there was one.
-pub fn leave_kept(pid: i32, pipes: &mut [Option<OwnedFd>]) -> bool {
-    if !pipes.iter().flatten().any(holds_something) {
+pub fn leave_kept(pid: i32, pipes: &mut [Option<Theirs>]) -> bool {
+    if !pipes.iter().flatten().any(|p| holds_something(p)) {
         return false;
     }
     let kept = kept(pid);
     let mut left = false;
     for pipe in pipes {
-        let keep = |p: &OwnedFd| inode(p).is_some_and(|i| !kept.contains(&i));
+        let keep = |p: &Theirs| inode(p).is_some_and(|i| !kept.contains(&i));
         let before = pipe.is_some();
         *pipe = pipe.take().filter(keep);
         left |= before && pipe.is_none();
@@ -97,7 +98,7 @@ fn spliced(call: &str) -> [Option<u32>; 2] {
 
 /// The pipes of a process that hold something and may be asked. Each is held only
 /// until the next is wanted: there may be hundreds.
-pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = OwnedFd>> {
+pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Theirs>> {
     let process = gone(Process::open(pid))?;
     let entries = match &process {
         Some(_) => Some(fs::read_dir(format!("/proc/{pid}/fd"))?),
@@ -114,7 +115,7 @@ pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = OwnedFd>> {
             return None;
         }
         let fd = entry.file_name().to_str()?.parse().ok()?;
-        let pipe = process.as_ref()?.fd(fd).ok()?;
+        let pipe = process.as_ref()?.pipe(fd).ok()?;
         let inode = inode(&pipe)?;
         (seen.insert(inode) && !kept.contains(&inode) && holds_something(&pipe)).then_some(pipe)
     }))

@@ -13,7 +13,7 @@ use super::ShimStats;
 use super::error::Refused;
 use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
 use super::reports::Sender;
-use super::sys::Process;
+use super::theirs::Process;
 
 /// Processes remembered at once.
 const MAX_PROCESSES: usize = 1_024;
@@ -244,11 +244,6 @@ impl Registry {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.pairs.range((from, Bound::Unbounded));
         range.take(most).map(|(_, k)| k.pair).collect()
-    }
-
-    /// How full the table is: pairs known, and its room.
-    pub fn filled(&self) -> (usize, usize) {
-        (self.pairs.len(), self.max_pairs)
     }
 
     /// Its sockets are closed, unless its descriptors are of another pair by now.

@@ -12,7 +12,8 @@ use super::kernel::opened_here;
 use super::lock;
 use super::pair::{Direction, End, Pair, PairId, Witness};
 use super::registry::Registry;
-use super::sys::{Process, cookie, key, of_our_network};
+use super::sys::{cookie, key, of_our_network};
+use super::theirs::Process;
 
 /// Who sent a report, as the kernel says.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +106,7 @@ fn resolve(process: &Process, pid: i32, r: &Report) -> io::Result<Pair> {
 }
 
 fn end(process: &Process, fd: i32, meant: u64, opened: bool) -> io::Result<End> {
-    let fd = gone(process.fd(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    let fd = gone(process.socket(fd))?.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
     let cookie = cookie(&fd)?;
     if cookie != meant {
         return Err(invalid(

@@ -20,7 +20,7 @@ use super::inbox::{Got, Inbox};
 use super::lock;
 use super::registry::Registry;
 use super::reports::Sender;
-use super::unasked::{self, Closer};
+use super::unasked;
 
 /// How soon a stop is noticed.
 const TICK: Duration = Duration::from_millis(250);
@@ -60,7 +60,6 @@ impl Receiver {
             .set_read_timeout(Some(TICK))
             .map_err(fail("set up"))?;
         unasked::refuse(&socket);
-        let closer = Closer::start().map_err(fail("start a thread for"))?;
         let (running, ended) = mpsc::channel::<()>();
         let inbox = Inbox::start(registry, running.clone()).map_err(fail("start a thread for"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -68,7 +67,7 @@ impl Receiver {
         std::thread::Builder::new()
             .name("shim-socket".into())
             .spawn(move || {
-                run(&socket, &closer, &inbox, &stopped);
+                run(&socket, &inbox, &stopped);
                 drop((socket, inbox, running));
             })
             .map_err(fail("start a thread for"))?;
@@ -116,10 +115,10 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     }
 }
 
-fn run(socket: &UnixDatagram, closer: &Closer, inbox: &Inbox, stop: &AtomicBool) {
+fn run(socket: &UnixDatagram, inbox: &Inbox, stop: &AtomicBool) {
     let mut complained = false;
     while !stop.load(Ordering::Relaxed) {
-        let got = match receive(socket, closer) {
+        let got = match receive(socket) {
             Ok(Some((from, report))) => Got::Report(from, report),
             Ok(None) => Got::Malformed,
             Err(e)
@@ -145,7 +144,7 @@ fn run(socket: &UnixDatagram, closer: &Closer, inbox: &Inbox, stop: &AtomicBool)
 }
 
 /// One datagram and its sender; `None` if it is no report.
-fn receive(socket: &UnixDatagram, closer: &Closer) -> io::Result<Option<(Sender, Report)>> {
+fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
     // One byte more than a report, so that a longer datagram shows.
     let mut bytes = [0u8; Report::SIZE + 1];
     let mut control = [0u64; CONTROL];
@@ -167,7 +166,7 @@ fn receive(socket: &UnixDatagram, closer: &Closer) -> io::Result<Option<(Sender,
         }
         (n as usize, msg)
     };
-    let from = credentials(&msg, closer);
+    let from = credentials(&msg);
     Ok(bytes
         .get(..n)
         .and_then(Report::from_bytes)
@@ -176,7 +175,7 @@ fn receive(socket: &UnixDatagram, closer: &Closer) -> io::Result<Option<(Sender,
 
 /// The sender, as the kernel attached it. Descriptors that someone
 /// sent along are closed.
-fn credentials(msg: &libc::msghdr, closer: &Closer) -> Option<Sender> {
+fn credentials(msg: &libc::msghdr) -> Option<Sender> {
     let mut from = None;
     // SAFETY: the kernel filled the control buffer; the CMSG functions stay
     // within the length it set, and data is read unaligned.
@@ -193,7 +192,7 @@ fn credentials(msg: &libc::msghdr, closer: &Closer) -> Option<Sender> {
                     let len = (*c).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                     for i in 0..len / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(i).read_unaligned();
-                        closer.close(OwnedFd::from_raw_fd(fd));
+                        unasked::close(OwnedFd::from_raw_fd(fd));
                     }
                 }
                 _ => {}

@@ -1,63 +1,15 @@
-//! The few system calls on another process's descriptors.
+//! The few system calls on descriptors, mostly another process's.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use dysco_common::FlowKey;
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 
 /// `SO_NETNS_COOKIE`, which libc does not name.
 const SO_NETNS_COOKIE: i32 = 71;
-
-/// A process, by a handle that outlives its number's reuse.
-pub struct Process(OwnedFd);
-
-impl Process {
-    /// The process that has this number now.
-    pub fn open(pid: i32) -> io::Result<Process> {
-        // SAFETY: no pointers; a descriptor that is returned is ours alone.
-        unsafe {
-            let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
-            Ok(Process(OwnedFd::from_raw_fd(fd)))
-        }
-    }
-
-    /// Has it ended? Its handle is then readable.
-    pub fn ended(&self) -> bool {
-        let mut p = libc::pollfd {
-            fd: self.0.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one pollfd, ours; no wait.
-        unsafe { libc::poll(&raw mut p, 1, 0) == 1 }
-    }
-
-    /// A duplicate of its descriptor. It keeps the socket open, so it must be
-    /// dropped before the caller waits for anything.
-    pub fn fd(&self, fd: RawFd) -> io::Result<OwnedFd> {
-        // SAFETY: as above.
-        unsafe {
-            let fd = check(libc::syscall(
-                libc::SYS_pidfd_getfd,
-                self.0.as_raw_fd(),
-                fd,
-                0,
-            ))?;
-            Ok(OwnedFd::from_raw_fd(fd))
-        }
-    }
-}
-
-fn check(r: libc::c_long) -> io::Result<RawFd> {
-    if r < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(r as RawFd)
-    }
-}
 
 /// Reads a socket option of a fixed size. Shorter answers leave the rest zero.
 pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {

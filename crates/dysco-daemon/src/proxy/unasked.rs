@@ -1,17 +1,15 @@
 //! Descriptors that somebody sends along with a report. Nobody asked for them, and
-//! the last close of a socket waits for as long as its sender likes (`SO_LINGER`):
-//! the kernel is to refuse them, and where it does not know how, a thread of its
-//! own closes them.
+//! their last close may wait for as long as their sender likes (see `theirs`): the
+//! kernel is to refuse them, and where it does not know how, they are closed where
+//! nobody waits for it.
 
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+
+use super::theirs::{Kind, close_apart};
 
 /// `SO_PASSRIGHTS`, which libc does not name; of kernel 6.16.
 const SO_PASSRIGHTS: i32 = 83;
-/// As many may wait to be closed.
-const WAITING: usize = 256;
 
 /// Who sends descriptors to this socket gets an error. An older kernel does not
 /// know that: no harm.
@@ -26,28 +24,21 @@ fn set<T>(fd: &impl AsRawFd, name: i32, value: &T) {
     unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, p, len) };
 }
 
-/// Closes them where nobody waits for it.
-pub struct Closer(SyncSender<OwnedFd>);
-
-impl Closer {
-    /// Its thread ends when all is closed and this is dropped.
-    pub fn start() -> io::Result<Closer> {
-        let (closer, fds) = sync_channel::<OwnedFd>(WAITING);
-        let thread = std::thread::Builder::new().name("unasked".into());
-        thread.spawn(move || fds.into_iter().for_each(drop))?;
-        Ok(Closer(closer))
-    }
-
-    /// Never waits for what the sender chose.
-    pub fn close(&self, fd: OwnedFd) {
+/// Never waits for what the sender chose.
+pub fn close(fd: OwnedFd) {
+    if Kind::Socket.is(&fd) {
         let at_once = libc::linger {
             l_onoff: 0,
             l_linger: 0,
         };
         set(&fd, libc::SO_LINGER, &at_once);
-        if let Err(TrySendError::Full(fd) | TrySendError::Disconnected(fd)) = self.0.try_send(fd) {
-            drop(fd);
-        }
+        // The sender may have set it again.
+        close_apart(fd);
+    } else if Kind::Pipe.is(&fd) {
+        drop(fd);
+    } else {
+        // Its file system could keep whoever closes it for ever: open until the daemon ends.
+        std::mem::forget(fd);
     }
 }
 
@@ -57,12 +48,16 @@ mod tests {
 
     #[test]
     fn what_was_sent_along_is_closed() {
-        let closer = Closer::start().unwrap();
-        for _ in 0..2 * WAITING {
-            let (read, write) = nix::unistd::pipe().unwrap();
-            closer.close(write);
-            // Until nobody can write any more.
-            assert_eq!(nix::unistd::read(&read, &mut [0]).unwrap(), 0);
+        let (read, write) = nix::unistd::pipe().unwrap();
+        close(write);
+        // Until nobody can write any more.
+        assert_eq!(nix::unistd::read(&read, &mut [0]).unwrap(), 0);
+        let (read, write) = UnixDatagram::pair().unwrap();
+        close(write.into());
+        read.set_read_timeout(Some(std::time::Duration::from_secs(20)))
+            .unwrap();
+        while read.send(b"?").is_ok() {
+            std::thread::yield_now();
         }
     }
 }

@@ -22,8 +22,9 @@ use dysco_common::FlowKey;
 
 use super::pair::{Direction, Pair, PairId, Witness};
 use super::process::{ProcessError, ProcessName};
-use super::sys::{Process, of_our_network, protocol};
+use super::sys::{of_our_network, protocol};
 use super::table::{Holder, Holders};
+use super::theirs::Process;
 use pairing::Rules;
 pub use scene::{Scene, Socket};
 use watch::{Lost, Watch, Watched};
@@ -185,7 +186,7 @@ fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Opt
 /// The kernel lists the sessions of such a socket as TCP, and the descriptor is
 /// of none of them.
 fn is_multipath(holder: Holder) -> bool {
-    let fd = Process::open(holder.pid).and_then(|p| p.fd(holder.fd));
+    let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
     fd.is_ok_and(|fd| protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_MPTCP))
 }
 
@@ -250,7 +251,7 @@ fn watched(s: &Socket, ask: &Ask, processes: &HashMap<i32, Process>) -> Option<W
     let known = ask.tracked.get(&s.key);
     let opened_here = known.map_or(!s.accepted, |t| t.opened_here);
     let end = watch::end(process, s.holder.fd, opened_here).ok()??;
-    let fd = process.fd(s.holder.fd).ok()?;
+    let fd = process.socket(s.holder.fd).ok()?;
     (end.key == s.key && of_our_network(&fd).ok()?).then_some(Watched {
         holder: s.holder,
         end,

@@ -6,8 +6,9 @@ use dysco_common::FlowKey;
 
 use crate::proxy::listener::stands_for;
 use crate::proxy::process::{self, Proc, ProcessError, ProcessName};
-use crate::proxy::sys::{Process, of_our_network, protocol};
+use crate::proxy::sys::{of_our_network, protocol};
 use crate::proxy::table::{self, Holder, Holders, LISTEN, Row};
+use crate::proxy::theirs::Process;
 
 /// `tcpi_state` of a socket that was closed, or never connected.
 const CLOSED: [u8; 2] = [7, 2];
@@ -111,7 +112,7 @@ impl Scene {
 
 /// Is it a TCP socket of another network namespace than ours?
 fn elsewhere(holder: Holder) -> bool {
-    let fd = Process::open(holder.pid).and_then(|p| p.fd(holder.fd));
+    let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
     fd.is_ok_and(|fd| {
         protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_TCP)
             && of_our_network(&fd).is_ok_and(|ours| !ours)

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::doubt::Doubt;
@@ -13,8 +12,9 @@ use super::pairing::{Counts, Found, Kind, Rules, Series};
 use crate::proxy::held::{self, gone};
 use crate::proxy::kernel;
 use crate::proxy::pair::End;
-use crate::proxy::sys::{Process, cookie, key};
+use crate::proxy::sys::{cookie, key};
 use crate::proxy::table::Holder;
+use crate::proxy::theirs::{Process, Theirs};
 
 /// Between looks.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -49,7 +49,7 @@ pub enum Lost {
 
 /// What a socket is, if it can be watched.
 pub fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<End>> {
-    let Some(fd) = gone(process.fd(fd))? else {
+    let Some(fd) = gone(process.socket(fd))? else {
         return Ok(None);
     };
     Ok(Some(End {
@@ -142,7 +142,7 @@ impl<'a> Watch<'a> {
             let a = open[(turn + i) % open.len()];
             let mut few = self.series.nearest(a, PARTNERS);
             few.push(a);
-            let fds: Vec<Option<OwnedFd>> = few.iter().map(|i| self.take(*i)).collect();
+            let fds: Vec<Option<Theirs>> = few.iter().map(|i| self.take(*i)).collect();
             let mut before = self.read(&few, Some(&fds));
             for _ in 1..PASSES {
                 let now = self.read(&few, Some(&fds));
@@ -169,10 +169,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn read(&mut self, which: &[usize], held: Option<&[Option<OwnedFd>]>) -> Vec<Reading> {
+    fn read(&mut self, which: &[usize], held: Option<&[Option<Theirs>]>) -> Vec<Reading> {
         let read = |(i, socket): (usize, &usize)| {
             let opened = self.sockets[*socket].end.opened_here;
-            let counts = |fd: &OwnedFd| kernel::counts(fd, opened).ok().flatten();
+            let counts = |fd: &Theirs| kernel::counts(fd, opened).ok().flatten();
             match held {
                 Some(held) => held[i].as_ref().and_then(counts),
                 None => self.take(*socket).as_ref().and_then(counts),
@@ -182,12 +182,12 @@ impl<'a> Watch<'a> {
     }
 
     /// A duplicate of a socket's descriptor, if it still is that socket's.
-    fn take(&mut self, socket: usize) -> Option<OwnedFd> {
+    fn take(&mut self, socket: usize) -> Option<Theirs> {
         if self.lost[socket].is_some() {
             return None;
         }
         let Watched { holder, end, .. } = self.sockets[socket];
-        let fd = self.processes.get(&holder.pid).map(|p| p.fd(holder.fd));
+        let fd = self.processes.get(&holder.pid).map(|p| p.socket(holder.fd));
         self.lost[socket] = match fd {
             Some(Ok(fd)) if held::is(&fd, &end) => return Some(fd),
             Some(Ok(fd)) if cookie(&fd).is_ok_and(|c| c == end.cookie) => Some(Lost::Gone),
@@ -204,6 +204,7 @@ type Reading = Option<(i64, i64)>;
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
     use std::process::{Child, Command};
 
     use super::*;
