@@ -11,8 +11,8 @@ mod leaving;
 mod rules;
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::session::Session;
 use dysco_common::Counter;
+use dysco_common::session::Session;
 
 use crate::learn;
 use crate::maps::{self, Run, Scratch, count};

@@ -68,6 +68,12 @@ fn may_tell() -> bool {
     })
 }
 
+/// Is a pair, by its first socket, to be told again anyway?
+pub fn is_owed(first: Life) -> bool {
+    let told = first.slot().map(|s| s.told_epoch.load(Relaxed));
+    told == Some(0) && OWED.load(Relaxed)
+}
+
 fn owe(first: &Slot) -> bool {
     first.told_epoch.store(0, SeqCst);
     OWED.store(true, SeqCst);

@@ -10,7 +10,7 @@ use dysco_common::shim::ReportKind;
 
 use crate::link;
 use crate::table::{self, Life, Slot, flag, kind, slot};
-use crate::tell::{about, settle, tell};
+use crate::tell::{about, is_owed, settle, tell};
 
 /// A splice of at least this length asks for all there will ever be.
 pub const ENDLESS: usize = 1 << 30;
@@ -108,7 +108,13 @@ fn take_back(a: Life, b: Life) {
 
 /// Tells what changed of A to B, unless that happens all the time.
 fn noisy(a: Life, b: Life) {
-    let Some(s) = b.slot() else { return };
+    let (Some(sa), Some(s)) = (a.slot(), b.slot()) else {
+        return;
+    };
+    if is_owed(ordered(a, sa, b).0) {
+        // What is told in the end is the newest.
+        return;
+    }
     if s.noise.fetch_add(1, Relaxed) < MAX_NOISE {
         tell(a, b);
     } else {
