@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::host::HostName;
 use super::types::{Failure, FailureCode, Reply, Request};
 
 /// The longest reply that is read.
@@ -80,9 +81,12 @@ impl Client {
         })
     }
 
-    /// Asks. The answers come with [`Client::reply`].
+    /// Asks, once the hosts named are looked up. The answers come with
+    /// [`Client::reply`].
     pub fn ask(&mut self, request: &Request) -> Result<(), ClientError> {
-        let mut line = serde_json::to_vec(request).map_err(ClientError::Malformed)?;
+        let mut request = request.clone();
+        request.hosts().for_each(HostName::look_up);
+        let mut line = serde_json::to_vec(&request).map_err(ClientError::Malformed)?;
         line.push(b'\n');
         let mut stream = self.stream.get_ref();
         stream.write_all(&line).map_err(|error| self.lost(error))

@@ -1,7 +1,7 @@
 //! How a host is named: `self`, by its address, or by its name.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,21 @@ pub enum HostName {
     This,
     /// The one with this address.
     Address(IpAddr),
-    /// The one with this name, to be looked up by the daemon asked.
+    /// The one with this name: the daemon asked knows its own, and looks none up.
     Name(String),
+}
+
+impl HostName {
+    /// Puts the address in the name's place, if there is one. A host may call itself by
+    /// its loopback's, which the daemon there knows better. Waits for the resolver.
+    pub fn look_up(&mut self) {
+        let HostName::Name(name) = self else { return };
+        let found = (name.as_str(), 0).to_socket_addrs().into_iter().flatten();
+        let mut addresses = found.map(|a| a.ip().to_canonical());
+        if let Some(address) = addresses.next().filter(|ip| !ip.is_loopback()) {
+            *self = HostName::Address(address);
+        }
+    }
 }
 
 /// Not a host's name.

@@ -247,6 +247,12 @@ fn names_are_read_as_they_are_printed() {
     for bad in ["", "a b", "a/b", &"x".repeat(254)] {
         assert!(bad.parse::<HostName>().is_err(), "{bad}");
     }
+    // What is of no use elsewhere stays a name.
+    for name in ["self", "10.0.0.1", "localhost", "nobody.invalid"] {
+        let mut host: HostName = name.parse().unwrap();
+        host.look_up();
+        assert_eq!(host.to_string(), name);
+    }
     let filter = "host=10.0.0.1,port=80,state=tracked,removable=yes";
     assert_eq!(filter.parse::<Filter>().unwrap().to_string(), filter);
     for bad in ["host", "host=x", "port=65536", "state=", "removable=maybe"] {

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::delta::{DeltaReport, TellDelta};
 use super::filter::Filter;
+use super::host::HostName;
 use super::name::{SessionId, SessionName};
-use super::reconfigure::{ChainReport, Reconfigure};
+use super::reconfigure::{ChainChange, ChainReport, Reconfigure, Which};
 use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
@@ -105,6 +106,31 @@ impl Request {
             | Request::Monitor
             | Request::Counters => false,
         }
+    }
+}
+
+impl Request {
+    /// The hosts that it names.
+    pub fn hosts(&mut self) -> impl Iterator<Item = &mut HostName> {
+        let hosts: Vec<&mut HostName> = match self {
+            Request::Remove(remove) => vec![&mut remove.host],
+            Request::MoveState(state) => vec![&mut state.from, &mut state.to],
+            Request::Reconfigure(Reconfigure { which, chain, .. }) => {
+                let through = match which {
+                    Which::Through(host) => Some(host),
+                    Which::Sessions(_) | Which::Filter(_) | Which::All => None,
+                };
+                let mut hosts: Vec<_> = through.into_iter().collect();
+                match chain {
+                    ChainChange::Become(chain) => hosts.extend(chain),
+                    ChainChange::Insert(host) | ChainChange::Remove(host) => hosts.push(host),
+                    ChainChange::Replace { old, new } => hosts.extend([old, new]),
+                }
+                hosts
+            }
+            _ => Vec::new(),
+        };
+        hosts.into_iter()
     }
 }
 

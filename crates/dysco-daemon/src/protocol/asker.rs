@@ -58,7 +58,7 @@ impl Asker {
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let host = self.host;
-        self.end(ctx, Err(Reason::NoAgent(host)))
+        self.end(ctx, Err(Reason::NoAnswer(host)))
     }
 
     fn end(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {

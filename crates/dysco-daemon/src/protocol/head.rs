@@ -265,6 +265,11 @@ impl Head {
             Phase::Preparing if self.waiting.is_empty() && self.moving.is_empty() => {
                 self.not_told(ctx)
             }
+            Phase::Preparing if !self.waiting.is_empty() => {
+                let silent = self.waiting.first().copied();
+                let silent = silent.map_or(Reason::TimedOut(self.phase), Reason::NoAnswer);
+                self.cancel(ctx, silent)
+            }
             Phase::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
             Phase::Closing => {
                 ctx.trouble(Reason::TimedOut(self.phase));

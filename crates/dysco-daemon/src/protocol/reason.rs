@@ -260,6 +260,11 @@ pub enum Reason {
         "the addresses or ports of {0} are translated by this host itself (NAT), so that its packets are not called as its socket is, and relaying would pass the translation by: let the proxy listen, and send, where its clients and servers see it, or leave these sessions out of the rules for NAT; open ones keep the middlebox"
     )]
     Translated(Subsession),
+    /// Whether it runs, and has the session, is not known.
+    #[error(
+        "{0} has not answered in time: no dyscod runs there, or it is not reached or trusted ('dyscoctl status' has it under Peers), or the session does not pass that host; mend that, then ask again"
+    )]
+    NoAnswer(HostId),
 }
 
 impl Reason {
@@ -268,6 +273,7 @@ impl Reason {
     pub fn local_would_do(&self) -> bool {
         match self {
             Reason::NoAgent(_)
+            | Reason::NoAnswer(_)
             | Reason::NotTracked(_)
             | Reason::NotSeen
             | Reason::NotHeard(_)

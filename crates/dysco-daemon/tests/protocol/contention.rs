@@ -107,7 +107,7 @@ fn nobody_answers_an_ask() {
     world.input(0, |m, now| m.request_ask(now, nobody, which));
     world.run(HOUR);
     world.quiet();
-    let refused = Progress::Refused(Reason::NoAgent(nobody));
+    let refused = Progress::Refused(Reason::NoAnswer(nobody));
     assert_eq!(world.ends(0), [(Role::Asker, refused)]);
 }
 

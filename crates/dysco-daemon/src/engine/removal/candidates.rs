@@ -75,16 +75,15 @@ impl Engine {
             HostName::This => return Ok(None),
             HostName::Address(ip) => *ip,
             HostName::Name(name) if *name == self.config.host.name => return Ok(None),
-            HostName::Name(name) => std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), 0))
-                .ok()
-                .and_then(|mut found| found.next())
-                .map(|a| a.ip())
-                .ok_or_else(|| Failure {
+            // Not looked up here: nothing else is done meanwhile.
+            HostName::Name(name) => {
+                return Err(Failure {
                     code: FailureCode::NotFound,
                     what: format!("find the host '{name}'"),
                     why: "its name does not resolve".into(),
                     mend: "name it by its address".into(),
-                })?,
+                });
+            }
         };
         Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
     }
