@@ -10,8 +10,8 @@ use dysco_common::session::translation;
 /// is read anew each time so that a test need not start the daemon again.
 ///
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message
-/// of that name; `drop:NAME` loses the first message of that name, `lose:NAME`
-/// every one. `die:NAME:2` and `drop:NAME:2` mean the second of them.
+/// of that name; `drop:NAME` loses the first command or message of that name,
+/// `lose:NAME` every one. `die:NAME:2` and `drop:NAME:2` mean the second of them.
 /// `spoil:Sack` leaves the SACK blocks of new paths untranslated at this end.
 const VARIABLE: &str = "DYSCOD_FAULTS";
 
@@ -66,8 +66,8 @@ impl Faults {
         }
     }
 
-    /// To be called before a command or message of this name; false if the
-    /// message shall be lost.
+    /// To be called before a command or message of this name; false if it
+    /// shall be lost.
     pub fn pass(&mut self, name: &str) -> bool {
         self.read_again();
         let mut pass = true;

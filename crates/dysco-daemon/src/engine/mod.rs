@@ -487,8 +487,9 @@ impl Engine {
     fn act(&mut self) {
         loop {
             while let Some(command) = self.machine.poll_command() {
-                self.faults.pass(command.name());
-                self.execute(command);
+                if self.faults.pass(command.name()) {
+                    self.execute(command);
+                }
             }
             let Some((to, message)) = self.machine.poll_transmit() else {
                 break;
