@@ -70,17 +70,21 @@ fn hold_at(w: &mut World, groups: &[Group], role: Role, word: &str, times: usize
 /// They end, and then the removal may go on: in the end no host has anything
 /// left to do.
 fn end(w: &World, groups: Vec<Group>, ways: &[Close]) -> Result<()> {
-    end_by(w, groups, ways, |_, outcomes| {
-        all_intact(outcomes).map(drop)
-    })
+    end_by(w, groups, ways, all, &|_| Ok(()))
 }
 
-/// The same, by what is asked of a session that ended in this way.
+fn all(_: Close, outcomes: &[Outcome]) -> Result<()> {
+    all_intact(outcomes).map(drop)
+}
+
+/// The same, by what is asked of a session that ended in this way, and of all before
+/// their removal may go on.
 fn end_by(
     w: &World,
     groups: Vec<Group>,
     ways: &[Close],
-    judge: impl Fn(Close, &[Outcome]) -> Result<()>,
+    judge: fn(Close, &[Outcome]) -> Result<()>,
+    ended: &dyn Fn(&World) -> Result<()>,
 ) -> Result<()> {
     for group in &groups {
         group.stop();
@@ -91,6 +95,7 @@ fn end_by(
         let judged = group.finish().and_then(|o| judge(*way, &o));
         judged.with_context(|| format!("{way:?}\n{}", w.state()))?;
     }
+    ended(w)?;
     Role::ALL.iter().try_for_each(|role| w.fault(*role, ""))?;
     let quiet = |role: &Role| {
         let counters = w.counters(*role);
@@ -255,7 +260,12 @@ fn ended_by_close(w: &World) -> Result<u64> {
 }
 
 /// Sessions end in each way in this phase.
-fn ends_in(w: &mut World, hold: &Hold, judge: fn(Close, &[Outcome]) -> Result<()>) -> Result<()> {
+fn ends_in(
+    w: &mut World,
+    hold: &Hold,
+    judge: fn(Close, &[Outcome]) -> Result<()>,
+    ended: &dyn Fn(&World) -> Result<()>,
+) -> Result<()> {
     let ways = [&WAYS[..], &[Close::Together]].concat();
     let groups = groups(w, &ways)?;
     for (role, words) in hold.faults {
@@ -263,19 +273,23 @@ fn ends_in(w: &mut World, hold: &Hold, judge: fn(Close, &[Outcome]) -> Result<()
     }
     let (role, word, times) = hold.seen;
     hold_at(w, &groups, role, word, times)?;
-    end_by(w, groups, &ways, judge)
+    end_by(w, groups, &ways, judge, ended)
 }
 
 #[test]
 fn while_it_is_measured_and_while_anchors_lock() -> Result<()> {
     let mut w = world("early")?;
     for hold in &EARLY {
-        let before = ended_by_close(&w)?;
-        ends_in(&mut w, hold, through_haproxy).context(hold.phase)?;
-        let closed = ended_by_close(&w)? - before;
-        ensure!(closed == 5, "{}: {closed} of 5", hold.phase);
+        let goal = ended_by_close(&w)? + WAYS.len() as u64 + 1;
+        let ended = |w: &World| {
+            wait::until("removals to end with their sessions", LIMIT, || {
+                (ended_by_close(w).ok()? == goal).then_some(())
+            })
+            .with_context(|| w.state())
+        };
+        ends_in(&mut w, hold, through_haproxy, &ended).context(hold.phase)?;
     }
-    ends_in(&mut w, &BACK, through_haproxy).context(BACK.phase)?;
+    ends_in(&mut w, &BACK, through_haproxy, &|_| Ok(())).context(BACK.phase)?;
     w.finish()
 }
 
@@ -283,8 +297,7 @@ fn while_it_is_measured_and_while_anchors_lock() -> Result<()> {
 fn after_both_have_cut() -> Result<()> {
     let mut w = world("late")?;
     for hold in &LATE {
-        let all = |_, outcomes: &[Outcome]| all_intact(outcomes).map(drop);
-        ends_in(&mut w, hold, all).context(hold.phase)?;
+        ends_in(&mut w, hold, all, &|_| Ok(())).context(hold.phase)?;
     }
     w.finish()
 }

@@ -1,0 +1,124 @@
+//! An end that does not read loses its proxy: its window is closed on the wire while the
+//! removal goes on, and every byte arrives once it reads again.
+
+mod world;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Plan, Reading, Side, all_intact};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
+use serde_json::Value;
+use world::fates::Fate;
+use world::{DECLARED, World};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Counts what says that its sender's window is closed, by the host that it comes from.
+/// A reset says nothing of a window.
+const CLOSED: &str = "
+table inet closed {
+  counter client { }
+  counter server { }
+  chain forward {
+    type filter hook forward priority 1
+    tcp window != 0 accept
+    tcp flags & (syn | rst) != 0 accept
+    iifname client counter name client
+    iifname server counter name server
+  }
+}
+";
+
+/// Segments of an end with a closed window, so far.
+fn closed(w: &World, end: Role) -> Result<u64> {
+    let words = ["-j", "list", "counter", "inet", "closed", end.name()];
+    let json: Value = serde_json::from_str(&w.lab.router.output("nft", &words)?)?;
+    let mut items = json["nftables"].as_array().into_iter().flatten();
+    let packets = items.find_map(|item| item["counter"]["packets"].as_u64());
+    packets.context("nft did not say the packets")
+}
+
+/// Waits until an end has said once more that its window is closed.
+fn wait_closed(w: &World, end: Role) -> Result<()> {
+    let before = closed(w, end)?;
+    wait::until("a closed window", LIMIT, || {
+        (closed(w, end).ok()? > before).then_some(())
+    })
+    .with_context(|| w.state())
+}
+
+fn under_way(w: &World) -> Result<u64> {
+    let counters = w.counters(Role::Client)?;
+    counters["changes_under_way"].as_u64().context("no counter")
+}
+
+fn stands_still(builder: Builder, family: Family, side: Side, count: usize) -> Result<()> {
+    let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    let mut w = World::with(builder, family, &Role::ALL, &config, |c| c)?;
+    w.lab.router.input("nft", &["-f", "-"], CLOSED)?;
+    let end = match side {
+        Side::Client => Role::Client,
+        Side::Server => Role::Server,
+    };
+    let group = w.open(count, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    group.set_reading(side, Reading::Paused);
+    wait_closed(&w, end)?;
+    for ends in &ends {
+        w.begin(ends)?;
+    }
+    // Both anchors have cut: what the proxy holds waits for the one that does not read.
+    let daemon = w.daemon(Role::Client)?;
+    wait::until("the drain", LIMIT, || {
+        (daemon.log().matches("SetCutIn { change").count() >= count).then_some(())
+    })?;
+    for _ in 0..3 {
+        wait_closed(&w, end)?;
+        ensure!(under_way(&w)? == count as u64, "{}", w.state());
+    }
+    group.set_reading(side, Reading::Slow(4 << 20));
+    group.wait_progress(1 << 20)?;
+    group.set_reading(side, Reading::Fast);
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
+    let before = w.lab.proxy_packets()?;
+    group.wait_progress(4 << 20)?;
+    let after = w.lab.proxy_packets()?;
+    ensure!(after - before < 50, "{} packets", after - before);
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn a_server_that_does_not_read() -> Result<()> {
+    stands_still(Lab::builder("stalled"), Family::V4, Side::Server, 2)
+}
+
+#[test]
+fn a_client_that_does_not_read() -> Result<()> {
+    stands_still(Lab::builder("stalled"), Family::V4, Side::Client, 2)
+}
+
+#[test]
+fn a_server_that_does_not_read_v6() -> Result<()> {
+    stands_still(Lab::builder("stalled6"), Family::V6, Side::Server, 1)
+}
+
+#[test]
+fn a_client_that_does_not_read_v6() -> Result<()> {
+    stands_still(Lab::builder("stalled6"), Family::V6, Side::Client, 1)
+}
+
+/// Without scaling a window closes at another byte than it does with it.
+#[test]
+fn an_end_without_window_scaling_that_does_not_read() -> Result<()> {
+    for (role, side) in [(Role::Server, Side::Server), (Role::Client, Side::Client)] {
+        let lab = Lab::builder("unscaled").host(role, |h| h.window_scaling(false));
+        stands_still(lab, Family::V4, side, 1)?;
+    }
+    Ok(())
+}
