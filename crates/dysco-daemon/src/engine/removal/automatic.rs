@@ -41,10 +41,16 @@ impl Automatic {
         self.0.insert(key, Again { at, wait });
     }
 
-    fn due(&self) -> Vec<FlowKey> {
-        let now = Instant::now();
+    fn due(&self, now: Instant) -> Vec<FlowKey> {
         let due = self.0.iter().filter(|(_, again)| again.at <= now);
         due.map(|(key, _)| *key).collect()
+    }
+
+    /// It waits for its turn now, which may take long: meanwhile it is not due each second.
+    fn taken_on(&mut self, key: &FlowKey, now: Instant) {
+        if let Some(again) = self.0.get_mut(key) {
+            again.at = now + again.wait;
+        }
     }
 }
 
@@ -70,7 +76,8 @@ impl Engine {
 
     /// Those whose time has come once more.
     pub(in crate::engine) fn sweep_automatic(&mut self) {
-        for key in self.removals.automatic.due() {
+        let now = Instant::now();
+        for key in self.removals.automatic.due(now) {
             match self.proxy.find(&key) {
                 Some(pair) if self.agent.find(&key).is_some() => self.remove_by_itself(&pair),
                 _ => drop(self.removals.automatic.0.remove(&key)),
@@ -88,7 +95,13 @@ impl Engine {
         let mode = self.config.removal.mode;
         let said = &Said::automatic();
         let task = self.task_of(slot, None, self.config.removal.timeout, mode, said);
-        if !task.relayed && !self.removals.knows(&task.subsession) {
+        if task.relayed {
+            return;
+        }
+        // Before it is begun, which may end it at once.
+        let now = Instant::now();
+        self.removals.automatic.taken_on(&pair.a.key, now);
+        if !self.removals.under_way.knows(&task.subsession) {
             self.take_on(Task {
                 batch: AUTOMATIC,
                 ..task
@@ -128,8 +141,23 @@ mod tests {
         assert_eq!(waits.len(), 12);
         assert_eq!(waits[..3], [2, 4, 8].map(Duration::from_secs));
         assert_eq!(waits[11], LONGEST_WAIT);
-        assert!(automatic.due().is_empty());
+        assert!(automatic.due(Instant::now()).is_empty());
         automatic.ended(&report(Outcome::Removed));
         assert!(automatic.0.is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_its_turn_is_not_due_each_second() {
+        let mut automatic = Automatic::default();
+        automatic.ended(&report(Outcome::Refused));
+        let then = Instant::now() + FIRST_WAIT;
+        let due = automatic.due(then);
+        assert_eq!(due.len(), 1);
+        automatic.taken_on(&due[0], then);
+        assert!(automatic.due(then).is_empty());
+        assert_eq!(automatic.due(then + FIRST_WAIT), due);
+        // That it waited makes the next time no later.
+        automatic.ended(&report(Outcome::Refused));
+        assert_eq!(automatic.0[&due[0]].wait, 2 * FIRST_WAIT);
     }
 }

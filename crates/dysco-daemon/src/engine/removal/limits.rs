@@ -14,7 +14,7 @@ impl Engine {
         let now = Instant::now();
         let mut cancel = Vec::new();
         let mut pending = Vec::new();
-        for (change, r) in &mut self.removals.running {
+        for (change, r) in self.removals.under_way.iter_mut() {
             match r.cancelled {
                 None if now > r.begun + r.task.timeout => {
                     r.cancelled = Some(now);
@@ -29,7 +29,7 @@ impl Engine {
             self.machine.cancel(time, change);
         }
         for change in pending {
-            if let Some(r) = self.removals.running.remove(&change) {
+            if let Some(r) = self.removals.under_way.end(change) {
                 let why = match r.task.ask {
                     None => {
                         "past the point of no return and not drained in time; it goes on by itself"
@@ -61,14 +61,14 @@ impl Engine {
             })
             .map(|c| c.change)
             .collect();
-        let asked = self.removals.running.iter();
+        let asked = self.removals.under_way.running().iter();
         let asked = asked
             .filter(|(_, r)| r.task.ask == Some(peer))
             .map(|(change, _)| *change);
         let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
         let now = self.now();
         for change in affected {
-            if let Some(r) = self.removals.running.get_mut(&change)
+            if let Some(r) = self.removals.under_way.get_mut(change)
                 && r.task.ask.is_none()
             {
                 r.reason = Some(Reason::NoAgent(peer));

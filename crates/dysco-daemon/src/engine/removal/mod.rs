@@ -8,8 +8,9 @@ mod limits;
 mod mode;
 mod report;
 mod task;
+mod under_way;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,9 @@ use super::Engine;
 use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use automatic::{AUTOMATIC, Automatic};
-use mode::Undecided;
 use task::Stage;
 pub(super) use task::{Said, Task};
+use under_way::UnderWay;
 
 /// How long after a removal was given up its end is waited for.
 const GRACE: Duration = Duration::from_secs(2);
@@ -33,10 +34,7 @@ const TURN: Duration = Duration::from_millis(5);
 /// All removals that were asked for on this host.
 pub(super) struct Removals {
     concurrency: usize,
-    /// Whose neighbours have still to answer.
-    undecided: Vec<Undecided>,
-    waiting: VecDeque<Task>,
-    running: HashMap<ChangeId, Running>,
+    under_way: UnderWay,
     /// Who wanted the changes that no task of this host began.
     asked: HashMap<ChangeId, String>,
     batches: HashMap<u64, Batch>,
@@ -78,9 +76,7 @@ impl Removals {
     pub fn new(concurrency: usize) -> Removals {
         Removals {
             concurrency: concurrency.max(1),
-            undecided: Vec::new(),
-            waiting: VecDeque::new(),
-            running: HashMap::new(),
+            under_way: UnderWay::default(),
             asked: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,
@@ -90,26 +86,23 @@ impl Removals {
 
     /// When the next one that waits may begin, if one waits and there is room.
     pub fn next_turn(&self) -> Option<Instant> {
-        if self.waiting.is_empty() || self.running.len() >= self.concurrency {
+        let running = self.under_way.running();
+        if !self.under_way.has_waiting() || running.len() >= self.concurrency {
             return None;
         }
-        let begun = self.running.values().map(|r| r.begun).max();
+        let begun = running.values().map(|r| r.begun).max();
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
     /// Has the operator vouched for the session of this change?
     pub fn vouched(&self, change: ChangeId) -> bool {
-        self.running.get(&change).is_some_and(|r| r.task.said.word)
+        let running = self.under_way.running().get(&change);
+        running.is_some_and(|r| r.task.said.word)
     }
 
-    fn knows(&self, subsession: &Subsession) -> bool {
-        let undecided = self.undecided.iter().map(Undecided::task);
-        let waiting = self.waiting.iter().chain(undecided);
-        waiting.clone().any(|t| t.subsession == *subsession)
-            || self
-                .running
-                .values()
-                .any(|r| r.task.subsession == *subsession)
+    /// When a decision is due whatever the neighbours say.
+    pub fn next_decision(&self) -> Option<Instant> {
+        self.under_way.next_decision()
     }
 }
 
@@ -164,7 +157,7 @@ impl Engine {
     pub(super) fn start_waiting(&mut self) {
         let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
         while its_turn(&self.removals) {
-            let Some(task) = self.removals.waiting.pop_front() else {
+            let Some(task) = self.removals.under_way.next_waiting() else {
                 break;
             };
             let now = self.now();
@@ -190,7 +183,7 @@ impl Engine {
                         cancelled: None,
                         reason: None,
                     };
-                    self.removals.running.insert(change, running);
+                    self.removals.under_way.begin(change, running);
                 }
                 Err(reason) => {
                     self.tally.refused(&reason);
@@ -306,7 +299,7 @@ impl Engine {
         let slot = self.find(subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
         let anchor = matches!(role, Role::Left | Role::Right);
-        if anchor || !self.removals.running.contains_key(&change) {
+        if anchor || !self.removals.under_way.running().contains_key(&change) {
             self.asked_for(change, role, subsession, &progress, session);
         }
         if anchor {
@@ -318,7 +311,7 @@ impl Engine {
         if progress.is_end() {
             self.held.remove(&change);
         }
-        let Some(running) = self.removals.running.get_mut(&change) else {
+        let Some(running) = self.removals.under_way.get_mut(change) else {
             return;
         };
         if progress == Progress::Switched {
@@ -333,7 +326,7 @@ impl Engine {
             self.ask_for_packets(subsession);
             translated = self.translated(silent);
         }
-        let Some(mut running) = self.removals.running.remove(&change) else {
+        let Some(mut running) = self.removals.under_way.end(change) else {
             return;
         };
         running.reason = translated.or(running.reason);

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::{Removals, Running, Stage, Task};
+use super::{Running, Stage, Task};
 use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
@@ -21,15 +21,17 @@ pub(super) struct Undecided {
 }
 
 impl Undecided {
+    pub fn since(now: Instant, task: Task) -> Undecided {
+        let until = now + PATIENCE;
+        Undecided { task, until }
+    }
+
     pub fn task(&self) -> &Task {
         &self.task
     }
-}
 
-impl Removals {
-    /// When a decision is due whatever the neighbours say.
-    pub fn next_decision(&self) -> Option<Instant> {
-        self.undecided.iter().map(|u| u.until).min()
+    pub fn until(&self) -> Instant {
+        self.until
     }
 }
 
@@ -44,14 +46,18 @@ impl Engine {
         if let Some((way, why)) = self.choose(&task) {
             return self.ready(task, way, why);
         }
-        let until = Instant::now() + PATIENCE;
-        self.removals.undecided.push(Undecided { task, until });
+        let undecided = Undecided::since(Instant::now(), task);
+        self.removals.under_way.decide_later(undecided);
     }
 
     /// Decides what can be decided by now.
     pub(in crate::engine) fn decide_waiting(&mut self) {
         let now = Instant::now();
-        for u in std::mem::take(&mut self.removals.undecided) {
+        // Those that stay undecided keep their order.
+        for _ in 0..self.removals.under_way.undecided() {
+            let Some(u) = self.removals.under_way.next_undecided() else {
+                break;
+            };
             match self.choose(&u.task) {
                 Some((way, why)) => self.ready(u.task, way, why),
                 None if u.until <= now => {
@@ -63,7 +69,7 @@ impl Engine {
                     let (way, why) = self.choose(&u.task).unwrap_or((Mode::Local, None));
                     self.ready(u.task, way, why);
                 }
-                None => self.removals.undecided.push(u),
+                None => self.removals.under_way.decide_later(u),
             }
         }
         self.start_waiting();
@@ -125,7 +131,7 @@ impl Engine {
             let report = task.report(Outcome::Removed, None, None, None);
             self.finish(task.batch, report);
         } else {
-            self.removals.waiting.push_back(task);
+            self.removals.under_way.wait(task);
         }
     }
 
@@ -154,7 +160,7 @@ impl Engine {
             _ => None,
         };
         let Some(task) = next else { return false };
-        self.removals.waiting.push_front(task);
+        self.removals.under_way.wait_first(task);
         true
     }
 

@@ -108,7 +108,7 @@ impl Engine {
         session: Option<SessionId>,
     ) {
         // An anchor may have asked for it itself.
-        let own = self.removals.running.get(&change);
+        let own = self.removals.under_way.running().get(&change);
         let own = own.map(|running| running.task.said.by.clone());
         let by = match role {
             Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,

@@ -1,0 +1,177 @@
+//! What has been taken on and has not ended, and of which sessions that is: among tens of
+//! thousands one is found at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use super::mode::Undecided;
+use super::{Running, Task};
+use crate::protocol::{ChangeId, Subsession};
+
+/// Removals from when they are taken on. What changes these changes `known`.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    /// Whose neighbours have still to answer, in the order in which they were asked.
+    undecided: VecDeque<Undecided>,
+    waiting: VecDeque<Task>,
+    running: HashMap<ChangeId, Running>,
+    /// How many of these each session has: several requests may want the same.
+    known: HashMap<Subsession, usize>,
+}
+
+impl UnderWay {
+    pub fn knows(&self, subsession: &Subsession) -> bool {
+        self.known.contains_key(subsession)
+    }
+
+    pub fn decide_later(&mut self, undecided: Undecided) {
+        self.comes(undecided.task().subsession);
+        self.undecided.push_back(undecided);
+    }
+
+    pub fn undecided(&self) -> usize {
+        self.undecided.len()
+    }
+
+    pub fn next_undecided(&mut self) -> Option<Undecided> {
+        let undecided = self.undecided.pop_front()?;
+        self.goes(undecided.task().subsession);
+        Some(undecided)
+    }
+
+    /// When a decision is due whatever the neighbours say: all are given the same time.
+    pub fn next_decision(&self) -> Option<Instant> {
+        self.undecided.front().map(Undecided::until)
+    }
+
+    pub fn wait(&mut self, task: Task) {
+        self.comes(task.subsession);
+        self.waiting.push_back(task);
+    }
+
+    pub fn wait_first(&mut self, task: Task) {
+        self.comes(task.subsession);
+        self.waiting.push_front(task);
+    }
+
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub fn next_waiting(&mut self) -> Option<Task> {
+        let task = self.waiting.pop_front()?;
+        self.goes(task.subsession);
+        Some(task)
+    }
+
+    pub fn begin(&mut self, change: ChangeId, running: Running) {
+        self.comes(running.task.subsession);
+        if let Some(former) = self.running.insert(change, running) {
+            self.goes(former.task.subsession);
+        }
+    }
+
+    pub fn end(&mut self, change: ChangeId) -> Option<Running> {
+        let running = self.running.remove(&change)?;
+        self.goes(running.task.subsession);
+        Some(running)
+    }
+
+    pub fn running(&self) -> &HashMap<ChangeId, Running> {
+        &self.running
+    }
+
+    pub fn get_mut(&mut self, change: ChangeId) -> Option<&mut Running> {
+        self.running.get_mut(&change)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&ChangeId, &mut Running)> {
+        self.running.iter_mut()
+    }
+
+    fn comes(&mut self, subsession: Subsession) {
+        *self.known.entry(subsession).or_default() += 1;
+    }
+
+    fn goes(&mut self, subsession: Subsession) {
+        let Some(count) = self.known.get_mut(&subsession) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.known.remove(&subsession);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Mode, SessionId, Way};
+    use crate::engine::removal::{Said, Stage};
+
+    fn task(port: u16) -> Task {
+        let (left, right) = (([10, 0, 0, 2], port).into(), ([10, 0, 0, 1], 80).into());
+        Task {
+            batch: 0,
+            session: SessionId(u64::from(port)),
+            local: right,
+            remote: left,
+            subsession: Subsession { left, right },
+            ask: None,
+            timeout: std::time::Duration::from_secs(10),
+            mode: Mode::Auto,
+            way: None,
+            why: None,
+            neighbours: None,
+            dry: false,
+            said: Said::automatic(),
+            relayed: false,
+            from: Way::Middlebox,
+            stage: Stage::Prove,
+            since: None,
+            switched: None,
+        }
+    }
+
+    fn running(task: Task) -> Running {
+        Running {
+            task,
+            begun: Instant::now(),
+            switched: None,
+            cancelled: None,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn a_session_is_known_from_the_first_step_to_the_end() {
+        let mut all = UnderWay::default();
+        let (one, other) = (task(1).subsession, task(2).subsession);
+        all.decide_later(Undecided::since(Instant::now(), task(1)));
+        assert!(all.knows(&one) && !all.knows(&other));
+        let decided = all.next_undecided().unwrap();
+        assert!(!all.knows(&one));
+        all.wait(decided.task().clone());
+        all.wait_first(task(2));
+        assert!(all.knows(&one) && all.knows(&other));
+        let first = all.next_waiting().unwrap();
+        assert!(first.subsession == other && !all.knows(&other));
+        all.begin(ChangeId([1; 16]), running(first));
+        assert!(all.knows(&other));
+        assert!(all.end(ChangeId([1; 16])).is_some() && !all.knows(&other));
+        assert!(all.end(ChangeId([1; 16])).is_none());
+        assert!(all.next_waiting().is_some());
+        assert!(all.known.is_empty());
+    }
+
+    #[test]
+    fn one_that_two_requests_want_is_known_until_both_have_ended() {
+        let mut all = UnderWay::default();
+        let one = task(1).subsession;
+        all.begin(ChangeId([1; 16]), running(task(1)));
+        all.wait(task(1));
+        assert!(all.end(ChangeId([1; 16])).is_some() && all.knows(&one));
+        assert!(all.next_waiting().is_some() && !all.knows(&one));
+    }
+}
