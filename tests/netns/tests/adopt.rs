@@ -303,7 +303,7 @@ fn silent(name: &str, roles: &[Role], mode: &'static str) -> Result<()> {
     }
     wait::until("the shim to tell of it", LIMIT, || {
         let dry = w.remove(&["--all", "--dry-run"]).ok()?;
-        (dry["summary"]["removed"] == 1).then_some(())
+        (dry["summary"]["removable"] == 1).then_some(())
     })?;
     let done = w.remove(&["--all"])?;
     removed(&w, &done, 1, mode)?;

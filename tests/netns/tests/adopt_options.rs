@@ -66,7 +66,7 @@ fn a_session_with_data_in_its_syn_leaves_its_proxy() -> Result<()> {
         echo::talk(&mut stream, said, 10).ok()?;
         said = said.wrapping_add(1);
         let dry = w.remove(&["--all", "--dry-run"]).ok()?;
-        (dry["summary"]["removed"] == 1).then_some(())
+        (dry["summary"]["removable"] == 1).then_some(())
     })
     .with_context(|| w.state())?;
     let done = w.remove(&["--all"])?;

@@ -41,9 +41,14 @@ fn remove(w: &World, ends: &Ends, more: &[&str]) -> Result<Value> {
     w.remove(&[&["--session", &name], more].concat())
 }
 
-/// It was done in this way, for this reason.
+/// It was done in this way, for this reason; in a dry run, it could be.
 fn done(done: &Value, mode: &str, why: &str) -> Result<()> {
-    ensure!(done["summary"]["removed"] == 1, "{done:#}");
+    let word = if done["dry_run"] == true {
+        "removable"
+    } else {
+        "removed"
+    };
+    ensure!(done["summary"][word] == 1, "{done:#}");
     ensure!(first(done, "mode") == mode, "{done:#}");
     ensure!(first(done, "why_mode").contains(why), "{done:#}");
     Ok(())

@@ -51,7 +51,7 @@ fn sessions_by_every_name_and_from_every_host() -> Result<()> {
     w.wait_removable(&ends)?;
 
     let done = w.remove(&["--all", "--dry-run"])?;
-    ensure!(done["summary"]["removed"] == 8, "{done:#}");
+    ensure!(done["summary"]["removable"] == 8, "{done:#}");
     let fates = w.settle(&ends)?;
     ensure!(fates.iter().all(|f| *f == Fate::Tracked), "{fates:?}");
     for role in Role::ALL {

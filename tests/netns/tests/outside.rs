@@ -64,7 +64,8 @@ fn removed(w: &World, count: usize, words: &[&str]) -> Result<()> {
             Ok(done) => done,
             Err(error) => return Some(Err(error)),
         };
-        let now = done["summary"]["removed"].as_u64().unwrap_or_default() as usize;
+        let word = if is_dry { "removable" } else { "removed" };
+        let now = done["summary"][word].as_u64().unwrap_or_default() as usize;
         removed = if is_dry { now } else { removed + now };
         let unproven = |why: &String| why.contains("try again when more data flows");
         let again = reasons(&done).iter().any(unproven);

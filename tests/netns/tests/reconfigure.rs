@@ -280,7 +280,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
         );
         Ok(())
     };
-    dry(&fw, "", "changed")?;
+    dry(&fw, "", "changeable")?;
     dry("", "it has that chain", "refused")?;
     dry(&format!("{fw},{fw}"), "twice", "refused")?;
     dry(&server, "an end of it", "refused")?;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{HumanBytes, HumanCount};
+use serde_json::Value;
 
 /// How to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -41,6 +42,15 @@ pub fn section(heading: &str, table: &Table) -> String {
     match table.row_count() {
         0 => String::new(),
         _ => format!("\n{heading}\n{}\n", table.trim_fmt()),
+    }
+}
+
+/// Another word for an outcome: what could be done is not to be taken for what was.
+pub fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
+    for report in reports.as_array_mut().into_iter().flatten() {
+        if report["outcome"].as_str() == Some(done) {
+            report["outcome"] = Value::from(could);
+        }
     }
 }
 

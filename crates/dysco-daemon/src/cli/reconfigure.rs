@@ -1,10 +1,11 @@
 //! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{addresses, micros, or_dash, table};
+use super::output::{addresses, micros, or_dash, rename_outcomes, table};
 use super::remove;
 use crate::api::{
     ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
@@ -14,6 +15,9 @@ use crate::state::KindName;
 
 /// Between the hosts or kinds of one word.
 const WORDS: char = ',';
+
+/// What a dry run calls a session that could have the chain.
+const CHANGEABLE: &str = "changeable";
 
 /// What all of them take.
 #[derive(Debug, clap::Args)]
@@ -215,12 +219,21 @@ fn ask(
         }
     }
     bar.finish_and_clear();
-    context.print(&done, |done| text(done, wait))?;
+    context.print(&json(&done)?, |_| text(&done, wait))?;
     let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
     Ok(match done.changes.iter().all(changed) {
         true => Exit::Done,
         false => Exit::Refused,
     })
+}
+
+/// For programs. A dry run has a word of its own.
+fn json(done: &Done) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(done)?;
+    if done.dry_run {
+        rename_outcomes(&mut value["changes"], "changed", CHANGEABLE);
+    }
+    Ok(value)
 }
 
 fn text(done: &Done, wait: bool) -> String {
@@ -239,7 +252,7 @@ fn text(done: &Done, wait: bool) -> String {
     ]);
     for report in &done.changes {
         let outcome = match report.outcome {
-            ChainOutcome::Changed if done.dry_run => "would change",
+            ChainOutcome::Changed if done.dry_run => CHANGEABLE,
             ChainOutcome::Changed => "changed",
             ChainOutcome::Refused => "refused",
             ChainOutcome::RolledBack => "rolled back",
@@ -264,7 +277,7 @@ fn text(done: &Done, wait: bool) -> String {
     ]
     .map(count);
     let sum = match done.dry_run {
-        true => format!("{changed} would change, {refused} refused; nothing was changed"),
+        true => format!("{changed} {CHANGEABLE}, {refused} refused; nothing was changed"),
         false => format!("{changed} changed, {refused} refused, {back} rolled back"),
     };
     format!("{}\n\n{sum}", rows.trim_fmt())
@@ -274,5 +287,34 @@ fn hosts(chain: &[std::net::IpAddr]) -> String {
     match chain {
         [] => "direct".into(),
         hosts => addresses(hosts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_is_not_taken_for_a_change() {
+        let done = |dry_run| Done {
+            dry_run,
+            accepted: 1,
+            changes: vec![ChainReport {
+                session: crate::api::SessionId(1),
+                local: ([10, 0, 0, 1], 40000).into(),
+                remote: ([10, 0, 0, 2], 80).into(),
+                outcome: ChainOutcome::Changed,
+                reason: None,
+                before: Vec::new(),
+                after: Vec::new(),
+                request_to_switch_us: None,
+                request_to_end_us: None,
+            }],
+        };
+        let dry = json(&done(true)).unwrap();
+        assert_eq!(dry["changes"][0]["outcome"], "changeable", "{dry:#}");
+        assert!(text(&done(true), true).contains("1 changeable, 0 refused"));
+        let real = json(&done(false)).unwrap();
+        assert_eq!(real["changes"][0]["outcome"], "changed", "{real:#}");
     }
 }

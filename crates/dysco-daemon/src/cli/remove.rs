@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
-use super::output::{Format, micros, or_dash, table};
+use super::output::{Format, micros, or_dash, rename_outcomes, table};
 use super::time;
 use crate::api::{
     Client, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
@@ -17,6 +18,9 @@ use crate::proxy::ProcessName;
 
 /// The longest that a daemon may be configured to take, and some more.
 pub(super) const LONGEST: Duration = Duration::from_secs(660);
+
+/// What a dry run calls a session that the middlebox could leave.
+const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
@@ -104,8 +108,23 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         client.set_patience(Some(args.timeout.unwrap_or(LONGEST) + PATIENCE))?;
     }
     let done = collect(&mut client, wait, context.format, dry_run)?;
-    context.print(&done, text)?;
+    context.print(&json(&done)?, |_| text(&done))?;
     Ok(exit(&done))
+}
+
+/// For programs. A dry run has words of its own.
+fn json(done: &Done) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(done)?;
+    if done.dry_run {
+        rename_outcomes(&mut value["removals"], "removed", REMOVABLE);
+        if let Some(summary) = &done.summary {
+            let Summary {
+                removed, refused, ..
+            } = summary;
+            value["summary"] = json!({ REMOVABLE: removed, "refused": refused });
+        }
+    }
+    Ok(value)
 }
 
 fn collect(
@@ -211,7 +230,7 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         ..
     } = summary;
     if dry_run {
-        return format!("{removed} would be removed, {refused} refused; nothing was changed");
+        return format!("{removed} {REMOVABLE}, {refused} refused; nothing was changed");
     }
     let mut text = format!(
         "{removed} removed, {refused} refused, {rolled_back} rolled back, {pending} pending"
@@ -228,7 +247,7 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
 
 fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
     match outcome {
-        Outcome::Removed if dry_run => "removable",
+        Outcome::Removed if dry_run => REMOVABLE,
         Outcome::Removed => "removed",
         Outcome::Refused => "refused",
         Outcome::RolledBack => "rolled back",
@@ -254,6 +273,28 @@ mod tests {
         assert_eq!(exit(&done(&[Removed, Refused])), Exit::Refused);
         assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
         assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
+    }
+
+    #[test]
+    fn a_dry_run_is_not_taken_for_a_removal() {
+        let done = |dry_run| {
+            let removals = vec![report(Outcome::Removed), report(Outcome::Refused)];
+            Done {
+                dry_run,
+                accepted: 2,
+                summary: Some(Summary::of(&removals)),
+                removals,
+            }
+        };
+        let dry = json(&done(true)).unwrap();
+        assert_eq!(dry["removals"][0]["outcome"], "removable");
+        assert_eq!(dry["removals"][1]["outcome"], "refused");
+        let sum = json!({ "removable": 1, "refused": 1 });
+        assert_eq!(dry["summary"], sum, "{dry:#}");
+        assert!(text(&done(true)).contains("1 removable, 1 refused; nothing was changed"));
+        let real = json(&done(false)).unwrap();
+        assert_eq!(real["removals"][0]["outcome"], "removed");
+        assert_eq!(real["summary"]["removed"], 1);
     }
 
     fn report(outcome: Outcome) -> RemovalReport {

@@ -63,7 +63,7 @@ impl Steered {
         wait::until("the proxy to be removable", PATIENCE, || {
             let words = [&all[..], &["--dry-run"]].concat();
             said = self.try_json(At::Proxy, &words).ok()?;
-            (said["summary"]["removed"] == count).then_some(())
+            (said["summary"]["removable"] == count).then_some(())
         })
         .with_context(|| format!("{said:#}"))?;
         let done = self.try_json(At::Proxy, &[&all[..], &["--wait"]].concat())?;

@@ -78,7 +78,7 @@ impl World {
             let mut words = vec!["--dry-run"];
             words.extend(names.iter().flat_map(|n| ["--session", n]));
             said = self.remove(&words).ok()?;
-            (said["summary"]["removed"] == ends.len()).then_some(())
+            (said["summary"]["removable"] == ends.len()).then_some(())
         })
         .with_context(|| format!("{said:#}"))
     }
