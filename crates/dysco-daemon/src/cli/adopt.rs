@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{list, number};
+use super::output::{list, number, rendered};
 use crate::api::{AdoptReport, Reply, Request};
 
 /// Enters the sessions that were there before dyscod, or that it does not know
@@ -25,5 +25,5 @@ fn text(report: &AdoptReport) -> String {
         .left
         .iter()
         .map(|left| (left.reason.as_str(), number(left.sessions)));
-    list(known.into_iter().chain(left)).trim_fmt()
+    rendered(&list(known.into_iter().chain(left)))
 }

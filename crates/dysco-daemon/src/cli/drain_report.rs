@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::output::table;
+use super::output::{rendered, table};
 use crate::api::{Label, SessionId};
 use crate::proxy::ProcessName;
 
@@ -112,7 +112,7 @@ pub fn text(state: &State, proxy: &ProcessName) -> String {
         for s in &state.sessions {
             list.add_row([s.local.to_string(), s.remote.to_string()]);
         }
-        text += &format!("\n\n{}\n\n{}", rows.trim_fmt(), list.trim_fmt());
+        text += &format!("\n\n{}\n\n{}", rendered(&rows), rendered(&list));
     }
     text
 }

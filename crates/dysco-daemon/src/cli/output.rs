@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
 
@@ -15,6 +15,13 @@ pub enum Format {
     Json,
 }
 
+/// Headings of free text, which may take several lines. All else is there to be copied,
+/// and stays whole however narrow the terminal is.
+const WRAPS: [&str; 4] = ["WHY", "REMOVABLE", "WHAT", "PROGRAMS"];
+
+/// Free text is not made narrower than this: a column of single words is not read.
+const READABLE: u16 = 40;
+
 /// An empty table with these headings.
 pub fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
@@ -22,6 +29,11 @@ pub fn table<const N: usize>(headings: [&str; N]) -> Table {
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(headings);
+    for (column, heading) in table.column_iter_mut().zip(headings) {
+        if !WRAPS.contains(&heading) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
     table
 }
 
@@ -37,11 +49,37 @@ pub fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
     table
 }
 
+/// A table as it is printed. No word is broken.
+pub fn rendered(table: &Table) -> String {
+    let mut table = table.clone();
+    let contents = table.column_max_content_widths();
+    for (index, content) in contents.into_iter().enumerate() {
+        let cells = table.column_cells_with_header_iter(index).flatten();
+        let words = cells.map(|cell| longest_word(&cell.content()));
+        let longest = words.max().unwrap_or(0);
+        let Some(column) = table.column_mut(index) else {
+            continue;
+        };
+        if column.constraint().is_none() {
+            let least = longest.max(content.min(READABLE));
+            let least = least.saturating_add(column.padding_width());
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+        }
+    }
+    table.trim_fmt()
+}
+
+fn longest_word(text: &str) -> u16 {
+    let widths = text.split_whitespace().map(|word| word.chars().count());
+    let longest = widths.max().unwrap_or(0);
+    longest.try_into().unwrap_or(u16::MAX)
+}
+
 /// A heading over a table, or nothing over an empty one.
 pub fn section(heading: &str, table: &Table) -> String {
     match table.row_count() {
         0 => String::new(),
-        _ => format!("\n{heading}\n{}\n", table.trim_fmt()),
+        _ => format!("\n{heading}\n{}\n", rendered(table)),
     }
 }
 
@@ -96,4 +134,49 @@ pub fn or_dash(value: Option<String>) -> String {
 pub fn addresses(addresses: &[IpAddr]) -> String {
     let words: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHY: &str = "the middlebox is not proven byte-transparent from now on: neither \
+                       direction is spliced endlessly yet; switch splicing on in the proxy";
+
+    #[test]
+    fn what_is_copied_stays_whole_on_a_narrow_terminal() {
+        let cells = [
+            "1bafa4400000013",
+            "[fd00:1:2:3::1]:44000",
+            "10.0.0.2:80",
+            WHY,
+        ];
+        for width in [1, 40, 80, 120, 400] {
+            let mut rows = table(["ID", "LOCAL", "REMOTE", "WHY"]);
+            rows.add_row(cells);
+            rows.set_width(width);
+            let text = rendered(&rows);
+            let words: Vec<_> = text.split_whitespace().collect();
+            for word in cells.iter().flat_map(|cell| cell.split_whitespace()) {
+                assert!(words.contains(&word), "{word} at {width}:\n{text}");
+            }
+            let line = text.lines().nth(1).unwrap_or_default();
+            assert!(cells[..3].iter().all(|cell| line.contains(cell)), "{text}");
+            // It is wrapped where there is no room, and only there.
+            assert_eq!(text.lines().count() == 2, width == 400, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_of_a_list_are_wrapped_between_words() {
+        let id = "f".repeat(60);
+        let mut rows = list([("id", id.clone()), ("removable", WHY.into())]);
+        rows.set_width(30);
+        let text = rendered(&rows);
+        assert!(
+            text.contains(&id) && text.contains("byte-transparent"),
+            "{text}"
+        );
+        assert!(text.lines().count() > 2, "{text}");
+    }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{addresses, micros, or_dash, rename_outcomes, table};
+use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 use crate::api::{
     ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
@@ -280,7 +280,7 @@ fn text(done: &Done, wait: bool) -> String {
         true => format!("{changed} {CHANGEABLE}, {refused} refused; nothing was changed"),
         false => format!("{changed} changed, {refused} refused, {back} rolled back"),
     };
-    format!("{}\n\n{sum}", rows.trim_fmt())
+    format!("{}\n\n{sum}", rendered(&rows))
 }
 
 fn hosts(chain: &[std::net::IpAddr]) -> String {

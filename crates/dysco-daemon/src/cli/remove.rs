@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
-use super::output::{Format, micros, or_dash, rename_outcomes, table};
+use super::output::{Format, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 use crate::api::{
     Client, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
@@ -215,7 +215,7 @@ fn text(done: &Done) -> String {
               as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or \
               name the proxy's listener there (--listen)\n"
             .into(),
-        _ => format!("{}\n\n", rows.trim_fmt()),
+        _ => format!("{}\n\n", rendered(&rows)),
     };
     text += &sum(summary, done.dry_run);
     text

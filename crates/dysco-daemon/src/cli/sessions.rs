@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{addresses, bytes, list, or_dash, seconds, section, table};
+use super::output::{addresses, bytes, list, or_dash, rendered, seconds, section, table};
 use crate::api::{
     Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName, SessionReport,
 };
@@ -99,7 +99,7 @@ fn listing(sessions: &[SessionReport]) -> String {
             removable(&session.removable),
         ]);
     }
-    rows.trim_fmt()
+    rendered(&rows)
 }
 
 fn details(session: &SessionReport) -> String {
@@ -132,7 +132,7 @@ fn details(session: &SessionReport) -> String {
         let by = entry.change.as_ref().map(|c| c.by.clone());
         history.add_row([seconds(entry.ago_s), entry.what.clone(), or_dash(by)]);
     }
-    format!("{}\n{}", rows.trim_fmt(), section("History", &history))
+    format!("{}\n{}", rendered(&rows), section("History", &history))
 }
 
 fn yes(is: bool) -> &'static str {

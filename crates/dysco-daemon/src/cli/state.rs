@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::context::{Context, PATIENCE, print_line};
 use super::exit::{CliError, Exit};
-use super::output::{list, section, table};
+use super::output::{list, rendered, section, table};
 use crate::api::{
     AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
     StateReport,
@@ -213,5 +213,5 @@ fn installed(report: &StateInstalled) -> String {
     }
     let mut rows = table(["DOCUMENTS", "NEW", "UPDATED"]);
     rows.add_row([documents, new, updated].map(usize::to_string));
-    rows.trim_fmt()
+    rendered(&rows)
 }

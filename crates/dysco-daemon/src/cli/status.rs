@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{addresses, list, micros, number, or_dash, seconds, section, table};
+use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
 use crate::api::{Reply, Request, StatusReport};
 
 /// Is this host all right, in one screen.
@@ -68,7 +68,7 @@ fn text(status: &StatusReport) -> String {
     }
     format!(
         "{}\n{}{}{}",
-        host.trim_fmt(),
+        rendered(&host),
         section("Interfaces", &interfaces),
         section("Peers", &peers),
         section("Counters", &counters)
