@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use dysco_daemon::api::{
-    Call, Failure, FailureCode, Outcome, Policy, RemovalReport, Reply, Request, Server,
-    ServerConfig, SessionId, serve,
+    Call, Failure, FailureCode, Outcome, PeerReport, Policy, RemovalReport, Reply, Request, Server,
+    ServerConfig, SessionId, StatusReport, serve,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -193,6 +193,33 @@ async fn the_worst_removal_decides_the_exit_code() {
         .run("remove-middlebox self --all --wait --timeout 1s")
         .await;
     assert_eq!(ran.code, 6);
+}
+
+#[tokio::test]
+async fn a_host_that_was_misspelt_is_no_host_without_sessions() {
+    let lab = Lab::with_daemon(|request| match request {
+        Request::Status => vec![Reply::Status(Box::new(StatusReport {
+            host: "here".into(),
+            addresses: vec![[10, 0, 0, 1].into()],
+            peers: vec![PeerReport {
+                address: [10, 0, 0, 2].into(),
+                up: true,
+                rtt_us: None,
+            }],
+            ..StatusReport::default()
+        }))],
+        _ => removals(&[]),
+    });
+    for how in ["--wait", "--dry-run"] {
+        for known in ["self", "here", "10.0.0.1", "10.0.0.2"] {
+            let ran = lab.run(&format!("remove-middlebox {known} --all {how}"));
+            assert_eq!(ran.await.code, 0, "{known}");
+        }
+        let ran = lab.run(&format!("remove-middlebox 10.0.0.22 --all {how}"));
+        let ran = ran.await;
+        assert_eq!(ran.code, 5, "{}", ran.err);
+        assert!(ran.err.contains("'dyscoctl sessions'"), "{}", ran.err);
+    }
 }
 
 #[tokio::test]

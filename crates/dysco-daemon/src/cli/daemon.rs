@@ -1,11 +1,12 @@
 //! The command line of `dyscod`.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
@@ -66,6 +67,7 @@ where
     }
     init_logging(&config.log)?;
     raise_limit_of_files();
+    can_pin(&config.data_plane.pin_dir)?;
     // One thread: a removal is a dozen short steps, and waking another thread
     // for the next costs more than the step. What blocks has threads of its own.
     let realtime = config.scheduling.realtime;
@@ -80,6 +82,17 @@ where
     Ok(Exit::Done)
 }
 
+/// Elsewhere than on a BPF file system nothing can be pinned, which the kernel says late
+/// and in words of its own.
+fn can_pin(dir: &Path) -> Result<(), CliError> {
+    let there = dir.ancestors().find(|path| path.exists());
+    let kind = there.and_then(|path| statfs(path).ok());
+    match kind.map(|kind| kind.filesystem_type()) {
+        Some(kind) if kind != BPF_FS_MAGIC => Err(CliError::NoPins(dir.into())),
+        _ => Ok(()),
+    }
+}
+
 /// Lets what has threads of its own come to its end. A measurement may wait for a
 /// proxy, which nobody else has to wait for.
 fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
@@ -89,6 +102,14 @@ fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_for_pins_is_on_a_bpf_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = can_pin(&dir.path().join("not/there")).unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+        assert!(error.to_string().contains("pin_dir"), "{error}");
+    }
 
     #[test]
     fn what_does_not_come_back_does_not_keep_dyscod() {

@@ -5,11 +5,13 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use dysco_agent::AgentError;
 use serde_json::{Value, json};
 
 use super::run::RunError;
-use crate::api::{ClientError, FailureCode};
+use crate::api::{ApiError, ClientError, FailureCode, HostName};
 use crate::config::ConfigError;
+use crate::control::ControlError;
 use crate::pki::PkiError;
 use crate::policy::PolicyError;
 
@@ -101,8 +103,18 @@ pub enum CliError {
     /// An answer that is no JSON.
     #[error("failed to print: {0}")]
     Json(#[from] serde_json::Error),
+    /// A host that nothing is known of.
+    #[error(
+        "failed to find the middlebox {0}: no session of this host passes it, and its dyscod has not met it; see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"
+    )]
+    Unmet(HostName),
+    /// The pins' directory.
+    #[error(
+        "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
+    )]
+    NoPins(PathBuf),
     /// The daemon's engine.
-    #[error("failed to run dyscod: {0:#}")]
+    #[error("failed to run dyscod: {}", causes(.0))]
     Engine(anyhow::Error),
     /// The runtime.
     #[error("failed to start the runtime: {0}")]
@@ -119,14 +131,16 @@ impl CliError {
             | CliError::Config(_)
             | CliError::Policy(_)
             | CliError::Run(_)
+            | CliError::NoPins(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
+            CliError::Unmet(_) => Exit::Refused,
+            CliError::Engine(error) => engine_exit(error),
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             CliError::Unexpected
             | CliError::Print(_)
             | CliError::Json(_)
-            | CliError::Engine(_)
             | CliError::Runtime(_) => Exit::Internal,
         }
     }
@@ -153,5 +167,82 @@ fn client_exit(error: &ClientError) -> Exit {
             FailureCode::TimedOut => Exit::TimedOut,
             FailureCode::Internal => Exit::Internal,
         },
+    }
+}
+
+/// Is it the configuration that the engine did not start with?
+fn engine_exit(error: &anyhow::Error) -> Exit {
+    let keys = error.is::<ConfigError>() || error.is::<PkiError>();
+    let api = matches!(
+        error.downcast_ref::<ApiError>(),
+        Some(ApiError::Socket { .. })
+    );
+    let agent = matches!(
+        error.downcast_ref::<AgentError>(),
+        Some(AgentError::PinDirectory { .. } | AgentError::Xdp { .. })
+    );
+    let control = match error.downcast_ref::<ControlError>() {
+        // One in use is another dyscod's.
+        Some(ControlError::Bind { source, .. }) => source.kind() == io::ErrorKind::AddrNotAvailable,
+        Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
+        Some(ControlError::Quic(_)) | None => false,
+    };
+    match keys || api || agent || control {
+        true => Exit::Usage,
+        false => Exit::Internal,
+    }
+}
+
+/// An error and its causes, but for those that it has told already.
+fn causes(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(kind: io::ErrorKind) -> CliError {
+        let bind = ControlError::Bind {
+            address: ([10, 9, 9, 9], 7474).into(),
+            source: kind.into(),
+        };
+        CliError::Engine(bind.into())
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_a_fault_of_the_configuration() {
+        assert_eq!(bind(io::ErrorKind::AddrNotAvailable).exit(), Exit::Usage);
+        assert_eq!(bind(io::ErrorKind::AddrInUse).exit(), Exit::Internal);
+        let pins = AgentError::PinDirectory {
+            path: "/tmp/pins".into(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        };
+        assert_eq!(CliError::Engine(pins.into()).exit(), Exit::Usage);
+        let other = anyhow::anyhow!("the control channel has ended");
+        assert_eq!(CliError::Engine(other).exit(), Exit::Internal);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
+        let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
+        assert_eq!(text.matches(&cause).count(), 1, "{text}");
+        // One that the error does not tell is.
+        let outer = anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse));
+        let text = CliError::Engine(outer.context("failed to listen")).to_string();
+        let cause = io::Error::from(io::ErrorKind::AddrInUse);
+        assert_eq!(
+            text,
+            format!("failed to run dyscod: failed to listen: {cause}")
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! `dyscoctl remove-middlebox`.
 
+use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -91,6 +92,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
     let process = args.process();
+    let host = args.host.clone();
     let watches = process.is_some();
     let mut client = context.ask(&Request::Remove(Remove {
         host: args.host,
@@ -108,8 +110,33 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         client.set_patience(Some(args.timeout.unwrap_or(LONGEST) + PATIENCE))?;
     }
     let done = collect(&mut client, wait, context.format, dry_run)?;
+    let none = done.accepted == 0 && done.removals.is_empty();
+    if none && host != HostName::This && !is_met(context, &host)? {
+        return Err(CliError::Unmet(host));
+    }
     context.print(&json(&done)?, |_| text(&done))?;
     Ok(exit(&done))
+}
+
+/// Does dyscod know this host? One that it does not was misspelt, rather than left by all
+/// of its sessions.
+fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
+    let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    let named: Vec<IpAddr> = match host {
+        HostName::This => return Ok(true),
+        HostName::Address(address) => vec![*address],
+        HostName::Name(name) if *name == status.host => return Ok(true),
+        HostName::Name(name) => {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            let found = found.into_iter().flatten();
+            found.map(|found| found.ip().to_canonical()).collect()
+        }
+    };
+    let peers = status.peers.iter().map(|peer| peer.address);
+    let mut known = peers.chain(status.addresses.iter().copied());
+    Ok(known.any(|address| named.contains(&address)))
 }
 
 /// For programs. A dry run has words of its own.
