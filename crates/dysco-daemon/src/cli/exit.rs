@@ -24,7 +24,7 @@ Exit codes:
   3  no dyscod answers
   4  not allowed
   5  refused or rolled back, for some session at least; each says why
-  6  timed out
+  6  timed out, for some session at least
   7  drain: the time ran out and the proxy holds sessions still; lists them";
 
 /// How a command ends.

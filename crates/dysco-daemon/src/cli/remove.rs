@@ -20,6 +20,10 @@ use crate::proxy::ProcessName;
 /// The longest that a daemon may be configured to take, and some more.
 pub(super) const LONGEST: Duration = Duration::from_secs(660);
 
+/// How the reasons of removals begin whose time ran out: the request's own, or that of a
+/// step of theirs.
+const RAN_OUT: [&str; 2] = ["it took longer than ", "no answer in time while "];
+
 /// What a dry run calls a session that the middlebox could leave.
 const REMOVABLE: &str = "removable";
 
@@ -206,13 +210,21 @@ pub(super) fn progress(format: Format) -> ProgressBar {
 
 fn exit(done: &Done) -> Exit {
     let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
-    if any(Outcome::Pending) {
+    if any(Outcome::Pending) || done.removals.iter().any(ran_out) {
         Exit::TimedOut
     } else if any(Outcome::Refused) || any(Outcome::RolledBack) {
         Exit::Refused
     } else {
         Exit::Done
     }
+}
+
+/// Was it taken back because its time was over? Its outcome is that of any other which was
+/// not done: only the reason tells.
+fn ran_out(report: &RemovalReport) -> bool {
+    let not_done = matches!(report.outcome, Outcome::Refused | Outcome::RolledBack);
+    let reason = report.reason.as_deref().unwrap_or_default();
+    not_done && RAN_OUT.iter().any(|words| reason.starts_with(words))
 }
 
 fn text(done: &Done) -> String {
@@ -285,6 +297,7 @@ fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{Phase, Reason};
 
     #[test]
     fn the_worst_outcome_decides_the_exit_code() {
@@ -300,6 +313,29 @@ mod tests {
         assert_eq!(exit(&done(&[Removed, Refused])), Exit::Refused);
         assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
         assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
+    }
+
+    #[test]
+    fn one_whose_time_ran_out_has_the_exit_code_for_it() {
+        let exit_of = |outcome, reason: String| {
+            exit(&Done {
+                dry_run: false,
+                accepted: 1,
+                removals: vec![RemovalReport {
+                    reason: Some(reason),
+                    ..report(outcome)
+                }],
+                summary: None,
+            })
+        };
+        let over = "it took longer than 500 ms and was taken back";
+        let late = Reason::TimedOut(Phase::Leaving).to_string();
+        for outcome in [Outcome::Refused, Outcome::RolledBack] {
+            assert_eq!(exit_of(outcome, over.into()), Exit::TimedOut);
+            assert_eq!(exit_of(outcome, late.clone()), Exit::TimedOut);
+            let other = Reason::SackMismatch.to_string();
+            assert_eq!(exit_of(outcome, other), Exit::Refused);
+        }
     }
 
     #[test]
