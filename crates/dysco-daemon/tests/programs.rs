@@ -212,11 +212,14 @@ async fn a_host_that_was_misspelt_is_no_host_without_sessions() {
     });
     for how in ["--wait", "--dry-run"] {
         for known in ["self", "here", "10.0.0.1", "10.0.0.2"] {
-            let ran = lab.run(&format!("remove-middlebox {known} --all {how}"));
-            assert_eq!(ran.await.code, 0, "{known}");
+            let ran = lab
+                .run(&format!("remove-middlebox {known} --all {how}"))
+                .await;
+            assert_eq!(ran.code, 0, "{known}");
         }
-        let ran = lab.run(&format!("remove-middlebox 10.0.0.22 --all {how}"));
-        let ran = ran.await;
+        let ran = lab
+            .run(&format!("remove-middlebox 10.0.0.22 --all {how}"))
+            .await;
         assert_eq!(ran.code, 5, "{}", ran.err);
         assert!(ran.err.contains("'dyscoctl sessions'"), "{}", ran.err);
     }
