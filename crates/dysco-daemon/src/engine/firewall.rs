@@ -179,6 +179,9 @@ impl Engine {
 
     fn move_on(&mut self, actions: Vec<Action>) {
         for action in actions {
+            if !self.faults.pass(action.name()) {
+                continue;
+            }
             match action {
                 Action::Transmit(to, message) => match message.encode() {
                     Ok(bytes) => self.control.send(to, bytes),

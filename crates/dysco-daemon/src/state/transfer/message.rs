@@ -85,6 +85,17 @@ pub enum Message {
 }
 
 impl Message {
+    /// Its name, for tests.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Expect { .. } => "Expect",
+            Message::Expecting { .. } => "Expecting",
+            Message::Give { .. } => "Give",
+            Message::Part { .. } => "Part",
+            Message::Ended { .. } => "Ended",
+        }
+    }
+
     /// Are these bytes one of these messages, and not of the session protocol?
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.first() == Some(&MARK)

@@ -79,6 +79,18 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Its name, for tests; that of the message which it is to say.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Action::Transmit(_, message) => message.name(),
+            Action::Export { .. } => "Export",
+            Action::Install { .. } => "Install",
+            Action::Ended { .. } => "Moved",
+        }
+    }
+}
+
 /// To whom an export goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Give {
