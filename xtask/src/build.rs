@@ -1,5 +1,7 @@
 //! `cargo xtask build`.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::Args;
 
@@ -36,8 +38,12 @@ pub fn everything(release: bool) -> Result<()> {
     shell::run(&mut cargo)
 }
 
-/// Builds what runs on a host, fully optimised.
-pub fn programs(quiet: bool) -> Result<()> {
+/// Builds what runs on a host, fully optimised; its folder. Where `DYSCO_BIN_DIR` names
+/// one with what is built already, nothing is.
+pub fn programs(quiet: bool) -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
+        return Ok(folder.into());
+    }
     let mut cargo = shell::cargo();
     cargo.args([
         "build",
@@ -48,5 +54,6 @@ pub fn programs(quiet: bool) -> Result<()> {
         "dysco-splice-preload",
     ]);
     cargo.args(quiet.then_some("--quiet"));
-    shell::run(&mut cargo)
+    shell::run(&mut cargo)?;
+    Ok(shell::target()?.join("release"))
 }

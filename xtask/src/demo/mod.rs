@@ -68,15 +68,15 @@ impl Demo {
         }
         dysco_netns::require_root()?;
         setup::ensure()?;
-        let programs = shell::target()?.join("release");
-        if !self.plain {
-            build::programs(self.json)?;
-        }
+        let programs = match self.plain {
+            true => None,
+            false => Some(build::programs(self.json)?),
+        };
         let plot = match &self.plot {
             Some(file) => file.clone(),
             None => shell::target()?.join(format!("demo/{}.svg", std::process::id())),
         };
-        let report = self.play(Stage::build((!self.plain).then_some(&programs))?, &plot)?;
+        let report = self.play(Stage::build(programs.as_ref())?, &plot)?;
         if self.json {
             println!("{}", serde_json::to_string(&report.json())?);
         } else {

@@ -1,6 +1,7 @@
 //! `cargo xtask demo reload`: HAProxy is reloaded and stopped under live
 //! sessions, and nobody notices. Only its own host runs `dyscod`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,7 @@ use dysco_netns::{Family, Lab, Process, Role, wait};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{build, setup, shell};
+use crate::{build, setup};
 
 /// Reload and stop a real HAProxy under live sessions, and lose none.
 #[derive(Args)]
@@ -48,8 +49,8 @@ impl Reload {
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure()?;
-        build::programs(self.json)?;
-        let report = self.play()?;
+        let programs = build::programs(self.json)?;
+        let report = self.play(&programs)?;
         if self.json {
             println!("{}", serde_json::to_string(&report)?);
         } else {
@@ -68,8 +69,8 @@ impl Reload {
         }
     }
 
-    fn play(&self) -> Result<Report> {
-        let stage = Stage::build()?;
+    fn play(&self, programs: &Path) -> Result<Report> {
+        let stage = Stage::build(programs)?;
         self.say(
             "client and server know nothing of dyscod; the proxy's host runs it, and HAProxy.",
         );
@@ -158,9 +159,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn build() -> Result<Stage> {
+    fn build(programs: &Path) -> Result<Stage> {
         let lab = Lab::builder("reload").build()?;
-        let fleet = Fleet::with_programs(&lab, &shell::target()?.join("release"))?;
+        let fleet = Fleet::with_programs(&lab, programs)?;
         Ok(Stage {
             server: Server::start(&lab.server, Role::Server.at(Family::V4, 9000))?,
             daemon: fleet.start(&lab, Role::Proxy, CONFIG)?,

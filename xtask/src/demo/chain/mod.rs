@@ -74,12 +74,12 @@ impl Chain {
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure()?;
-        build::programs(self.json)?;
+        let programs = build::programs(self.json)?;
         let plot = match &self.plot {
             Some(file) => file.clone(),
             None => shell::target()?.join(format!("demo/chain-{}.svg", std::process::id())),
         };
-        let stage = Stage::build(&shell::target()?.join("release"))?;
+        let stage = Stage::build(&programs)?;
         let report = self.play(stage, &plot)?;
         if self.json {
             println!("{}", serde_json::to_string(&report.json())?);
