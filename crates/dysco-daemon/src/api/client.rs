@@ -41,7 +41,7 @@ pub enum ClientError {
     },
     /// No answer in time.
     #[error(
-        "failed to hear from dyscod at {socket} in time; look at its log, or give it longer with --timeout"
+        "failed to hear from dyscod at {socket}: it did not answer in time; see its log for what keeps it, then ask again"
     )]
     TimedOut {
         /// The socket.

@@ -301,7 +301,22 @@ fn left(session: HeldReport, reason: String) -> Left {
         remote: session.remote,
         session: session.session,
         label: session.label,
-        reason,
+        reason: advice(&reason),
+    }
+}
+
+/// What dyscod advises for `remove-middlebox`, in the words of this command.
+fn advice(reason: &str) -> String {
+    let reason = reason.replace(
+        "name its process (--pid) or listener (--listen)",
+        "that only passes bytes on say --transparent",
+    );
+    match reason.split_once("--listen ") {
+        Some((before, after)) => {
+            let rest = after.find([',', ';', ' ']).map_or("", |at| &after[at..]);
+            format!("{before}--transparent{rest}")
+        }
+        None => reason,
     }
 }
 
@@ -320,4 +335,26 @@ fn bar(format: Format) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::NotTransparent;
+
+    #[test]
+    fn a_drain_advises_its_own_option() {
+        let reason = NotTransparent::OnlyCounts {
+            listener: ([10, 0, 2, 1], 8090).into(),
+            forward: 0,
+            reverse: 0,
+        };
+        let told = advice(&reason.to_string());
+        let expected = "say so with --transparent, or with `transparent = true` in a";
+        assert!(told.contains(expected), "{told}");
+        let unseen = "for a proxy without the shim name its process (--pid) or listener (--listen)";
+        let told = advice(unseen);
+        assert!(told.ends_with("say --transparent"), "{told}");
+        assert_eq!(advice("the session is closing"), "the session is closing");
+    }
 }

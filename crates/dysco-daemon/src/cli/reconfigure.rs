@@ -1,5 +1,6 @@
 //! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
 
+use clap::ArgGroup;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -60,14 +61,18 @@ impl Common {
     }
 }
 
+/// All ways to say which sessions, of which one has to be taken.
+fn which() -> ArgGroup {
+    ArgGroup::new("which")
+        .args(["sessions", "filter", "through", "all"])
+        .required(true)
+}
+
 /// Arguments of `reconfigure`.
 #[derive(Debug, clap::Args)]
+#[command(group = which())]
 pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
-    #[arg(
-        required_unless_present_any = ["all", "through", "filter"],
-        conflicts_with_all = ["all", "through", "filter"]
-    )]
     sessions: Vec<SessionName>,
 
     /// The hosts that they shall pass, in order; an empty word for none
@@ -84,17 +89,13 @@ pub struct Args {
 
 /// Arguments of `insert-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(group = which())]
 pub struct InsertArgs {
     /// The middlebox's host
     host: HostName,
 
     /// Into this session: its id, or LOCAL>REMOTE; may be repeated
-    #[arg(
-        long = "session",
-        value_name = "ID",
-        required_unless_present_any = ["all", "through", "filter"],
-        conflicts_with_all = ["all", "through", "filter"]
-    )]
+    #[arg(long = "session", value_name = "ID")]
     sessions: Vec<SessionName>,
 
     #[command(flatten)]

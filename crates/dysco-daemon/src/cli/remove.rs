@@ -29,17 +29,18 @@ const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").args(["sessions", "all"]).required(true))]
 pub struct Args {
     /// The middlebox, self, an address or a host name: a proxy's host, or one of the
     /// sessions' chains
     host: HostName,
 
     /// Take it out of this session: its id, or LOCAL>REMOTE; may be repeated
-    #[arg(long = "session", value_name = "ID", required_unless_present = "all")]
+    #[arg(long = "session", value_name = "ID")]
     sessions: Vec<SessionName>,
 
     /// Take it out of every session that can lose it
-    #[arg(long, conflicts_with = "sessions")]
+    #[arg(long)]
     all: bool,
 
     /// Wait for the end of each removal

@@ -40,6 +40,11 @@ fn good_lines_are_understood() {
         "state install 1a file",
         "state move 1a --from 10.0.0.1 --to fw2 --dry-run",
         "state remove 1a --kind conntrack",
+        "insert-middlebox fw1 --session 1a --session 2b",
+        "insert-middlebox fw1 --filter port=443 --wait",
+        "reconfigure 1a 2b --chain fw1,fw2",
+        "reconfigure --through self --without self",
+        "replace-middlebox fw1 --with fw2 --all",
         "replace-middlebox fw1 --with fw2 --state conntrack",
         "replace-middlebox fw1 --with fw2 --state conntrack,set_element --wait",
         "monitor -o json",
@@ -68,6 +73,11 @@ fn bad_lines_are_refused() {
         "remove-middlebox",
         "remove-middlebox self",
         "remove-middlebox self --all --session 1a",
+        "insert-middlebox fw1",
+        "insert-middlebox fw1 --all --session 1a",
+        "reconfigure --chain fw1",
+        "reconfigure 1a --chain fw1 --all",
+        "reconfigure --chain fw1 --filter port=443 --through fw2",
         "remove-middlebox self --all --timeout soon",
         "remove-middlebox self --pid 12 --listen :80 --all",
         "remove-middlebox self --listen 80 --all",
@@ -85,6 +95,29 @@ fn bad_lines_are_refused() {
     ];
     for line in bad {
         assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+/// Whoever names no session hears of all ways to do so.
+#[test]
+fn a_missing_selection_names_every_way() {
+    let lines: [(&str, &[&str]); 3] = [
+        ("remove-middlebox self", &["--session", "--all"]),
+        (
+            "insert-middlebox fw1",
+            &["--session", "--filter", "--through", "--all"],
+        ),
+        (
+            "reconfigure --chain fw1",
+            &["SESSIONS", "--filter", "--through", "--all"],
+        ),
+    ];
+    for (line, ways) in lines {
+        let words = std::iter::once("dyscoctl").chain(line.split_whitespace());
+        let error = Cli::try_parse_from(words).unwrap_err().to_string();
+        for way in ways {
+            assert!(error.contains(way), "{way}: {error}");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a daemon needs to be known by its peers, checked before it is used.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use super::{PkiPaths, files, subject};
 
 const ISSUE_MEND: &str =
     "issue one with 'dyscoctl pki issue' and copy it here, or set pki_dir in [control]";
+
+const RIGHTS_MEND: &str = "only root may read it: run dyscod, and 'dyscod --check', as root";
 
 /// This host's certificate and key, and the fleet's authority.
 pub struct Credentials {
@@ -56,7 +59,7 @@ impl fmt::Debug for Credentials {
 pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> {
     let ca = certificate("the authority's certificate", &paths.ca)?;
     let cert = certificate("the host's certificate", &paths.cert)?;
-    let key = files::read_key("the host's key", &paths.key, ISSUE_MEND)?;
+    let key = files::read_key("the host's key", &paths.key, ISSUE_MEND).map_err(of_rights)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| malformed(&paths.key, "key"))?;
 
     in_time(&paths.ca, &ca)?;
@@ -82,8 +85,23 @@ pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> 
 }
 
 fn certificate(what: &'static str, path: &Path) -> Result<CertificateDer<'static>, PkiError> {
-    let pem = files::read(what, path, ISSUE_MEND)?;
+    let pem = files::read(what, path, ISSUE_MEND).map_err(of_rights)?;
     CertificateDer::from_pem_slice(&pem).map_err(|_| malformed(path, "certificate"))
+}
+
+/// One that may not be read is there: another would not help.
+fn of_rights(error: PkiError) -> PkiError {
+    match error {
+        PkiError::Read {
+            what, path, source, ..
+        } if source.kind() == ErrorKind::PermissionDenied => PkiError::Read {
+            what,
+            path,
+            source,
+            mend: RIGHTS_MEND,
+        },
+        other => other,
+    }
 }
 
 fn malformed(path: &Path, what: &'static str) -> PkiError {
@@ -158,4 +176,24 @@ fn named(addresses: &[IpAddr]) -> String {
     }
     let words: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_may_not_be_read_is_not_to_be_issued_again() {
+        let told = |kind: ErrorKind| {
+            of_rights(PkiError::Read {
+                what: "the host's key",
+                path: "host.key".into(),
+                source: kind.into(),
+                mend: ISSUE_MEND,
+            })
+            .to_string()
+        };
+        assert!(told(ErrorKind::PermissionDenied).contains("as root"));
+        assert!(told(ErrorKind::NotFound).contains("pki issue"));
+    }
 }

@@ -91,7 +91,7 @@ pub enum Reason {
     /// The middlebox still touches bytes.
     #[error(
         "the middlebox is not proven byte-transparent from now on: {}; let it relay in TCP mode with splicing, or declare its listener transparent",
-        .0.escape_debug()
+        tame(.0)
     )]
     NotTransparent(String),
     /// The middlebox added or removed bytes between two measurements.
@@ -146,7 +146,7 @@ pub enum Reason {
     /// It would not carry the session.
     #[error(
         "the new path cannot be used: {}; let the anchors' hosts reach each other on it, or keep the middlebox",
-        .0.escape_debug()
+        tame(.0)
     )]
     NewPathUnusable(String),
     /// Two of the three hosts are one.
@@ -179,7 +179,7 @@ pub enum Reason {
     /// The record that must outlive a crash cannot be written.
     #[error(
         "the record of the change cannot be written: {}; free space in the state directory",
-        .0.escape_debug()
+        tame(.0)
     )]
     NoRecord(String),
     /// A message named things that do not belong together.
@@ -190,7 +190,7 @@ pub enum Reason {
     /// Nothing shows that replies would reach the client.
     #[error(
         "it is not proven that replies from the server's host reach the client under the proxy's address: {}; allow them on the way, or use mode local",
-        .0.escape_debug()
+        tame(.0)
     )]
     NotProven(String),
     /// This host relays the session already.
@@ -199,27 +199,27 @@ pub enum Reason {
     )]
     AlreadyOut,
     /// A host's own failure, in its own words.
-    #[error("a host failed at it: {}; see the log of its dyscod", .0.escape_debug())]
+    #[error("a host failed at it: {}; see the log of its dyscod", tame(.0))]
     Failed(String),
     /// A chain that cannot be.
-    #[error("the session cannot have that chain: {}", .0.escape_debug())]
+    #[error("the session cannot have that chain: {}", tame(.0))]
     NoSuchChain(String),
     /// The state of the session was not moved.
     #[error(
         "what the old middlebox knows of the session could not be moved: {}",
-        .0.escape_debug()
+        tame(.0)
     )]
     StateNotMoved(String),
     /// The new chain did not carry the session.
     #[error(
         "the new chain does not carry the session: {}; see that its hosts forward it and its firewalls accept it",
-        .0.escape_debug()
+        tame(.0)
     )]
     ChainUnusable(String),
     /// The new chain does not carry the longest segments of the session.
     #[error(
         "the new chain is too narrow for the session: packets of {bytes} bytes, which this end may send, do not pass {}, or the longest of the other end not back; give its links the MTU that the session was opened with, or clamp the MSS there and wait for a new connection",
-        .way.escape_debug()
+        tame(.way)
     )]
     ChainTooNarrow {
         /// Its way, in words.
@@ -230,19 +230,19 @@ pub enum Reason {
     /// What a middlebox says of the stream cannot be.
     #[error(
         "what a middlebox says that it has added to the stream contradicts the sequence numbers: {}; have it say its delta anew ('dyscoctl delta' on its host), or leave it in the chain",
-        .0.escape_debug()
+        tame(.0)
     )]
     DeltaContradicted(String),
     /// The stream has another size behind a middlebox, which has not said so.
     #[error(
         "the stream has another size at its two ends, and no middlebox has said by how much: {}; have it say its delta ('dyscoctl delta' on its host) once it changes nothing any more, or leave it in the chain",
-        .0.escape_debug()
+        tame(.0)
     )]
     DeltaUntold(String),
     /// It has not come to rest.
     #[error(
         "a middlebox has said what it has added to the stream, and it cannot be confirmed yet: {}; ask again in a moment",
-        .0.escape_debug()
+        tame(.0)
     )]
     DeltaUnconfirmed(String),
     /// A host that stays would see other numbers than before.
@@ -265,6 +265,19 @@ pub enum Reason {
         "{0} has not answered in time: no dyscod runs there, or it is not reached or trusted ('dyscoctl status' has it under Peers), or the session does not pass that host; mend that, then ask again"
     )]
     NoAnswer(HostId),
+}
+
+/// Another host's text, without what a terminal would obey. Quotes stay: they are part of
+/// what it says, and a backslash before them is not.
+fn tame(text: &str) -> String {
+    let mut tame = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\'' | '"' | '\\' => tame.push(c),
+            _ => tame.extend(c.escape_debug()),
+        }
+    }
+    tame
 }
 
 impl Reason {
@@ -340,5 +353,20 @@ pub enum MessageName {
 impl fmt::Display for MessageName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_stay_and_what_a_terminal_obeys_does_not() {
+        let text = "the proxy's \"relay\", see 'dyscoctl sessions' – \u{1b}[2J\n";
+        let told = Reason::Failed(text.into()).to_string();
+        let quoted = "the proxy's \"relay\", see 'dyscoctl sessions' – ";
+        assert!(told.contains(quoted), "{told}");
+        assert!(told.contains("\\u{1b}[2J\\n"), "{told}");
+        assert!(!told.contains(char::is_control), "{told}");
     }
 }
