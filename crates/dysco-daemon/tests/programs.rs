@@ -142,6 +142,13 @@ async fn without_a_daemon_one_line_says_so() {
     let ran = lab.run("status -o json").await;
     let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!(error["error"]["exit"], 3);
+    assert_eq!(error["error"]["code"], "no_daemon");
+    let ran = lab.run("remove-middlebox self -o json").await;
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""));
+    assert_eq!(error["error"]["code"], "bad_request");
+    let why = error["error"]["why"].as_str().unwrap();
+    assert!(why.contains("--all") && !why.contains("Usage"), "{why}");
 }
 
 #[tokio::test]
@@ -240,6 +247,11 @@ async fn a_failure_keeps_its_words_and_its_code() {
     let words =
         "error: failed to find the session: there is none of that id; see 'dyscoctl sessions'\n";
     assert_eq!(ran.err, words);
+    let ran = lab.run("sessions show 1a -o json").await;
+    let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(error["error"]["exit"], 5);
+    assert_eq!(error["error"]["code"], "not_found");
+    assert_eq!(error["error"]["mend"], "see 'dyscoctl sessions'");
 }
 
 #[tokio::test]

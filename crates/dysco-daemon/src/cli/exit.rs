@@ -48,6 +48,22 @@ pub enum Exit {
     Left = 7,
 }
 
+impl Exit {
+    /// For programs, in the words of the local API where it has one.
+    fn code(self) -> &'static str {
+        match self {
+            Exit::Done => "done",
+            Exit::Internal => "internal",
+            Exit::Usage => "bad_request",
+            Exit::NoDaemon => "no_daemon",
+            Exit::NotAllowed => "not_allowed",
+            Exit::Refused => "refused",
+            Exit::TimedOut => "timed_out",
+            Exit::Left => "left",
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
@@ -145,13 +161,61 @@ impl CliError {
         }
     }
 
-    /// The error for programs.
+    /// The error for programs, in the one shape that all have.
     pub fn json(&self) -> Value {
-        match self {
-            CliError::Client(ClientError::Failure(failure)) => json!({ "error": failure }),
-            _ => json!({ "error": { "why": self.to_string(), "exit": self.exit() as u8 } }),
+        let exit = self.exit();
+        if let CliError::Client(ClientError::Failure(failure)) = self {
+            let parts = [&failure.what, &failure.why, &failure.mend];
+            return shape(exit, &json!(failure.code), parts.map(String::as_str));
         }
+        let code = match self {
+            CliError::Unmet(_) => json!(FailureCode::NotFound),
+            _ => json!(exit.code()),
+        };
+        shape(exit, &code, parts(&self.to_string()))
     }
+}
+
+/// The shape of an error: what was tried, why not, and the mend.
+fn shape(exit: Exit, code: &Value, [what, why, mend]: [&str; 3]) -> Value {
+    let exit = exit as u8;
+    json!({ "error": { "exit": exit, "code": code, "what": what, "why": why, "mend": mend } })
+}
+
+/// The parts of "failed to WHAT: WHY; MEND", as all texts of errors are.
+fn parts(text: &str) -> [&str; 3] {
+    let text = text.strip_prefix("failed to ").unwrap_or(text);
+    let (what, rest) = text.split_once(": ").unwrap_or(("", text));
+    let (why, mend) = rest.split_once("; ").unwrap_or((rest, ""));
+    [what, why, mend]
+}
+
+/// Ends with what is wrong with the command line, in the format that it asks for.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    // Help is no error.
+    if !error.use_stderr() || !wants_json(&words.collect::<Vec<_>>()) {
+        error.exit();
+    }
+    eprintln!("{}", usage_json(&error.to_string()));
+    Exit::Usage.into()
+}
+
+/// What could not be understood may ask for JSON all the same.
+fn wants_json(words: &[String]) -> bool {
+    let joined = |word: &String| matches!(word.as_str(), "-ojson" | "-o=json" | "--output=json");
+    let apart = |two: &[String]| matches!(two[0].as_str(), "-o" | "--output") && two[1] == "json";
+    words.iter().any(joined) || words.windows(2).any(apart)
+}
+
+fn usage_json(text: &str) -> Value {
+    // Its first paragraph; then follow the usage and hints for people.
+    let first = text.split("\n\n").next().unwrap_or(text);
+    let words: Vec<_> = first.split_whitespace().collect();
+    let why = words.join(" ");
+    let why = why.strip_prefix("error: ").unwrap_or(&why);
+    let parts = ["understand the command line", why, "see --help"];
+    shape(Exit::Usage, &json!(Exit::Usage.code()), parts)
 }
 
 fn client_exit(error: &ClientError) -> Exit {
@@ -209,6 +273,7 @@ fn causes(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Failure;
 
     fn bind(kind: io::ErrorKind) -> CliError {
         let bind = ControlError::Bind {
@@ -229,6 +294,73 @@ mod tests {
         assert_eq!(CliError::Engine(pins.into()).exit(), Exit::Usage);
         let other = anyhow::anyhow!("the control channel has ended");
         assert_eq!(CliError::Engine(other).exit(), Exit::Internal);
+    }
+
+    #[test]
+    fn all_errors_have_one_shape() {
+        let of_daemon = CliError::Client(ClientError::Failure(Failure {
+            code: FailureCode::NotFound,
+            what: "find the session".into(),
+            why: "there is none; really".into(),
+            mend: "see 'dyscoctl sessions'".into(),
+        }));
+        let no_daemon = CliError::Client(ClientError::NoDaemon {
+            socket: "/run/s".into(),
+            source: io::ErrorKind::NotFound.into(),
+        });
+        let source = io::Error::from(io::ErrorKind::NotFound).to_string();
+        let error = |exit: u8, code: &str, what: &str, why: &str, mend: &str| {
+            let fields = json!({
+                "exit": exit, "code": code, "what": what, "why": why, "mend": mend,
+            });
+            json!({ "error": fields })
+        };
+        assert_eq!(
+            of_daemon.json(),
+            error(
+                5,
+                "not_found",
+                "find the session",
+                "there is none; really",
+                "see 'dyscoctl sessions'"
+            )
+        );
+        assert_eq!(
+            no_daemon.json(),
+            error(
+                3,
+                "no_daemon",
+                "reach dyscod at /run/s",
+                &source,
+                "start it, or name its socket with --socket"
+            )
+        );
+        let usage =
+            "error: the following required arguments were not provided:\n  <ID>\n\nUsage: x";
+        assert_eq!(
+            usage_json(usage),
+            error(
+                2,
+                "bad_request",
+                "understand the command line",
+                "the following required arguments were not provided: <ID>",
+                "see --help"
+            )
+        );
+    }
+
+    #[test]
+    fn json_is_asked_for_in_several_ways() {
+        let wants = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+            wants_json(&words)
+        };
+        for line in ["x -o json", "-o json x", "x -ojson", "x --output=json"] {
+            assert!(wants(line), "{line}");
+        }
+        for line in ["", "json", "x -o table", "x -o"] {
+            assert!(!wants(line), "{line}");
+        }
     }
 
     #[test]

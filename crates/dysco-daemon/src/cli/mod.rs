@@ -96,7 +96,10 @@ enum Command {
 
 /// The whole of `dyscoctl`.
 pub fn dyscoctl() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
     let context = Context {
         socket: cli.socket,
         format: cli.output,
