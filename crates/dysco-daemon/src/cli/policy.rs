@@ -1,7 +1,7 @@
 //! `dyscoctl policy`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{addresses, section, table};
-use crate::api::{Explained, PolicyReport, Reply, Request};
+use crate::api::{ClientError, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
 use crate::policy::{Policy, PolicyError};
 
 /// Arguments of `policy`.
@@ -69,14 +69,24 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
             if let (Some(file), Some(text)) = (&file, &text) {
                 // Its places are in this file, not in the daemon's.
                 Policy::parse(file, text)?;
+                Policy::of_host(file, text, &own_addresses(context)?)?;
             }
-            list(context, &Request::PolicyApply { text })
+            let applied = list(context, &Request::PolicyApply { text });
+            match file {
+                Some(file) => applied.map_err(|error| about(&file, error)),
+                None => applied,
+            }
         }
         Command::Check { file } => {
-            let policy = Policy::parse(&file, &read(&file)?)?;
+            let text = read(&file)?;
+            let policy = Policy::parse(&file, &text)?;
+            // It may be for another host, or there is no dyscod here: that is no fault of it.
+            let own = own_addresses(context).unwrap_or_default();
+            let here = Policy::of_host(&file, &text, &own).map(drop);
+            let here = here.map_err(|error| error.to_string()).err();
             let rules = policy.rules.len();
-            let value = json!({ "file": file, "rules": rules });
-            context.print(&value, |_| format!("{} rules, all right", rules))?;
+            let value = json!({ "file": file, "rules": rules, "refused_here": here });
+            context.print(&value, |_| checked(rules, here.as_deref()))?;
             Ok(Exit::Done)
         }
         Command::Explain {
@@ -96,6 +106,40 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
             })?;
             Ok(Exit::Done)
         }
+    }
+}
+
+/// The addresses of the host whose dyscod is asked.
+fn own_addresses(context: &Context) -> Result<Vec<IpAddr>, CliError> {
+    match context.ask(&Request::Status)?.reply()? {
+        Reply::Status(status) => Ok(status.addresses),
+        _ => Err(CliError::Unexpected),
+    }
+}
+
+fn checked(rules: usize, refused_here: Option<&str>) -> String {
+    let rules = match rules {
+        1 => "1 rule".into(),
+        rules => format!("{rules} rules"),
+    };
+    match refused_here {
+        None => format!("{rules}, all right"),
+        Some(why) => format!("{rules}, all right on other hosts; this one refuses it: {why}"),
+    }
+}
+
+/// Why dyscod did not put this file in force. Its places are right, or it would not have
+/// been sent: to check it again shows nothing.
+fn about(file: &Path, error: CliError) -> CliError {
+    match error {
+        CliError::Client(ClientError::Failure(failure)) if failure.code == FailureCode::Refused => {
+            CliError::Client(ClientError::Failure(Failure {
+                what: format!("put the policy of {} in force", file.display()),
+                mend: "the policy before stays in force; see the log of dyscod".into(),
+                ..failure
+            }))
+        }
+        other => other,
     }
 }
 
@@ -148,4 +192,36 @@ fn text(report: &PolicyReport) -> String {
         error.map(|e| format!("\n{e}")).unwrap_or_default(),
         section("Rules", &rules)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rule_is_no_rules() {
+        assert_eq!(checked(1, None), "1 rule, all right");
+        assert_eq!(checked(0, None), "0 rules, all right");
+        assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
+    }
+
+    #[test]
+    fn a_refusal_names_the_file_that_was_given() {
+        let refused = |code| {
+            CliError::Client(ClientError::Failure(Failure {
+                code,
+                what: "put the policy in force".into(),
+                why: "cannot write it".into(),
+                mend: "try the file with 'dyscoctl policy check'".into(),
+            }))
+        };
+        let told = about(Path::new("p3.toml"), refused(FailureCode::Refused)).to_string();
+        assert!(
+            told.contains("p3.toml") && told.contains("cannot write it"),
+            "{told}"
+        );
+        assert!(!told.contains("policy check"), "{told}");
+        let other = about(Path::new("p3.toml"), refused(FailureCode::NotAllowed));
+        assert!(!other.to_string().contains("p3.toml"), "{other}");
+    }
 }
