@@ -72,7 +72,7 @@ impl Engine {
                     code: FailureCode::Internal,
                     what: "adopt the sessions that were there first".into(),
                     why: error.to_string(),
-                    mend: "see 'dyscoctl doctor' and the log of dyscod".into(),
+                    mend: "see the log of dyscod there".into(),
                 })
             }
         };

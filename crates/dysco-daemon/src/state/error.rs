@@ -92,7 +92,7 @@ pub enum Fault {
     #[error("this kernel did not keep its {0}; {1}")]
     NotKept(&'static str, &'static str),
     /// The kernel said no.
-    #[error("the kernel says: {0}; see its log, and 'dyscoctl doctor'")]
+    #[error("the kernel says: {0}; see its log (dmesg)")]
     Kernel(String),
 }
 
