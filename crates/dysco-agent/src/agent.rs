@@ -1,6 +1,6 @@
 //! The data plane as the daemon drives it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,8 @@ use dysco_common::{
 };
 
 use dysco_common::two_paths::Anchor;
+
+use nix::fcntl::Flock;
 
 use crate::attach::{self, Attach, Attached};
 use crate::chain::{self, Chains};
@@ -84,6 +86,8 @@ pub struct Agent {
     /// Slots whose keys are gone, until no program can hold them any more.
     quarantine: Mutex<Vec<u32>>,
     ebpf: Mutex<Ebpf>,
+    /// The pins are this one's.
+    _alone: Flock<File>,
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -115,6 +119,9 @@ impl Agent {
 
     /// Loads the programs, adopts the maps of an earlier run if there are any,
     /// and attaches. Inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Before anything is touched, if another agent that runs has the pins.
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
         let dir = config.pin_dir.join(LAYOUT);
         load::refuse_others(&config.pin_dir)?;
@@ -122,6 +129,7 @@ impl Agent {
             path: dir.clone(),
             source,
         })?;
+        let alone = load::alone(&dir)?;
         // Programs of an earlier run may be taking slots this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
@@ -173,6 +181,7 @@ impl Agent {
             attached,
             quarantine: Mutex::default(),
             ebpf: Mutex::new(ebpf),
+            _alone: alone,
         };
         Ok((agent, events))
     }

@@ -29,6 +29,14 @@ pub enum AgentError {
         /// Its directory.
         path: PathBuf,
     },
+    /// Another daemon has them.
+    #[error(
+        "another dyscod runs with the maps pinned in {path}: stop that one first, or give this one a pin_dir of its own under [data_plane]"
+    )]
+    Taken {
+        /// Their directory.
+        path: PathBuf,
+    },
     /// The programs were refused.
     #[error(
         "the kernel refused the eBPF programs: {0}; dyscod needs Linux 5.12 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"

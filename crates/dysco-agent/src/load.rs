@@ -1,11 +1,13 @@
 //! The programs and their maps, as they are loaded and pinned.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 use dysco_common::ShortKey;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
@@ -33,6 +35,22 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
         None => Ok(()),
         Some(other) => Err(AgentError::Layout { path: other.path() }),
     }
+}
+
+/// Nobody else gets these pins as long as this is held, or its process lives: two would
+/// each put their own rules in force, and take up what the other has under way.
+pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
+    let unusable = |source| AgentError::PinDirectory {
+        path: dir.to_owned(),
+        source,
+    };
+    let open = File::open(dir).map_err(unusable)?;
+    Flock::lock(open, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+        Errno::EWOULDBLOCK => AgentError::Taken {
+            path: dir.to_owned(),
+        },
+        error => unusable(error.into()),
+    })
 }
 
 /// Loads the programs with the maps of `dir`, which are made if they are not there.

@@ -5,7 +5,7 @@ mod world;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::fleet::Fleet;
+use dysco_netns::fleet::{Fleet, built};
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Role};
 use serde_json::Value;
@@ -141,5 +141,31 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
         group.wait_progress(100_000)?;
         all_intact(&group.finish()?)?;
     }
+    w.finish()
+}
+
+/// It would have what it tracks put in force, and then find the shim's socket taken.
+#[test]
+fn a_second_one_beside_the_first_changes_nothing() -> Result<()> {
+    let w = World::new(Lab::builder("second"), Family::V4)?;
+    let host = w.lab.host(Role::Proxy);
+    let first = host.dir().join("dyscod.toml");
+    let other = "\n[[track]]\ndestination = \"10.9.0.0/16\"\n";
+    let text = fs::read_to_string(first)? + other;
+    let file = host.dir().join("second.toml");
+    fs::write(&file, text)?;
+    let (dyscod, file) = (built("dyscod")?, file.to_string_lossy());
+    let ran = host.ran(&dyscod.to_string_lossy(), &["--config", &file])?;
+    ensure!(
+        ran.code == Some(2) && ran.stderr.contains("another dyscod runs"),
+        "{} {}",
+        ran.stdout,
+        ran.stderr
+    );
+    let group = w.open(1, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    w.remove_these(&w.ends(&group)?)?;
+    all_intact(&group.finish()?)?;
     w.finish()
 }

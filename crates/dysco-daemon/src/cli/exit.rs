@@ -243,7 +243,7 @@ fn engine_exit(error: &anyhow::Error) -> Exit {
     );
     let agent = matches!(
         error.downcast_ref::<AgentError>(),
-        Some(AgentError::PinDirectory { .. } | AgentError::Xdp { .. })
+        Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
     );
     let control = match error.downcast_ref::<ControlError>() {
         // One in use is another dyscod's.

@@ -166,8 +166,9 @@ struct Inputs {
 }
 
 fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
-    state::reserve_ports(&config.removal)?;
+    // First of all: it refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
+    state::reserve_ports(&config.removal)?;
     let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
     if room != wanted {
         let dir = config.data_plane.pin_dir.display();
