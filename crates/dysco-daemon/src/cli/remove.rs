@@ -96,6 +96,7 @@ struct Done {
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
+    let by_mode = args.mode.is_some();
     let process = args.process();
     let host = args.host.clone();
     let watches = process.is_some();
@@ -119,7 +120,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     if none && host != HostName::This && !is_met(context, &host)? {
         return Err(CliError::Unmet(host));
     }
-    context.print(&json(&done)?, |_| text(&done))?;
+    context.print(&json(&done)?, |_| text(&done, by_mode))?;
     Ok(exit(&done))
 }
 
@@ -228,7 +229,7 @@ fn ran_out(report: &RemovalReport) -> bool {
     not_done && RAN_OUT.iter().any(|words| reason.starts_with(words))
 }
 
-fn text(done: &Done) -> String {
+fn text(done: &Done, by_mode: bool) -> String {
     let Some(summary) = &done.summary else {
         return format!(
             "begun for {} sessions; see 'dyscoctl monitor'",
@@ -251,6 +252,9 @@ fn text(done: &Done) -> String {
         ]);
     }
     let mut text = match done.removals.len() {
+        0 if by_mode => "no session passes it by a proxy that a shim has told of, as far as \
+              this host knows; hosts of a chain have no mode (ask without --mode)\n"
+            .into(),
         0 => "no session passes it, by a proxy that a shim has told of or by its chain, as far \
               as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or \
               name the proxy's listener there (--listen)\n"

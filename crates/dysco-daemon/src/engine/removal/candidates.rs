@@ -30,7 +30,7 @@ impl Engine {
             Some(_) => None,
         };
         let all = if request.all {
-            self.sessions_through(host, mode)
+            self.sessions_through(host, request.mode)
         } else {
             self.named(&request.sessions)?
         };
@@ -88,8 +88,10 @@ impl Engine {
         Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
     }
 
-    /// Slots of the sessions that a host's middlebox is in, as seen from here.
-    fn sessions_through(&self, host: Option<IpAddr>, mode: Mode) -> Vec<u32> {
+    /// Slots of the sessions that a host's middlebox is in, as seen from here. Those that
+    /// pass this host by a chain only where no mode is asked for, which is a proxy's.
+    fn sessions_through(&self, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
+        let mode = asked.unwrap_or(self.config.removal.mode);
         match host {
             None => {
                 let pairs = self.proxy.pairs();
@@ -99,7 +101,9 @@ impl Engine {
                 if matches!(mode, Mode::Bypass | Mode::Return) {
                     slots.extend(self.relayed_slots(mode));
                 }
-                slots.extend(self.passing_here());
+                if asked.is_none() {
+                    slots.extend(self.passing_here());
+                }
                 slots.sort_unstable();
                 slots.dedup();
                 slots
