@@ -53,6 +53,23 @@ fn is_changeable(world: &Steered, done: &[Value], count: usize) -> Result<()> {
     Ok(())
 }
 
+/// How changes ended there: done, rolled back and refused.
+fn ended(world: &Steered, at: At) -> Result<[u64; 3]> {
+    let status = world.json(at, &["status"])?;
+    let count = |end| status["counters"][format!("changes_{end}")].as_u64();
+    let all = ["done", "rolled_back", "refused"].map(|end| count(end).context("a counter"));
+    let [done, back, refused] = all;
+    Ok([done?, back?, refused?])
+}
+
+/// So many are counted there since, and no others.
+fn counts(world: &Steered, at: At, before: [u64; 3], more: [u64; 3]) -> Result<()> {
+    let now = ended(world, at)?;
+    let expected: [u64; 3] = std::array::from_fn(|end| before[end] + more[end]);
+    ensure!(now == expected, "{now:?} and not {expected:?}");
+    Ok(())
+}
+
 /// All of its sessions, by one word; a dry run says so before, and changes nothing.
 fn leaves(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
@@ -134,6 +151,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     );
     world.wait_only_through(&[At::Fw2])?;
 
+    let before = ended(&world, At::Server)?;
     let there = |at: usize| format!("{}:9000>{}", world.ip(At::Server), group.locals()[at]);
     let (one, removed) = removes(At::Server, &[&fw2, "--session", &there(0), "--wait"])?;
     ensure!(removed == 1, "{one:#?}\n{}", world.logs());
@@ -143,12 +161,16 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
         gone[0]["outcome"] == "refused",
         "it has left already: {gone:#?}"
     );
+    // What the server's host asks for is counted there once, though it is an anchor.
+    counts(&world, At::Server, before, [1, 0, 1])?;
+    let before = ended(&world, At::Fw2)?;
     let (rest, removed) = removes(At::Fw2, &["self", "--all", "--wait"])?;
     ensure!(
         removed == 7 && rest.len() == 7,
         "{rest:#?}\n{}",
         world.logs()
     );
+    counts(&world, At::Fw2, before, [7, 0, 0])?;
     world.wait_only_through(&[])?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -200,6 +222,14 @@ fn the_servers_host_asks() -> Result<()> {
         refused[0]["outcome"] == "refused"
             && refused[0]["reason"].to_string().contains("is an end"),
         "{refused:#?}"
+    );
+    for at in [At::Client, At::Server] {
+        counts(&world, at, [0; 3], [2, 0, 1])?;
+    }
+    let counters = &world.json(At::Client, &["status"])?["counters"];
+    ensure!(
+        counters["changes_not_done_no_such_chain"] == 1,
+        "{counters:#}"
     );
     all_intact(&group.finish()?).map(drop)
 }

@@ -120,6 +120,10 @@ fn a_bypass_that_is_refused_falls_to_return() -> Result<()> {
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
     done(&remove(&w, &ends[0], &[])?, "return", "no answer to a SYN")?;
+    // It took four changes, and is one for who asked.
+    let counters = w.counters(Role::Proxy)?;
+    let ended = ["done", "rolled_back", "refused"].map(|end| &counters[format!("changes_{end}")]);
+    ensure!(ended == [1, 0, 0], "{counters:#}");
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()

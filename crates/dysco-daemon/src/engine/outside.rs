@@ -12,6 +12,7 @@ use crate::api::{
     Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
     Remove, Reply,
 };
+use crate::protocol::Reason;
 use crate::proxy::outside::{Ask, Scene, Sessions};
 use crate::proxy::{ProcessError, ProcessName, Tracked};
 
@@ -158,16 +159,19 @@ impl Engine {
             let task = task_of(slot);
             match basis {
                 Ok(_) => self.sort(task, &mut found),
-                Err(why) => found.refused.push(
-                    task.refused(format!("the session is not proven byte-transparent: {why}")),
-                ),
+                Err(why) => {
+                    let text = format!("the session is not proven byte-transparent: {why}");
+                    let report = task.refused(text);
+                    found.refused.push((report, Reason::NotTransparent(why)));
+                }
             }
         }
         let named = self.named(&request.sessions).unwrap_or_default();
         for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
             let task = task_of(slot);
             let why = "the named process has not accepted it".to_owned();
-            found.refused.push(task.refused(why));
+            let report = task.refused(why.clone());
+            found.refused.push((report, Reason::NotTransparent(why)));
         }
         found
     }

@@ -7,7 +7,6 @@ use dysco_common::session::part;
 use dysco_common::{Session, State};
 
 use super::request::{Task, Whose};
-use crate::api::ChainOutcome;
 use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use crate::control::Incoming;
 use crate::engine::{Engine, measure};
@@ -41,22 +40,23 @@ impl Engine {
         s: &Session,
         wish: &ChainWish,
         state: &[KindName],
-        dry_run: bool,
     ) {
         let may = self
             .not_in_between(s)
             .and_then(|()| self.has_a_neighbour(s));
         if let Err(reason) = may {
-            let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
-            return self.end_chain_task(task.whose, report);
+            return self.refuse_task(&task, &reason);
         }
         let session = task.order.session;
         let asked = Asked {
             session,
             wish: wish.clone(),
             state: state.to_vec(),
-            dry_run,
+            dry_run: task.dry,
         };
+        if !task.dry {
+            self.tally.asks(session);
+        }
         let ask = AskId(rand::random());
         self.rechain.asking.insert(ask, task);
         let now = self.now();
@@ -109,8 +109,9 @@ impl Engine {
             format!("{:?}: {who} asks for another chain", s.key),
         );
         let wish = asked.wish.named_as(&self.chain_now(slot, &s), from);
-        let (task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, &asked.state);
-        self.take_task(task, judged, asked.dry_run);
+        let (mut task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, &asked.state);
+        task.dry = asked.dry_run;
+        self.take_task(task, judged);
         self.start_chains_waiting();
     }
 
@@ -136,10 +137,13 @@ impl Engine {
         let Some(task) = self.rechain.asking.remove(&ask) else {
             return;
         };
+        if !task.dry {
+            self.tally.asks_no_more(&task.order.session);
+        }
         let mut report = task.report(answer.outcome, answer.reason);
         report.session = self.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
-        self.end_chain_task(task.whose, report);
+        self.end_chain_task(&task, report, None);
     }
 }
 

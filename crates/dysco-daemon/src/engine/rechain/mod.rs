@@ -163,6 +163,11 @@ impl Rechain {
         self.by_slot.contains_key(&slot)
     }
 
+    /// Is this a change that a request has begun on this host?
+    pub fn is_asked_for(&self, change: ChangeId) -> bool {
+        self.running.contains_key(&change)
+    }
+
     /// Does anything have to be looked at often?
     pub fn is_busy(&self) -> bool {
         let paths = |p: &Paths| {

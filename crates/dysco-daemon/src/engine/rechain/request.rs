@@ -15,6 +15,7 @@ use crate::api::{
 };
 use crate::asks::{Answer, AskId, ChainWish};
 use crate::engine::chains::MANY;
+use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
 use crate::state::KindName;
@@ -39,6 +40,8 @@ pub(super) struct Task {
     pub order: Order,
     /// Which state moves, where any does.
     kinds: Vec<KindName>,
+    /// Only say what would be done.
+    pub dry: bool,
     asked: Instant,
 }
 
@@ -142,26 +145,30 @@ impl Engine {
     ) {
         let s = self.agent.session(slot);
         if let Some(session) = self.opened_elsewhere(&s) {
-            let task = self.task_of_chain(whose, slot, session);
-            return self.ask_opener(task, &s, wish, state, dry_run);
+            let mut task = self.task_of_chain(whose, slot, session);
+            task.dry = dry_run;
+            return self.ask_opener(task, &s, wish, state);
         }
-        let (task, judged) = self.chain_task(whose, slot, wish, state);
-        self.take_task(task, judged, dry_run);
+        let (mut task, judged) = self.chain_task(whose, slot, wish, state);
+        task.dry = dry_run;
+        self.take_task(task, judged);
     }
 
     /// A change that was judged waits for its turn, or has ended.
-    pub(super) fn take_task(&mut self, task: Task, judged: Result<(), String>, dry_run: bool) {
+    pub(super) fn take_task(&mut self, task: Task, judged: Result<(), Reason>) {
         match judged {
-            Err(why) => {
-                let report = task.report(ChainOutcome::Refused, Some(why));
-                self.end_chain_task(task.whose, report);
-            }
-            Ok(()) if dry_run => {
+            Err(why) => self.refuse_task(&task, &why),
+            Ok(()) if task.dry => {
                 let report = task.report(ChainOutcome::Changed, None);
-                self.end_chain_task(task.whose, report);
+                self.end_chain_task(&task, report, None);
             }
             Ok(()) => self.rechain.queue.push_back(task),
         }
+    }
+
+    pub(super) fn refuse_task(&mut self, task: &Task, why: &Reason) {
+        let report = task.report(ChainOutcome::Refused, Some(why.to_string()));
+        self.end_chain_task(task, report, Some(why));
     }
 
     /// The change with the addresses of its hosts; this one's may be any of its own.
@@ -221,7 +228,7 @@ impl Engine {
         slot: u32,
         wish: &ChainWish,
         state: &[KindName],
-    ) -> (Task, Result<(), String>) {
+    ) -> (Task, Result<(), Reason>) {
         let s = self.agent.session(slot);
         let before = self.chain_now(slot, &s);
         let after = wish.apply(&before);
@@ -239,7 +246,7 @@ impl Engine {
             }
             Ok(())
         });
-        (task, judged.map_err(|reason| reason.to_string()))
+        (task, judged)
     }
 
     /// A change of which it is not known yet what it is to be.
@@ -259,6 +266,7 @@ impl Engine {
             remote: s.key.remote(),
             order,
             kinds: Vec::new(),
+            dry: false,
             asked: Instant::now(),
         }
     }
@@ -302,11 +310,7 @@ impl Engine {
                     };
                     self.rechain.running.insert(change, running);
                 }
-                Err(reason) => {
-                    self.tally.refused(&reason);
-                    let report = task.report(ChainOutcome::Refused, Some(reason.to_string()));
-                    self.end_chain_task(task.whose, report);
-                }
+                Err(reason) => self.refuse_task(&task, &reason),
             }
         }
     }
@@ -333,19 +337,20 @@ impl Engine {
             return;
         };
         let took = running.task.asked.elapsed();
-        let (outcome, reason) = match progress {
+        let (outcome, why) = match progress {
             Progress::Switched => {
                 running.switched = Some(took);
                 return self.start_chains_waiting();
             }
             Progress::Removed => (ChainOutcome::Changed, None),
-            Progress::RolledBack(why) => (ChainOutcome::RolledBack, Some(why.to_string())),
-            Progress::Refused(why) => (ChainOutcome::Refused, Some(why.to_string())),
+            Progress::RolledBack(why) => (ChainOutcome::RolledBack, Some(why)),
+            Progress::Refused(why) => (ChainOutcome::Refused, Some(why)),
             _ => return,
         };
         let Some(running) = self.rechain.running.remove(&change) else {
             return;
         };
+        let reason = why.as_ref().map(Reason::to_string);
         let mut report = running.task.report(outcome, reason);
         report.session = self.rechain.name_now(report.session);
         let micros = |d: Duration| d.as_micros() as u64;
@@ -353,7 +358,7 @@ impl Engine {
             report.request_to_switch_us = running.switched.map(micros);
             report.request_to_end_us = Some(micros(took));
         }
-        self.end_chain_task(running.task.whose, report);
+        self.end_chain_task(&running.task, report, why.as_ref());
         self.start_chains_waiting();
     }
 
@@ -368,10 +373,20 @@ impl Engine {
         self.report(kind, session, format!("{subsession} ({role}): {what}"));
     }
 
-    pub(super) fn end_chain_task(&mut self, whose: Whose, report: ChainReport) {
-        let batch = match whose {
+    /// One session's part of a request has ended, and why it was not done.
+    pub(super) fn end_chain_task(
+        &mut self,
+        task: &Task,
+        report: ChainReport,
+        why: Option<&Reason>,
+    ) {
+        // A removal counts its own.
+        if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
+            self.tally.told(as_removal(report.outcome), why);
+        }
+        let batch = match task.whose {
             Whose::Batch(batch) => batch,
-            Whose::Removal(batch) => return self.left_chain(batch, report),
+            Whose::Removal(batch) => return self.left_chain(batch, report, why),
             Whose::Ask(ask) => {
                 let answer = Answer {
                     outcome: report.outcome,

@@ -65,7 +65,10 @@ impl Engine {
         match judged {
             // One that is not heard is asked for a packet.
             Ok(()) | Err(Reason::NotHeard(_)) => found.tasks.push(task),
-            Err(reason) => found.refused.push(task.refused(reason.to_string())),
+            Err(reason) => {
+                let report = task.refused(reason.to_string());
+                found.refused.push((report, reason));
+            }
         }
     }
 

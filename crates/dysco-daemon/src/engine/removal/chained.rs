@@ -7,6 +7,7 @@ use dysco_common::Session;
 
 use crate::api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use crate::engine::{Engine, rechain};
+use crate::protocol::Reason;
 
 impl Engine {
     /// By which name the host (`None`: this one) is in a session's chain. A session that was
@@ -28,23 +29,32 @@ impl Engine {
     }
 
     /// The end of such a removal.
-    pub(in crate::engine) fn left_chain(&mut self, batch: u64, report: ChainReport) {
-        let outcome = match report.outcome {
-            ChainOutcome::Changed => Outcome::Removed,
-            ChainOutcome::Refused => Outcome::Refused,
-            ChainOutcome::RolledBack => Outcome::RolledBack,
-        };
+    pub(in crate::engine) fn left_chain(
+        &mut self,
+        batch: u64,
+        report: ChainReport,
+        why: Option<&Reason>,
+    ) {
         let report = RemovalReport {
             session: report.session,
             local: report.local,
             remote: report.remote,
-            outcome,
+            outcome: as_removal(report.outcome),
             reason: report.reason,
             mode: None,
             why_mode: Some("it is a host of the session's chain".into()),
             request_to_switch_us: report.request_to_switch_us,
             request_to_close_us: report.request_to_end_us,
         };
-        self.finish(batch, report);
+        self.finish(batch, report, why);
+    }
+}
+
+/// The same end, as a removal has it.
+pub(in crate::engine) fn as_removal(outcome: ChainOutcome) -> Outcome {
+    match outcome {
+        ChainOutcome::Changed => Outcome::Removed,
+        ChainOutcome::Refused => Outcome::Refused,
+        ChainOutcome::RolledBack => Outcome::RolledBack,
     }
 }

@@ -40,7 +40,7 @@ impl Engine {
                     ),
                 };
                 let report = r.task.report(Outcome::Pending, Some(why), r.switched, None);
-                self.finish(r.task.batch, report);
+                self.finish(r.task.batch, report, None);
             }
         }
         self.start_waiting();

@@ -20,6 +20,7 @@ use super::Engine;
 use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use automatic::{AUTOMATIC, Automatic};
+pub(super) use chained::as_removal;
 use task::Stage;
 pub(super) use task::{Said, Task};
 use under_way::UnderWay;
@@ -48,7 +49,7 @@ pub(super) struct Candidates {
     /// Those that a proxy may leave.
     pub tasks: Vec<Task>,
     /// Those that it may not, with reasons.
-    pub refused: Vec<RemovalReport>,
+    pub refused: Vec<(RemovalReport, Reason)>,
     /// Slots of those that pass the middlebox by their chain, and its name there.
     pub chained: Vec<(u32, IpAddr)>,
 }
@@ -140,8 +141,8 @@ impl Engine {
             dry,
         };
         self.removals.batches.insert(id, batch);
-        for report in found.refused {
-            self.finish(id, report);
+        for (report, why) in found.refused {
+            self.finish(id, report, Some(&why));
         }
         if left == 0 {
             self.end_batch(id);
@@ -186,17 +187,18 @@ impl Engine {
                     self.removals.under_way.begin(change, running);
                 }
                 Err(reason) => {
-                    self.tally.refused(&reason);
                     let report = task.refused(reason.to_string());
-                    self.finish(task.batch, report);
+                    self.finish(task.batch, report, Some(&reason));
                 }
             }
         }
     }
 
-    pub(super) fn finish(&mut self, batch: u64, report: RemovalReport) {
+    /// One session's part of a request has ended, and why it was not done.
+    pub(super) fn finish(&mut self, batch: u64, report: RemovalReport, why: Option<&Reason>) {
         if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
             self.tell_outcome(&report);
+            self.tally.told(report.outcome, why);
         }
         if batch == AUTOMATIC {
             self.removals.automatic.ended(&report);
@@ -264,7 +266,10 @@ impl Engine {
                 subsession,
                 progress,
             } => {
-                self.tally.ended(&progress);
+                let asked_here = self.removals.under_way.running().contains_key(&change)
+                    || self.rechain.is_asked_for(change);
+                self.tally
+                    .part_ended(change, role, &subsession, &progress, asked_here);
                 self.progress(change, role, &subsession, progress);
             }
             Report::Violation {
@@ -337,8 +342,8 @@ impl Engine {
         if self.goes_on(&running, &progress) {
             return self.start_waiting();
         }
-        let report = running.end(progress);
-        self.finish(running.task.batch, report);
+        let (report, why) = running.end(progress);
+        self.finish(running.task.batch, report, why.as_ref());
         self.start_waiting();
     }
 }

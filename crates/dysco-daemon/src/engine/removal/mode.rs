@@ -120,16 +120,16 @@ impl Engine {
         if task.relayed && (way == Mode::Local || there) {
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             let report = task.refused(format!("{}{why}", Reason::AlreadyOut));
-            return self.finish(task.batch, report);
+            return self.finish(task.batch, report, Some(&Reason::AlreadyOut));
         }
         task.way = Some(way);
         task.why = why;
         if let (true, Some(reason)) = (task.dry, self.lacks(&task)) {
             let report = task.refused(reason);
-            self.finish(task.batch, report);
+            self.finish(task.batch, report, None);
         } else if task.dry {
             let report = task.report(Outcome::Removed, None, None, None);
-            self.finish(task.batch, report);
+            self.finish(task.batch, report, None);
         } else {
             self.removals.under_way.wait(task);
         }

@@ -41,7 +41,18 @@ impl Running {
         task.way == Some(Mode::Return) && task.stage == Stage::Return && !task.relayed
     }
 
-    pub(super) fn end(&self, progress: Progress) -> RemovalReport {
+    /// The report of its end, and why it was not done.
+    pub(super) fn end(&self, progress: Progress) -> (RemovalReport, Option<Reason>) {
+        let why = match &progress {
+            Progress::RolledBack(reason) | Progress::Refused(reason) => {
+                Some(self.reason.as_ref().unwrap_or(reason).clone())
+            }
+            _ => None,
+        };
+        (self.report(progress), why)
+    }
+
+    fn report(&self, progress: Progress) -> RemovalReport {
         let because = |reason: Reason| match (&self.reason, &self.cancelled) {
             (Some(better), _) => better.to_string(),
             (None, Some(_)) if reason == Reason::Cancelled => format!(
