@@ -80,6 +80,16 @@ impl Args {
         let pid = self.pid.map(|pid| ProcessName::Pid(pid.cast_signed()));
         pid.or(self.listen.map(ProcessName::Listener))
     }
+
+    /// How long each reply may take. `--timeout` bounds only what a proxy's host does, and
+    /// the daemon sees to that: it watches first, and asks hosts of a chain.
+    fn patience(&self) -> Duration {
+        let process = self.pid.is_some() || self.listen.is_some();
+        match self.wait || self.dry_run || process {
+            true => LONGEST + PATIENCE,
+            false => PATIENCE,
+        }
+    }
 }
 
 /// What was done.
@@ -99,7 +109,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let by_mode = args.mode.is_some();
     let process = args.process();
     let host = args.host.clone();
-    let watches = process.is_some();
+    let patience = args.patience();
     let mut client = context.ask(&Request::Remove(Remove {
         host: args.host,
         sessions: args.sessions,
@@ -110,11 +120,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         process,
         transparent: args.listen.is_some(),
     }))?;
-    if watches {
-        client.set_patience(Some(LONGEST + PATIENCE))?;
-    } else if wait {
-        client.set_patience(Some(args.timeout.unwrap_or(LONGEST) + PATIENCE))?;
-    }
+    client.set_patience(Some(patience))?;
     let done = collect(&mut client, wait, context.format, dry_run)?;
     let none = done.accepted == 0 && done.removals.is_empty();
     if none && host != HostName::This && !is_met(context, &host)? {
@@ -301,8 +307,30 @@ fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
     use crate::protocol::{Phase, Reason};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Hosts of a chain take the time of the daemon's configuration.
+    #[test]
+    fn a_short_timeout_does_not_cut_off_the_wait() {
+        let patience = |more: &[&str]| {
+            let line = [&["remove-middlebox", "self", "--all"], more].concat();
+            Line::parse_from(line).args.patience()
+        };
+        for more in [["--wait", "--timeout=1s"], ["--dry-run", "--timeout=1s"]] {
+            assert!(patience(&more) > LONGEST, "{more:?}");
+        }
+        assert!(patience(&["--listen", ":8080"]) > LONGEST);
+        assert_eq!(patience(&["--timeout=1s"]), PATIENCE);
+    }
 
     #[test]
     fn the_worst_outcome_decides_the_exit_code() {
