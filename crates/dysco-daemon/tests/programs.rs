@@ -113,6 +113,7 @@ fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome: *outcome,
             reason: (*outcome != Outcome::Removed).then(|| "not transparent".into()),
+            timed_out: false,
             mode: None,
             why_mode: None,
             request_to_switch_us: Some(850),

@@ -68,6 +68,9 @@ pub struct RemovalReport {
     /// Why, unless it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The time ran out that the request had, or one of its steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// By which way, where it came so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,

@@ -302,6 +302,7 @@ fn a_summary_counts_and_ranks() {
         remote: ([10, 0, 0, 2], 1).into(),
         outcome,
         reason: None,
+        timed_out: false,
         mode: None,
         why_mode: None,
         request_to_switch_us: us,

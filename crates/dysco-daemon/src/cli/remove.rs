@@ -20,10 +20,6 @@ use crate::proxy::ProcessName;
 /// The longest that a daemon may be configured to take, and some more.
 pub(super) const LONGEST: Duration = Duration::from_secs(660);
 
-/// How the reasons of removals begin whose time ran out: the request's own, or that of a
-/// step of theirs.
-const RAN_OUT: [&str; 2] = ["it took longer than ", "no answer in time while "];
-
 /// What a dry run calls a session that the middlebox could leave.
 const REMOVABLE: &str = "removable";
 
@@ -218,21 +214,13 @@ pub(super) fn progress(format: Format) -> ProgressBar {
 
 fn exit(done: &Done) -> Exit {
     let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
-    if any(Outcome::Pending) || done.removals.iter().any(ran_out) {
+    if any(Outcome::Pending) || done.removals.iter().any(|r| r.timed_out) {
         Exit::TimedOut
     } else if any(Outcome::Refused) || any(Outcome::RolledBack) {
         Exit::Refused
     } else {
         Exit::Done
     }
-}
-
-/// Was it taken back because its time was over? Its outcome is that of any other which was
-/// not done: only the reason tells.
-fn ran_out(report: &RemovalReport) -> bool {
-    let not_done = matches!(report.outcome, Outcome::Refused | Outcome::RolledBack);
-    let reason = report.reason.as_deref().unwrap_or_default();
-    not_done && RAN_OUT.iter().any(|words| reason.starts_with(words))
 }
 
 fn text(done: &Done, by_mode: bool) -> String {
@@ -310,7 +298,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::protocol::{Phase, Reason};
 
     #[derive(clap::Parser)]
     struct Line {
@@ -350,24 +337,20 @@ mod tests {
 
     #[test]
     fn one_whose_time_ran_out_has_the_exit_code_for_it() {
-        let exit_of = |outcome, reason: String| {
+        let exit_of = |outcome, timed_out| {
             exit(&Done {
                 dry_run: false,
                 accepted: 1,
                 removals: vec![RemovalReport {
-                    reason: Some(reason),
+                    timed_out,
                     ..report(outcome)
                 }],
                 summary: None,
             })
         };
-        let over = "it took longer than 500 ms and was taken back";
-        let late = Reason::TimedOut(Phase::Leaving).to_string();
         for outcome in [Outcome::Refused, Outcome::RolledBack] {
-            assert_eq!(exit_of(outcome, over.into()), Exit::TimedOut);
-            assert_eq!(exit_of(outcome, late.clone()), Exit::TimedOut);
-            let other = Reason::SackMismatch.to_string();
-            assert_eq!(exit_of(outcome, other), Exit::Refused);
+            assert_eq!(exit_of(outcome, true), Exit::TimedOut);
+            assert_eq!(exit_of(outcome, false), Exit::Refused);
         }
     }
 
@@ -387,7 +370,7 @@ mod tests {
         assert_eq!(dry["removals"][1]["outcome"], "refused");
         let sum = json!({ "removable": 1, "refused": 1 });
         assert_eq!(dry["summary"], sum, "{dry:#}");
-        assert!(text(&done(true)).contains("1 removable, 1 refused; nothing was changed"));
+        assert!(text(&done(true), false).contains("1 removable, 1 refused; nothing was changed"));
         let real = json(&done(false)).unwrap();
         assert_eq!(real["removals"][0]["outcome"], "removed");
         assert_eq!(real["summary"]["removed"], 1);
@@ -400,6 +383,7 @@ mod tests {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,
             reason: None,
+            timed_out: false,
             mode: None,
             why_mode: None,
             request_to_switch_us: None,

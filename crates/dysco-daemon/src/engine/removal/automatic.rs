@@ -123,6 +123,7 @@ mod tests {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,
             reason: None,
+            timed_out: false,
             mode: None,
             why_mode: None,
             request_to_switch_us: None,

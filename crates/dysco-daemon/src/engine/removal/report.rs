@@ -26,6 +26,7 @@ impl Task {
             remote: self.remote,
             outcome,
             reason,
+            timed_out: false,
             mode: self.way,
             why_mode: self.why.clone(),
             request_to_switch_us: switched.map(|d| d.as_micros() as u64),
@@ -49,7 +50,16 @@ impl Running {
             }
             _ => None,
         };
-        (self.report(progress), why)
+        let timed_out = match &why {
+            Some(Reason::TimedOut(_)) => true,
+            Some(Reason::Cancelled) => self.cancelled.is_some(),
+            _ => false,
+        };
+        let report = RemovalReport {
+            timed_out,
+            ..self.report(progress)
+        };
+        (report, why)
     }
 
     fn report(&self, progress: Progress) -> RemovalReport {
