@@ -120,10 +120,15 @@ fn a_bypass_that_is_refused_falls_to_return() -> Result<()> {
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
     done(&remove(&w, &ends[0], &[])?, "return", "no answer to a SYN")?;
-    // It took four changes, and is one for who asked.
+    // It took four changes, and is one for who asked. So is what no change is begun for.
+    for more in [&["--dry-run"][..], &[]] {
+        let again = remove(&w, &ends[0], &[&["--mode", "return"], more].concat())?;
+        ensure!(again["summary"]["refused"] == 1, "{again:#}");
+    }
     let counters = w.counters(Role::Proxy)?;
-    let ended = ["done", "rolled_back", "refused"].map(|end| &counters[format!("changes_{end}")]);
-    ensure!(ended == [1, 0, 0], "{counters:#}");
+    let ends = ["done", "rolled_back", "refused", "not_done_already_out"];
+    let ended = ends.map(|end| &counters[format!("changes_{end}")]);
+    ensure!(ended == [1, 0, 1, 1], "{counters:#}");
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()
