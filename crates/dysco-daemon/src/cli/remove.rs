@@ -247,7 +247,8 @@ fn text(done: &Done, by_mode: bool) -> String {
     }
     let mut text = match done.removals.len() {
         0 if by_mode => "no session passes it by a proxy that a shim has told of, as far as \
-              this host knows; hosts of a chain have no mode (ask without --mode)\n"
+              this host knows; name the proxy's listener (--listen), and ask without --mode \
+              for hosts of a chain\n"
             .into(),
         0 => "no session passes it, by a proxy that a shim has told of or by its chain, as far \
               as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or \
