@@ -53,7 +53,7 @@ fn under_way(w: &World) -> Result<u64> {
     counters["changes_under_way"].as_u64().context("no counter")
 }
 
-fn stands_still(builder: Builder, family: Family, side: Side, count: usize) -> Result<()> {
+fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
     let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     let mut w = World::with(builder, family, &Role::ALL, &config, |c| c)?;
     w.lab.router.input("nft", &["-f", "-"], CLOSED)?;
@@ -61,24 +61,24 @@ fn stands_still(builder: Builder, family: Family, side: Side, count: usize) -> R
         Side::Client => Role::Client,
         Side::Server => Role::Server,
     };
-    let group = w.open(count, &Plan::default())?;
+    let group = w.open(1, &Plan::default())?;
     group.run();
     group.wait_progress(1 << 20)?;
     let ends = w.ends(&group)?;
     w.wait_removable(&ends)?;
     group.set_reading(side, Reading::Paused);
     wait_closed(&w, end)?;
-    for ends in &ends {
-        w.begin(ends)?;
-    }
+    w.begin(&ends[0])?;
     // Both anchors have cut: what the proxy holds waits for the one that does not read.
     let daemon = w.daemon(Role::Client)?;
     wait::until("the drain", LIMIT, || {
-        (daemon.log().matches("SetCutIn { change").count() >= count).then_some(())
+        (daemon.log().matches("SetCutIn { change").count() > 0).then_some(())
     })?;
+    let read = group.received(side);
     for _ in 0..3 {
         wait_closed(&w, end)?;
-        ensure!(under_way(&w)? == count as u64, "{}", w.state());
+        ensure!(group.received(side) == read, "it reads");
+        ensure!(under_way(&w)? == 1, "{}", w.state());
     }
     group.set_reading(side, Reading::Slow(4 << 20));
     group.wait_progress(1 << 20)?;
@@ -95,22 +95,22 @@ fn stands_still(builder: Builder, family: Family, side: Side, count: usize) -> R
 
 #[test]
 fn a_server_that_does_not_read() -> Result<()> {
-    stands_still(Lab::builder("stalled"), Family::V4, Side::Server, 2)
+    stands_still(Lab::builder("stalled"), Family::V4, Side::Server)
 }
 
 #[test]
 fn a_client_that_does_not_read() -> Result<()> {
-    stands_still(Lab::builder("stalled"), Family::V4, Side::Client, 2)
+    stands_still(Lab::builder("stalled"), Family::V4, Side::Client)
 }
 
 #[test]
 fn a_server_that_does_not_read_v6() -> Result<()> {
-    stands_still(Lab::builder("stalled6"), Family::V6, Side::Server, 1)
+    stands_still(Lab::builder("stalled6"), Family::V6, Side::Server)
 }
 
 #[test]
 fn a_client_that_does_not_read_v6() -> Result<()> {
-    stands_still(Lab::builder("stalled6"), Family::V6, Side::Client, 1)
+    stands_still(Lab::builder("stalled6"), Family::V6, Side::Client)
 }
 
 /// Without scaling a window closes at another byte than it does with it.
@@ -118,7 +118,7 @@ fn a_client_that_does_not_read_v6() -> Result<()> {
 fn an_end_without_window_scaling_that_does_not_read() -> Result<()> {
     for (role, side) in [(Role::Server, Side::Server), (Role::Client, Side::Client)] {
         let lab = Lab::builder("unscaled").host(role, |h| h.window_scaling(false));
-        stands_still(lab, Family::V4, side, 1)?;
+        stands_still(lab, Family::V4, side)?;
     }
     Ok(())
 }
