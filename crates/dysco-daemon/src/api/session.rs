@@ -49,8 +49,7 @@ pub struct SessionReport {
     /// `local` and `remote` of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_as: Option<PathReport>,
-    /// The hosts it is steered through, as far as this host knows: all where it
-    /// was opened, its neighbours elsewhere.
+    /// The hosts it is steered through, where it was opened: no other host knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Vec<IpAddr>>,
     /// The way by which its proxy has left, or is leaving.

@@ -56,7 +56,8 @@ pub struct InterfaceReport {
 pub struct SessionCounts {
     /// Passing, and learnt from.
     pub tracked: u64,
-    /// On a path that a middlebox has left.
+    /// On a path that a middlebox has left; on that middlebox's host each once, though
+    /// both its sides are listed.
     pub removed: u64,
     /// Of those, the ones that pass its host by.
     #[serde(default)]

@@ -1,6 +1,7 @@
 //! What the local API shows.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::session::part;
@@ -135,6 +136,8 @@ impl Engine {
                 state,
                 Some(State::NewPath | State::Switching | State::Passing)
             );
+        // Only the host that opened it knows them.
+        let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
         // A proxy may have left it before it was given the chain.
         let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
         let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
@@ -148,7 +151,7 @@ impl Engine {
             remote: s.key.remote(),
             state: match s.two.chained {
                 1 if chained => "opening",
-                _ if chained => "chained",
+                _ if chained && is_in_chain(s, hosts.as_deref()) => "chained",
                 _ => state_word(state),
             }
             .to_owned(),
@@ -161,10 +164,7 @@ impl Engine {
             bytes_out,
             path: changed.then(|| PathReport::of(&s.path)),
             opened_as: s.is_behind_nat().then(|| PathReport::of(&s.name())),
-            chain: chained.then(|| {
-                let given = self.agent.chain_of(slot);
-                given.unwrap_or_else(|| vec![s.path.remote.ip()])
-            }),
+            chain: hosts.filter(|hosts| !hosts.is_empty()),
             mode,
             pair: joined
                 .or(other)
@@ -195,33 +195,27 @@ impl Engine {
         let all = self.agent.sessions().into_iter();
         for (slot, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
             sessions.adopted += u64::from(s.is_adopted());
-            let left = s.was_bypassed();
-            match State::from_word(s.state) {
-                Some(State::NewPath) if s.two.chained != 0 && !left => sessions.chained += 1,
+            let state = State::from_word(s.state);
+            let left = left_by(&s);
+            sessions.removed += u64::from(left.is_some());
+            match left {
+                Some(Mode::Bypass) => sessions.bypass += 1,
+                Some(Mode::Return) => sessions.returned += 1,
+                Some(Mode::Local) => sessions.local += 1,
+                Some(Mode::Auto) | None => {}
+            }
+            let chained = state == Some(State::NewPath) && s.two.chained != 0;
+            let through = chained && is_in_chain(&s, self.agent.chain_of(slot).as_deref());
+            sessions.chained += u64::from(through);
+            match state {
                 Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
                 Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
                     sessions.changing += 1;
                 }
-                Some(State::NewPath | State::Tombstone | State::Relay | State::Return) => {
-                    sessions.removed += 1;
+                // Its chain has left it, so that it goes straight from end to end.
+                Some(State::NewPath) if !through && left.is_none() && !s.is_beside_relay() => {
+                    sessions.tracked += 1;
                 }
-                Some(State::Free | State::Closed | State::Joining) | None => {}
-            }
-            match State::from_word(s.state) {
-                // Counted by the side that was accepted.
-                Some(State::NewPath) if s.is_beside_relay() && s.life.opened_here == 0 => {
-                    sessions.local += 1;
-                }
-                Some(State::NewPath) if left => {
-                    sessions.bypass += 1;
-                    let hosts = self.agent.chain_of(slot);
-                    sessions.chained += u64::from(hosts.is_some_and(|hosts| !hosts.is_empty()));
-                }
-                Some(State::Return) => sessions.returned += 1,
-                // Two entries are one session to whoever counts them.
-                Some(State::Relay) if s.life.opened_here != 0 => {}
-                Some(State::Relay) if s.two.returns != 0 => sessions.returned += 1,
-                Some(State::Relay) => sessions.local += 1,
                 _ => {}
             }
         }
@@ -318,6 +312,33 @@ fn peer(status: &crate::control::PeerStatus) -> PeerReport {
     }
 }
 
+/// The way by which a proxy has left a session. Two entries are one session to whoever
+/// counts them: it is told of the one that was accepted.
+fn left_by(s: &Session) -> Option<Mode> {
+    let accepted = s.life.opened_here == 0;
+    match State::from_word(s.state)? {
+        State::NewPath if s.is_beside_relay() => accepted.then_some(Mode::Local),
+        State::NewPath if s.was_bypassed() => Some(Mode::Bypass),
+        State::Tombstone if s.two.chained == 0 || s.was_bypassed() => {
+            accepted.then_some(Mode::Bypass)
+        }
+        State::Return => Some(Mode::Return),
+        State::Relay if s.two.returns != 0 => accepted.then_some(Mode::Return),
+        State::Relay => accepted.then_some(Mode::Local),
+        _ => None,
+    }
+}
+
+/// Does a session of which this host has a subsession pass any host between its ends?
+/// Where it was opened its chain is known; a host of the chain has two entries; and
+/// whoever accepted it sees whether it comes from the other end itself.
+fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
+    match hosts {
+        Some(hosts) => !hosts.is_empty(),
+        None => s.joined_to().is_some() || s.path.remote != s.name().remote,
+    }
+}
+
 /// The way by which a proxy has left a session in this state, or is leaving.
 fn mode_of(state: Option<State>) -> Option<Mode> {
     match state? {
@@ -350,5 +371,82 @@ fn state_word(state: Option<State>) -> &'static str {
         Some(State::Tombstone) => "tombstone",
         Some(State::Closed) => "closed",
         Some(State::Free) | None => "free",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_common::FlowKey;
+    use dysco_common::session::{Life, Two};
+
+    use super::*;
+
+    fn key(remote: [u8; 4], port: u16) -> FlowKey {
+        FlowKey::new(([10, 0, 3, 1], 9000).into(), (remote, port).into())
+    }
+
+    /// What a server's host has of a session that came to it by this host.
+    fn accepted_from(remote: [u8; 4]) -> Session {
+        Session {
+            state: State::NewPath as u32,
+            key: key([10, 0, 1, 1], 40_000),
+            path: key(remote, 61_000),
+            two: Two {
+                chained: 2,
+                ..Two::default()
+            },
+            ..Session::default()
+        }
+    }
+
+    #[test]
+    fn only_what_passes_a_host_between_is_in_a_chain() {
+        let firewall = [10, 0, 2, 1];
+        assert!(is_in_chain(&accepted_from(firewall), None));
+        let direct = accepted_from([10, 0, 1, 1]);
+        assert!(!is_in_chain(&direct, None));
+        // Where it was opened, after its chain has left it and before.
+        let opened = accepted_from([10, 0, 1, 1]);
+        assert!(!is_in_chain(&opened, Some(&[])));
+        assert!(is_in_chain(&opened, Some(&[IpAddr::from(firewall)])));
+        // A host of the chain, whose neighbours are the two ends.
+        let between = Session {
+            joined: 8,
+            ..direct
+        };
+        assert!(is_in_chain(&between, None));
+    }
+
+    #[test]
+    fn what_a_proxy_has_left_counts_once_and_by_its_way() {
+        let entry = |state: State, opened_here: u8| Session {
+            state: state as u32,
+            key: key([10, 0, 1, 1], 40_000),
+            life: Life {
+                opened_here,
+                ..Life::default()
+            },
+            ..Session::default()
+        };
+        for (state, way) in [
+            (State::Tombstone, Mode::Bypass),
+            (State::Relay, Mode::Local),
+        ] {
+            assert_eq!(left_by(&entry(state, 0)), Some(way));
+            assert_eq!(left_by(&entry(state, 1)), None, "counted twice");
+        }
+        let anchor = Session {
+            path: key([10, 0, 1, 1], 61_000),
+            ..entry(State::NewPath, 0)
+        };
+        assert_eq!(left_by(&anchor), Some(Mode::Bypass));
+        // No proxy, but a chain, has left these.
+        assert_eq!(left_by(&accepted_from([10, 0, 1, 1])), None);
+        let forgotten = Session {
+            state: State::Tombstone as u32,
+            ..accepted_from([10, 0, 2, 1])
+        };
+        assert_eq!(left_by(&forgotten), None);
+        assert_eq!(left_by(&entry(State::Tracked, 0)), None);
     }
 }
