@@ -100,7 +100,7 @@ impl Agent {
             return Ok(None);
         }
         let session = session?;
-        let passes_by = |index| !self.interfaces().contains(&index);
+        let passes_by = |index| !self.is_on(index);
         match socket.ifindex_in.or_else(|| loopback(&socket.key)) {
             Some(index) if passes_by(index) => Err(NotAdopted::Interface),
             _ => Ok(Some(session)),

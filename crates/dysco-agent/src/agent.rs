@@ -16,10 +16,11 @@ use dysco_common::two_paths::Anchor;
 
 use nix::fcntl::Flock;
 
-use crate::attach::{self, Attach, Attached};
+use crate::attach::{self, Attach};
 use crate::chain::{self, Chains};
 use crate::error::AgentError;
 use crate::events::Events;
+use crate::interfaces::Place;
 use crate::load::{self, LAYOUT};
 use crate::memory::Memory;
 use crate::xdp::{self, Xdp};
@@ -79,13 +80,15 @@ pub struct Agent {
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     pub(crate) chains: Mutex<Chains>,
-    attached: Vec<Attached>,
-    /// Indices of the interfaces that the programs are on.
-    interfaces: Vec<u32>,
+    pub(crate) places: Mutex<Vec<Place>>,
+    /// How XDP relays on interfaces that come again.
+    pub(crate) relays_by: Xdp,
+    /// Where the pins are.
+    pub(crate) dir: PathBuf,
     rules: Vec<Rule>,
     /// Slots whose keys are gone, until no program can hold them any more.
     quarantine: Mutex<Vec<u32>>,
-    ebpf: Mutex<Ebpf>,
+    pub(crate) ebpf: Mutex<Ebpf>,
     /// The pins are this one's.
     _alone: Flock<File>,
 }
@@ -161,24 +164,35 @@ impl Agent {
             source,
         })?;
 
+        // Before: one that is made anew meanwhile is found out.
+        let indices = indices(&config.interfaces)?;
         let mut attached = config
             .interfaces
             .iter()
             .map(|i| attach::attach(&mut ebpf, &dir, i, config.attach))
             .collect::<Result<Vec<_>, _>>()?;
+        // Where no interface has it the programs of TC do not look for XDP's sake.
+        let relays_by = if fast.is_empty() {
+            Xdp::Off
+        } else {
+            config.xdp
+        };
         let fast = xdp::attach(&mut ebpf, &dir, &config.interfaces, (config.xdp, &fast))?;
         for one in &mut attached {
             one.xdp = fast.contains(&one.interface.as_str());
         }
+        let places = attached.into_iter().zip(indices);
+        let places = places.map(|(attached, index)| Place::new(attached, index));
         let agent = Agent {
             memory,
             flows: Mutex::new(flows),
             free: Mutex::new(free),
             counters,
-            interfaces: indices(&config.interfaces)?,
+            places: Mutex::new(places.collect()),
+            relays_by,
+            dir,
             rules: config.rules.clone(),
             chains: Mutex::new(chains),
-            attached,
             quarantine: Mutex::default(),
             ebpf: Mutex::new(ebpf),
             _alone: alone,
@@ -205,11 +219,6 @@ impl Agent {
         watched.set(0, u32::from(watch), 0).map_err(write)
     }
 
-    /// Where the programs are attached.
-    pub fn attached(&self) -> &[Attached] {
-        &self.attached
-    }
-
     /// How many sessions there is room for.
     pub fn capacity(&self) -> u32 {
         self.memory.len()
@@ -225,11 +234,6 @@ impl Agent {
     /// Is the five-tuple anybody's?
     pub fn in_use(&self, key: &FlowKey) -> bool {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()
-    }
-
-    /// Indices of the interfaces that the programs are on.
-    pub(crate) fn interfaces(&self) -> &[u32] {
-        &self.interfaces
     }
 
     /// What is tracked.

@@ -10,6 +10,7 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
+use crate::xdp;
 
 /// How programs are attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub enum Attach {
 pub struct Attached {
     /// The interface.
     pub interface: String,
+    /// Its index; none while the programs are on none by this name.
+    pub index: Option<u32>,
     /// How.
     pub attach: Attach,
     /// Are relayed packets sent back by XDP there?
@@ -75,9 +78,20 @@ pub fn attach(
     let attach = tcx.map_err(fail)?;
     Ok(Attached {
         interface: interface.to_owned(),
+        index: None,
         attach,
         xdp: false,
     })
+}
+
+/// Forgets the links to an interface that had this name before. They may still hold,
+/// if it has another one now, and would be taken for those to the present one.
+pub fn forget(dir: &Path, interface: &str) {
+    let programs = HOOKS.map(|(name, _)| name);
+    for program in programs.into_iter().chain([xdp::PROGRAM]) {
+        // Where it was attached by clsact there is none.
+        let _ = fs::remove_file(pin_path(dir, interface, program));
+    }
 }
 
 type Hook =

@@ -189,6 +189,13 @@ impl Memory {
         self.word(field).store(to, Ordering::Release);
     }
 
+    /// Sends what takes an entry's path by this interface.
+    pub fn set_interface(&self, slot: u32, index: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).ifindex };
+        self.word(field).store(index, Ordering::Release);
+    }
+
     /// Joins an entry to that of the session's other side.
     pub fn set_joined(&self, slot: u32, other: u32) {
         // SAFETY: as in `state`.

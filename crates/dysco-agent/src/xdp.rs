@@ -37,7 +37,7 @@ pub enum Xdp {
 /// always so and super-packets, with which TC is faster, would be lost.
 const DRIVERS: [&str; 6] = ["bnxt_en", "i40e", "ice", "ixgbe", "mlx4_en", "mlx5_core"];
 
-const PROGRAM: &str = "dysco_xdp";
+pub const PROGRAM: &str = "dysco_xdp";
 
 /// The interfaces that are to have the program.
 pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {

@@ -3,11 +3,12 @@
 mod world;
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Fleet, built};
 use dysco_netns::stream::{Plan, all_intact};
-use dysco_netns::{Family, Lab, Role};
+use dysco_netns::{Family, Lab, Role, wait};
 use serde_json::Value;
 use world::World;
 use world::fates::Fate;
@@ -141,6 +142,44 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
         group.wait_progress(100_000)?;
         all_intact(&group.finish()?)?;
     }
+    w.finish()
+}
+
+/// The programs went with it; the one in its place has them again.
+#[test]
+fn an_interface_is_made_anew() -> Result<()> {
+    let w = World::new(Lab::builder("anew"), Family::V4)?;
+    let (client, router) = (&w.lab.client, &w.lab.router);
+    let wait_attached = |expected: bool| {
+        wait::until("status to tell", Duration::from_secs(20), || {
+            let status = w.fleet.json(client, &["status"]).ok()?;
+            let is = status["interfaces"][0]["attach"] != "not attached";
+            (is == expected).then_some(())
+        })
+        .with_context(|| format!("attached: {expected}"))
+    };
+    wait_attached(true)?;
+    client.output("ip", &["link", "del", "eth0"])?;
+    wait_attached(false)?;
+
+    let link = format!(
+        "link add client type veth peer name eth0 netns {}\n\
+         addr add 10.0.1.254/24 dev client\nlink set client up\n",
+        client.netns().display()
+    );
+    router.input("ip", &["-batch", "-"], &link)?;
+    let end = "addr add 10.0.1.1/24 dev eth0\nlink set eth0 up\n\
+               route add default via 10.0.1.254\n";
+    client.input("ip", &["-batch", "-"], end)?;
+    wait_attached(true)?;
+    let group = w.open(1, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.remove_these(&ends)?;
+    group.wait_progress(200_000)?;
+    all_intact(&group.finish()?)?;
     w.finish()
 }
 

@@ -42,7 +42,7 @@ pub struct Counters {
 pub struct InterfaceReport {
     /// Its name.
     pub name: String,
-    /// How they are attached.
+    /// How they are attached; `not attached` while there is no interface of this name.
     pub attach: String,
     /// Are relayed packets sent back by XDP there?
     #[serde(default)]

@@ -162,6 +162,7 @@ impl Engine {
         self.history.flush();
         if part == 0 {
             self.agent.release_quarantine();
+            self.sweep_interfaces();
             self.sweep_sockets();
             self.removals_due();
             self.sweep_automatic();

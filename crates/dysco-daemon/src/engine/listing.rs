@@ -288,6 +288,14 @@ fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>
 }
 
 fn interface(attached: &dysco_agent::Attached) -> InterfaceReport {
+    if attached.index.is_none() {
+        return InterfaceReport {
+            name: attached.interface.clone(),
+            attach: "not attached".to_owned(),
+            xdp: false,
+            programs: Vec::new(),
+        };
+    }
     let attach = match attached.attach {
         dysco_agent::Attach::Clsact => "clsact",
         dysco_agent::Attach::Tcx | dysco_agent::Attach::Auto => "tcx",

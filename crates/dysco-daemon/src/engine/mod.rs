@@ -10,6 +10,7 @@ mod fault;
 mod firewall;
 mod held;
 mod history;
+mod interfaces;
 mod journal;
 mod listing;
 mod measure;

@@ -1,0 +1,145 @@
+//! Interfaces that are deleted, and made anew by the same name, while this process runs:
+//! the programs go with the one, and are put on the other.
+
+use std::slice;
+
+use nix::errno::Errno;
+use nix::net::if_::{if_nameindex, if_nametoindex};
+
+use crate::Agent;
+use crate::agent::lock;
+use crate::attach::{self, Attached};
+use crate::error::AgentError;
+use crate::xdp::{self, Xdp};
+
+/// What became of an interface.
+#[derive(Debug)]
+pub enum InterfaceChange {
+    /// It is not there any more.
+    Gone,
+    /// There is another one by its name, and the programs are on it.
+    Attached {
+        /// Its index.
+        index: u32,
+    },
+    /// There is another one by its name, and the programs cannot be put on it. That is
+    /// tried again, and told once.
+    Refused(AgentError),
+}
+
+/// An interface that the programs shall be on.
+pub(crate) struct Place {
+    pub attached: Attached,
+    /// The index of the one that they were put on last.
+    last: u32,
+    /// It was told that they cannot be put on the one that is there.
+    refused: bool,
+}
+
+impl Place {
+    /// One that the programs are on.
+    pub fn new(attached: Attached, index: u32) -> Place {
+        Place {
+            attached: Attached {
+                index: Some(index),
+                ..attached
+            },
+            last: index,
+            refused: false,
+        }
+    }
+}
+
+impl Agent {
+    /// Where the programs are attached, and where they shall be.
+    pub fn attached(&self) -> Vec<Attached> {
+        let places = lock(&self.places);
+        places.iter().map(|place| place.attached.clone()).collect()
+    }
+
+    /// Are the programs on the interface of this index?
+    pub(crate) fn is_on(&self, index: u32) -> bool {
+        let places = lock(&self.places);
+        places
+            .iter()
+            .any(|place| place.attached.index == Some(index))
+    }
+
+    /// Puts the programs on interfaces that were made anew. Returns what has changed
+    /// since the last call. To be called about once a second.
+    pub fn look_at_interfaces(&self) -> Vec<(String, InterfaceChange)> {
+        let mut places = lock(&self.places);
+        let changes = places.iter_mut().filter_map(|place| {
+            let change = self.look_at(place)?;
+            Some((place.attached.interface.clone(), change))
+        });
+        changes.collect()
+    }
+
+    fn look_at(&self, place: &mut Place) -> Option<InterfaceChange> {
+        let now = match if_nametoindex(place.attached.interface.as_str()) {
+            Ok(index) => Some(index),
+            Err(Errno::ENODEV | Errno::ENXIO) => None,
+            // It was not told, for want of a descriptor.
+            Err(_) => return None,
+        };
+        if now == place.attached.index {
+            place.refused &= now.is_some();
+            return None;
+        }
+        place.attached.index = None;
+        place.attached.xdp = false;
+        let Some(index) = now else {
+            place.refused = false;
+            return Some(InterfaceChange::Gone);
+        };
+        match self.attach_anew(&place.attached) {
+            Ok(xdp) => {
+                self.lead_by(place.last, index);
+                place.attached.index = Some(index);
+                place.attached.xdp = xdp;
+                (place.last, place.refused) = (index, false);
+                Some(InterfaceChange::Attached { index })
+            }
+            Err(error) => {
+                let told = std::mem::replace(&mut place.refused, true);
+                (!told).then_some(InterfaceChange::Refused(error))
+            }
+        }
+    }
+
+    /// As at the start, and in the way that was found then. Does XDP relay there?
+    fn attach_anew(&self, at: &Attached) -> Result<bool, AgentError> {
+        let names = slice::from_ref(&at.interface);
+        let chosen = xdp::chosen(self.relays_by, names);
+        let mut ebpf = lock(&self.ebpf);
+        attach::forget(&self.dir, &at.interface);
+        attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
+        // Sessions need it less than they need the daemon: without, TC relays.
+        let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
+        Ok(!fast.is_empty())
+    }
+
+    /// What left by an interface that is gone leaves by the one in its place.
+    fn lead_by(&self, gone: u32, index: u32) {
+        // It may only have another name now.
+        let Ok(present) = if_nameindex() else {
+            return;
+        };
+        if present.iter().any(|there| there.index() == gone) {
+            return;
+        }
+        for (slot, _) in self.sessions().iter().filter(|(_, s)| s.ifindex == gone) {
+            self.memory().set_interface(*slot, index);
+        }
+        for (host, mut hop) in self.hops() {
+            if hop.ifindex != gone {
+                continue;
+            }
+            hop.ifindex = index;
+            if let Err(error) = self.set_hop(host, &hop) {
+                tracing::warn!(%host, %error, "no session is steered to a host for a while");
+            }
+        }
+    }
+}
