@@ -31,11 +31,14 @@ pub enum AgentError {
     },
     /// Another daemon has them.
     #[error(
-        "another dyscod runs with the maps pinned in {path}: stop that one first, or give this one a pin_dir of its own under [data_plane]"
+        "another dyscod runs{} with the maps pinned in {path}: stop that one first, or give this one a pin_dir of its own under [data_plane]",
+        process(.by)
     )]
     Taken {
         /// Their directory.
         path: PathBuf,
+        /// Its process, if that can be seen from here.
+        by: Option<u32>,
     },
     /// The programs were refused.
     #[error(
@@ -114,4 +117,9 @@ pub enum AgentError {
     /// A path that no SYN has come by, or gone.
     #[error("the path has no five-tuple: it is not open")]
     PathNotOpen,
+}
+
+fn process(by: &Option<u32>) -> String {
+    by.map(|pid| format!(" (process {pid})"))
+        .unwrap_or_default()
 }

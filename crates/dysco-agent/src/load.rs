@@ -1,13 +1,17 @@
 //! The programs and their maps, as they are loaded and pinned.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 use dysco_common::ShortKey;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::{major, minor};
 
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
@@ -37,6 +41,9 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
     }
 }
 
+/// One that was killed this moment may take so long to end.
+const DYING: Duration = Duration::from_secs(2);
+
 /// Nobody else gets these pins as long as this is held, or its process lives: two would
 /// each put their own rules in force, and take up what the other has under way.
 pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
@@ -44,12 +51,36 @@ pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
         path: dir.to_owned(),
         source,
     };
-    let open = File::open(dir).map_err(unusable)?;
-    Flock::lock(open, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-        Errno::EWOULDBLOCK => AgentError::Taken {
-            path: dir.to_owned(),
-        },
-        error => unusable(error.into()),
+    let mut open = File::open(dir).map_err(unusable)?;
+    let until = Instant::now() + DYING;
+    loop {
+        match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
+            Ok(alone) => return Ok(alone),
+            Err((file, Errno::EWOULDBLOCK)) if Instant::now() < until => open = file,
+            Err((file, Errno::EWOULDBLOCK)) => {
+                let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+                let meta = file.metadata().map_err(unusable)?;
+                return Err(AgentError::Taken {
+                    path: dir.to_owned(),
+                    by: holder(&locks, meta.dev(), meta.ino()),
+                });
+            }
+            Err((_, error)) => return Err(unusable(error.into())),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Who holds the lock of a file, by the lines of `/proc/locks`:
+/// `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
+    let file = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let its = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&file.as_str());
+        // Of another PID namespace it is 0.
+        let pid = words.get(4).filter(|_| its)?.parse::<u32>().ok()?;
+        (pid > 0).then_some(pid)
     })
 }
 
@@ -124,6 +155,37 @@ mod tests {
             told.contains(&format!("rm -r {}", other.display())),
             "{told}"
         );
+    }
+
+    #[test]
+    fn one_that_ends_is_waited_for_and_one_that_stays_is_named() {
+        let pins = tempfile::tempdir().unwrap();
+        let first = alone(pins.path()).unwrap();
+        match alone(pins.path()) {
+            // Some file systems show another device than /proc/locks.
+            Err(AgentError::Taken { by, .. }) => {
+                assert!(by.is_none_or(|pid| pid == std::process::id()), "{by:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let dies = thread::spawn(move || {
+            thread::sleep(DYING / 4);
+            drop(first);
+        });
+        alone(pins.path()).unwrap();
+        dies.join().unwrap();
+    }
+
+    #[test]
+    fn who_holds_a_lock_is_found_by_the_file() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:1c:55 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 8 00:1c:551 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 9 00:1c:55 0 EOF\n\
+                     4: FLOCK  ADVISORY  WRITE 0 00:1c:56 0 EOF\n";
+        let dev = nix::sys::stat::makedev(0, 0x1c);
+        assert_eq!(holder(locks, dev, 55), Some(9));
+        assert_eq!(holder(locks, dev, 56), None, "it cannot be seen");
+        assert_eq!(holder(locks, dev, 57), None);
     }
 
     #[test]
