@@ -125,6 +125,12 @@ pub enum MeasureError {
         /// What it has.
         protocol: String,
     },
+    /// A thousand ticks of its clock are one of most others': the new path's would stand
+    /// still for the end that has seen it (PAWS).
+    #[error(
+        "a socket of the pair {0} has timestamps in microseconds: the other side's would seem to stand still after it; the session stays with its proxy, and later ones need not if `features tcp_usec_ts` is taken from the route"
+    )]
+    Microseconds(PairId),
     /// No still moment confirmed the claim in time.
     #[error(
         "no moment within {waited_ms} ms confirmed the claimed delta of {claimed} in the {direction} direction of the pair {pair} (last seen {seen:?}); the proxy holds bytes back, or the claim is false: try again when the session is calmer"

@@ -43,6 +43,9 @@ mod state {
     pub const CLOSING: u8 = 11;
 }
 
+/// `TCPI_OPT_USEC_TS` of kernel 6.7 (include/uapi/linux/tcp.h), which libc does not name.
+const USEC_TS: u8 = 64;
+
 /// `TCP_INFO` of a socket.
 pub fn info(fd: &OwnedFd) -> io::Result<libc::tcp_info> {
     option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
@@ -216,6 +219,12 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
                 let pair = pair.id;
                 return Err(MeasureError::Encoded { pair, protocol });
             }
+            let options = info(socket)
+                .map_err(|e| system(pair, "read the options", e))?
+                .tcpi_options;
+            if options & USEC_TS != 0 {
+                return Err(MeasureError::Microseconds(pair.id));
+            }
         }
         let mut ways = ways(pair);
         let pipes = held.pipes.each_ref().map(Option::as_deref);
@@ -337,7 +346,7 @@ fn system(pair: &Pair, what: &'static str, source: io::Error) -> MeasureError {
 fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
     let clock = |fd| option::<u32>(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP);
     let (mut clock_a, mut clock_b) = (clock(&held.a)?, clock(&held.b)?);
-    // A tick is 1 ms (1 us where the route says so, never met by both).
+    // A tick is 1 ms: see [`MeasureError::Microseconds`].
     for _ in 0..16 {
         let again = clock(&held.a)?;
         if again == clock_a {
