@@ -319,9 +319,7 @@ impl Entry {
             s.two.new_data = 1;
         }
         if seg.has(ACK) && !seg.has(RST) {
-            s.edge = judged.edge;
-            s.far_ack = judged.far_ack;
-            s.two.edge_set = 1;
+            two_paths::hear_far(s, &judged);
         }
         packet.seg.ack = judged.ack;
         packet.seg.window = judged.window;

@@ -135,6 +135,42 @@ pub fn show(s: &mut Session, to: u32) -> bool {
     !before && has_shown_all(s) && s.two.drained != 0
 }
 
+/// In `cut_set`: the far end has all up to the cutoff, so that nothing before it is sent
+/// again. Kept, since numbers tell no more than 2 GiB apart, and this phase may take as
+/// long as a daemon is not there, or an application reads nothing.
+const PAST: u8 = 2;
+
+/// Takes in how far the far end has announced to be, on the new path.
+#[inline(always)]
+pub fn hear_far(s: &mut Session, judged: &NewIncoming) {
+    s.edge = judged.edge;
+    s.far_ack = judged.far_ack;
+    s.two.edge_set = 1;
+    if s.two.cut_set != 0 && !before(s.far_ack, s.cut_out) {
+        s.two.cut_set |= PAST;
+    }
+}
+
+/// Has the far end said that it has all up to the cutoff?
+#[inline(always)]
+pub const fn is_past(s: &Session) -> bool {
+    s.two.cut_set & PAST != 0
+}
+
+/// Is this a reset that the local end may believe, by its number in that end's own
+/// space? It believes none but the next that it expects (RFC 5961, 3.2), which lies
+/// between what it has acknowledged and what has come by either path. Anybody may send
+/// another, and the bytes that the proxy still has to deliver would be given up for it.
+#[inline(always)]
+pub const fn may_reset(s: &Session, seq: u32) -> bool {
+    if s.state != State::TwoPaths as u32 {
+        return true;
+    }
+    let shown = s.shown != 0 && after(s.shown, s.rcv_max);
+    let highest = if shown { s.shown } else { s.rcv_max };
+    !before(seq, s.snd_ack) && !after(seq, highest)
+}
+
 /// SACK blocks that a path may hear.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sacks {
@@ -192,11 +228,17 @@ fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
 /// the old one whole (their tail then arrives twice, which TCP discards).
 #[inline(always)]
 pub fn data_path(s: &Session, seq: u32) -> Path {
-    if s.two.cut_set != 0 && !before(seq, s.cut_out) {
+    if s.two.cut_set != 0 && !is_early(s, seq) {
         Path::New
     } else {
         Path::Old
     }
+}
+
+/// After the cut: is this number of the old path?
+#[inline(always)]
+const fn is_early(s: &Session, seq: u32) -> bool {
+    !is_past(s) && before(seq, s.cut_out)
 }
 
 /// Splits a segment of the local end between the paths.
@@ -233,12 +275,13 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // be of the old one as long as the far end waits for that: it would take
     // over the new path's clock while the proxy's segments still come with
     // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
+    let early = is_early(s, seg.seq);
     let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
-    let old_seq = min(seg.seq, s.cut_out);
-    let new_seq = if far_has_old {
-        seg.seq
+    let old_seq = if early { seg.seq } else { s.cut_out };
+    let new_seq = if early && !far_has_old {
+        s.cut_out
     } else {
-        max(seg.seq, s.cut_out)
+        seg.seq
     };
     if seg.span() > 0 {
         return match data_path(s, seg.seq) {
@@ -262,7 +305,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
     // A pure ack: the new path always hears it, for the window in it; the old
     // one until its last byte is acknowledged, and probes of what it carried.
-    let old_done = s.two.drained != 0 && !old_news && !before(seg.seq, s.cut_out);
+    let old_done = s.two.drained != 0 && !old_news && !early;
     let also = copy(Path::Old, old_seq, &on_old, ACK);
     Outgoing {
         copy: (!old_done).then_some(also),
@@ -354,7 +397,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     let clamp = at.clamp(s);
     let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
-        if after(s.far_ack, ack) {
+        if is_past(s) || after(s.far_ack, ack) {
             if seg.span() == 0 {
                 return OldIncoming::Withhold;
             }
@@ -417,7 +460,9 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     } else {
         at.rcv_ack(s)
     };
-    if !seg.has(ACK) || seg.has(RST) || !before(seg.ack, floor) {
+    // Far beyond the cutoff nothing is compared with it: see `PAST`.
+    let far = is_past(s) && s.far_ack.wrapping_sub(s.cut_out) >= 1 << 30;
+    if !seg.has(ACK) || seg.has(RST) || far || !before(seg.ack, floor) {
         return NewIncoming {
             deliver: true,
             ack: seg.ack,

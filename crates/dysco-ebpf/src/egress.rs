@@ -2,6 +2,7 @@
 
 use core::hint::cold_path;
 
+use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
@@ -326,48 +327,75 @@ fn limit(c: &mut Change, s: &Session, path: Path) {
 /// The two-path phase.
 #[inline(always)]
 fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    let Some(Scratch {
-        packet: p,
-        change: c,
-        ..
-    }) = take(ctx, Run::Egress, key, found)
-    else {
+    if take(ctx, Run::Egress, key, found).is_none() {
         return Verdict::Pass;
-    };
+    }
     paths::cut_if_due(s, Anchor::Near);
     track(ctx, s, found, slot);
-    if two_paths::drains(s, &found.seg) {
+    // SAFETY: the program's own context.
+    match unsafe { dysco_split(ctx.skb.skb, slot) } {
+        NEITHER => Verdict::Pass,
+        NEW => write(ctx, Run::Egress, Path::New, s),
+        _ => write(ctx, Run::Egress, Path::Old, s),
+    }
+}
+
+/// What [`dysco_split`] says: the packet passes as it is.
+const NEITHER: u32 = 0;
+/// Put the change in; it takes the new path.
+const NEW: u32 = 1;
+/// Put the change in; it takes the old path.
+const OLD: u32 = 2;
+
+/// Splits the packet in the scratch memory of egress between the paths of its session.
+/// Exported for a stack frame of its own (see also `learn::dysco_offer`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_split(skb: *mut __sk_buff, slot: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p,
+            change: c,
+            ..
+        }),
+        Some(s),
+    ) = (maps::scratch(Run::Egress as u32), maps::session(slot))
+    else {
+        return NEITHER;
+    };
+    if two_paths::drains(s, &p.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
-    let out = two_paths::outgoing(Anchor::Near, s, &found.seg);
+    let out = two_paths::outgoing(Anchor::Near, s, &p.seg);
     if let Some(copy) = out.copy {
-        send_copy(ctx, s, &copy, mark::COPY, 0);
+        send_copy(&TcContext::new(skb), s, &copy, mark::COPY, 0);
     }
-    if found.seg.has(ACK) {
+    if p.seg.has(ACK) {
         remember_ack(s, out.path, out.ack);
     }
     let seg = Segment {
         seq: out.seq,
         ack: out.ack,
         window: out.window,
-        ..found.seg
+        ..p.seg
     };
     match out.path {
         Path::New => {
             new_path(s, &seg, c);
             limit(c, s, out.path);
+            NEW
         }
         Path::Old => {
             count(Counter::OldPath);
-            if seg == found.seg && (s.two.new_data == 0 || p.header.is_usual()) {
-                return Verdict::Pass;
+            if seg == p.seg && (s.two.new_data == 0 || p.header.is_usual()) {
+                return NEITHER;
             }
-            old_path(key, &seg, c);
+            old_path(&p.key, &seg, c);
             limit(c, s, out.path);
+            OLD
         }
     }
-    write(ctx, Run::Egress, out.path, s)
 }
 
 /// The second way of a copy: trim it to a header, and send that.

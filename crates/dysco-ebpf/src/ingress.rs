@@ -265,7 +265,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     }
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        ends(s, seg, slot);
+        ends(s, seg.flags, seg.seq, slot);
     }
 }
 
@@ -303,15 +303,16 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        ends(s, seg, slot);
+        ends(s, seg.flags, e.seq, slot);
     }
 }
 
+/// `seq` in the local end's own numbers.
 #[inline(always)]
-fn ends(s: &mut Session, seg: &Segment, slot: u32) {
-    if seg.has(RST) {
-        if s.relay != 0 {
-            // The relay's entry judges it.
+fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
+    if flags & RST != 0 {
+        // Elsewhere the relay's entry judges it.
+        if s.relay != 0 || !two_paths::may_reset(s, seq) {
             return;
         }
         s.life.reset = 1;
@@ -414,7 +415,7 @@ fn from_new_path(
     if two_paths {
         s.new_in = s.new_in.wrapping_add(1);
         if p.seg.flags & (FIN | RST) != 0 {
-            ends(s, &p.seg, slot);
+            ends(s, p.seg.flags, e.seq, slot);
         }
         let seg = Segment {
             seq: e.seq,

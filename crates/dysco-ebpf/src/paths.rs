@@ -1,7 +1,7 @@
 //! What near and far anchors have in common in the two-path phase.
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::{after, before, max};
+use dysco_common::seq::{before, max};
 use dysco_common::session::Session;
 use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, Copy};
@@ -77,9 +77,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
         s.two.new_data = 1;
     }
     if seg.has(ACK) && !seg.has(RST) {
-        s.edge = judged.edge;
-        s.far_ack = judged.far_ack;
-        s.two.edge_set = 1;
+        two_paths::hear_far(s, &judged);
     }
     if !judged.deliver {
         return false;
@@ -90,7 +88,8 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     // Turned into this end's it lags by the lead of the new path's, and this end
     // would take each of its time-outs for a spurious one (RFC 3522) and forget
     // what it has to repeat.
-    if s.two.cut_set != 0 && !after(e.ack, s.cut_out) && p.header.starts_with_timestamps() {
+    let has_old = two_paths::is_past(s) && e.ack != s.cut_out;
+    if s.two.cut_set != 0 && !has_old && p.header.starts_with_timestamps() {
         e.tsecr_add = at.tsval(s).wrapping_sub(p.header.timestamps().1);
     }
     if judged.strip_sack {

@@ -699,3 +699,35 @@ fn what_opens_a_path_is_told_from_what_takes_it() {
     assert!(!two_paths::is_of_opening(&seg(4000, 501, u16::MAX), 4500));
     assert!(!two_paths::is_of_opening(&seg(4000, 500, 64), 4500));
 }
+
+/// As much again as numbers can tell apart has passed since the cut, and nobody has
+/// completed it: what is sent and acknowledged now is of the new path still.
+#[test]
+fn two_paths_may_last_for_any_number_of_bytes() {
+    let mut s = cut();
+    for quarter in 0..=12u32 {
+        let now = CUT_OUT.wrapping_add(quarter << 30);
+        let ack = segment(CUT_IN, now, 0, ACK);
+        let judged = new_incoming(&s, &ack, 0);
+        assert_eq!((judged.ack, judged.far_ack), (now, now), "{quarter} GiB");
+        two_paths::hear_far(&mut s, &judged);
+        let out = outgoing(&s, &segment(now, CUT_IN, 100, ACK));
+        assert_eq!((out.path, out.seq), (Path::New, now), "{quarter} GiB");
+        // The proxy repeats what it has acknowledged.
+        let late = old_incoming(&s, &segment(4500, CUT_OUT, 0, ACK), 0);
+        assert_eq!(late, OldIncoming::Withhold, "{quarter} GiB");
+    }
+}
+
+#[test]
+fn a_reset_that_no_end_believes_ends_nothing_in_two_paths() {
+    let mut s = session();
+    s.state = State::TwoPaths as u32;
+    // It has acknowledged up to 4000, and got up to 4500 by the old path.
+    let believed = |s: &Session| [3999, 4000, 4500, 4501].map(|seq| two_paths::may_reset(s, seq));
+    assert_eq!(believed(&s), [false, true, true, false]);
+    s.shown = 4501;
+    assert_eq!(believed(&s), [false, true, true, true]);
+    s.state = State::Tracked as u32;
+    assert_eq!(believed(&s), [true; 4]);
+}
