@@ -116,6 +116,20 @@ const WHYS: &[Why] = &[
         ],
     },
     Why {
+        figures: "removal_ms_p99_light",
+        floor: None,
+        by: &[
+            (
+                "removal_ms_p99",
+                "as many removals in the same run while sessions carry 32 times as much",
+            ),
+            (
+                "removal_ms_p50_light",
+                "the median of these: what is far from it is other work of the machine",
+            ),
+        ],
+    },
+    Why {
         figures: "replace_lowest_goodput",
         floor: Some((
             "replace_unchanged_lowest_goodput",
