@@ -61,6 +61,15 @@ impl Anchor {
         }
     }
 
+    /// Last TSval that the old path sent it.
+    #[inline(always)]
+    pub const fn tsval_heard(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.tsval_in,
+            Anchor::Far => s.tsval_out,
+        }
+    }
+
     /// Scale of the windows that the end is told.
     #[inline(always)]
     pub const fn wscale(self, s: &Session) -> u8 {
@@ -424,6 +433,9 @@ pub struct NewIncoming {
     /// Deliver it at all? A pure ack that says nothing new would count as a
     /// duplicate.
     pub deliver: bool,
+    /// The number to deliver it under. If that is another, it belongs to the old path,
+    /// whose clock it has to show.
+    pub seq: u32,
     /// The acknowledgement to deliver.
     pub ack: u32,
     /// The window to deliver, as sent.
@@ -435,6 +447,20 @@ pub struct NewIncoming {
     pub edge: u32,
     /// The far end's ack, highest so far.
     pub far_ack: u32,
+}
+
+/// The number of a segment from the new path. A pure ack has that of what comes next
+/// there, which is beyond all that the proxy still holds for the local end: beyond its
+/// window, if it does not read, and it would discard the ack. The old path sends
+/// nothing beyond the window, so it goes under the highest number of that.
+#[inline(always)]
+fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
+    let waits = s.two.drained == 0 && (s.two.cut_in_set != 0 || s.two.new_data == 0);
+    if waits && seg.span() == 0 && !seg.has(RST) && after(seg.seq, at.rcv_max(s)) {
+        at.rcv_max(s)
+    } else {
+        seg.seq
+    }
 }
 
 /// Judges a segment from the new path. The far end has not got yet what the
@@ -460,11 +486,13 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     } else {
         at.rcv_ack(s)
     };
+    let seq = within_window(at, s, seg);
     // Far beyond the cutoff nothing is compared with it: see `PAST`.
     let far = is_past(s) && s.far_ack.wrapping_sub(s.cut_out) >= 1 << 30;
     if !seg.has(ACK) || seg.has(RST) || far || !before(seg.ack, floor) {
         return NewIncoming {
             deliver: true,
+            seq,
             ack: seg.ack,
             window: seg.window,
             strip_sack: false,
@@ -476,6 +504,7 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     let news = !known || after(edge, s.edge);
     NewIncoming {
         deliver: seg.span() > 0 || (news && window > 0),
+        seq,
         ack: floor,
         window,
         strip_sack: true,

@@ -84,6 +84,13 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     }
     e.ack = judged.ack;
     e.window = judged.window;
+    // With the new path's clock the proxy's segments behind it would be too old (PAWS).
+    if judged.seq != seg.seq {
+        e.seq = judged.seq;
+        if p.header.starts_with_timestamps() {
+            e.tsval_add = at.tsval_heard(s).wrapping_sub(p.header.timestamps().0);
+        }
+    }
     // The far end echoes the proxy's clock until it has all of the old path.
     // Turned into this end's it lags by the lead of the new path's, and this end
     // would take each of its time-outs for a spurious one (RFC 3522) and forget

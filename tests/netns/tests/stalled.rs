@@ -74,12 +74,22 @@ fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
     wait::until("the drain", LIMIT, || {
         (daemon.log().matches("SetCutIn { change").count() > 0).then_some(())
     })?;
+    // It may have been in the midst of a read.
+    wait_closed(&w, end)?;
     let read = group.received(side);
     for _ in 0..3 {
         wait_closed(&w, end)?;
         ensure!(group.received(side) == read, "it reads");
         ensure!(under_way(&w)? == 1, "{}", w.state());
     }
+    // What the other end is sent does not wait for it: more than any window lets go ahead.
+    let other = group.received(side.other());
+    wait::until("the other direction", LIMIT, || {
+        (group.received(side.other()) > other + (16 << 20)).then_some(())
+    })
+    .with_context(|| w.state())?;
+    ensure!(under_way(&w)? == 1, "{}", w.state());
+
     group.set_reading(side, Reading::Slow(4 << 20));
     group.wait_progress(1 << 20)?;
     group.set_reading(side, Reading::Fast);

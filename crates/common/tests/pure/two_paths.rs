@@ -294,6 +294,27 @@ fn without_ack_nothing_is_acknowledged() {
     }
 }
 
+/// The far end is far ahead of what the proxy has relayed to a local end that does not
+/// read, which would discard an ack from there.
+#[test]
+fn a_pure_ack_is_not_beyond_what_the_old_path_sent() {
+    let s = cut();
+    let seq = |s: &Session, seg: &Segment| new_incoming(s, seg, 0).seq;
+    assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, ACK)), s.rcv_max);
+    assert_eq!(seq(&s, &segment(s.rcv_max - 1, 950, 0, ACK)), s.rcv_max - 1);
+    // Data are where they are, and so is a reset.
+    assert_eq!(seq(&s, &segment(CUT_IN, 950, 1, ACK)), CUT_IN);
+    assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, ACK | FIN)), CUT_IN);
+    assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, RST)), CUT_IN);
+    // Once the old path has drained, nothing comes with its clock.
+    let mut drained = s;
+    drained.two.drained = 1;
+    assert_eq!(seq(&drained, &segment(CUT_IN, 950, 0, ACK)), CUT_IN);
+    let mut perhaps = s;
+    (perhaps.two.cut_in_set, perhaps.two.new_data) = (0, 1);
+    assert_eq!(seq(&perhaps, &segment(CUT_IN, 950, 0, ACK)), CUT_IN);
+}
+
 /// A window of nothing would be taken for the far end's.
 #[test]
 fn a_raised_pure_ack_needs_room() {

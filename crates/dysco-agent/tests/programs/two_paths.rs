@@ -276,7 +276,7 @@ fn the_old_window_is_bounded() {
 fn a_new_ack_is_raised_to_what_the_proxy_gave() {
     for net in nets() {
         let mut p = cut(&net);
-        p.change(|s| (s.rcv_ack, s.tsval_out) = (SENT - 100, 77));
+        p.change(|s| (s.rcv_ack, s.tsval_out, s.tsval_in) = (SENT - 100, 77, 55));
         let data = Frame {
             options: options(Options::Sack, 1, 2, SENT + OUT),
             window: 3000,
@@ -307,7 +307,16 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
         let caught_up = from_far(&net, CUT_IN + 50, SENT, 0);
         let mut want = delivered(&net, &caught_up);
         want.options[8..12].copy_from_slice(&77u32.to_be_bytes());
+        // Within the window of an end that does not read, and by the proxy's clock.
+        want.seq = s.rcv_max;
+        want.options[4..8].copy_from_slice(&55u32.to_be_bytes());
         p.becomes(Way::In, &caught_up, OK, &want);
+
+        p.change(|s| s.two.drained = 1);
+        let behind = from_far(&net, CUT_IN + 50, SENT, 0);
+        let mut want = delivered(&net, &behind);
+        want.options[8..12].copy_from_slice(&77u32.to_be_bytes());
+        p.becomes(Way::In, &behind, OK, &want);
     }
 }
 
