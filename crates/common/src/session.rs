@@ -25,7 +25,7 @@ pub enum State {
     NewPath = 4,
     /// The proxy has left: packets of both kinds are dropped.
     Tombstone = 5,
-    /// FINs acknowledged or reset: to be collected.
+    /// Collected: nobody's, until no program can hold it any more.
     Closed = 6,
     /// Two paths, at the proxy's host: the end is the remote one, the old path
     /// is this host's stack, the new one goes through the entry that this one

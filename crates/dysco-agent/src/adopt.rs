@@ -120,6 +120,7 @@ impl Agent {
         if lock(&self.flows).insert(key, value, NO_EXIST).is_err() {
             // Opened anew this moment, or the table is full.
             self.memory().clear(slot);
+            self.memory().set_state(slot, State::Free);
             lock(&self.free)
                 .push(slot, 0)
                 .map_err(map_error("push a slot", "FREE"))?;

@@ -86,7 +86,8 @@ pub struct Agent {
     /// Where the pins are.
     pub(crate) dir: PathBuf,
     rules: Vec<Rule>,
-    /// Slots whose keys are gone, until no program can hold them any more.
+    /// Slots whose keys are gone, until no program can hold them any more. They are
+    /// [`State::Closed`], by which the next process knows them if this one is killed.
     quarantine: Mutex<Vec<u32>>,
     pub(crate) ebpf: Mutex<Ebpf>,
     /// The pins are this one's.
@@ -153,6 +154,8 @@ impl Agent {
         if !running || never_filled(&memory, &mut free) {
             refill(&memory, &mut free)?;
         }
+        let is_closed = |slot: &u32| memory.state(*slot) == Some(State::Closed);
+        let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(&mut ebpf)?;
         chain::set_own(take(&mut ebpf, "OWN")?, &config.addresses)?;
         let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
@@ -193,7 +196,7 @@ impl Agent {
             dir,
             rules: config.rules.clone(),
             chains: Mutex::new(chains),
-            quarantine: Mutex::default(),
+            quarantine: Mutex::new(closed),
             ebpf: Mutex::new(ebpf),
             _alone: alone,
         };
@@ -260,7 +263,7 @@ impl Agent {
         let border =
             |part| (u64::from(self.memory.len()) * u64::from(part) / u64::from(parts)) as u32;
         (border(part)..border(part + 1))
-            .filter(|slot| !matches!(self.memory.state(*slot), None | Some(State::Free)))
+            .filter(|slot| !self.is_nobodys(*slot))
             .map(|slot| (slot, self.memory.read(slot)))
             .collect()
     }
@@ -347,7 +350,7 @@ impl Agent {
     /// Forgets a session. Its slot is used again only after the next call of
     /// [`Agent::release_quarantine`] but one.
     pub fn collect(&self, slot: u32) {
-        if self.memory.state(slot) == Some(State::Free) {
+        if self.is_nobodys(slot) {
             return;
         }
         let s = self.memory.read(slot);
@@ -359,11 +362,17 @@ impl Agent {
         lock(&self.quarantine).push(slot);
     }
 
+    fn is_nobodys(&self, slot: u32) -> bool {
+        let state = self.memory.state(slot);
+        matches!(state, None | Some(State::Free | State::Closed))
+    }
+
     /// Gives slots back that were collected before the last call.
     pub fn release_quarantine(&self) {
         let slots = std::mem::take(&mut *lock(&self.quarantine));
         let mut free = lock(&self.free);
         for slot in slots {
+            self.memory.set_state(slot, State::Free);
             if let Err(e) = free.push(slot, 0) {
                 tracing::error!(slot, error = %e, "a session slot is lost until the next start");
             }

@@ -261,16 +261,16 @@ impl Memory {
         }
     }
 
-    /// Makes a slot nobody's, and no earlier session's.
+    /// Makes a slot no earlier session's, and closed: to be given back.
     pub fn clear(&self, slot: u32) {
-        // SAFETY: as in `state`; no program reads it of a free slot.
+        // SAFETY: as in `state`; no program reads it of a closed slot.
         unsafe {
             let p = self.at(slot);
             ptr::write_volatile(&raw mut (*p).created_ns, 0);
             ptr::write_volatile(&raw mut (*p).short, ShortKey::default());
             ptr::write_volatile(&raw mut (*p).short_path, ShortKey::default());
         }
-        self.set_state(slot, State::Free);
+        self.set_state(slot, State::Closed);
     }
 
     /// Bounds the window of the old path; 0 lifts the bound.

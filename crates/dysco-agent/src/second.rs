@@ -261,7 +261,10 @@ impl Agent {
         // That which it was joined to may have been given up since.
         let lives = |slot: &u32| {
             let state = State::from_word(self.session(*slot).state);
-            !matches!(state, None | Some(State::Free | State::Tombstone))
+            !matches!(
+                state,
+                None | Some(State::Free | State::Closed | State::Tombstone)
+            )
         };
         let other = self.find_called(&opposite).or(Some(known).filter(lives));
         let Some(other) = other else {

@@ -247,3 +247,25 @@ async fn a_full_table_takes_what_it_can() {
     assert_eq!((done.adopted.len(), done.known), (6, 10));
     drop(pairs);
 }
+
+#[tokio::test]
+async fn slots_outlive_who_collected_them() {
+    alone();
+    let pairs: Vec<_> = (0..8)
+        .map(|_| Pair::open("127.0.0.1:0", "127.0.0.1"))
+        .collect();
+    let plane = Plane::start("killed", |c| c.max_sessions = 16);
+    let done = plane.agent.adopt().unwrap();
+    assert_eq!(done.adopted.len(), 16);
+    done.adopted[..6]
+        .iter()
+        .for_each(|s| plane.agent.collect(*s));
+    // Killed before it has given them back.
+    drop(plane);
+    let plane = Plane::start("killed", |c| c.max_sessions = 16);
+    assert_eq!(plane.agent.sessions().len(), 10);
+    plane.agent.release_quarantine();
+    let done = plane.agent.adopt().unwrap();
+    assert_eq!((done.adopted.len(), done.known), (6, 10));
+    drop(pairs);
+}

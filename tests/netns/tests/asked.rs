@@ -175,6 +175,31 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+/// One that nothing is known of was misspelt: it is not that all have left it.
+#[test]
+fn a_host_that_nobody_knows_is_told() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
+    let (group, names) = busy(&world, 1)?;
+    world.rechain(&names[0], &[At::Fw1])?;
+    let nobody = "10.99.0.9";
+    for words in [
+        &["replace-middlebox", nobody, "--with", &fw2][..],
+        &["reconfigure", "--through", nobody, "--chain", &fw2],
+        &["reconfigure", "--without", nobody, "--all"],
+    ] {
+        let ran = world.try_ctl(At::Client, words)?;
+        ensure!(ran.code == Some(5), "{words:?}: {ran:?}");
+        ensure!(ran.stderr.contains(nobody), "{words:?}: {ran:?}");
+    }
+    // Known, and passed by none.
+    world.rechain(&names[0], &[])?;
+    let words = ["replace-middlebox", &fw1, "--with", &fw2];
+    let ran = world.try_ctl(At::Client, &words)?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// Without a word of which, all that pass it.
 #[test]
 fn a_middlebox_has_itself_replaced() -> Result<()> {

@@ -1,6 +1,8 @@
 //! The command line of `dyscod`.
 
 use std::future::Future;
+use std::io;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +13,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
-use crate::config::{Config, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+use crate::config::{Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+use crate::control::ControlError;
 use crate::policy::Policy;
 use crate::scheduling;
 
@@ -61,6 +64,7 @@ where
     let config = Config::load(&cli.config)?;
     if cli.check {
         Policy::load(&config.chain.policy, &config.host.addresses)?;
+        can_listen(&config.control)?;
         let used = config.to_toml().map_err(|e| CliError::Engine(e.into()))?;
         print_line(&used)?;
         return Ok(Exit::Done);
@@ -93,6 +97,24 @@ fn can_pin(dir: &Path) -> Result<(), CliError> {
     }
 }
 
+/// An address to listen on may be another host's, or one that this host has at times.
+fn can_listen(control: &Control) -> Result<(), CliError> {
+    for ip in &control.listen {
+        // By any port, since a dyscod that runs has its own.
+        let Err(source) = UdpSocket::bind((*ip, 0)) else {
+            continue;
+        };
+        // Without the protocol dyscod does without the address, or says so at its start.
+        if source.kind() == io::ErrorKind::AddrNotAvailable {
+            let address = (*ip, control.port).into();
+            return Err(CliError::Engine(
+                ControlError::Bind { address, source }.into(),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Lets what has threads of its own come to its end. A measurement may wait for a
 /// proxy, which nobody else has to wait for.
 fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
@@ -102,6 +124,7 @@ fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PkiPaths;
 
     #[test]
     fn a_directory_for_pins_is_on_a_bpf_file_system() {
@@ -109,6 +132,21 @@ mod tests {
         let error = can_pin(&dir.path().join("not/there")).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
         assert!(error.to_string().contains("pin_dir"), "{error}");
+    }
+
+    #[test]
+    fn an_address_to_listen_on_is_this_hosts() {
+        let listening = |address: [u8; 4]| Control {
+            listen: vec![address.into()],
+            port: 7474,
+            peers: Vec::new(),
+            pki: PkiPaths::in_dir(Path::new("/none")),
+        };
+        assert!(can_listen(&listening([127, 0, 0, 1])).is_ok());
+        // For documentation (RFC 5737).
+        let error = can_listen(&listening([192, 0, 2, 1])).unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+        assert!(error.to_string().contains("192.0.2.1:7474"), "{error}");
     }
 
     #[test]

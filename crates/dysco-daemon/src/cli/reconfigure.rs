@@ -186,6 +186,7 @@ fn ask(
     chain: ChainChange,
     common: &Common,
 ) -> Result<Exit, CliError> {
+    let passed = passed(&which, &chain).cloned();
     let mut client = context.ask(&Request::Reconfigure(Reconfigure {
         which,
         chain,
@@ -220,12 +221,27 @@ fn ask(
         }
     }
     bar.finish_and_clear();
+    let none = done.accepted == 0 && done.changes.is_empty();
+    if let Some(host) = passed.filter(|_| none)
+        && !remove::is_met(context, &host)?
+    {
+        return Err(CliError::Unmet(host));
+    }
     context.print(&json(&done)?, |_| text(&done, wait))?;
     let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
     Ok(match done.changes.iter().all(changed) {
         true => Exit::Done,
         false => Exit::Refused,
     })
+}
+
+/// The host that the sessions pass by these words.
+fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> {
+    match (which, chain) {
+        (Which::Through(host), _)
+        | (_, ChainChange::Remove(host) | ChainChange::Replace { old: host, .. }) => Some(host),
+        (_, ChainChange::Become(_) | ChainChange::Insert(_)) => None,
+    }
 }
 
 /// For programs. A dry run has a word of its own.

@@ -128,7 +128,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
 
 /// Does dyscod know this host? One that it does not was misspelt, rather than left by all
 /// of its sessions.
-fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
+pub fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
     let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
         return Err(CliError::Unexpected);
     };

@@ -276,6 +276,12 @@ impl Engine {
     /// How long an entry is still needed. The path of a session that is relayed is,
     /// as long as the relay.
     fn linger(&self, s: &Session, boot: Duration) -> Option<Duration> {
+        if s.two.part != part::CURRENT {
+            let other = s.other_path().map(|slot| self.agent.session(slot));
+            if other.is_none_or(|other| !is_of_same(s, &other)) {
+                return Some(UNCHANGED);
+            }
+        }
         let Some(relay) = s.relayed_by() else {
             return linger(s, boot);
         };
@@ -300,11 +306,18 @@ impl Engine {
     }
 }
 
+/// Is an entry of one path of a session still beside that of its other path? That may
+/// have been collected while no daemon could take back a change, and be another's since.
+fn is_of_same(s: &Session, other: &Session) -> bool {
+    let nobodys = [State::Free as u32, State::Closed as u32];
+    !nobodys.contains(&other.state) && other.key == s.key
+}
+
 /// How long an entry is still needed; `None` while its session lives.
 fn linger(s: &Session, boot: Duration) -> Option<Duration> {
     let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
     match State::from_word(s.state)? {
-        State::Tracked | State::Adopted | State::Closed => ended.then_some(UNCHANGED),
+        State::Tracked | State::Adopted => ended.then_some(UNCHANGED),
         State::Tombstone => Some(TWO_MSL),
         // The session's other entry ends it.
         _ if s.two.part != part::CURRENT => None,
@@ -328,7 +341,7 @@ fn linger(s: &Session, boot: Duration) -> Option<Duration> {
             let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
             (age > UNANSWERED).then_some(Duration::ZERO)
         }
-        State::Free => None,
+        State::Free | State::Closed => None,
     }
 }
 
@@ -337,5 +350,27 @@ pub(super) fn boot_time() -> Duration {
     match nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
         Ok(t) => Duration::new(t.tv_sec() as u64, t.tv_nsec() as u32),
         Err(_) => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_outlives_its_session_by_nothing() {
+        let mut s = Session::default();
+        s.key.local_port = 1;
+        let mut other = Session::default();
+        (other.state, other.key) = (State::Passing as u32, s.key);
+        assert!(is_of_same(&s, &other));
+        for state in [State::Closed, State::Free] {
+            other.state = state as u32;
+            assert!(!is_of_same(&s, &other));
+        }
+        // Its slot was given to another.
+        other.state = State::Tracked as u32;
+        other.key.local_port = 2;
+        assert!(!is_of_same(&s, &other));
     }
 }
