@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::doubt::Doubt;
-use super::pairing::{Best, FAR, Found, MAX_DELTA, Rules, Series, Way};
+use super::pairing::{Best, Found, MAX_DELTA, Rules, Series, Way};
 
 /// What can be said of each accepted socket.
 pub type Verdicts = Vec<(usize, Result<Found, Doubt>)>;
@@ -162,7 +162,7 @@ impl Court<'_> {
         let this = self.best(from, x);
         self.sources[x].iter().any(|s| {
             let other = self.best(*s, x);
-            *s != from && other.fresh >= FAR && other.far_above(&this)
+            *s != from && other.fresh >= self.rules.moments && other.far_above(&this)
         })
     }
 

@@ -34,7 +34,7 @@ pub struct Rules {
 pub const MAX_DELTA: i64 = 16 << 10;
 
 /// So many times as often is beyond doubt.
-pub(super) const FAR: usize = 4;
+const FAR: usize = 4;
 /// A relay holds nothing at one of so many moments, at least: at full speed
 /// it nearly always holds something.
 const RARE: usize = 64;
