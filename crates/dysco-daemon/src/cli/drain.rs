@@ -203,10 +203,15 @@ impl Drain<'_> {
             other => other?,
         };
         for report in done {
+            let name = (report.local, report.remote);
             match (report.outcome, report.reason) {
                 (Outcome::Removed, _) => self.removed += 1,
+                // The last try may end with the time, which says less than one before.
+                (_, Some(reason)) if report.timed_out => {
+                    self.refused.entry(name).or_insert(reason);
+                }
                 (_, Some(reason)) => {
-                    self.refused.insert((report.local, report.remote), reason);
+                    self.refused.insert(name, reason);
                 }
                 (_, None) => {}
             }
