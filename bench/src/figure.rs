@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a figure should be.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// This or more.
@@ -47,15 +47,25 @@ impl Better {
     }
 }
 
+/// By a name of its own, since serde would take it for borrowed from what it reads.
+pub type Word = &'static str;
+
+/// A word of a run that is read back. There are few, and they are kept for good.
+pub fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+    Ok(Box::leak(String::deserialize(from)?.into_boxed_str()))
+}
+
 /// One number, with all it came from.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Figure {
     /// What it is called.
     pub name: String,
     /// The part of the benchmark that found it.
-    pub part: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub part: Word,
     /// Its unit; a ratio has none.
-    pub unit: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub unit: Word,
     /// The number.
     pub value: f64,
     /// Where it lies with a confidence of 95 %, if it is a median of samples.

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What one needs to know to judge absolute numbers.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Machine {
     /// The processor, by its maker's words.
     pub processor: String,

@@ -55,6 +55,7 @@ mod xdp;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -90,6 +91,11 @@ struct Arguments {
 enum Command {
     /// Tell a regression from noise: fails if something got worse
     Compare(Compare),
+    /// Measure the parts of a whole run that had failed, and publish it
+    Again {
+        /// The run's JSON
+        run: PathBuf,
+    },
     /// Put a run's figures into the README, as every whole run does by itself
     Readme(Readme),
     /// Make the calls that the shim stands before, and say how long each took
@@ -251,6 +257,7 @@ fn main() -> Result<()> {
         Some(Command::Compare(compare)) => return compare.run(),
         Some(Command::Readme(readme)) => return readme.run(),
         Some(Command::Calls) => return calls::make(),
+        Some(Command::Again { run }) => return again(run),
         None => {}
     }
     if arguments.list {
@@ -269,25 +276,7 @@ fn main() -> Result<()> {
     };
     machine::sockets()?;
     let mut record = Record::begin(arguments.quick)?;
-    for (at, bench) in chosen.iter().enumerate() {
-        let (number, of, begun) = (at + 1, chosen.len(), record.seconds());
-        let (minutes, seconds) = (begun as u64 / 60, begun as u64 % 60);
-        effort.say(&format!(
-            "[{number} of {of}, {minutes}:{seconds:02}] {}: {}",
-            bench.name, bench.about
-        ));
-        if !effort.quick {
-            machine::settle()?;
-        }
-        match (bench.run)(&effort) {
-            Ok(figures) => record.take(bench.name, figures, &effort),
-            // What the others find is found all the same.
-            Err(error) => record.fail(bench.name, &error),
-        }
-        record.took(bench.name, begun);
-    }
-    record.plots = effort.plots.take();
-    record.absent = effort.absent.take();
+    measure(&chosen, &effort, &mut record)?;
     record.end()?;
     // A part, or a brief look, must not pass for a whole run.
     let whole = !arguments.quick && chosen.len() == BENCHES.len();
@@ -302,6 +291,52 @@ fn main() -> Result<()> {
         true => record.publish(),
         false => record.complete(),
     }
+}
+
+/// Measures some parts of a run, one after the other.
+fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> Result<()> {
+    for (at, bench) in chosen.iter().enumerate() {
+        let (number, of, begun) = (at + 1, chosen.len(), record.seconds());
+        let (minutes, seconds) = (begun as u64 / 60, begun as u64 % 60);
+        effort.say(&format!(
+            "[{number} of {of}, {minutes}:{seconds:02}] {}: {}",
+            bench.name, bench.about
+        ));
+        if !effort.quick {
+            machine::settle()?;
+        }
+        match (bench.run)(effort) {
+            Ok(figures) => record.take(bench.name, figures, effort),
+            // What the others find is found all the same.
+            Err(error) => record.fail(bench.name, &error),
+        }
+        record.took(bench.name, begun);
+    }
+    record.plots.extend(effort.plots.take());
+    record.absent.extend(effort.absent.take());
+    Ok(())
+}
+
+/// Completes a whole run of which parts have failed.
+fn again(run: &Path) -> Result<()> {
+    dysco_netns::require_root()?;
+    let mut record = Record::read(run)?;
+    ensure!(!record.quick, "{} is but a brief look", run.display());
+    let failed: Vec<String> = record.failed.keys().cloned().collect();
+    ensure!(!failed.is_empty(), "no part of {} failed", run.display());
+    let effort = Effort {
+        quick: false,
+        speaks: true,
+        plots: RefCell::default(),
+        absent: RefCell::default(),
+    };
+    machine::sockets()?;
+    failed
+        .iter()
+        .try_for_each(|name| record.begin_again(name))?;
+    measure(&choose(&failed)?, &effort, &mut record)?;
+    record.save(true)?;
+    record.publish()
 }
 
 /// The programs' runs on a packet that they translate, beside others in the same

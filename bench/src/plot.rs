@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::figure::sorted;
+use crate::figure::{self, Word, sorted};
 
 /// A drawing of panels, one above the other.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Plot {
     /// Ends the file's name.
     pub name: String,
@@ -19,12 +19,13 @@ pub struct Plot {
 }
 
 /// Lines over a common axis.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Panel {
     /// What is seen, with its unit.
     pub title: String,
     /// What goes to the right, with its unit.
-    pub across: &'static str,
+    #[serde(deserialize_with = "figure::word")]
+    pub across: Word,
     /// The lines.
     pub lines: Vec<Line>,
     /// When something happened, and what.
@@ -32,7 +33,7 @@ pub struct Panel {
 }
 
 /// One line.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Line {
     /// What it is.
     pub label: String,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::{fs, time::Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Effort;
@@ -16,7 +16,7 @@ use crate::plot::Plot;
 use crate::{readme, report};
 
 /// One run.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Record {
     /// When it began, UTC.
     pub date: String,
@@ -35,10 +35,13 @@ pub struct Record {
     /// What this machine does not have, and why that is known.
     pub absent: BTreeMap<String, String>,
     /// How many seconds each part took.
-    pub parts: BTreeMap<&'static str, f64>,
+    pub parts: BTreeMap<String, f64>,
+    /// Which of them had failed and were measured later, and when that was, UTC.
+    #[serde(default)]
+    pub again: BTreeMap<String, String>,
     /// What is drawn of it.
     pub plots: Vec<Plot>,
-    #[serde(skip)]
+    #[serde(skip, default = "Instant::now")]
     start: Instant,
 }
 
@@ -46,14 +49,9 @@ impl Record {
     /// Begins a run.
     pub fn begin(quick: bool) -> Result<Record> {
         let folder = env!("CARGO_MANIFEST_DIR");
-        let said = |words: &[&str]| {
-            let ran = Command::new(words[0]).args(&words[1..]).output();
-            let ran = ran.with_context(|| format!("failed to run {}", words[0]))?;
-            Ok::<_, anyhow::Error>(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
-        };
         let commit = said(&["git", "-C", folder, "describe", "--always", "--dirty"]);
         Ok(Record {
-            date: said(&["date", "-u", "+%Y-%m-%d %H:%M"])?,
+            date: now()?,
             // A source without its history can be measured, too.
             commit: commit.unwrap_or_default(),
             quick,
@@ -63,9 +61,24 @@ impl Record {
             failed: BTreeMap::new(),
             absent: BTreeMap::new(),
             parts: BTreeMap::new(),
+            again: BTreeMap::new(),
             plots: Vec::new(),
             start: Instant::now(),
         })
+    }
+
+    /// Reads one that was kept.
+    pub fn read(path: &Path) -> Result<Record> {
+        let text = fs::read_to_string(path);
+        let text = text.with_context(|| format!("failed to read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no run", path.display()))
+    }
+
+    /// Takes in that a part which had failed is measured now.
+    pub fn begin_again(&mut self, name: &str) -> Result<()> {
+        self.failed.remove(name);
+        self.again.insert(name.into(), now()?);
+        Ok(())
     }
 
     /// Seconds since it began.
@@ -76,7 +89,8 @@ impl Record {
     /// Takes in that a part is over, which began so many seconds after the run.
     pub fn took(&mut self, name: &'static str, begun: f64) {
         let seconds = self.seconds() - begun;
-        self.parts.insert(name, (seconds * 10.0).round() / 10.0);
+        self.parts
+            .insert(name.into(), (seconds * 10.0).round() / 10.0);
     }
 
     /// Takes in what was found by one of its parts, and says so.
@@ -159,6 +173,18 @@ impl Record {
         ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
         Ok(())
     }
+}
+
+/// What a command says.
+fn said(words: &[&str]) -> Result<String> {
+    let ran = Command::new(words[0]).args(&words[1..]).output();
+    let ran = ran.with_context(|| format!("failed to run {}", words[0]))?;
+    Ok(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+}
+
+/// The time, UTC.
+fn now() -> Result<String> {
+    said(&["date", "-u", "+%Y-%m-%d %H:%M"])
 }
 
 /// Where whole runs are.

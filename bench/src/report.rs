@@ -41,6 +41,9 @@ pub fn markdown(record: &Record, run: &Value) -> String {
     for (what, why) in &record.absent {
         text += &format!("\nNot on this machine: {what}, {why}\n");
     }
+    for (part, date) in &record.again {
+        text += &format!("\nHad failed, and was measured by itself at {date} UTC: {part}\n");
+    }
     let parts = record.parts.iter();
     let parts: Vec<_> = parts.map(|(part, s)| format!("{part} {s:.0}")).collect();
     text + &format!("\nSeconds of each part: {}\n", parts.join(", "))

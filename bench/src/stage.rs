@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::haproxy::Config;
-use dysco_netns::{Family, Lab, Process, Role};
+use dysco_netns::{Family, Lab, Process, Role, wait};
 use serde_json::Value;
 
 /// Where HAProxy listens.
@@ -108,6 +108,17 @@ impl Stage {
         let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words)?;
         serde_json::from_str(&ran.stdout)
             .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))
+    }
+
+    /// Waits until HAProxy may leave so many: it has to be seen to relay first.
+    pub fn wait_removable(&self, count: usize) -> Result<()> {
+        let words = ["remove-middlebox", "self", "--all", "--mode", self.mode];
+        let words = [&words[..], &["--dry-run", "-o", "json"]].concat();
+        wait::until("sessions that HAProxy may leave", PATIENCE, || {
+            let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words).ok()?;
+            let judged: Value = serde_json::from_str(&ran.stdout).ok()?;
+            (judged["summary"]["removable"] == count).then_some(())
+        })
     }
 
     /// Takes HAProxy out of all its sessions; an error unless it left `count`.

@@ -84,6 +84,7 @@ impl Relaying {
         // HAProxy splices what flows, and only then may it leave.
         let ends = Bulk::new(ends, Way::Down)?;
         ends.measure(RUN_IN, RUN_IN)?;
+        stage.wait_removable(1)?;
         stage.remove_all(1)?;
         let flood = Flood::new(&stage.lab, client, proxied())?;
         Ok(Relaying {
