@@ -1,6 +1,7 @@
 //! Explores the session protocol: see the library.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use dysco_verify::report::{self, Explored};
@@ -12,6 +13,9 @@ use serde::Serialize;
 struct Arguments {
     /// Only these configurations and seeded bugs
     names: Vec<String>,
+    /// Give each configuration so many seconds; what is not explored whole is named
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u64>,
     /// Print one JSON object at the end instead
     #[arg(long)]
     json: bool,
@@ -28,6 +32,8 @@ struct Summary {
     violations: usize,
     seeded_bugs: usize,
     seeded_bugs_found: usize,
+    /// Every configuration was explored to its end.
+    whole: bool,
     explored: Vec<Explored>,
     seeded: Vec<Explored>,
 }
@@ -48,10 +54,10 @@ impl Configuration {
         }
     }
 
-    fn explore(self) -> Explored {
+    fn explore(self, within: Option<Duration>) -> Explored {
         match self {
-            Configuration::Removal(c) => report::explore(c),
-            Configuration::Chain(c) => report::explore_chain(c),
+            Configuration::Removal(c) => report::explore(c, within),
+            Configuration::Chain(c) => report::explore_chain(c, within),
         }
     }
 }
@@ -96,8 +102,9 @@ fn main() -> ExitCode {
     for property in removals.chain(chains) {
         say(&format!("  {property}"));
     }
+    let within = arguments.within.map(Duration::from_secs);
     let run = |c: Configuration| {
-        let explored = c.explore();
+        let explored = c.explore(within);
         say(report::show(&explored).trim_end());
         explored
     };
@@ -110,6 +117,7 @@ fn main() -> ExitCode {
         violations: explored.iter().map(|e| e.violations().count()).sum(),
         seeded_bugs: seeded.len(),
         seeded_bugs_found: seeded.iter().filter(|e| e.violations().count() > 0).count(),
+        whole: explored.iter().all(|e| e.whole),
         explored,
         seeded,
     };
@@ -120,9 +128,14 @@ fn main() -> ExitCode {
         }
     } else {
         println!(
-            "{} states in {} configurations, {} violations; {} of {} seeded bugs found",
+            "{} states in {} configurations{}, {} violations; {} of {} seeded bugs found",
             summary.states,
             summary.configurations,
+            if summary.whole {
+                ""
+            } else {
+                " (not all of them)"
+            },
             summary.violations,
             summary.seeded_bugs_found,
             summary.seeded_bugs

@@ -5,7 +5,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use dysco_common::seq::{after, before, max};
+use dysco_common::seq::{after, max};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
 use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
@@ -96,7 +96,7 @@ impl Entry {
     pub fn set_cut_in(&mut self, cutoff: u32) -> bool {
         self.s.cut_in = cutoff;
         self.s.two.cut_in_set = 1;
-        if !before(self.s.snd_ack, cutoff) {
+        if two_paths::has_old(Anchor::Near, &self.s, cutoff) {
             self.s.two.drained = 1;
         }
         self.s.two.drained != 0
@@ -158,6 +158,7 @@ impl Entry {
         }
         let seg = packet.seg;
         self.track_out(&seg, tell);
+        two_paths::acknowledge(&mut self.s, &seg);
         if two_paths::drains(&self.s, &seg) {
             self.s.two.drained = 1;
             tell.push(Notice::Drained);
@@ -225,11 +226,14 @@ impl Entry {
     }
 
     fn track_in(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
+        self.ends(seg, tell);
+        if seg.has(RST) {
+            return;
+        }
         self.s.rcv_max = max(self.s.rcv_max, seg.end());
         if seg.has(ACK) && after(seg.ack, self.s.rcv_ack) && !after(seg.ack, self.s.snd_max) {
             self.s.rcv_ack = seg.ack;
         }
-        self.ends(seg, tell);
     }
 
     fn ends(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
@@ -314,12 +318,11 @@ impl Entry {
         let judged = two_paths::new_incoming(Anchor::Near, &self.s, &seg, 0);
         let s = &mut self.s;
         s.two.new_heard = 1;
-        if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
-            s.new_low = seg.seq;
-            s.two.new_data = 1;
-        }
-        if seg.has(ACK) && !seg.has(RST) {
-            two_paths::hear_far(s, &judged);
+        if !seg.has(RST) {
+            two_paths::hear_data(s, &seg);
+            if seg.has(ACK) {
+                two_paths::hear_far(Anchor::Near, s, seg.ack, &judged);
+            }
         }
         packet.seg.ack = judged.ack;
         packet.seg.window = judged.window;

@@ -41,6 +41,8 @@ pub struct Explored {
     pub depth: usize,
     /// How long it took.
     pub seconds: f64,
+    /// All that can be reached was; or else its time was over before.
+    pub whole: bool,
     /// Each property.
     pub properties: Vec<Checked>,
 }
@@ -71,27 +73,33 @@ pub trait Explorable:
     fn explain(&self, state: &Self::State) -> Vec<String>;
 }
 
-/// Explores all states of a configuration, or up to the first violation.
-pub fn explore(config: Configuration) -> Explored {
-    explore_model(Exploration::new(config))
+/// Explores all states of a configuration, or up to the first violation, or as many as
+/// are reached `within` that time.
+pub fn explore(config: Configuration, within: Option<Duration>) -> Explored {
+    explore_model(Exploration::new(config), within)
 }
 
 /// The same of a configuration of chains.
-pub fn explore_chain(config: chain::config::Configuration) -> Explored {
-    explore_model(chain::model::Exploration::new(config))
+pub fn explore_chain(config: chain::config::Configuration, within: Option<Duration>) -> Explored {
+    explore_model(chain::model::Exploration::new(config), within)
 }
 
-/// Explores all states of a model, or up to the first violation.
-pub fn explore_model<M: Explorable>(model: M) -> Explored {
+/// The same of a model.
+pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
     let [name, about] = model.name();
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let checker = model
         .checker()
         .threads(threads)
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
+        .finish_when(HasDiscoveries::AnyFailures);
+    let checker = match within {
+        Some(within) => checker.timeout(within),
+        None => checker,
+    };
+    let checker = checker.spawn_bfs().join();
+    let took = begun.elapsed();
+    let whole = within.is_none_or(|within| took < within);
     let mut found = checker.discoveries();
     let model = checker.model();
     let failed = model.properties();
@@ -105,7 +113,7 @@ pub fn explore_model<M: Explorable>(model: M) -> Explored {
                 property: p.name,
                 kind: "sometimes",
                 // An exploration that was broken off may not have got there.
-                holds: discovery.is_some() || failed,
+                holds: discovery.is_some() || failed || !whole,
                 steps: Vec::new(),
             },
             Expectation::Always | Expectation::Eventually => Checked {
@@ -123,7 +131,8 @@ pub fn explore_model<M: Explorable>(model: M) -> Explored {
         states: checker.unique_state_count(),
         steps: checker.state_count(),
         depth: checker.max_depth(),
-        seconds: begun.elapsed().as_secs_f64(),
+        seconds: took.as_secs_f64(),
+        whole,
         properties,
     }
 }
@@ -147,12 +156,17 @@ pub fn show(explored: &Explored) -> String {
     let time = Duration::from_secs_f64(explored.seconds);
     let _ = writeln!(
         text,
-        "{:<20} {:>9} states, depth {:>2}, {:>6.1} s  {}",
+        "{:<20} {:>9} states, depth {:>2}, {:>6.1} s  {}{}",
         explored.name,
         explored.states,
         explored.depth,
         time.as_secs_f64(),
-        explored.about
+        explored.about,
+        if explored.whole {
+            ""
+        } else {
+            " (not all of it)"
+        }
     );
     let of = |kind: &'static str| explored.properties.iter().filter(move |p| p.kind == kind);
     let held = of("always").filter(|p| p.holds).count();

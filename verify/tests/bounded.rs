@@ -1,5 +1,7 @@
 //! The smaller explorations, whole, and every seeded bug.
 
+use std::time::Duration;
+
 use dysco_verify::chain::config as chain;
 use dysco_verify::config::{self, Configuration};
 use dysco_verify::report::{Explored, explore, explore_chain, show};
@@ -11,7 +13,7 @@ fn named(name: &str) -> Configuration {
 }
 
 fn holds(config: Configuration) {
-    sound(&explore(config), 500);
+    sound(&explore(config, None), 500);
 }
 
 fn sound(explored: &Explored, states: usize) {
@@ -34,7 +36,7 @@ fn chain_holds(name: &str, crashes: u8) {
         ..config.faults
     };
     sound(
-        &explore_chain(chain::Configuration { faults, ..config }),
+        &explore_chain(chain::Configuration { faults, ..config }, None),
         200,
     );
 }
@@ -102,7 +104,7 @@ fn every_seeded_bug_is_found() {
             ..config.clone()
         };
         holds(sound);
-        found(&explore(config));
+        found(&explore(config, None));
     }
 }
 
@@ -133,7 +135,17 @@ fn every_seeded_bug_of_chains_is_found() {
             seed: None,
             ..config.clone()
         };
-        sound(&explore_chain(whole), 50);
-        found(&explore_chain(config));
+        sound(&explore_chain(whole, None), 50);
+        found(&explore_chain(config, None));
     }
+}
+
+/// What was not reached in time is no fault, and is said.
+#[test]
+fn what_is_broken_off_does_not_pass_for_the_whole() {
+    let explored = explore(named("mixed"), Some(Duration::from_millis(1)));
+    assert_eq!(explored.violations().count(), 0, "{}", show(&explored));
+    assert!(!explored.whole);
+    assert!(show(&explored).contains("not all of it"));
+    assert!(explore(named("removal"), None).whole);
 }

@@ -52,6 +52,15 @@ impl Anchor {
         }
     }
 
+    /// Highest ack that the end sent.
+    #[inline(always)]
+    const fn acked(self, s: &Session) -> u32 {
+        match self {
+            Anchor::Near => s.snd_ack,
+            Anchor::Far => s.rcv_ack,
+        }
+    }
+
     /// Last TSval that the end sent.
     #[inline(always)]
     pub const fn tsval(self, s: &Session) -> u32 {
@@ -130,7 +139,43 @@ struct Heard {
 /// opening was not seen.
 #[inline(always)]
 pub const fn has_shown_all(s: &Session) -> bool {
-    s.shown == 0 || s.two.cut_in_set != 0 && !before(s.shown, s.cut_in)
+    s.shown == 0 || s.two.cut_in_set != 0 && (has_all_old(s) || !before(s.shown, s.cut_in))
+}
+
+/// In `new_data`: the end has acknowledged data that came by the new path alone, and so
+/// all that the old path carries. Kept, for the reason that [`PAST`] is: the cutoff may
+/// be told long after.
+const ALL_OLD: u8 = 2;
+
+/// Takes in what a segment of the end acknowledges of the new path's data.
+#[inline(always)]
+pub fn acknowledge(s: &mut Session, seg: &Segment) {
+    let new = s.two.new_data != 0 && s.two.new_data & ALL_OLD == 0;
+    if new && seg.has(ACK) && !before(seg.ack, s.new_low) {
+        s.two.new_data |= ALL_OLD;
+    }
+}
+
+/// Has the end acknowledged all that the old path carries, as far as the new one shows?
+#[inline(always)]
+const fn has_all_old(s: &Session) -> bool {
+    s.two.new_data & ALL_OLD != 0
+}
+
+/// Has the end acknowledged all before this number, which the old path ends with?
+#[inline(always)]
+pub const fn has_old(at: Anchor, s: &Session, cutoff: u32) -> bool {
+    has_all_old(s) || !before(at.acked(s), cutoff)
+}
+
+/// Takes in the lowest number of data on the new path.
+#[inline(always)]
+pub fn hear_data(s: &mut Session, seg: &Segment) {
+    let lowest = s.two.new_data == 0 || !has_all_old(s) && before(seg.seq, s.new_low);
+    if seg.span() > 0 && lowest {
+        s.new_low = seg.seq;
+        s.two.new_data = 1;
+    }
 }
 
 /// Takes in up to where the other end has shown on the new path to have sent. True
@@ -149,9 +194,13 @@ pub fn show(s: &mut Session, to: u32) -> bool {
 /// long as a daemon is not there, or an application reads nothing.
 const PAST: u8 = 2;
 
-/// Takes in how far the far end has announced to be, on the new path.
+/// Takes in how far the far end has announced to be, on the new path, by a segment that
+/// acknowledges up to `ack`. What was never sent no end acknowledges: that is anybody's.
 #[inline(always)]
-pub fn hear_far(s: &mut Session, judged: &NewIncoming) {
+pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
+    if after(ack, at.snd_max(s)) {
+        return;
+    }
     s.edge = judged.edge;
     s.far_ack = judged.far_ack;
     s.two.edge_set = 1;
@@ -178,6 +227,17 @@ pub const fn may_reset(s: &Session, seq: u32) -> bool {
     let shown = s.shown != 0 && after(s.shown, s.rcv_max);
     let highest = if shown { s.shown } else { s.rcv_max };
     !before(seq, s.snd_ack) && !after(seq, highest)
+}
+
+/// Is this the reset of a socket that may not send where it has sent already? The kernel
+/// gives it the end of the window (`tcp_acceptable_seq`, net/ipv4/tcp_output.c), which
+/// the old path takes back, and no other end would believe that number. The acknowledgement
+/// tells it from the answer to a segment that met no socket.
+#[inline(always)]
+pub const fn is_shut_in(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    const FAR_BEHIND: u32 = 1 << 30;
+    let beneath = at.snd_max(s).wrapping_sub(seg.seq);
+    seg.has(RST) && seg.has(ACK) && beneath != 0 && beneath < FAR_BEHIND
 }
 
 /// SACK blocks that a path may hear.
@@ -268,14 +328,22 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         flags,
         window: heard.window,
     };
+    // Unless anybody may have sent it.
+    let shut_in = s.life.reset != 0 && is_shut_in(at, s, seg);
+    let number = if shut_in { at.snd_max(s) } else { seg.seq };
     if s.two.cut_set == 0 {
-        return whole(Path::Old, seg.seq, &on_old);
+        return whole(Path::Old, number, &on_old);
     }
     let on_new = on_new(at, s, seg);
     if seg.has(RST) {
+        let old_number = if shut_in {
+            min(number, s.cut_out)
+        } else {
+            number
+        };
         return Outgoing {
-            copy: Some(copy(Path::New, seg.seq, &on_new, seg.flags)),
-            ..whole(Path::Old, seg.seq, &on_old)
+            copy: Some(copy(Path::New, number, &on_new, seg.flags)),
+            ..whole(Path::Old, old_number, &on_old)
         };
     }
     let old_news = s.two.old_ack_set == 0 || after(on_old.ack, s.old_ack);
@@ -325,7 +393,8 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
 /// Has the local end, by this segment, acknowledged all of the old path?
 #[inline(always)]
 pub fn drains(s: &Session, seg: &Segment) -> bool {
-    s.two.cut_in_set != 0 && s.two.drained == 0 && seg.has(ACK) && !before(seg.ack, s.cut_in)
+    let waits = s.two.cut_in_set != 0 && s.two.drained == 0 && seg.has(ACK);
+    waits && (has_all_old(s) || !before(seg.ack, s.cut_in))
 }
 
 /// What becomes of a segment that arrived on the old path.
@@ -382,6 +451,14 @@ fn room(edge: u32, ack: u32) -> u32 {
     }
 }
 
+/// Does the proxy ask whether there is room again, or whether the end is there at all? It
+/// repeats a number that the end has acknowledged. The end answers, and takes in nothing
+/// (RFC 9293, 3.10.7.4). It must: without an answer the proxy gives up what it holds.
+#[inline(always)]
+fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    before(seg.seq, at.acked(s))
+}
+
 /// Judges a segment from the old path. The proxy is not believed about bytes
 /// from the cutoff on, which it may have got in a segment across it: it leaves
 /// without waiting for them to be relayed. Its acks stand still while those of
@@ -407,7 +484,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
         if is_past(s) || after(s.far_ack, ack) {
-            if seg.span() == 0 {
+            if seg.span() == 0 && !probes(at, s, seg) {
                 return OldIncoming::Withhold;
             }
             ack = s.far_ack;

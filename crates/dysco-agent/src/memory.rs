@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use dysco_common::session::Two;
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Session, ShortKey, State};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -153,9 +153,14 @@ impl Memory {
             let p = self.at(slot);
             (&raw mut (*p).two.part, &raw mut (*p).other_path)
         };
+        // First: to look for the other entry there must be one.
+        if let Some(other) = other {
+            self.word(link).store(other + 1, Ordering::Release);
+        }
         self.flag(field).store(part, Ordering::Release);
-        self.word(link)
-            .store(other.map_or(0, |slot| slot + 1), Ordering::Release);
+        if other.is_none() {
+            self.word(link).store(0, Ordering::Release);
+        }
     }
 
     /// Gives an entry the numbers of what another was sent on until now. Of the
@@ -337,20 +342,16 @@ impl Memory {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
-        let (cut_in, set, drained, snd_ack) = unsafe {
+        let (cut_in, set, drained) = unsafe {
             (
                 self.word(&raw mut (*p).cut_in),
                 self.flag(&raw mut (*two).cut_in_set),
                 self.flag(&raw mut (*two).drained),
-                self.word(match at {
-                    Anchor::Near => &raw mut (*p).snd_ack,
-                    Anchor::Far => &raw mut (*p).rcv_ack,
-                }),
             )
         };
         cut_in.store(cutoff, Ordering::SeqCst);
         set.store(1, Ordering::SeqCst);
-        let done = !dysco_common::seq::before(snd_ack.load(Ordering::SeqCst), cutoff);
+        let done = two_paths::has_old(at, &self.read(slot), cutoff);
         if done {
             drained.store(1, Ordering::SeqCst);
         }

@@ -19,6 +19,9 @@ pub enum Keep {
     New,
     /// The one before it.
     Before,
+    /// The one that carries the session, as far as numbers tell: nobody has said how the
+    /// change has ended.
+    Used,
 }
 
 /// A segment on its way is seen by a program within this many turns.
@@ -309,6 +312,10 @@ impl Agent {
         let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
         let found = keys.iter().filter_map(|key| self.find_called(key));
         let found: Vec<u32> = found.filter(passing).collect();
+        let keep = match keep {
+            Keep::Used => used(found.iter().filter_map(|slot| self.both_paths(*slot))),
+            keep => keep,
+        };
         let mut left_out = Vec::new();
         for slot in found {
             let s = self.session(slot);
@@ -322,7 +329,7 @@ impl Agent {
             let stays = match keep {
                 Keep::Taken => true,
                 Keep::New => !other_is_new,
-                Keep::Before => other_is_new,
+                Keep::Before | Keep::Used => other_is_new,
             };
             let (kept, out) = if stays { (slot, other) } else { (other, slot) };
             if !stays && let Err(error) = self.lead_to(kept) {
@@ -340,6 +347,13 @@ impl Agent {
         left_out
     }
 
+    /// The entry of a session's path, and that of its other one.
+    fn both_paths(&self, slot: u32) -> Option<[Session; 2]> {
+        let s = self.session(slot);
+        let other = s.other_path()?;
+        Some([s, self.session(other)])
+    }
+
     /// The entry of a session's path that is being opened, or was a moment ago.
     pub fn second_path(&self, slot: u32) -> Option<u32> {
         let s = self.session(slot);
@@ -350,6 +364,24 @@ impl Agent {
             n.two.part == part::NEXT && n.other_path() == Some(slot) && n.key == s.key
         };
         self.sessions().into_iter().find(next).map(|(next, _)| next)
+    }
+}
+
+/// Which of two paths a session uses, by the entries for either direction. What was never
+/// taken is not in use; of one that was, the path before may have gone further since.
+fn used(directions: impl Iterator<Item = [Session; 2]>) -> Keep {
+    let (mut taken, mut went_back) = (false, false);
+    for [s, other] in directions {
+        if other.two.part == part::BEFORE {
+            taken = true;
+            went_back |= seq::after(other.rcv_max, s.rcv_max);
+        } else {
+            went_back |= seq::after(s.rcv_max, other.rcv_max);
+        }
+    }
+    match taken && !went_back {
+        true => Keep::New,
+        false => Keep::Before,
     }
 }
 
@@ -369,6 +401,32 @@ fn wait_for_programs() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn entry(part: u8, rcv_max: u32) -> Session {
+        let mut s = Session {
+            rcv_max,
+            ..Session::default()
+        };
+        s.two.part = part;
+        s
+    }
+
+    #[test]
+    fn a_path_that_is_used_has_gone_further() {
+        let taken = |before, now| [entry(part::CURRENT, now), entry(part::BEFORE, before)];
+        let untaken = |now, next| [entry(part::CURRENT, now), entry(part::NEXT, next)];
+        let used = |both: [[Session; 2]; 2]| used(both.into_iter());
+        let near_end = u32::MAX - 2;
+        // It was only opened.
+        assert_eq!(used([untaken(9, 9), untaken(9, 9)]), Keep::Before);
+        // Both ends have shown how far they are, and sent nothing since; or one has.
+        assert_eq!(used([taken(9, 9), taken(9, 9)]), Keep::New);
+        assert_eq!(used([taken(near_end, 3), taken(9, 9)]), Keep::New);
+        assert_eq!(used([taken(9, 9), untaken(9, 9)]), Keep::New);
+        // It was taken, and taken back.
+        assert_eq!(used([taken(3, near_end), taken(9, 9)]), Keep::Before);
+        assert_eq!(used([taken(9, 9), untaken(10, 9)]), Keep::Before);
+    }
 
     /// A little ahead or behind, around the end of numbers too, is in sight; what may be
     /// either is not.

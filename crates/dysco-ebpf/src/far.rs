@@ -280,7 +280,8 @@ fn ends(s: &mut Session, seg: &Segment) {
         } else {
             (acked, s.rcv_max)
         };
-        if before(seg.seq, low) || after(seg.seq, high) {
+        let expected = !before(seg.seq, low) && !after(seg.seq, high);
+        if !expected && !is_its_own(s, o, seg) {
             return;
         }
         if s.life.reset == 0 {
@@ -309,6 +310,7 @@ fn from_end(
 ) -> u64 {
     paths::cut_if_due(s, FAR);
     hear_end(s, o, p);
+    two_paths::acknowledge(s, &p.seg);
     if two_paths::drains(s, &p.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
@@ -337,6 +339,25 @@ fn from_end(
     }
 }
 
+/// How far an end was sent by either path.
+#[inline(always)]
+fn sent_to(s: &Session, o: &Session) -> u32 {
+    if s.two.new_data == 0 {
+        return s.snd_max;
+    }
+    max(s.snd_max, o.rcv_max.wrapping_add(o.translation.seq_out))
+}
+
+/// Is a reset with a number from before the old path took its window back this end's own?
+/// Nobody else knows what it has acknowledged.
+#[inline(always)]
+fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
+    s.state == State::FarTwoPaths as u32
+        && two_paths::is_shut_in(FAR, s, seg)
+        && !before(seg.ack, s.rcv_ack)
+        && !after(seg.ack, sent_to(s, o))
+}
+
 /// Takes in what a segment of the end teaches in the two-path phase. What it
 /// acknowledges was sent by the stack, or relayed from the other end.
 #[inline(always)]
@@ -348,10 +369,7 @@ fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
     if seg.has(RST) {
         return;
     }
-    let mut sent = s.snd_max;
-    if s.two.new_data != 0 {
-        sent = max(sent, o.rcv_max.wrapping_add(o.translation.seq_out));
-    }
+    let sent = sent_to(s, o);
     received(s, seg.end());
     if seg.has(ACK) && after(seg.ack, s.rcv_ack) && !after(seg.ack, sent) {
         s.rcv_ack = seg.ack;

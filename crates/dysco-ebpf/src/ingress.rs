@@ -259,13 +259,17 @@ pub fn dropped(why: Counter) -> Verdict {
 #[inline(always)]
 fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
-    steady::arrived(s, seg);
-    if let Some((tsval, _)) = found.timestamps(ctx) {
-        s.tsval_in = tsval;
-    }
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
         ends(s, seg.flags, seg.seq, slot);
+    }
+    // The numbers of a reset may be anybody's.
+    if seg.has(RST) {
+        return;
+    }
+    steady::arrived(s, seg);
+    if let Some((tsval, _)) = found.timestamps(ctx) {
+        s.tsval_in = tsval;
     }
 }
 
@@ -299,7 +303,9 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
-    received_exactly(s, e.seq.wrapping_add(seg.span()));
+    if !seg.has(RST) {
+        received_exactly(s, e.seq.wrapping_add(seg.span()));
+    }
     s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
@@ -423,7 +429,7 @@ fn from_new_path(
             window: e.window,
             ..p.seg
         };
-        if two_paths::show(s, seg.end()) {
+        if !seg.has(RST) && two_paths::show(s, seg.end()) {
             maps::tell(EventKind::Drained, slot);
         }
         if !paths::hear(s, Anchor::Near, p, &seg, &mut e) {

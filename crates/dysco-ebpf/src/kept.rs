@@ -32,8 +32,9 @@ pub fn beside(s: &mut Session, first: u32, before: &Session) {
     s.created_ns = before.created_ns;
     (s.bytes_in, s.bytes_out) = (before.bytes_in, before.bytes_out);
     s.short = ShortKey::default();
-    s.two.part = part::NEXT;
+    // In this order: user space collects an entry whose other one is gone.
     s.other_path = first + 1;
+    s.two.part = part::NEXT;
 }
 
 /// From now on packets of both paths are told apart, where this one comes in.

@@ -152,6 +152,13 @@ fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
     s.state == State::Tracked as u32 && bytes == 0 && max == syn.end()
 }
 
+/// Is it a session of which no end has been seen?
+#[inline(always)]
+fn lives(s: &Session) -> bool {
+    let known = s.state == State::Tracked as u32 || s.state == State::Adopted as u32;
+    known && !s.has_ended()
+}
+
 #[inline(always)]
 fn open(p: &Packet, offer: &Offer, dir: Direction) {
     let mut known = maps::find(&p.key);
@@ -166,6 +173,11 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
         .as_ref()
         .is_some_and(|flow| repeats(flow.s, &p.seg, dir))
     {
+        return;
+    }
+    // Anybody may send one. The end that it is for answers it by a session only if it has
+    // none any more (RFC 5961, 4): see `answer`.
+    if dir == Direction::In && known.as_ref().is_some_and(|flow| lives(flow.s)) {
         return;
     }
     if !wanted(&p.key.whole, dir) {
@@ -238,10 +250,31 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
         return;
     };
     if s.state != State::Opening as u32 {
+        let anew = s.life.opened_here != 0 || s.local.isn != p.seg.seq;
+        if dir == Direction::Out && lives(s) && anew {
+            opened_anew(p, offer, s);
+        }
         return;
     }
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
+    maps::tell_opened(slot);
+}
+
+/// This host's end has taken another session in the place of one that it had lost without a
+/// word. What was offered for it was not believed, so it is never changed.
+#[inline(always)]
+fn opened_anew(p: &Packet, offer: &Offer, lost: &mut Session) {
+    let Some((slot, s)) = maps::claim(&p.key, Some(lost)) else {
+        return no_room();
+    };
+    begin(s, &p.key, &p.seg, offer, Direction::Out);
+    answered(s, &p.seg, offer, Direction::Out);
+    s.life.opened_here = 0;
+    s.rcv_max = p.seg.ack;
+    (s.local.flags, s.remote.flags) = (0, 0);
+    s.state = State::Tracked as u32;
+    maps::count(Counter::Tracked);
     maps::tell_opened(slot);
 }
 

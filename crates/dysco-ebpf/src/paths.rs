@@ -1,8 +1,8 @@
 //! What near and far anchors have in common in the two-path phase.
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::seq::{before, max};
-use dysco_common::session::Session;
+use dysco_common::seq::max;
+use dysco_common::session::{Session, offer};
 use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, Copy};
 use dysco_common::{Counter, Path};
@@ -65,6 +65,12 @@ pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags
     }
 }
 
+/// Do the session's segments have timestamps, wherever in their options?
+#[inline(always)]
+fn has_timestamps(s: &Session) -> bool {
+    s.local.flags & s.remote.flags & offer::TIMESTAMPS != 0
+}
+
 /// Takes in what a segment of the new path teaches, which is in the end's own
 /// numbers already, and makes `e` what the end may hear of it. False if that is
 /// nothing.
@@ -72,12 +78,11 @@ pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags
 pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
     s.two.new_heard = 1;
-    if seg.span() > 0 && (s.two.new_data == 0 || before(seg.seq, s.new_low)) {
-        s.new_low = seg.seq;
-        s.two.new_data = 1;
-    }
-    if seg.has(ACK) && !seg.has(RST) {
-        two_paths::hear_far(s, &judged);
+    if !seg.has(RST) {
+        two_paths::hear_data(s, seg);
+        if seg.has(ACK) {
+            two_paths::hear_far(at, s, seg.ack, &judged);
+        }
     }
     if !judged.deliver {
         return false;
@@ -85,9 +90,10 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     e.ack = judged.ack;
     e.window = judged.window;
     // With the new path's clock the proxy's segments behind it would be too old (PAWS).
-    if judged.seq != seg.seq {
+    let clock = p.header.starts_with_timestamps();
+    if judged.seq != seg.seq && (clock || !has_timestamps(s)) {
         e.seq = judged.seq;
-        if p.header.starts_with_timestamps() {
+        if clock {
             e.tsval_add = at.tsval_heard(s).wrapping_sub(p.header.timestamps().0);
         }
     }
@@ -96,7 +102,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     // would take each of its time-outs for a spurious one (RFC 3522) and forget
     // what it has to repeat.
     let has_old = two_paths::is_past(s) && e.ack != s.cut_out;
-    if s.two.cut_set != 0 && !has_old && p.header.starts_with_timestamps() {
+    if s.two.cut_set != 0 && !has_old && clock {
         e.tsecr_add = at.tsval(s).wrapping_sub(p.header.timestamps().1);
     }
     if judged.strip_sack {

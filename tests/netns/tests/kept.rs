@@ -171,3 +171,50 @@ fn its_daemon_may_die_meanwhile() -> Result<()> {
     }
     all_intact(&group.finish()?).map(drop)
 }
+
+/// What that makes of the path before, which nobody asks it to forget any more once it
+/// is back: it is in nobody's way, and no later change takes it for its own.
+#[test]
+fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, session) = busy(&world)?;
+    takes(&world, &group, &session, &[At::Fw1])?;
+    let both = [At::Fw1, At::Fw2];
+    world.set_faults(At::Fw1, "die:Forget")?;
+    world.rechain(&session, &both)?;
+    world.wait_dead(At::Fw1)?;
+    world.set_faults(At::Fw1, "")?;
+    world.restart(At::Fw1)?;
+    get_on(&world, &group).with_context(|| world.logs())?;
+
+    // One that it does not even hear of.
+    world.set_faults(At::Client, "lose:Enlist")?;
+    let tried = world.reconfigure(&session, &[At::Fw1], &[])?;
+    ensure!(tried["outcome"] == "rolled_back", "{tried:#}");
+    world.set_faults(At::Client, "")?;
+    world.wait_only_through(&both)?;
+    takes(&world, &group, &session, &[At::Fw2])?;
+    world.wait_forgotten(At::Fw1)?;
+    nothing_refused(&world)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Its daemon is away while the session leaves it, and nobody asks it to forget that any
+/// more: it comes in later as if it had.
+#[test]
+fn one_that_was_not_told_to_forget_a_session_takes_it_anew() -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, session) = busy(&world)?;
+    takes(&world, &group, &session, &[At::Fw1])?;
+    world.set_faults(At::Fw1, "die:Forget")?;
+    world.rechain(&session, &[At::Fw2])?;
+    world.wait_dead(At::Fw1)?;
+    world.set_faults(At::Fw1, "")?;
+    world.restart(At::Fw1)?;
+    get_on(&world, &group)?;
+    for chain in [&[At::Fw1][..], &[At::Fw2, At::Fw1], &[]] {
+        takes(&world, &group, &session, chain)?;
+    }
+    world.wait_forgotten(At::Fw1)?;
+    all_intact(&group.finish()?).map(drop)
+}

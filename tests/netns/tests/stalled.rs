@@ -6,7 +6,7 @@ mod world;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Plan, Reading, Side, all_intact};
+use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, Lab, Role, wait};
 use serde_json::Value;
 use world::fates::Fate;
@@ -101,6 +101,58 @@ fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
     ensure!(after - before < 50, "{} packets", after - before);
     all_intact(&group.finish()?)?;
     w.finish()
+}
+
+/// How often the proxy's kernel asks whether there is room before it gives up what it holds;
+/// by default it takes a quarter of an hour.
+const PROBES: u32 = 2;
+
+/// A client that has asked for all it wants, and does not read: only the proxy's probes make
+/// its kernel say anything.
+fn is_silent(builder: Builder, family: Family) -> Result<()> {
+    let w = World::with(builder, family, &Role::ALL, DECLARED, |c| c)?;
+    w.lab.router.input("nft", &["-f", "-"], CLOSED)?;
+    let most = PROBES.to_string();
+    w.lab.proxy.sysctl("net.ipv4.tcp_retries2", &most)?;
+    let plan = Plan {
+        up: Amount::Bytes(1_000),
+        close: Close::First(Side::Server),
+        ..Plan::default()
+    };
+    let group = w.open(1, &plan)?;
+    group.run();
+    let got = |bytes| {
+        let has = || (group.received(Side::Client) >= bytes).then_some(());
+        wait::until("what the client reads", LIMIT, has).with_context(|| w.state())
+    };
+    got(1 << 20)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    group.set_reading(Side::Client, Reading::Paused);
+    wait_closed(&w, Role::Client)?;
+    w.begin(&ends[0])?;
+    // The first may be answers to something else, and each is seen on both paths.
+    for _ in 0..8 * PROBES {
+        wait_closed(&w, Role::Client)?;
+    }
+    ensure!(under_way(&w)? == 1, "{}", w.state());
+    let read = group.received(Side::Client);
+    group.set_reading(Side::Client, Reading::Fast);
+    got(read + (16 << 20))?;
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn a_silent_client_that_does_not_read() -> Result<()> {
+    is_silent(Lab::builder("silent"), Family::V4)
+}
+
+#[test]
+fn a_silent_client_that_does_not_read_v6() -> Result<()> {
+    is_silent(Lab::builder("silent6"), Family::V6)
 }
 
 #[test]

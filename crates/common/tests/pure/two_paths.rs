@@ -192,6 +192,32 @@ fn a_reset_takes_both_paths() {
     );
 }
 
+/// Its window was taken back to before what it has sent: no other end believes a reset
+/// with the end of that for a number.
+#[test]
+fn a_reset_from_behind_what_was_sent_has_the_number_that_is_expected() {
+    let mut s = cut();
+    s.snd_max = CUT_OUT + 300;
+    s.life.reset = 1;
+    let numbers = |s: &Session, seq, flags| {
+        let out = outgoing(s, &segment(seq, 4500, 0, flags));
+        (out.seq, out.copy.map(|copy| copy.seq))
+    };
+    for behind in [1, 301, 1000] {
+        let seq = s.snd_max - behind;
+        let raised = numbers(&s, seq, RST | ACK);
+        assert_eq!(raised, (CUT_OUT, Some(s.snd_max)), "{behind}");
+        // What met no socket has the number that the other end wants.
+        assert_eq!(numbers(&s, seq, RST), (seq, Some(seq)));
+    }
+    assert_eq!(numbers(&s, 0x8000_0000, RST | ACK).0, 0x8000_0000);
+    s.two.cut_set = 0;
+    assert_eq!(numbers(&s, 800, RST | ACK), (s.snd_max, None));
+    // Anybody may have sent it.
+    s.life.reset = 0;
+    assert_eq!(numbers(&s, 800, RST | ACK), (800, None));
+}
+
 #[test]
 fn drained_is_told_once_and_at_the_cutoff() {
     let mut s = cut();
@@ -351,7 +377,7 @@ fn the_far_ends_edge_bounds_the_old_window() {
     // An ack that the new path has overtaken says nothing; data with it does.
     s.far_ack = 920;
     assert_eq!(
-        old_incoming(&s, &segment(0, 900, 0, ACK), 0),
+        old_incoming(&s, &segment(4500, 900, 0, ACK), 0),
         OldIncoming::Withhold
     );
     let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &segment(0, 900, 10, ACK), 0)
@@ -731,12 +757,66 @@ fn two_paths_may_last_for_any_number_of_bytes() {
         let ack = segment(CUT_IN, now, 0, ACK);
         let judged = new_incoming(&s, &ack, 0);
         assert_eq!((judged.ack, judged.far_ack), (now, now), "{quarter} GiB");
-        two_paths::hear_far(&mut s, &judged);
+        s.snd_max = now;
+        two_paths::hear_far(Anchor::Near, &mut s, now, &judged);
         let out = outgoing(&s, &segment(now, CUT_IN, 100, ACK));
         assert_eq!((out.path, out.seq), (Path::New, now), "{quarter} GiB");
         // The proxy repeats what it has acknowledged.
         let late = old_incoming(&s, &segment(4500, CUT_OUT, 0, ACK), 0);
         assert_eq!(late, OldIncoming::Withhold, "{quarter} GiB");
+    }
+}
+
+/// The same of what comes in, while no daemon tells where the old path ends.
+#[test]
+fn what_the_old_path_carries_stays_acknowledged() {
+    let mut s = cut();
+    (s.two.cut_in_set, s.cut_in, s.shown) = (0, 0, CUT_IN);
+    two_paths::hear_data(&mut s, &segment(CUT_IN + 10, 900, 10, ACK));
+    two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 9, 0, ACK));
+    s.snd_ack = CUT_IN - 1;
+    assert!(!two_paths::has_old(Anchor::Near, &s, CUT_IN), "a hole");
+    for quarter in 0..=12u32 {
+        let now = CUT_IN.wrapping_add(20).wrapping_add(quarter << 30);
+        two_paths::hear_data(&mut s, &segment(now - 10, 900, 10, ACK));
+        two_paths::show(&mut s, now);
+        let ack = segment(CUT_OUT, now, 0, ACK);
+        two_paths::acknowledge(&mut s, &ack);
+        s.snd_ack = now;
+        assert!(two_paths::has_old(Anchor::Near, &s, CUT_IN), "{quarter}");
+        let mut told = s;
+        (told.two.cut_in_set, told.cut_in) = (1, CUT_IN);
+        assert!(two_paths::drains(&told, &ack), "{quarter}");
+        assert!(two_paths::has_shown_all(&told), "{quarter}");
+    }
+}
+
+/// It asks whether there is room again, and gives up without an answer: long before, all
+/// that it was sent has been acknowledged.
+#[test]
+fn the_proxys_probes_are_heard() {
+    let mut s = cut();
+    s.snd_max = CUT_OUT;
+    let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
+    two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+    let heard = |seq| old_incoming(&s, &segment(seq, CUT_OUT, 0, ACK), 0);
+    let probe = heard(s.snd_ack - 1);
+    assert!(
+        matches!(probe, OldIncoming::Deliver { ack: CUT_OUT, .. }),
+        "{probe:?}"
+    );
+    assert_eq!(heard(s.snd_ack), OldIncoming::Withhold);
+}
+
+#[test]
+fn what_acknowledges_more_than_was_sent_says_nothing() {
+    let mut s = cut();
+    s.snd_max = CUT_OUT + 10;
+    for (ack, heard) in [(CUT_OUT + 11, false), (CUT_OUT + 10, true)] {
+        let judged = new_incoming(&s, &segment(CUT_IN, ack, 0, ACK), 0);
+        two_paths::hear_far(Anchor::Near, &mut s, ack, &judged);
+        assert_eq!(s.two.edge_set != 0, heard);
+        assert_eq!(two_paths::is_past(&s), heard);
     }
 }
 

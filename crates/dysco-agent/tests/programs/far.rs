@@ -3,7 +3,7 @@
 use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, FlowKey, Offer, Path, Session, State, Translation};
 
-use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way};
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// The slot of the entry that [`SLOT`] is joined to.
@@ -352,6 +352,40 @@ fn the_clamp_bounds_what_the_stack_announces() {
             &from_client(&net, SENT, GIVEN, 10, Options::Timestamps),
         );
         assert_eq!(p.session(SLOT).local, Offer::default());
+    }
+}
+
+/// The client has sent more than the old path lets it send now: its kernel gives its reset
+/// the number where that ends, which the server has long had.
+#[test]
+fn a_reset_from_behind_what_it_has_sent_ends_it() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| (s.two.cut_set, s.cut_out) = (1, SENT - 100));
+        let mut server = p.session(OTHER);
+        (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
+        server.rcv_ack = SENT + OUT;
+        p.put(OTHER, &server);
+        let reset = |ack, flags| Frame {
+            flags,
+            ..from_client(&net, SENT - 3000, ack, 0, Options::Timestamps)
+        };
+        // Nobody else knows what it has acknowledged.
+        for (ack, flags) in [(GIVEN - 501, RST | ACK), (GIVEN + 1, RST | ACK), (0, RST)] {
+            p.run(Way::In, &reset(ack, flags).bytes());
+            assert_eq!(p.session(SLOT).life.reset, 0, "{ack}");
+        }
+        assert_eq!(p.events(), []);
+        let its_own = reset(GIVEN, RST | ACK);
+        let heard = Frame {
+            seq: SENT - 100,
+            ..its_own.clone()
+        };
+        let (verdict, bytes) = p.run(Way::In, &its_own.bytes());
+        assert_eq!((verdict, bytes), (OK, heard.bytes()));
+        let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
+        assert_eq!(ended, [1, 1]);
+        assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
     }
 }
 

@@ -303,6 +303,45 @@ fn a_new_syn_on_a_known_key_takes_a_new_slot() {
     }
 }
 
+/// Nobody who knows a session's five-tuple takes its entry from it.
+#[test]
+fn a_syn_for_a_session_that_lives_changes_nothing() {
+    for net in nets() {
+        let mut p = room(2);
+        p.passes(Way::Out, &syn(&net, &LINUX));
+        p.passes(Way::In, &syn_ack(&net, &LINUX));
+        p.events();
+        let forged = Frame {
+            seq: 777,
+            flags: SYN,
+            ..syn_ack(&net, &[])
+        };
+        p.passes(Way::In, &forged);
+        assert_eq!(p.find(&net.key()).unwrap().slot, 5);
+        assert_eq!(p.session(5).state, State::Tracked as u32);
+        assert_eq!(p.session(5).remote.isn, 5000);
+        // Its end says what it has.
+        p.passes(Way::Out, &net.sent());
+        assert_eq!((p.events(), p.count(Counter::Tracked)), (vec![], 1));
+        // Had it lost the session, it would answer so.
+        let answer = Frame {
+            seq: 9000,
+            ack: 778,
+            flags: SYN | ACK,
+            ..syn(&net, &LINUX)
+        };
+        for _ in 0..2 {
+            p.passes(Way::Out, &answer);
+        }
+        let s = learnt(&p, &net).unwrap();
+        assert_eq!(p.find(&net.key()).unwrap().slot, 6);
+        assert_eq!((s.state, s.life.opened_here), (State::Tracked as u32, 0));
+        assert_eq!((s.snd_max, s.rcv_max, s.local.isn), (9001, 778, 9000));
+        assert_eq!((s.local.flags, s.remote.flags), (0, 0));
+        assert_eq!(p.events(), [(EventKind::Opened, 6)]);
+    }
+}
+
 #[test]
 fn an_answer_without_a_syn_teaches_nothing() {
     for net in nets() {

@@ -354,6 +354,48 @@ fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
     }
 }
 
+/// It is delivered: no end believes it, and another of the same number is believed as
+/// little.
+#[test]
+fn a_reset_of_any_number_teaches_nothing() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| s.shown = CUT_IN);
+        let before = p.session(SLOT);
+        let far = CUT_IN + 1_000_000;
+        let old = Frame {
+            seq: far,
+            ack: SENT,
+            flags: RST | ACK,
+            ..net.received()
+        };
+        let new = Frame {
+            flags: RST | ACK,
+            ..from_far(&net, far, SENT, 0)
+        };
+        for _ in 0..2 {
+            p.run(Way::In, &old.bytes());
+            p.run(Way::In, &new.bytes());
+            let s = p.session(SLOT);
+            assert_eq!(s.life.reset, 0);
+            assert_eq!((s.rcv_max, s.shown), (before.rcv_max, before.shown));
+            assert_eq!((s.rcv_ack, s.tsval_in), (before.rcv_ack, before.tsval_in));
+            assert_eq!((s.two.new_data, s.two.edge_set), (0, 0));
+        }
+        assert_eq!(p.events(), []);
+        // The next number that the end expects is believed.
+        p.run(
+            Way::In,
+            &Frame {
+                seq: CUT_IN - 1000,
+                ..old
+            }
+            .bytes(),
+        );
+        assert_eq!(p.session(SLOT).life.reset, 1);
+    }
+}
+
 #[test]
 fn the_proxys_own_end_is_not_delivered() {
     for net in nets() {

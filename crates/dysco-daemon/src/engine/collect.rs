@@ -180,8 +180,11 @@ impl Engine {
                 self.agent.confirm(slot);
             }
             let known = self.collector.ending.get(&slot).copied();
-            let known = known.filter(|e| e.created_ns == s.created_ns);
-            let ending = match (known, self.linger(&s, boot)) {
+            let linger = self.linger(&s, boot);
+            // The other entry of one that is being made, or changed, may not have been seen.
+            let stays = s.two.part == part::CURRENT || linger.is_some();
+            let known = known.filter(|e| e.created_ns == s.created_ns && stays);
+            let ending = match (known, linger) {
                 (Some(ending), _) => ending,
                 (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
@@ -276,11 +279,9 @@ impl Engine {
     /// How long an entry is still needed. The path of a session that is relayed is,
     /// as long as the relay.
     fn linger(&self, s: &Session, boot: Duration) -> Option<Duration> {
-        if s.two.part != part::CURRENT {
-            let other = s.other_path().map(|slot| self.agent.session(slot));
-            if other.is_none_or(|other| !is_of_same(s, &other)) {
-                return Some(UNCHANGED);
-            }
+        let other = s.other_path().map(|slot| self.agent.session(slot));
+        if is_orphan(s, other.as_ref()) {
+            return Some(UNCHANGED);
         }
         let Some(relay) = s.relayed_by() else {
             return linger(s, boot);
@@ -306,11 +307,15 @@ impl Engine {
     }
 }
 
-/// Is an entry of one path of a session still beside that of its other path? That may
-/// have been collected while no daemon could take back a change, and be another's since.
-fn is_of_same(s: &Session, other: &Session) -> bool {
+/// Is this an entry of one path of a session, and that of its other path is gone? That may
+/// have been collected while no daemon could take back a change, and be another's since. A
+/// relay goes on by a chain's path, and has no other.
+fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
+    if s.two.part == part::CURRENT || s.state == State::Relay as u32 {
+        return false;
+    }
     let nobodys = [State::Free as u32, State::Closed as u32];
-    !nobodys.contains(&other.state) && other.key == s.key
+    other.is_none_or(|other| nobodys.contains(&other.state) || other.key != s.key)
 }
 
 /// How long an entry is still needed; `None` while its session lives.
@@ -360,17 +365,27 @@ mod tests {
     #[test]
     fn a_path_outlives_its_session_by_nothing() {
         let mut s = Session::default();
-        s.key.local_port = 1;
+        (s.key.local_port, s.two.part) = (1, part::NEXT);
         let mut other = Session::default();
         (other.state, other.key) = (State::Passing as u32, s.key);
-        assert!(is_of_same(&s, &other));
+        assert!(!is_orphan(&s, Some(&other)));
+        assert!(is_orphan(&s, None));
         for state in [State::Closed, State::Free] {
             other.state = state as u32;
-            assert!(!is_of_same(&s, &other));
+            assert!(is_orphan(&s, Some(&other)));
         }
         // Its slot was given to another.
         other.state = State::Tracked as u32;
         other.key.local_port = 2;
-        assert!(!is_of_same(&s, &other));
+        assert!(is_orphan(&s, Some(&other)));
+    }
+
+    #[test]
+    fn a_relay_that_goes_on_by_a_chain_has_no_other_path() {
+        let mut s = Session::default();
+        (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
+        assert!(!is_orphan(&s, None));
+        // Nor does its end come closer while nothing passes.
+        assert_eq!(linger(&s, Duration::from_secs(3600)), None);
     }
 }

@@ -9,6 +9,7 @@ use super::held::Waiting;
 use super::measure::facts;
 use super::packets;
 use super::raw::send_past;
+use super::rechain::Enlisting;
 use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
@@ -138,9 +139,15 @@ impl Engine {
                 from,
                 session,
                 next,
+                stays,
             } => {
-                self.expect_passing(change, session);
-                self.enlist(change, from, &session, next);
+                let enlisting = Enlisting {
+                    change,
+                    from,
+                    session,
+                    next,
+                };
+                self.get_ready(enlisting, stays);
             }
             Command::AskDelta {
                 change,

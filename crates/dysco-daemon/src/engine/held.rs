@@ -31,9 +31,8 @@ pub(super) struct Held {
     pub asked: Option<Instant>,
     /// A cutoff is set and `Drained` not yet told.
     pub draining: bool,
-    /// How many packets had gone on the new path when it was looked at last, while
-    /// this end may have to show there what it has sent elsewhere.
-    pub showing: Option<u32>,
+    /// While this end may have to show on the new path what it has sent elsewhere.
+    pub showing: Option<Showing>,
     /// The new path has answered a SYN.
     pub opened: bool,
     /// It was sent one, and has not.
@@ -44,6 +43,31 @@ pub(super) struct Held {
     pub lookout: Option<Lookout>,
     /// What waits for a route.
     pub waiting: Option<Waiting>,
+}
+
+/// How long an end has sent nothing on its new path.
+#[derive(Default)]
+pub(super) struct Showing {
+    /// How many packets had gone there when it was looked at last.
+    pub sent: u32,
+    /// How often it was looked at since.
+    pub looks: u32,
+}
+
+impl Showing {
+    /// The most looks between two packets.
+    const SELDOM: u32 = 64;
+
+    /// Looks again, when so many packets have gone there. Is it time for another that
+    /// shows what was sent elsewhere? After as many looks as before the last.
+    pub fn is_due(&mut self, sent: u32) -> bool {
+        if sent != self.sent {
+            *self = Showing { sent, looks: 0 };
+            return false;
+        }
+        self.looks = self.looks.saturating_add(1);
+        self.looks.is_power_of_two() || self.looks.is_multiple_of(Showing::SELDOM)
+    }
 }
 
 impl Held {
@@ -200,5 +224,22 @@ impl Engine {
             }
         }
         self.show_silent_cuts();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_silent_shows_itself_more_and_more_seldom() {
+        let mut showing = Showing::default();
+        let due = |sent, showing: &mut Showing| -> Vec<usize> {
+            (1..=200).filter(|_| showing.is_due(sent)).collect()
+        };
+        assert_eq!(due(0, &mut showing), [1, 2, 4, 8, 16, 32, 64, 128, 192]);
+        // It has sent something: what it sent elsewhere has been shown by that.
+        assert!(!showing.is_due(1));
+        assert!(showing.is_due(1));
     }
 }

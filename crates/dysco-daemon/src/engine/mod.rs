@@ -54,6 +54,7 @@ use crate::state::transfer;
 
 use held::Held;
 use history::History;
+use rechain::Enlisting;
 use removal::Removals;
 
 /// Sessions are collected, and what a full ring may have lost is looked for,
@@ -109,6 +110,8 @@ enum Answer {
     PathDead(ChangeId),
     /// A session that has left a chain is forgotten for this change of that host.
     Forgotten(ChangeId, IpAddr),
+    /// So is one that is about to come here anew.
+    Cleared(Enlisting),
     /// A route was found for a change.
     Route(ChangeId, held::Routed),
     /// The ways to both ends of a pair were found for a change.
@@ -374,6 +377,7 @@ impl Engine {
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
+            Answer::Cleared(enlisting) => self.cleared(enlisting),
             Answer::Adopted(done) => self.sessions_adopted(done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),
@@ -416,6 +420,8 @@ impl Engine {
             control::Event::PeerUp(peer) => {
                 self.neighbours.is_there(peer);
                 self.report("peer_up", None, format!("{peer} is connected"));
+                let now = self.now();
+                self.machine.handle_connected(now, peer);
                 self.decide_waiting();
             }
             control::Event::PeerDown(peer, why) => {

@@ -75,7 +75,7 @@ impl Engine {
         }
         let mut opened = None;
         if let Some(held) = self.held.get_mut(&change) {
-            held.showing = Some(s.new_out);
+            held.showing.get_or_insert_default().sent = s.new_out;
             opened = held.opened_at;
         }
         for packet in packets::bypass_shows(&s, opened) {
@@ -86,16 +86,15 @@ impl Engine {
     }
 
     /// The same of all whose end has sent nothing on the new path since: that may be
-    /// lost, and firewalls learn from data as well.
+    /// lost, and firewalls learn from data as well. More and more seldom: an end may be
+    /// silent, and another read nothing, for as long as they like.
     pub(super) fn show_silent_cuts(&mut self) {
         let mut silent = Vec::new();
         for (change, held) in &mut self.held {
-            let (Some(before), Some((slot, _))) = (held.showing, held.slot) else {
+            let (Some(showing), Some((slot, _))) = (&mut held.showing, held.slot) else {
                 continue;
             };
-            let sent = self.agent.session(slot).new_out;
-            held.showing = Some(sent);
-            if sent == before {
+            if showing.is_due(self.agent.session(slot).new_out) {
                 silent.push((*change, slot));
             }
         }

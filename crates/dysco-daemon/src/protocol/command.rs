@@ -199,6 +199,8 @@ pub enum Command {
         session: Subsession,
         /// The host to pass it on to.
         next: HostId,
+        /// It passes this host already.
+        stays: bool,
     },
     /// Say by how much a middlebox of this host has changed a session that it
     /// passes on; answer [`HostEvent::DeltaKnown`].

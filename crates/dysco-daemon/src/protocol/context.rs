@@ -77,6 +77,12 @@ impl Timing {
         self.deadline
     }
 
+    /// Is something that was said to this host more than once still unanswered?
+    pub fn repeats_to(&self, host: HostId) -> bool {
+        let repeated = |p: &Pending| p.to == host && p.wait > REPEAT.0;
+        self.pending.iter().any(repeated)
+    }
+
     pub fn next(&self) -> Option<Time> {
         let pending = self.pending.iter().map(|p| p.next).min();
         [pending, self.deadline].into_iter().flatten().min()
@@ -232,6 +238,14 @@ impl Context<'_> {
             self.core.transmits.push_back((p.to, p.message.clone()));
             self.core.stats.repeated += 1;
         }
+    }
+
+    /// What was said to this host in vain is due.
+    pub fn hurry(&mut self, host: HostId) {
+        let now = self.now;
+        let in_vain = self.timing.pending.iter_mut();
+        let in_vain = in_vain.filter(|p| p.to == host && p.wait > REPEAT.0);
+        in_vain.for_each(|p| p.next = now);
     }
 
     /// Says again what is due; true if the deadline has passed.

@@ -64,6 +64,8 @@ pub(super) struct Head {
     introduced: bool,
     /// Hosts on which state is being installed.
     moving: BTreeSet<HostId>,
+    /// Its hosts may have entries for the new path.
+    opened: bool,
     cutoff: Option<u32>,
     settled: bool,
     right_settled: bool,
@@ -122,6 +124,7 @@ impl Head {
             kept,
             introduced: false,
             moving: BTreeSet::new(),
+            opened: false,
             cutoff: None,
             settled: false,
             right_settled: false,
@@ -143,7 +146,7 @@ impl Head {
     ) -> Self {
         let mut head = Head::new(order, asker, token);
         head.introduced = true;
-        head.taken = true;
+        (head.opened, head.taken) = (true, true);
         let (change, session) = (ctx.change, head.session());
         if !head.led {
             ctx.command(Command::Hold { change, session });

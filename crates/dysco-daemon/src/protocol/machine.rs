@@ -439,6 +439,20 @@ impl Machine {
         }
     }
 
+    /// There is a connection to this host again: what it did not answer before is said
+    /// to it at once, and not only when its turn comes.
+    pub fn handle_connected(&mut self, now: Time, host: HostId) {
+        let waits =
+            |(change, entry): (&ChangeId, &Entry)| entry.timing.repeats_to(host).then_some(*change);
+        let all: Vec<ChangeId> = self.changes.iter().filter_map(waits).collect();
+        for change in all {
+            self.with(now, change, |_, ctx| {
+                ctx.hurry(host);
+                Flow::On
+            });
+        }
+    }
+
     /// To be called when the time of [`Machine::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(due, timer)) = self.timers.first() {

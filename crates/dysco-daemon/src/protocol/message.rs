@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -400,6 +400,8 @@ pub enum Message {
         session: Subsession,
         /// To this host.
         next: HostId,
+        /// These hosts pass it on now.
+        before: Vec<HostId>,
     },
     /// [that host to L] I can, or not.
     Enlisted {

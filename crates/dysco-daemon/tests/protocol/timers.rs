@@ -54,6 +54,24 @@ fn a_repetition_says_the_same_and_changes_nothing() {
 }
 
 #[test]
+fn who_is_reached_again_hears_at_once_what_it_did_not_answer() {
+    let (mut machine, now) = leaving();
+    let left = "10.0.0.2".parse().unwrap();
+    // Said once, it is on its way.
+    machine.handle_connected(now, left);
+    assert_eq!(said(&mut machine), []);
+    let due = machine.poll_timeout().unwrap();
+    machine.handle_timeout(due);
+    assert_eq!(said(&mut machine).len(), 2);
+    machine.handle_connected(due, "10.0.0.3".parse().unwrap());
+    assert_eq!(said(&mut machine), []);
+    machine.handle_connected(due, left);
+    machine.handle_timeout(due);
+    let again = said(&mut machine);
+    assert!(matches!(again[..], [Message::Leave { .. }]), "{again:?}");
+}
+
+#[test]
 fn a_deadline_by_hand_ends_what_the_clock_would_have_ended() {
     let (mut machine, now) = leaving();
     let mut other = machine.clone();

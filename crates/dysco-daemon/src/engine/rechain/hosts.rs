@@ -15,7 +15,7 @@ use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 use crate::scheduling::spawn_short;
-use crate::state;
+use crate::state::{self, FiveTuple};
 
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -30,6 +30,17 @@ pub(super) struct Waiting {
     next: IpAddr,
     until: Instant,
     what: What,
+}
+
+/// That a session is to pass here by a change.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Enlisting {
+    pub change: ChangeId,
+    /// Who asked.
+    pub from: HostId,
+    pub session: Subsession,
+    /// It goes on to this host.
+    pub next: HostId,
 }
 
 enum What {
@@ -83,6 +94,39 @@ impl Engine {
         }
     }
 
+    /// A session is to pass here. A change begins, so that the one before has ended: if
+    /// this host was away then it has more of the session than it should.
+    pub(in crate::engine) fn get_ready(&mut self, enlisting: Enlisting, stays: bool) {
+        let Enlisting {
+            change, session, ..
+        } = enlisting;
+        if self.rechain.forgetting.contains(&change) {
+            // It is asked for again.
+            return;
+        }
+        let began = self.rechain.passing.peek(&session) == Some(&change);
+        if began || self.rechain.forgotten.contains(&change) {
+            return self.enlist(enlisting);
+        }
+        // Of two paths the one that is in use may stay.
+        for slot in self.agent.keep_one_path(&keys_of(&session), Keep::Used) {
+            self.entomb_path(Some(slot));
+        }
+        let known = self.known_to_firewall(&as_opened(&session));
+        if !stays && self.entomb_passed(&session) {
+            self.rechain.forgetting.insert(change);
+            return self.remove_all_state(known, Answer::Cleared(enlisting));
+        }
+        self.expect_passing(change, session);
+        self.enlist(enlisting);
+    }
+
+    pub(in crate::engine) fn cleared(&mut self, enlisting: Enlisting) {
+        self.rechain.forgetting.remove(&enlisting.change);
+        self.expect_passing(enlisting.change, enlisting.session);
+        self.enlist(enlisting);
+    }
+
     fn done_with(&mut self, change: ChangeId) {
         if self.rechain.forgotten.len() == FORGOTTEN {
             self.rechain.forgotten.pop_front();
@@ -90,16 +134,16 @@ impl Engine {
         self.rechain.forgotten.push_back(change);
     }
 
-    pub(in crate::engine) fn enlist(
-        &mut self,
-        change: ChangeId,
-        from: HostId,
-        session: &Subsession,
-        next: HostId,
-    ) {
-        self.settle_late(session);
+    fn enlist(&mut self, enlisting: Enlisting) {
+        let Enlisting {
+            change,
+            from,
+            session,
+            next,
+        } = enlisting;
+        self.settle_late(&session);
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
-        let result = match forwards(next).and_then(|()| self.may_stay(session)) {
+        let result = match forwards(next).and_then(|()| self.may_stay(&session)) {
             Err(reason) => Err(reason),
             Ok(()) if many => Err(Reason::Busy(next)),
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
@@ -173,29 +217,26 @@ impl Engine {
         scope: Scope,
     ) {
         // Late: the session may pass here by another change now.
-        let by_another = self
-            .rechain
-            .passing
-            .peek(session)
-            .is_some_and(|by| *by != change);
-        let is_late = by_another && scope != Scope::Session;
+        let by = self.rechain.passing.peek(session).copied();
+        let is_late = by.is_some_and(|by| by != change) && scope != Scope::Session;
         if is_late || self.rechain.forgotten.contains(&change) {
             return self.tell_machine(HostEvent::Forgotten { change, from });
         }
         self.settle_late(session);
-        let (left, right) = (session.left, session.right);
-        let keys = [FlowKey::new(left, right), FlowKey::new(right, left)];
+        let keys = keys_of(session);
         let keep = match scope {
             Scope::Session | Scope::Newcomer => Keep::Taken,
             Scope::PathBefore => Keep::New,
             Scope::NewPath => Keep::Before,
         };
         let left_out = self.agent.keep_one_path(&keys, keep);
-        let has_other = !left_out.is_empty();
+        // Who asks may not know that this host, which stays, goes by two addresses. One that
+        // leaves had no part in this change.
+        let stays = !left_out.is_empty() && (by == Some(change) || scope == Scope::Newcomer);
         for slot in left_out {
             self.entomb_path(Some(slot));
         }
-        if has_other || matches!(scope, Scope::PathBefore | Scope::NewPath) {
+        if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {
             return self.forgotten(change, from);
         }
         if !self.rechain.forgetting.insert(change) {
@@ -204,26 +245,40 @@ impl Engine {
         self.rechain.passing.pop(session);
         let opened = as_opened(session);
         let known = self.known_to_firewall(&opened);
-        for key in keys {
+        self.entomb_passed(session);
+        self.expect_no_state(&opened);
+        // Only then may the session come here again.
+        self.remove_all_state(known, Answer::Forgotten(change, from));
+    }
+
+    /// The entries of a session that passes here become tombstones. Were there any?
+    fn entomb_passed(&mut self, session: &Subsession) -> bool {
+        let mut any = false;
+        for key in keys_of(session) {
             let Some(slot) = self.agent.find_called(&key) else {
                 continue;
             };
             let s = self.agent.session(slot);
             if s.two.chained != 0 && s.state == State::NewPath as u32 {
+                any = true;
                 for slot in [Some(slot), self.linked(slot, &s)].into_iter().flatten() {
                     self.agent.tombstone(slot);
                     self.entomb_path(Some(slot));
                 }
             }
         }
-        self.expect_no_state(&opened);
+        any
+    }
+
+    /// Has the firewall forget a session that has left, and then says so.
+    fn remove_all_state(&self, known: FiveTuple, then: Answer) {
         let answers = self.answers.clone();
         spawn_short(move || {
             if let Err(error) = state::remove(&known, &[]) {
                 tracing::warn!(session = %known, %error, "what the firewall knows of a session that has left is not removed");
             }
-            // Only now may the session come here again. The engine may have ended.
-            let _ = answers.send(Answer::Forgotten(change, from));
+            // The engine may have ended.
+            let _ = answers.send(then);
         });
     }
 
@@ -233,6 +288,12 @@ impl Engine {
         self.done_with(change);
         self.tell_machine(HostEvent::Forgotten { change, from });
     }
+}
+
+/// What the entries for either direction of a session that passes here lie under.
+fn keys_of(session: &Subsession) -> [FlowKey; 2] {
+    let (left, right) = (session.left, session.right);
+    [FlowKey::new(left, right), FlowKey::new(right, left)]
 }
 
 /// Does this host's stack forward?

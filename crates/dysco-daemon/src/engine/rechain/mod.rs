@@ -13,6 +13,7 @@ mod request;
 mod width;
 
 pub(super) use asks::passes;
+pub(super) use hosts::Enlisting;
 pub(super) use request::opens;
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -46,11 +46,13 @@ impl Head {
         }
         self.have_released(ctx);
         let (change, session) = (ctx.change, self.session());
-        // Who was not enlisted has nothing to forget.
-        let hosts = match self.introduced {
+        // Who was not enlisted has nothing to forget, nor who stays before the new path is
+        // opened: of two that it may have since an earlier change, one is in use.
+        let mut hosts = match self.introduced {
             true => self.order.segment_after().to_vec(),
             false => Vec::new(),
         };
+        hosts.retain(|host| self.opened || !self.is_kept(*host));
         self.waiting.extend(&hosts);
         if self.waiting.is_empty() {
             return self.rolled_back(ctx);

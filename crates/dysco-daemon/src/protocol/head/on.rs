@@ -9,6 +9,7 @@ impl Head {
         ctx.report(Role::Head, self.session(), Progress::Locked);
         let (change, session, right) = (ctx.change, self.session(), self.right());
         let hosts = self.order.segment_after();
+        let before = self.order.segment_before().to_vec();
         let nexts = hosts.iter().skip(1).copied().chain([right]);
         for (host, next) in hosts.iter().copied().zip(nexts) {
             self.waiting.insert(host);
@@ -16,6 +17,7 @@ impl Head {
                 change,
                 session,
                 next,
+                before: before.clone(),
             };
             ctx.insist(host, message);
         }
@@ -124,6 +126,7 @@ impl Head {
     /// All are ready, and what leaves has said what it has changed.
     pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::SettingUp;
+        self.opened = true;
         self.have_opened(ctx);
         ctx.deadline(OPEN);
         Flow::On

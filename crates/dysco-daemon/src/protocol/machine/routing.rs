@@ -171,12 +171,19 @@ impl Machine {
             Message::Lead { session, .. } => self.begin_lead(now, change, session),
             // A host of a chain has no part of its own: it does what it is asked
             // as often as it is.
-            Message::Enlist { session, next, .. } => {
+            Message::Enlist {
+                session,
+                next,
+                before,
+                ..
+            } => {
+                let stays = before.iter().any(|host| self.core.is_me(*host));
                 self.core.commands.push_back(Command::Enlist {
                     change,
                     from: first,
                     session,
                     next,
+                    stays,
                 });
             }
             Message::AskDelta { session, .. } => {
