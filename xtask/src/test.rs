@@ -30,6 +30,15 @@ impl Test {
             "--exclude",
             "dysco-rivals",
         ]);
-        shell::run(nextest.args(&self.arguments))
+        shell::run(nextest.args(self.threads()).args(&self.arguments))
+    }
+
+    /// Tests wait for each other's hosts as much as they compute: two at a time for each
+    /// processor, unless the user has said how many.
+    fn threads(&self) -> Option<String> {
+        let said = |a: &String| a.starts_with("--test-threads") || a.starts_with("-j");
+        let processors = std::thread::available_parallelism().ok()?;
+        let unsaid = !self.arguments.iter().any(said);
+        unsaid.then(|| format!("--test-threads={}", 2 * processors.get()))
     }
 }

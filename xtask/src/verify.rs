@@ -10,7 +10,7 @@ use crate::{setup, shell};
 /// Explore the session protocol with a model checker.
 #[derive(Args)]
 pub struct Verify {
-    /// For the check: names of configurations, --list, --json
+    /// For the check: names of configurations, --within SECONDS, --list, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
