@@ -58,6 +58,6 @@ fn measure(effort: &Effort, count: usize, turns: &mut Turns<KINDS>) -> Result<()
     for streams in &sessions {
         streams.measure(RUN_IN, pace.warm())?;
     }
-    turns.bulk(&sessions, pace.turn(), || Ok(Duration::ZERO))?;
+    turns.bulk(&sessions, pace.turns(), pace.turn(), || Ok(Duration::ZERO))?;
     ways.end(sessions)
 }

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::Effort;
 use crate::asks::Asks;
 use crate::bulk::Bulk;
-use crate::figure::{Figure, median};
-use crate::turns::{BASE, RUN_IN, Turns, order};
+use crate::figure::Figure;
+use crate::turns::{Brought, RUN_IN, Turns};
 
 /// How long each kind has its turns, and how many.
 #[derive(Clone, Copy)]
@@ -21,12 +21,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of so many sessions: ten thousand are not served in a short turn.
+    /// Of so many sessions: many are not served in a short turn, and the base, which has
+    /// every other one, finds its own more awake than others do.
     pub fn of(effort: &Effort, count: usize) -> Pace {
-        let many = count > 1_000;
+        let many = count >= 100;
         Pace {
-            turns: effort.pick(if many { 6 } else { 10 }, 4),
-            turn: effort.turn() * if many { 3 } else { 1 },
+            turns: effort.pick(if many { 6 } else { 18 }, 4),
+            turn: effort.turn() * if many { 6 } else { 1 },
             many,
         }
     }
@@ -44,18 +45,16 @@ impl Pace {
         }
     }
 
-    fn kinds<const K: usize>(self) -> impl Iterator<Item = usize> {
-        (0..self.turns).flat_map(order::<K>)
+    /// How many turns of each kind.
+    pub fn turns(self) -> usize {
+        self.turns
     }
 }
 
 /// What the turns of each of `K` kinds brought; all are compared with the first.
 pub struct Contest<const K: usize> {
     bulk: Turns<K>,
-    rate: [Vec<f64>; K],
-    p50: [Vec<f64>; K],
-    p99: [Vec<f64>; K],
-    cpu: [Vec<f64>; K],
+    asked: Turns<K>,
     /// Bytes that a session takes between its ends.
     memory: [Vec<f64>; K],
 }
@@ -63,34 +62,31 @@ pub struct Contest<const K: usize> {
 impl<const K: usize> Contest<K> {
     /// Without any turns so far.
     pub fn new() -> Contest<K> {
-        let none = || std::array::from_fn(|_| Vec::new());
         Contest {
             bulk: Turns::new("forwarding"),
-            rate: none(),
-            p50: none(),
-            p99: none(),
-            cpu: none(),
-            memory: none(),
+            asked: Turns::new("forwarding"),
+            memory: std::array::from_fn(|_| Vec::new()),
         }
     }
 
     /// Streams take their turns.
     pub fn streams(&mut self, streams: &[Bulk; K], pace: Pace) -> Result<()> {
         let idle = || Ok(Duration::ZERO);
-        self.bulk
-            .bulk_of(pace.kinds::<K>(), streams, pace.turn, idle)
+        self.bulk.bulk(streams, pace.turns, pace.turn, idle)
     }
 
     /// Requests take their turns.
     pub fn requests(&mut self, asks: &[Asks; K], pace: Pace) -> Result<()> {
-        for kind in pace.kinds::<K>() {
+        self.asked.each(pace.turns, |kind| {
             let answers = asks[kind].measure(pace.turn)?;
-            self.rate[kind].push(answers.rate);
-            self.p50[kind].push(answers.p50_us);
-            self.p99[kind].push(answers.p99_us);
-            self.cpu[kind].push(answers.cpu_us);
-        }
-        Ok(())
+            Ok(Brought {
+                value: answers.p50_us,
+                rate: answers.rate,
+                p99: answers.p99_us,
+                cpu: answers.cpu_us,
+                ..Brought::default()
+            })
+        })
     }
 
     /// What a session of a kind takes between its ends.
@@ -101,20 +97,16 @@ impl<const K: usize> Contest<K> {
     /// A kind's figures.
     pub fn figures(&self, name: &str, kind: usize, count: usize) -> Vec<Figure> {
         let named = |what: &str| format!("rival_{name}_{what}_vs_forwarding_{count}");
-        let figure = |what: &str, all: &[Vec<f64>; K], unit: &str| {
-            let pairs = all[kind].iter().zip(&all[BASE]);
-            let ratios = pairs.map(|(this, base)| this / base).collect();
-            Figure::median(named(what), "", ratios)
-                .aside(&format!("forwarding, {unit}"), median(&all[BASE]))
-                .aside(&format!("this, {unit}"), median(&all[kind]))
+        let asked = |name: &str, what: fn(&Brought) -> f64, unit: &str| {
+            self.asked.figure_of(named(name), kind, what, unit)
         };
         let mut figures = vec![
             self.bulk.figure(named("goodput"), kind, 1e9, "Gbit/s"),
-            self.bulk.cpu_figure(named("cpu"), kind),
-            figure("latency_p50", &self.p50, "µs"),
-            figure("latency_p99", &self.p99, "µs"),
-            figure("requests", &self.rate, "requests/s"),
-            figure("cpu_of_a_request", &self.cpu, "µs"),
+            self.bulk.figure_of(named("cpu"), kind, |b| b.cpu, "s/GB"),
+            asked("latency_p50", |b| b.value, "µs"),
+            asked("latency_p99", |b| b.p99, "µs"),
+            asked("requests", |b| b.rate, "requests/s"),
+            asked("cpu_of_a_request", |b| b.cpu, "µs"),
         ];
         if !self.memory[kind].is_empty() {
             let name = format!("rival_{name}_bytes_per_session_{count}");

@@ -68,7 +68,12 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             let goodput = format!("{name}_goodput_vs_forwarding{suffix}");
             let goodput = turns.figure(goodput, kind, 1e9, "Gbit/s");
             figures.push(meant(goodput, Goal::AtLeast(0.95)));
-            let cpu = turns.cpu_figure(format!("{name}_cpu_vs_forwarding{suffix}"), kind);
+            let cpu = turns.figure_of(
+                format!("{name}_cpu_vs_forwarding{suffix}"),
+                kind,
+                |b| b.cpu,
+                "s/GB",
+            );
             figures.push(meant(cpu, Goal::AtMost(1.1)));
         }
         let latency = format!("{name}_latency_p50_vs_forwarding");
@@ -146,7 +151,9 @@ impl Labs {
             bulk.measure(RUN_IN, RUN_IN)?;
             Ok(bulk)
         })?;
-        turns.bulk(&sessions, effort.turn(), || Ok(Duration::ZERO))
+        turns.bulk(&sessions, effort.pick(20, 6), effort.turn(), || {
+            Ok(Duration::ZERO)
+        })
     }
 
     fn requests(&mut self, effort: &Effort, turns: &mut Kinds) -> Result<()> {
@@ -155,7 +162,7 @@ impl Labs {
             ping.measure(RUN_IN)?;
             Ok(ping)
         })?;
-        turns.requests(&sessions, effort.turn())
+        turns.requests(&sessions, effort.pick(20, 6), effort.turn())
     }
 }
 

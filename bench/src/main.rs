@@ -91,10 +91,13 @@ struct Arguments {
 enum Command {
     /// Tell a regression from noise: fails if something got worse
     Compare(Compare),
-    /// Measure the parts of a whole run that had failed, and publish it
+    /// Measure some parts of a whole run anew, and publish it
     Again {
         /// The run's JSON
         run: PathBuf,
+        /// What to measure; what had failed by default
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
     },
     /// Put a run's figures into the README, as every whole run does by itself
     Readme(Readme),
@@ -119,7 +122,7 @@ impl Effort {
 
     /// How long a turn is.
     fn turn(&self) -> Duration {
-        Duration::from_millis(self.pick(150, 75))
+        Duration::from_millis(60)
     }
 
     /// Keeps something to be drawn.
@@ -257,7 +260,7 @@ fn main() -> Result<()> {
         Some(Command::Compare(compare)) => return compare.run(),
         Some(Command::Readme(readme)) => return readme.run(),
         Some(Command::Calls) => return calls::make(),
-        Some(Command::Again { run }) => return again(run),
+        Some(Command::Again { run, names }) => return again(run, names),
         None => {}
     }
     if arguments.list {
@@ -317,13 +320,17 @@ fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> R
     Ok(())
 }
 
-/// Completes a whole run of which parts have failed.
-fn again(run: &Path) -> Result<()> {
+/// Measures parts of a whole run anew: those of these names, or all that have failed.
+fn again(run: &Path, names: &[String]) -> Result<()> {
     dysco_netns::require_root()?;
     let mut record = Record::read(run)?;
     ensure!(!record.quick, "{} is but a brief look", run.display());
-    let failed: Vec<String> = record.failed.keys().cloned().collect();
-    ensure!(!failed.is_empty(), "no part of {} failed", run.display());
+    let names: Vec<String> = match names {
+        [] => record.failed.keys().cloned().collect(),
+        names => names.to_vec(),
+    };
+    ensure!(!names.is_empty(), "no part of {} failed", run.display());
+    let chosen = choose(&names)?;
     let effort = Effort {
         quick: false,
         speaks: true,
@@ -331,10 +338,11 @@ fn again(run: &Path) -> Result<()> {
         absent: RefCell::default(),
     };
     machine::sockets()?;
-    failed
+    chosen
         .iter()
-        .try_for_each(|name| record.begin_again(name))?;
-    measure(&choose(&failed)?, &effort, &mut record)?;
+        .try_for_each(|bench| record.begin_again(bench.name))?;
+    measure(&chosen, &effort, &mut record)?;
+    record.order(BENCHES.iter().map(|bench| bench.name));
     record.save(true)?;
     record.publish()
 }

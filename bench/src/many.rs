@@ -162,10 +162,9 @@ fn latencies(crowds: &[Crowd]) -> Result<(f64, f64)> {
 }
 
 fn take_turns(effort: &Effort, both: &[Bulk; KINDS], turns: &mut Turns<KINDS>) -> Result<()> {
-    for _ in 0..effort.pick(5, 1) {
-        turns.bulk(both, effort.turn(), || Ok(Duration::ZERO))?;
-    }
-    Ok(())
+    turns.bulk(both, effort.pick(20, 4), effort.turn(), || {
+        Ok(Duration::ZERO)
+    })
 }
 
 /// What there is at one moment.

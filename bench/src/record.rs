@@ -36,7 +36,7 @@ pub struct Record {
     pub absent: BTreeMap<String, String>,
     /// How many seconds each part took.
     pub parts: BTreeMap<String, f64>,
-    /// Which of them had failed and were measured later, and when that was, UTC.
+    /// Which of them were measured later, when that was, UTC, and of which commit.
     #[serde(default)]
     pub again: BTreeMap<String, String>,
     /// What is drawn of it.
@@ -45,15 +45,18 @@ pub struct Record {
     start: Instant,
 }
 
+/// What is measured; nothing, of a source without its history.
+fn commit() -> String {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    said(&["git", "-C", folder, "describe", "--always", "--dirty"]).unwrap_or_default()
+}
+
 impl Record {
     /// Begins a run.
     pub fn begin(quick: bool) -> Result<Record> {
-        let folder = env!("CARGO_MANIFEST_DIR");
-        let commit = said(&["git", "-C", folder, "describe", "--always", "--dirty"]);
         Ok(Record {
             date: now()?,
-            // A source without its history can be measured, too.
-            commit: commit.unwrap_or_default(),
+            commit: commit(),
             quick,
             seconds: 0.0,
             machine: Machine::here(),
@@ -74,11 +77,27 @@ impl Record {
         serde_json::from_str(&text).with_context(|| format!("{} is no run", path.display()))
     }
 
-    /// Takes in that a part which had failed is measured now.
+    /// Takes in that a part is measured anew now: what it had found is forgotten.
     pub fn begin_again(&mut self, name: &str) -> Result<()> {
         self.failed.remove(name);
-        self.again.insert(name.into(), now()?);
+        self.figures.retain(|figure| figure.part != name);
+        let when = format!("{} UTC, {}", now()?, commit());
+        self.again.insert(name.into(), when);
         Ok(())
+    }
+
+    /// Puts the figures into the order of the parts, and of two plots of a name keeps the
+    /// later.
+    pub fn order(&mut self, parts: impl Iterator<Item = &'static str>) {
+        let parts: Vec<_> = parts.collect();
+        let place = |figure: &Figure| parts.iter().position(|part| *part == &*figure.part);
+        self.figures.sort_by_key(place);
+        let names: Vec<_> = self.plots.iter().map(|plot| plot.name.clone()).collect();
+        let mut at = 0..;
+        self.plots.retain(|plot| {
+            let later = at.next().map_or(0, |n| n + 1);
+            !names[later..].contains(&plot.name)
+        });
     }
 
     /// Seconds since it began.

@@ -42,7 +42,7 @@ pub fn markdown(record: &Record, run: &Value) -> String {
         text += &format!("\nNot on this machine: {what}, {why}\n");
     }
     for (part, date) in &record.again {
-        text += &format!("\nHad failed, and was measured by itself at {date} UTC: {part}\n");
+        text += &format!("\nMeasured by itself at {date}: {part}\n");
     }
     let parts = record.parts.iter();
     let parts: Vec<_> = parts.map(|(part, s)| format!("{part} {s:.0}")).collect();

@@ -7,7 +7,7 @@ use dysco_netns::nginx::Nginx;
 use crate::Effort;
 use crate::apart::Between;
 use crate::figure::{Figure, Goal};
-use crate::turns::{Turns, order};
+use crate::turns::{Brought, Turns};
 use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 use crate::wrk;
 
@@ -21,8 +21,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for middleboxes in effort.pick(1, 4)..=4 {
         effort.say(&format!("  {middleboxes} middleboxes"));
         let count = match middleboxes {
-            4 => effort.pick(16, 3),
-            _ => 8,
+            4 => effort.pick(12, 3),
+            _ => 6,
         };
         let turns = measure(middleboxes, count)?;
         let figure = |name: &str, kind| {
@@ -48,11 +48,13 @@ fn measure(middleboxes: usize, count: usize) -> Result<Turns<KINDS>> {
     ];
     let ask = |kind: usize| {
         let Between { client, to, .. } = ways.between(kind, PORT);
-        wrk::ask(client, to, wrk::SESSIONS, true)
+        let value = wrk::ask(client, to, wrk::SESSIONS, true)?;
+        Ok(Brought {
+            value,
+            ..Brought::default()
+        })
     };
-    for turn in 0..count {
-        turns.each_of(order(turn), ask)?;
-    }
+    turns.each(count, ask)?;
     ways.end(servers)?;
     Ok(turns)
 }

@@ -10,7 +10,7 @@ use crate::Effort;
 use crate::calls;
 use crate::figure::Figure;
 use crate::stage::{Stage, proxied, server};
-use crate::turns::{Turns, order};
+use crate::turns::{Brought, Turns};
 use crate::wrk;
 
 /// HAProxy without the shim, another process of that, and with it.
@@ -39,11 +39,15 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             CONTROL => at[1],
             _ => at[0],
         };
-        wrk::ask(&stage.lab.client, to, wrk::SESSIONS, kept)
+        let value = wrk::ask(&stage.lab.client, to, wrk::SESSIONS, kept)?;
+        Ok(Brought {
+            value,
+            ..Brought::default()
+        })
     };
-    for turn in 0..effort.pick(12, 2) {
-        kept.each_of(order(turn), |kind| ask(kind, true))?;
-        opened.each_of(order(turn), |kind| ask(kind, false))?;
+    for _ in 0..effort.pick(4, 1) {
+        kept.each(2, |kind| ask(kind, true))?;
+        opened.each(2, |kind| ask(kind, false))?;
     }
     drop((bare, nginx));
     let mut figures = calls::figures(effort, &stage.lab.proxy)?;

@@ -34,7 +34,7 @@ type Kinds = Turns<KINDS>;
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("direct"));
-    let rounds = effort.pick(8, 1);
+    let rounds = effort.pick(6, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let labs = Labs::build()?;
@@ -121,7 +121,7 @@ impl Labs {
             bulk.measure(RUN_IN, RUN_IN)?;
             Ok(bulk)
         })?;
-        turns.bulk(&sessions, effort.turn(), || self.cpu())
+        turns.bulk(&sessions, effort.pick(30, 6), effort.turn(), || self.cpu())
     }
 
     fn requests(&self, effort: &Effort, turns: &mut Kinds) -> Result<()> {
@@ -130,7 +130,7 @@ impl Labs {
             ping.measure(RUN_IN)?;
             Ok(ping)
         })?;
-        turns.requests(&sessions, effort.turn())
+        turns.requests(&sessions, effort.pick(30, 6), effort.turn())
     }
 
     fn cpu(&self) -> Result<Duration> {
@@ -154,27 +154,31 @@ fn latency(turns: &Kinds, figures: &mut Vec<Figure>) {
     figures.push(figure("empty_programs_latency_p50_vs_none", EMPTY));
     figures.push(figure("proxy_latency_p50_vs_direct", PROXIED));
     figures.push(figure("control_latency_p50_vs_direct", CONTROL));
-    let requests = Figure::median("tracked_requests_vs_none", "", turns.rates(TRACKED));
+    let requests = Figure::median(
+        "tracked_requests_vs_none",
+        "",
+        turns.ratios(TRACKED, |b| b.rate),
+    );
     figures.push(requests.goal(Goal::AtLeast(0.99)));
     figures.push(Figure::median(
         "empty_programs_requests_vs_none",
         "",
-        turns.rates(EMPTY),
+        turns.ratios(EMPTY, |b| b.rate),
     ));
     figures.push(Figure::median(
         "control_requests_vs_direct",
         "",
-        turns.rates(CONTROL),
+        turns.ratios(CONTROL, |b| b.rate),
     ));
 }
 
 fn cpu(turns: &Kinds, figures: &mut Vec<Figure>) {
     for (name, kind) in [("proxy_cpu_before", PROXIED), ("proxy_cpu_after", REMOVED)] {
-        let all = &turns.process[kind];
+        let all = turns.of(kind, |b| b.process);
         // A turn is few ticks of the clock that counts it: the mean, then.
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
         let mut figure = Figure::new(name, "processors", mean);
-        figure.samples.clone_from(all);
+        figure.samples = all;
         figures.push(figure);
     }
 }

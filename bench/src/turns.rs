@@ -11,136 +11,162 @@ use crate::ping::Ping;
 
 /// The kind that all others are compared with.
 pub const BASE: usize = 0;
-/// Time at the beginning of a turn that is not counted.
+/// For how long what has been opened carries something before its turns.
 pub const RUN_IN: Duration = Duration::from_millis(50);
+/// The share of a turn, as a divisor, that passes before it and is not counted.
+const UNCOUNTED: u32 = 5;
 
-/// What the turns of each of `K` kinds brought, in the same order in all kinds.
+/// What a turn brought.
+#[derive(Clone, Copy, Default)]
+pub struct Brought {
+    /// Bits a second, or the median time of a request in microseconds.
+    pub value: f64,
+    /// Requests a second, where there are requests.
+    pub rate: f64,
+    /// The time that one request of a hundred exceeds, microseconds.
+    pub p99: f64,
+    /// Processors that one process kept busy, where one was looked at.
+    pub process: f64,
+    /// Time for which processors of the machine were busy: seconds a gigabyte that
+    /// arrived, or microseconds a request.
+    pub cpu: f64,
+}
+
+/// What the turns of `K` kinds brought. A machine that others use too is now faster and
+/// now slower: so the base has a turn between any two others, and each of these is held
+/// against those of the base that were next to it.
 pub struct Turns<const K: usize> {
     /// What the kind is called that all others are compared with.
     base: &'static str,
-    /// Bits a second, or the median time of a request in microseconds.
-    pub value: [Vec<f64>; K],
-    /// Requests a second, where there are requests.
-    pub rate: [Vec<f64>; K],
-    /// Processors that one process kept busy, where one was looked at.
-    pub process: [Vec<f64>; K],
-    /// Seconds for which processors of the machine were busy, by the gigabyte
-    /// that arrived.
-    pub cpu: [Vec<f64>; K],
+    /// Turns, with their kinds; each row without a break.
+    rows: Vec<Vec<(usize, Brought)>>,
 }
 
 impl<const K: usize> Turns<K> {
     /// None so far.
     pub fn new(base: &'static str) -> Turns<K> {
-        let none = || std::array::from_fn(|_| Vec::new());
         Turns {
             base,
-            value: none(),
-            rate: none(),
-            process: none(),
-            cpu: none(),
+            rows: Vec::new(),
         }
     }
 
-    /// Streams take their turns; `process` says what a process has used.
+    /// Streams take so many turns each; `process` says what a process has used.
     pub fn bulk(
         &mut self,
         sessions: &[Bulk; K],
+        count: usize,
         time: Duration,
         process: impl Fn() -> Result<Duration>,
     ) -> Result<()> {
-        self.bulk_of(all_turns::<K>(), sessions, time, process)
-    }
-
-    /// The same in turns of these kinds.
-    pub fn bulk_of(
-        &mut self,
-        kinds: impl Iterator<Item = usize>,
-        sessions: &[Bulk; K],
-        time: Duration,
-        process: impl Fn() -> Result<Duration>,
-    ) -> Result<()> {
-        for kind in kinds {
+        let run_in = time / UNCOUNTED;
+        self.each(count, |kind| {
             let before = process()?;
-            let bits = sessions[kind].measure(RUN_IN, time)?;
+            let bits = sessions[kind].measure(run_in, time)?;
             let spent = (process()? - before).as_secs_f64();
-            self.value[kind].push(bits.rate);
-            self.process[kind].push(spent / (RUN_IN + time).as_secs_f64());
-            self.cpu[kind].push(bits.busy.as_secs_f64() / (bits.bytes as f64 / 1e9));
-        }
-        Ok(())
+            Ok(Brought {
+                value: bits.rate,
+                process: spent / (run_in + time).as_secs_f64(),
+                cpu: bits.busy.as_secs_f64() / (bits.bytes as f64 / 1e9),
+                ..Brought::default()
+            })
+        })
     }
 
-    /// Sessions of requests take their turns.
-    pub fn requests(&mut self, sessions: &[Ping; K], time: Duration) -> Result<()> {
-        for kind in all_turns::<K>() {
+    /// Sessions of requests take so many turns each.
+    pub fn requests(&mut self, sessions: &[Ping; K], count: usize, time: Duration) -> Result<()> {
+        self.each(count, |kind| {
             let answers = sessions[kind].measure(time)?;
-            self.value[kind].push(answers.p50_us);
-            self.rate[kind].push(answers.rate);
-        }
+            Ok(Brought {
+                value: answers.p50_us,
+                rate: answers.rate,
+                ..Brought::default()
+            })
+        })
+    }
+
+    /// Something else takes so many turns of each kind.
+    pub fn each(
+        &mut self,
+        count: usize,
+        mut measure: impl FnMut(usize) -> Result<Brought>,
+    ) -> Result<()> {
+        let turn = |kind| Ok((kind, measure(kind)?));
+        self.rows
+            .push(order::<K>(count).map(turn).collect::<Result<_>>()?);
         Ok(())
     }
 
-    /// Something else takes one turn, in this order.
-    pub fn each_of(
-        &mut self,
-        kinds: [usize; K],
-        measure: impl Fn(usize) -> Result<f64>,
-    ) -> Result<()> {
-        for kind in kinds {
-            self.value[kind].push(measure(kind)?);
-        }
-        Ok(())
+    /// What a kind's turns brought.
+    pub fn of(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+        let turns = self.rows.iter().flatten().filter(|turn| turn.0 == kind);
+        turns.map(|(_, brought)| what(brought)).collect()
+    }
+
+    /// The same against the base's before and after each.
+    pub fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+        let pairs = self.beside_base(kind, what);
+        pairs.map(|(this, base)| this / base).collect()
+    }
+
+    /// How much more than the base's before and after each it is.
+    pub fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+        let pairs = self.beside_base(kind, what);
+        pairs.map(|(this, base)| this - base).collect()
+    }
+
+    fn beside_base(
+        &self,
+        kind: usize,
+        what: impl Fn(&Brought) -> f64,
+    ) -> impl Iterator<Item = (f64, f64)> {
+        let windows = self.rows.iter().flat_map(|row| row.windows(3));
+        windows.filter_map(move |turns| match turns {
+            [(BASE, before), (this, brought), (BASE, after)] if *this == kind => {
+                Some((what(brought), (what(before) + what(after)) / 2.0))
+            }
+            _ => None,
+        })
     }
 
     /// A kind's values against the base's.
     pub fn figure(&self, name: String, kind: usize, scale: f64, unit: &str) -> Figure {
-        self.ratio(name, &self.value, kind, (scale, unit))
+        self.figure_of(name, kind, |b| b.value / scale, unit)
     }
 
-    /// A kind's processor time a gigabyte against the base's.
-    pub fn cpu_figure(&self, name: String, kind: usize) -> Figure {
-        self.ratio(name, &self.cpu, kind, (1.0, "s/GB"))
-    }
-
-    fn ratio(
+    /// Something that the turns brought against the base's.
+    pub fn figure_of(
         &self,
         name: String,
-        all: &[Vec<f64>; K],
         kind: usize,
-        (scale, unit): (f64, &str),
+        what: impl Fn(&Brought) -> f64,
+        unit: &str,
     ) -> Figure {
-        let absolute = |kind: usize| median(&all[kind]) / scale;
-        Figure::median(name, "", ratios(all, kind))
-            .aside(&format!("{}, {unit}", self.base), absolute(BASE))
-            .aside(&format!("this, {unit}"), absolute(kind))
-    }
-
-    /// A kind's requests a second against the base's.
-    pub fn rates(&self, kind: usize) -> Vec<f64> {
-        ratios(&self.rate, kind)
+        Figure::median(name, "", self.ratios(kind, &what))
+            .aside(
+                &format!("{}, {unit}", self.base),
+                median(&self.of(BASE, &what)),
+            )
+            .aside(&format!("this, {unit}"), median(&self.of(kind, &what)))
     }
 }
 
-fn ratios<const K: usize>(all: &[Vec<f64>; K], kind: usize) -> Vec<f64> {
-    let pairs = all[kind].iter().zip(&all[BASE]);
-    pairs.map(|(value, base)| value / base).collect()
+/// Whose turns follow one another, so many of each kind but the base: that has its own
+/// before and after each of them. The others are as often in each place.
+pub fn order<const K: usize>(count: usize) -> impl Iterator<Item = usize> {
+    let others = (0..count).flat_map(others::<K>);
+    std::iter::once(BASE).chain(others.flat_map(|kind| [kind, BASE]))
 }
 
-/// The kinds of all turns: each is as often in each place.
-pub fn all_turns<const K: usize>() -> impl Iterator<Item = usize> {
-    (0..2 * K).flat_map(order::<K>)
-}
-
-/// The kinds in the order of a turn: each is first, and each is next to the
-/// base on either side, as often as any other.
-pub fn order<const K: usize>(turn: usize) -> [usize; K] {
-    let mut kinds: [usize; K] = std::array::from_fn(|kind| kind);
+/// All kinds but the base, in the order of a turn.
+fn others<const K: usize>(turn: usize) -> impl Iterator<Item = usize> {
+    let mut kinds: Vec<usize> = (0..K).filter(|kind| *kind != BASE).collect();
     if turn % 2 == 1 {
         kinds.reverse();
     }
-    kinds.rotate_left(turn / 2 % K);
-    kinds
+    let first = turn / 2 % kinds.len().max(1);
+    kinds.rotate_left(first);
+    kinds.into_iter()
 }
 
 /// What a stretch of a stream brought.
@@ -174,10 +200,36 @@ mod tests {
     #[test]
     fn each_kind_has_its_turn_in_each_place() {
         const K: usize = 5;
-        for place in 0..K {
-            let mut kinds: Vec<_> = (0..2 * K).map(|turn| order::<K>(turn)[place]).collect();
+        for place in 0..K - 1 {
+            let place_of = |turn| others::<K>(turn).nth(place);
+            let mut kinds: Vec<_> = (0..2 * (K - 1)).filter_map(place_of).collect();
             kinds.sort_unstable();
-            assert_eq!(kinds, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]);
+            assert_eq!(kinds, [1, 1, 2, 2, 3, 3, 4, 4]);
         }
+    }
+
+    #[test]
+    fn the_base_is_before_and_after_each() {
+        let kinds: Vec<_> = order::<3>(2).collect();
+        assert_eq!(kinds, [0, 1, 0, 2, 0, 2, 0, 1, 0]);
+    }
+
+    /// A machine that gets slower all the time makes no kind better than another.
+    #[test]
+    fn what_changes_evenly_makes_no_difference() {
+        let mut turns = Turns::<3>::new("base");
+        let speed = std::cell::Cell::new(100.0);
+        let measure = |kind| {
+            speed.set(speed.get() - 1.0);
+            let value = speed.get() * if kind == 2 { 0.5 } else { 1.0 };
+            Ok(Brought {
+                value,
+                ..Brought::default()
+            })
+        };
+        turns.each(4, measure).expect("turns that cannot fail");
+        assert_eq!(turns.ratios(1, |b| b.value), [1.0; 4]);
+        assert_eq!(turns.ratios(2, |b| b.value), [0.5; 4]);
+        assert_eq!(turns.of(2, |b| b.value).len(), 4);
     }
 }
