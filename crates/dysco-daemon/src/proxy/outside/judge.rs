@@ -135,7 +135,9 @@ impl Court<'_> {
         let Found { a, b, .. } = *found;
         let mut rivals = Vec::new();
         for (from, to) in [(a, b), (b, a)] {
+            let sinks = (0..self.series.count()).filter(|x| *x != a && *x != b);
             if !matches!(self.way(from, to), Way::Follows { .. }) {
+                rivals.extend(sinks.filter(|x| self.may_get_the_little(from, *x)));
                 continue;
             }
             let own = self.best(from, to);
@@ -143,7 +145,6 @@ impl Court<'_> {
                 **x != from && !own.far_above(&self.best(**x, to)) && !self.taken(**x, to)
             };
             rivals.extend(self.sources[to].iter().filter(other));
-            let sinks = (0..self.series.count()).filter(|x| *x != a && *x != b);
             rivals.extend(sinks.filter(|x| {
                 let may = self.series.alike(from, *x) && !self.explained(*x, from);
                 (may || !own.far_above(&self.best(from, *x))) && !self.taken(*x, from)
@@ -157,12 +158,24 @@ impl Court<'_> {
         rivals
     }
 
-    /// Is what is written there far more likely somebody else's?
+    /// Is the little that was read here written there as well? Unless what is read there
+    /// goes to somebody else: such a session is another's.
+    fn may_get_the_little(&self, from: usize, x: usize) -> bool {
+        let fits = !matches!(self.way(from, x), Way::Open { .. } | Way::Apart);
+        let follows = |p| p != from && matches!(self.way(x, p), Way::Follows { .. });
+        fits && self.series.alike(from, x)
+            && !self.explained(x, from)
+            && !(0..self.series.count()).any(|p| p != x && follows(p))
+    }
+
+    /// Is what is written there far more likely somebody else's? Who met it often but of
+    /// late may have done so by chance.
     fn explained(&self, x: usize, from: usize) -> bool {
         let this = self.best(from, x);
         self.sources[x].iter().any(|s| {
             let other = self.best(*s, x);
-            *s != from && other.fresh >= self.rules.moments && other.far_above(&this)
+            let follows = matches!(other.way(self.rules), Way::Follows { .. });
+            *s != from && follows && other.far_above(&this)
         })
     }
 

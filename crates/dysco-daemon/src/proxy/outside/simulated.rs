@@ -317,6 +317,23 @@ fn a_copy_is_not_explained_by_chance() {
     assert!(verdicts[&mirror].is_err(), "{:?}", verdicts[&mirror]);
 }
 
+/// Next to nothing was said to either of a mirror's servers, and the first answered much.
+#[test]
+fn a_copy_of_little_is_a_copy() {
+    let seed = [
+        60, 158, 204, 31, 152, 119, 117, 175, 23, 27, 69, 124, 88, 213, 140, 115, 200, 31, 177,
+        253, 169, 248, 164, 58, 50, 199, 80, 201, 37, 238, 49, 81,
+    ];
+    let (relay, mirror) = (Habit::Relay(0), Habit::Mirror);
+    let habits = [Habit::Cache, mirror, relay, mirror, relay, mirror, relay];
+    let mut w = World::new(rng(seed), &habits);
+    let series = w.watch(119, &w.all());
+    for (client, (_, verdict)) in judge(&series, &RULES).into_iter().enumerate() {
+        let is_mirror = habits[client] == mirror;
+        assert!(!is_mirror || verdict.is_err(), "{client}: {verdict:?}");
+    }
+}
+
 #[test]
 fn one_direction_that_is_silent_is_enough_with_the_other() {
     let kind = |accepted| Kind {
