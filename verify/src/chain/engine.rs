@@ -45,7 +45,7 @@ impl Host {
     /// A host of a chain has a path less, or none.
     fn forget(&mut self, change: ChangeId, scope: Scope) {
         let by_another = self.passing.is_some_and(|by| by != change);
-        if by_another && scope != Scope::Session {
+        if by_another && scope != Scope::Session || scope == Scope::Unopened {
             return;
         }
         if scope != Scope::NewPath {
@@ -55,6 +55,7 @@ impl Host {
             Scope::Session | Scope::Newcomer => self.knows.clear(),
             Scope::PathBefore => self.knows.retain(|route| *route == Some(change)),
             Scope::NewPath => self.knows.retain(|route| *route != Some(change)),
+            Scope::Unopened => {}
         }
     }
 

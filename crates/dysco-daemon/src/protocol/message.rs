@@ -521,6 +521,9 @@ pub enum Scope {
     PathBefore,
     /// The new path: the session passes there by the one before.
     NewPath,
+    /// Nothing, since the new path was not opened: only what comes late of this change is
+    /// to have no effect.
+    Unopened,
 }
 
 /// A message that cannot be sent.

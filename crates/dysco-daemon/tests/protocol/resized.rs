@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dysco_common::Delta;
 use dysco_daemon::protocol::{
-    ChangeId, Command, HostEvent, Machine, Message, Order, Progress, Reason, Report,
+    ChangeId, Command, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
 };
 
 use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, ip, machine, order, session};
@@ -75,6 +75,16 @@ impl Asking {
             _ => None,
         })
         .last()
+    }
+
+    /// Who is to forget what.
+    fn dismisses(&mut self) -> Vec<(IpAddr, Scope)> {
+        let all = std::iter::from_fn(|| self.left.poll_transmit());
+        all.filter_map(|(to, m)| match m {
+            Message::Dismiss { scope, .. } => Some((to, scope)),
+            _ => None,
+        })
+        .collect()
     }
 
     fn ended(&mut self) -> Option<Progress> {
@@ -149,6 +159,8 @@ fn a_host_before_it_does_not_stay() {
         if !fits {
             let change = asking.change;
             asking.hears(RIGHT, Message::CancelAck { change });
+            // What comes late of this must not undo what comes next.
+            assert_eq!(asking.dismisses(), [(ip(NEW), Scope::Unopened)]);
             asking.hears(NEW, Message::Dismissed { change });
             let why = Reason::DeltaBehind(ip(NEW));
             assert_eq!(asking.ended(), Some(Progress::RolledBack(why)));

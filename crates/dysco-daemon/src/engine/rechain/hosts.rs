@@ -216,18 +216,21 @@ impl Engine {
         session: &Subsession,
         scope: Scope,
     ) {
+        if self.rechain.forgotten.contains(&change) {
+            return self.tell_machine(HostEvent::Forgotten { change, from });
+        }
         // Late: the session may pass here by another change now.
         let by = self.rechain.passing.peek(session).copied();
         let is_late = by.is_some_and(|by| by != change) && scope != Scope::Session;
-        if is_late || self.rechain.forgotten.contains(&change) {
-            return self.tell_machine(HostEvent::Forgotten { change, from });
+        if is_late || scope == Scope::Unopened {
+            return self.forgotten(change, from);
         }
         self.settle_late(session);
         let keys = keys_of(session);
         let keep = match scope {
             Scope::Session | Scope::Newcomer => Keep::Taken,
             Scope::PathBefore => Keep::New,
-            Scope::NewPath => Keep::Before,
+            Scope::NewPath | Scope::Unopened => Keep::Before,
         };
         let left_out = self.agent.keep_one_path(&keys, keep);
         // Who asks may not know that this host, which stays, goes by two addresses. One that

@@ -46,21 +46,21 @@ impl Head {
         }
         self.have_released(ctx);
         let (change, session) = (ctx.change, self.session());
-        // Who was not enlisted has nothing to forget, nor who stays before the new path is
-        // opened: of two that it may have since an earlier change, one is in use.
-        let mut hosts = match self.introduced {
+        // Who was not enlisted has nothing to forget.
+        let hosts = match self.introduced {
             true => self.order.segment_after().to_vec(),
             false => Vec::new(),
         };
-        hosts.retain(|host| self.opened || !self.is_kept(*host));
         self.waiting.extend(&hosts);
         if self.waiting.is_empty() {
             return self.rolled_back(ctx);
         }
         for host in hosts {
-            let scope = match self.is_kept(host) {
-                true => Scope::NewPath,
-                false => Scope::Newcomer,
+            let scope = match (self.is_kept(host), self.opened) {
+                (true, true) => Scope::NewPath,
+                // Of two paths that it may have since an earlier change, one is in use.
+                (true, false) => Scope::Unopened,
+                (false, _) => Scope::Newcomer,
             };
             let message = Message::Dismiss {
                 change,
