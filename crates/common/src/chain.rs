@@ -323,9 +323,9 @@ pub struct Hop {
     pub reserved: u32,
 }
 
-/// What is remembered of a SYN on its way through this host, by its initial
-/// sequence number: what passes it on finds here where to.
-#[repr(C)]
+/// What is remembered of a SYN on its way through this host: what passes it on finds
+/// here where to.
+#[repr(C, align(8))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pending {
     /// The session, `local` being the side that opened it.
@@ -335,10 +335,32 @@ pub struct Pending {
     /// The slot of the subsession that the SYN came by, and 1; 0 at the host
     /// that opened the session.
     pub left: u32,
+    /// Its initial sequence number, as it came.
+    pub isn: u32,
     /// The hosts to come, the next one first.
     pub chain: Chain,
     /// What the payload's last place has.
     pub last: Element,
+}
+
+const _: () = assert!(size_of::<Pending>() == 264);
+
+impl Pending {
+    /// Makes it a copy of another, word by word: LLVM would take as much of a BPF stack
+    /// as it is long.
+    #[inline(always)]
+    pub fn set(&mut self, from: &Pending) {
+        let (from, to) = (
+            (&raw const *from).cast::<u64>(),
+            (&raw mut *self).cast::<u64>(),
+        );
+        let mut i = 0;
+        while i < size_of::<Pending>() / 8 {
+            // SAFETY: so many words of both, which are aligned and have no gaps.
+            unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
+            i += 1;
+        }
+    }
 }
 
 /// Where the subsession of a slot has its ports, so that no two slots of a host

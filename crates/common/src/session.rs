@@ -236,7 +236,8 @@ pub struct Session {
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
     /// Lowest number of data received on the new path, once `new_data` is set:
-    /// what the cutoff is taken for until the far anchor has told it.
+    /// what the cutoff is taken for until the far anchor has told it. Of a chain's
+    /// session, before its SYN is answered: where that is remembered.
     pub new_low: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,

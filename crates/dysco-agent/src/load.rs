@@ -21,9 +21,24 @@ use crate::error::AgentError;
 pub const LAYOUT: &str = "v3";
 
 /// The maps that outlive this process.
-const PINNED: [&str; 15] = [
-    "FLOWS", "SESSIONS", "FREE", "RULES", "COUNTERS", "EVENTS", "POLICY", "IN_FORCE", "HOPS",
-    "KEYS", "PENDING", "JOINS", "CHAINS", "DELTAS", "OWN",
+const PINNED: [&str; 17] = [
+    "FLOWS",
+    "SESSIONS",
+    "FREE",
+    "RULES",
+    "COUNTERS",
+    "EVENTS",
+    "POLICY",
+    "IN_FORCE",
+    "HOPS",
+    "KEYS",
+    "SYNS",
+    "SYNS_SEEN",
+    "SYN_PLACES",
+    "JOINS",
+    "CHAINS",
+    "DELTAS",
+    "OWN",
 ];
 
 /// An error if the data plane of another layout is pinned here: its programs would run

@@ -1,5 +1,5 @@
-//! A word of an entry that several processors raise at the same time. `core` compares
-//! and exchanges nothing for this target, the kernel does since Linux 5.12.
+//! Words that several processors change at the same time. `core` has nothing for that on
+//! this target, the kernel has since Linux 5.12.
 
 use dysco_common::seq::after;
 
@@ -40,4 +40,20 @@ fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
         );
     }
     found
+}
+
+/// Adds to a word, modulo 2^32. What it was.
+#[inline(always)]
+pub fn add(word: &mut u32, n: u32) -> u32 {
+    let mut was = n;
+    // SAFETY: reads and writes the one aligned word that is borrowed.
+    unsafe {
+        core::arch::asm!(
+            "{n} = atomic_fetch_add((u32 *)({word} + 0), {n})",
+            n = inout(wreg) was,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+    was
 }

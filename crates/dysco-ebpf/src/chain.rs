@@ -8,6 +8,7 @@
 
 mod arriving;
 mod leaving;
+mod remembered;
 mod rules;
 
 use aya_ebpf::programs::TcContext;

@@ -198,7 +198,9 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 
 #[inline(always)]
 fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
-    if let Some(Flow { new, s, .. }) = maps::find(key) {
+    maps::know(Run::Egress, 0, false);
+    if let Some(Flow { slot, new, s }) = maps::find(key) {
+        maps::know(Run::Egress, slot + 1, new);
         if new {
             // Translated already, on its way to the interface.
             hop::learn(ctx, s);

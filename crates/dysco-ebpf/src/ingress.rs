@@ -35,7 +35,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     let Some(Flow { slot, new, s }) = maps::find(key) else {
         return if opens {
             cold_path();
-            syn(&ctx, key, &found)
+            syn(&ctx, key, &found, 0, false)
         } else {
             Verdict::Pass
         };
@@ -43,14 +43,14 @@ pub fn run(ctx: TcContext) -> Verdict {
     if opens {
         cold_path();
         if new && s.two.chained != 0 {
-            return syn(&ctx, key, &found);
+            return syn(&ctx, key, &found, slot + 1, new);
         }
         // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
         if !new && s.state != State::Relay as u32 {
             return if learn::would_usurp(s) {
                 dropped(Counter::DroppedSyn)
             } else {
-                syn(&ctx, key, &found)
+                syn(&ctx, key, &found, slot + 1, new)
             };
         }
     }
@@ -70,7 +70,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
-            syn(&ctx, key, &found)
+            syn(&ctx, key, &found, slot + 1, new)
         }
         Some(State::Relay) if is_short(&ctx, &found) => {
             cold_path();
@@ -88,7 +88,8 @@ pub fn run(ctx: TcContext) -> Verdict {
 }
 
 #[inline(always)]
-fn syn(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
+fn syn(ctx: &TcContext, key: &Key, found: &Found, slot: u32, new: bool) -> Verdict {
+    maps::know(Run::Ingress, slot, new);
     let loaded = maps::scratch(Run::Ingress as u32)
         .and_then(|scratch| load(ctx, key, found, &mut scratch.packet));
     if loaded.is_none() || !learn::read(ctx, Run::Ingress) {

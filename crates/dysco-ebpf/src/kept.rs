@@ -13,7 +13,7 @@ use dysco_common::{Path, ShortKey, mark};
 
 use crate::Verdict;
 use crate::egress;
-use crate::maps::{self, PENDING, Run, Scratch};
+use crate::maps::{self, Run, Scratch};
 use crate::packet::{Found, Key};
 
 /// May a session that passes here be given another path?
@@ -54,6 +54,15 @@ pub fn begin(s: &mut Session, slot: u32) {
     }
 }
 
+/// Is it a SYN of this path that was answered, beside the entry `first`?
+#[inline(always)]
+fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
+    s.state == State::Passing as u32
+        && s.two.part == part::NEXT
+        && s.other_path == first + 1
+        && s.remote.isn == ack.wrapping_sub(1)
+}
+
 /// The entry by which the answer to a SYN of another path goes back, if it is one;
 /// else that of the path before. Exported: see `learn::dysco_offer`.
 #[inline(never)]
@@ -62,15 +71,11 @@ pub extern "C" fn dysco_answers(first: u32) -> u32 {
     let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Egress as u32) else {
         return first;
     };
-    // SAFETY: copied at once (see `maps::look_up`).
-    let Some(pending) = (unsafe { PENDING.get(&p.seg.ack.wrapping_sub(1)) }) else {
-        return first;
-    };
-    let Some(slot) = pending.left.checked_sub(1) else {
+    let Some(slot) = maps::session(first).and_then(|s| s.other_path()) else {
         return first;
     };
     match maps::session(slot) {
-        Some(s) if s.state == State::Passing as u32 && s.other_path == first + 1 => slot,
+        Some(s) if is_answered(s, first, p.seg.ack) => slot,
         _ => first,
     }
 }

@@ -7,7 +7,7 @@ use aya_ebpf::bindings::{
     BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP,
 };
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
 use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
@@ -77,10 +77,6 @@ pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
 #[map]
 pub static OWN: HashMap<Addr, u8> = HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
 
-/// SYNs on their way through this host, by initial sequence number.
-#[map]
-pub static PENDING: LruHashMap<u32, Pending> = LruHashMap::with_max_entries(16384, 0);
-
 /// The paths of live sessions that are awaited here: the slots of their entries,
 /// by the secret that the SYN has to know.
 #[map]
@@ -127,6 +123,9 @@ pub struct Scratch {
     pub packet: Packet,
     /// What is put into it.
     pub change: Change,
+    /// Of a segment with SYN: the slot of its five-tuple and 1, or 0 if it has none, and
+    /// not 0 if the five-tuple is of the session's new path.
+    known: [u32; 2],
     /// What it offers, if it is a SYN.
     pub offer: Offer,
     /// What it is looked up by once it is translated.
@@ -183,6 +182,31 @@ pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> 
     // SAFETY: this CPU's own element. A program that runs inside another one's
     // redirect writes it when that one does not look at it any more.
     place.map(|p| unsafe { &mut *p })
+}
+
+impl Scratch {
+    /// What the packet's five-tuple leads to, as [`know`] took it in: a look-up takes
+    /// longer.
+    #[inline(always)]
+    pub fn known(&self) -> Option<Flow> {
+        let [slot, new] = self.known;
+        let slot = slot.checked_sub(1)?;
+        let s = session(slot)?;
+        Some(Flow {
+            slot,
+            new: new != 0,
+            s,
+        })
+    }
+}
+
+/// Takes in what the five-tuple of a segment with SYN leads to: the slot and 1, or 0 for
+/// nothing.
+#[inline(always)]
+pub fn know(run: Run, slot: u32, new: bool) {
+    if let Some(scratch) = scratch(run as u32) {
+        scratch.known = [slot, new as u32];
+    }
 }
 
 /// Whose scratch memory.

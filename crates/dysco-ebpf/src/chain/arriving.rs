@@ -7,10 +7,10 @@ use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, mark};
 
-use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop};
+use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
 use crate::kept;
 use crate::learn;
-use crate::maps::{self, Flow, KEYS, OWN, PENDING, Scratch, count};
+use crate::maps::{self, Flow, KEYS, OWN, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
 use crate::second;
 use crate::write::{self, Change};
@@ -19,12 +19,13 @@ use crate::write::{self, Change};
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
-    let Some(Scratch {
-        packet: p, payload, ..
-    }) = maps::scratch(IN)
-    else {
+    let Some(scratch) = maps::scratch(IN) else {
         return PASS;
     };
+    let flow = scratch.known();
+    let Scratch {
+        packet: p, payload, ..
+    } = scratch;
     let opens = !p.seg.has(ACK);
     let mut carried = NOTHING;
     if opens && p.seg.len > 0 {
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         }
     }
     let live_payload = carried != NOTHING && payload.is_live();
-    let Some(Flow { slot, new, s }) = maps::find(&p.key) else {
+    let Some(Flow { slot, new, s }) = flow else {
         if carried == NOTHING {
             return PASS;
         }
@@ -146,13 +147,16 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             }
             ended = Some(s);
         }
-    } else if dysco_chain_is_called(IN) != 0 {
+    } else if payload.is_live() && dysco_chain_is_called(IN) != 0 {
         return taken();
     }
     if claimed.is_none() {
         claimed = maps::claim(key, ended);
     }
     let Some((slot, s)) = claimed else {
+        if maps::is_called(&key.short) {
+            return taken();
+        }
         learn::no_room();
         return 0;
     };
@@ -164,8 +168,8 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     slot + 1
 }
 
-/// Is the session in the scratch memory, which is not known here by this five-tuple, known
-/// by another? Its chain is about to get a NAT before this host, or to lose one, and the
+/// Is the live session in the scratch memory, which is not known here by this five-tuple,
+/// known by another? Its chain is about to get a NAT before this host, or to lose one, and the
 /// firewall here knows it by the one that it has.
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -181,7 +185,7 @@ extern "C" fn dysco_chain_is_called(run: u32) -> u32 {
     if maps::is_called(&key.short) {
         return 1;
     }
-    if !payload.is_live() || payload.session == payload.origin {
+    if payload.session == payload.origin {
         return 0;
     }
     payload.origin.mirror_to(&mut key.whole);
@@ -202,19 +206,11 @@ fn taken() -> u32 {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p,
-            session: key,
-            ..
-        }),
-        Some(s),
-    ) = (maps::scratch(IN), maps::session(slot))
-    else {
+    let (Some(scratch), Some(s)) = (maps::scratch(IN), maps::session(slot)) else {
         return 0;
     };
-    let ended = maps::find(&p.key).map(|flow| flow.s);
-    if !maps::claim_path(key, slot, s, ended) {
+    let ended = scratch.known().map(|flow| flow.s);
+    if !maps::claim_path(&scratch.session, slot, s, ended) {
         s.state = State::Free as u32;
         learn::no_room();
         return 0;
@@ -240,7 +236,6 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
             packet: p,
             change: c,
             payload,
-            pending,
             ..
         }),
         Some(s),
@@ -251,12 +246,14 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
     if !payload.subsession.mirrors(&p.key.whole) {
         count(Counter::ChainNat);
     }
-    pending.session = payload.session;
-    pending.origin = payload.origin;
-    pending.left = slot + 1;
-    payload.chain(&mut pending.chain);
-    pending.last = *payload.last();
-    let _ = PENDING.insert(&p.seg.seq, &*pending, 0);
+    if let Some(pending) = remembered::remember(s, p.seg.seq) {
+        pending.session = payload.session;
+        pending.origin = payload.origin;
+        pending.left = slot + 1;
+        payload.chain(&mut pending.chain);
+        pending.last = *payload.last();
+        pending.isn = p.seg.seq;
+    }
     incoming(s, p, c);
     if write::strip(&ctx, IN).is_none() {
         return drop(Counter::DroppedError);

@@ -8,10 +8,10 @@ use dysco_common::tcp::ACK;
 use dysco_common::{Addr, Counter, EventKind, mark};
 
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
-use super::{DROP, OUT, PASS, answered, drop};
+use super::{DROP, OUT, PASS, answered, drop, remembered};
 use crate::kept;
 use crate::learn;
-use crate::maps::{self, Flow, HOPS, PENDING, Scratch, count};
+use crate::maps::{self, Flow, HOPS, Scratch, count};
 use crate::packet::{Direction, Packet};
 use crate::write::{self, Change};
 
@@ -21,11 +21,13 @@ use crate::write::{self, Change};
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
-    let Some(Scratch { packet: p, .. }) = maps::scratch(OUT) else {
+    let Some(scratch) = maps::scratch(OUT) else {
         return PASS;
     };
+    let flow = scratch.known();
+    let Scratch { packet: p, .. } = scratch;
     let opens = !p.seg.has(ACK);
-    if let Some(Flow { slot, s, .. }) = maps::find(&p.key)
+    if let Some(Flow { slot, s, .. }) = flow
         && s.two.chained != 0
         && learn::would_usurp(s)
     {
@@ -49,8 +51,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         if s.local.isn != p.seg.seq {
             return drop(Counter::DroppedSyn);
         }
-        // SAFETY: the program's own context.
-        if unsafe { dysco_chain_pending(skb, 1) } == 0 {
+        if dysco_chain_own_pending(slot) == 0 {
             return drop(Counter::ChainForgotten);
         }
         if dysco_chain_hop(OUT) == 0 {
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     }
     let mut rule = NO_RULE;
     // SAFETY: the program's own context.
-    if unsafe { dysco_chain_pending(skb, 0) } == 0 {
+    if unsafe { dysco_chain_pending(skb) } == 0 {
         rule = dysco_chain_rule(OUT);
         if rule != NO_RULE {
             rule = dysco_chain_choose(OUT, rule);
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
 #[inline(always)]
 unsafe fn again(skb: *mut __sk_buff, first: u32) -> u64 {
     // SAFETY: the caller's.
-    if unsafe { dysco_chain_pending(skb, 0) } == 0 {
+    if unsafe { dysco_chain_pending(skb) } == 0 {
         return drop(Counter::ChainForgotten);
     }
     if dysco_chain_hop(OUT) == 0 {
@@ -172,13 +173,14 @@ extern "C" fn dysco_chain_hop(run: u32) -> u32 {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_open(rule: u32) -> u32 {
-    let Some(Scratch {
-        packet: p, offer, ..
-    }) = maps::scratch(OUT)
-    else {
+    let Some(scratch) = maps::scratch(OUT) else {
         return 0;
     };
-    let claimed = match maps::find(&p.key) {
+    let flow = scratch.known();
+    let Scratch {
+        packet: p, offer, ..
+    } = scratch;
+    let claimed = match flow {
         // Opened before, without a chain, and not answered yet.
         Some(Flow { slot, s, .. }) if s.state == State::Opening as u32 => Some((slot, s)),
         other => maps::claim(&p.key, other.map(|flow| flow.s)),
@@ -266,7 +268,10 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
         }
         None => {
             // What is sent again finds its way here.
-            let _ = PENDING.insert(&p.seg.seq, &*pending, 0);
+            pending.isn = p.seg.seq;
+            if let Some(place) = remembered::remember(s, p.seg.seq) {
+                place.set(pending);
+            }
         }
     }
     s.two.chained = 1;
@@ -345,13 +350,35 @@ extern "C" fn dysco_chain_plain(slot: u32) -> u64 {
     s.ifindex as u64
 }
 
-/// Takes what is remembered of a SYN that came by a subsession, by its number
-/// if it is the session's own, or one of which a NAT has changed one end; else
-/// by the mark. Not 0 in `own`: or what this host remembers of one that it has
-/// sent itself. Returns 1 if there is anything.
+/// Takes what is remembered of a SYN that this host has sent on before, by the entry of
+/// `slot`. Returns 1 if there is anything.
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff, own: u32) -> u32 {
+extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
+    let (Some(Scratch { pending: to, .. }), Some(s)) = (maps::scratch(OUT), maps::session(slot))
+    else {
+        return 0;
+    };
+    let remembered = match s.joined_to() {
+        Some(left) => maps::session(left).and_then(|s| remembered::by_entry(left, s, s.remote.isn)),
+        None => remembered::by_entry(slot, s, s.local.isn),
+    };
+    match remembered {
+        Some(pending) => {
+            to.set(pending);
+            1
+        }
+        None => 0,
+    }
+}
+
+/// Takes what is remembered of a SYN that came by a subsession: by the mark, or by its
+/// number, if it is the session's own or one of which a NAT has changed one end. Where
+/// both say something else a number is less often another's. Returns 1 if there is
+/// anything.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
     let Some(Scratch {
         packet: p,
         pending: to,
@@ -360,35 +387,37 @@ unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff, own: u32) -> u32 {
     else {
         return 0;
     };
-    let whole = &p.key.whole;
-    // SAFETY: copied at once (see `maps::look_up`).
-    if let Some(pending) = unsafe { PENDING.get(&p.seg.seq) } {
-        let session = &pending.session;
-        let near = session.local == whole.local || session.remote == whole.remote;
-        if near && (pending.left | own != 0) {
-            *to = *pending;
-            return 1;
-        }
-    }
     // SAFETY: a readable field of the context.
-    let mark = unsafe { (*skb).mark };
-    let Some(slot) = mark::slot_of(mark) else {
-        return 0;
+    let marked = by_mark(unsafe { (*skb).mark });
+    let pending = if marked.is_some_and(|pending| is_its(pending, p)) {
+        marked
+    } else {
+        let numbered = remembered::by_number(p.seg.seq).filter(|pending| is_its(pending, p));
+        numbered.or(marked)
     };
-    let Some(left) = maps::session(slot) else {
-        return 0;
-    };
-    if left.two.chained == 0 || left.two.chained > 1 {
-        return 0;
+    match pending {
+        Some(pending) => {
+            to.set(pending);
+            1
+        }
+        None => 0,
     }
-    let isn = left.remote.isn;
-    // SAFETY: copied at once.
-    let Some(pending) = (unsafe { PENDING.get(&isn) }) else {
-        return 0;
-    };
-    if pending.left != slot + 1 {
-        return 0;
-    }
-    *to = *pending;
-    1
+}
+
+/// Has the SYN the number, and one end of the five-tuple, of that which is remembered?
+#[inline(always)]
+fn is_its(pending: &Pending, p: &Packet) -> bool {
+    let (session, whole) = (&pending.session, &p.key.whole);
+    let near = session.local == whole.local || session.remote == whole.remote;
+    near && pending.isn == p.seg.seq
+}
+
+/// What is remembered of the SYN that came by the subsession which a mark names.
+#[inline(always)]
+fn by_mark(mark: u32) -> Option<&'static Pending> {
+    let slot = mark::slot_of(mark)?;
+    let left = maps::session(slot)?;
+    let opening = left.two.chained == 1;
+    let pending = remembered::by_entry(slot, left, left.remote.isn)?;
+    (opening && pending.left != 0).then_some(pending)
 }
