@@ -45,16 +45,17 @@ pub trait Kind {
     fn name(&self) -> KindName;
 
     /// What this host has of it for a session.
-    fn export(&self, session: &Seen) -> Result<Vec<Document>, StateError>;
+    fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;
 
     /// Could this be installed? Changes nothing.
     fn check(&self, document: &Document) -> Result<(), StateError>;
 
-    /// Installs it, or brings what is there up to date; what it takes to undo.
+    /// Installs it, or brings what is there up to date, if it could be; what it takes
+    /// to undo.
     fn install(&self, document: &Document) -> Result<Undo, StateError>;
 
     /// Removes what belongs to this session alone; how many there were.
-    fn remove(&self, session: &Seen) -> Result<usize, StateError>;
+    fn remove(&self, here: &Here) -> Result<usize, StateError>;
 }
 
 /// A session as a host has it: its five-tuple, from the end that opened it,
@@ -65,6 +66,14 @@ pub struct Seen {
     pub session: FiveTuple,
     /// As the other end has it; the same where nothing is translated.
     pub translated: FiveTuple,
+}
+
+/// A session on this host, as connection tracking had it when it was asked.
+pub struct Here {
+    /// What it is called.
+    seen: Seen,
+    /// Its entries.
+    entries: Vec<conntrack::Entry>,
 }
 
 /// Takes back what was installed.
@@ -93,16 +102,9 @@ pub fn kinds() -> Vec<Box<dyn Kind>> {
     vec![Box::new(Sets), Box::new(Conntrack)]
 }
 
-/// Finds how this host has a session that any of its ends may have named.
-pub fn seen(session: &FiveTuple) -> Result<Seen, StateError> {
-    let entries = conntrack::find(session)?;
-    let first = entries.first();
-    Ok(first.map_or(Seen::plain(*session), |entry| entry.seen()))
-}
-
 /// What this host has of these kinds for a session; of all without any named.
 pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
-    export_seen(&seen(session)?, only)
+    Here::find(session)?.export(only)
 }
 
 /// The same, if the kernel is asked a few times only, and need neither search nor load
@@ -114,9 +116,13 @@ pub fn export_at_once(
     if !conntrack::has_answered() {
         return Ok(None);
     }
-    match conntrack::in_zone_0(session)?.map(|entry| entry.seen()) {
-        Some(seen) if sets::are_few(&seen) => export_seen(&seen, only).map(Some),
-        _ => Ok(None),
+    let Some(entry) = conntrack::in_zone_0(session)? else {
+        return Ok(None);
+    };
+    let here = Here::of(session, vec![entry]);
+    match is_wanted(KindName::SetElement, only) && !sets::are_few(&here.seen) {
+        true => Ok(None),
+        false => here.export(only).map(Some),
     }
 }
 
@@ -126,15 +132,8 @@ pub fn is_at_once(documents: &[Document]) -> bool {
     conntrack::has_answered() && documents.len() <= 2 && documents.iter().all(of_conntrack)
 }
 
-fn export_seen(seen: &Seen, only: &[KindName]) -> Result<Vec<Document>, StateError> {
-    let mut all = Vec::new();
-    for kind in kinds() {
-        if only.is_empty() || only.contains(&kind.name()) {
-            all.extend(kind.export(seen)?);
-        }
-    }
-    document::check_size(&all)?;
-    Ok(all)
+fn is_wanted(kind: KindName, only: &[KindName]) -> bool {
+    only.is_empty() || only.contains(&kind)
 }
 
 /// Is there something of each kind that was named?
@@ -153,17 +152,24 @@ pub fn has_each(
 
 /// Could these be installed for this session? Changes nothing.
 pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
+    check_headers(session, documents)?;
+    let mut all = documents.iter();
+    all.try_for_each(|document| kind(document.kind).check(document))
+}
+
+fn check_headers(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
     document::check_size(documents)?;
-    for document in documents {
-        document.check_header(session)?;
-        kind(document.kind).check(document)?;
-    }
-    Ok(())
+    let mut all = documents.iter();
+    all.try_for_each(|document| document.check_header(session))
 }
 
 /// Installs all of these, or none. Done again, it brings up to date.
 pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed, StateError> {
-    check(session, documents)?;
+    match documents {
+        // There is nothing that would have to be undone.
+        [_] => check_headers(session, documents)?,
+        _ => check(session, documents)?,
+    }
     let mut done: Vec<Undo> = Vec::new();
     for kind in kinds() {
         for document in documents.iter().filter(|d| d.kind == kind.name()) {
@@ -187,11 +193,11 @@ pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed,
 /// Removes this host's state of a session: what other sessions share stays.
 /// How many things were removed.
 pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
-    let seen = seen(session)?;
+    let here = Here::find(session)?;
     let mut removed = 0;
     for kind in kinds() {
-        if only.is_empty() || only.contains(&kind.name()) {
-            removed += kind.remove(&seen)?;
+        if is_wanted(kind.name(), only) {
+            removed += kind.remove(&here)?;
         }
     }
     Ok(removed)
@@ -211,6 +217,30 @@ impl Seen {
             session,
             translated: session,
         }
+    }
+}
+
+impl Here {
+    /// Any of the session's ends may have named it.
+    fn find(session: &FiveTuple) -> Result<Here, StateError> {
+        conntrack::find(session).map(|entries| Here::of(session, entries))
+    }
+
+    fn of(session: &FiveTuple, entries: Vec<conntrack::Entry>) -> Here {
+        let first = entries.first();
+        let seen = first.map_or(Seen::plain(*session), |entry| entry.seen());
+        Here { seen, entries }
+    }
+
+    fn export(&self, only: &[KindName]) -> Result<Vec<Document>, StateError> {
+        let mut all = Vec::new();
+        for kind in kinds() {
+            if is_wanted(kind.name(), only) {
+                all.extend(kind.export(self)?);
+            }
+        }
+        document::check_size(&all)?;
+        Ok(all)
     }
 }
 

@@ -31,6 +31,8 @@ thread_local! {
 pub struct Netfilter {
     socket: Socket,
     sequence: u32,
+    /// What was received last: for each anew the allocator would tidy up.
+    received: Vec<u8>,
 }
 
 impl Netfilter {
@@ -54,6 +56,7 @@ impl Netfilter {
         Ok(Netfilter {
             socket,
             sequence: 0,
+            received: Vec::with_capacity(BUFFER),
         })
     }
 
@@ -137,9 +140,9 @@ impl Netfilter {
     }
 
     fn receive(&mut self) -> io::Result<Vec<NetlinkMessage<NetfilterMessage>>> {
-        let mut bytes = Vec::with_capacity(BUFFER);
-        self.socket.recv(&mut bytes, 0)?;
-        let mut rest = bytes.as_slice();
+        self.received.clear();
+        self.socket.recv(&mut self.received, 0)?;
+        let mut rest = self.received.as_slice();
         let mut answers = Vec::new();
         while !rest.is_empty() {
             let answer = NetlinkMessage::<NetfilterMessage>::deserialize(rest)

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::document::{Document, FiveTuple, KindName};
 use super::error::{Fault, StateError};
 use super::netlink::Netfilter;
-use super::{Kind, Seen, Undo};
+use super::{Here, Kind, Seen, Undo};
 
 pub use entry::{Entry, find, has_answered, in_zone_0, translated};
 pub use settle::{Settled, Settling};
@@ -185,9 +185,8 @@ impl Kind for Conntrack {
         KindName::Conntrack
     }
 
-    fn export(&self, session: &Seen) -> Result<Vec<Document>, StateError> {
-        let entries = find(&session.session)?;
-        entries
+    fn export(&self, here: &Here) -> Result<Vec<Document>, StateError> {
+        here.entries
             .iter()
             .map(|entry| {
                 let state = entry.state()?;
@@ -197,60 +196,104 @@ impl Kind for Conntrack {
     }
 
     fn check(&self, document: &Document) -> Result<(), StateError> {
-        let state: ConntrackState = document.state()?;
-        if let Some(fault) = state.fault() {
-            return Err(document.refused(fault));
-        }
-        let there = entry::at(&document.session, state.zone)?;
-        match there {
-            Some(entry) if entry.seen() != document.seen() => {
-                Err(document.refused(Fault::Taken(entry.original)))
-            }
-            _ => Ok(()),
-        }
+        let state = judged(document)?;
+        there(document, state.zone).map(drop)
     }
 
     fn install(&self, document: &Document) -> Result<Undo, StateError> {
-        let state: ConntrackState = document.state()?;
+        let state = judged(document)?;
         let settling = Settling::new(document.session, &state);
-        let zone = state.zone;
-        if let Some(there) = entry::at(&document.session, zone)? {
-            // The kernel takes translations of new entries only.
-            act(document, write::update(&document.seen(), &state), 0)?;
-            let undo = Undo::none().settling(settling);
-            return there.keeps(document, &state).map(|()| undo);
-        }
-        let flags = netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL;
-        act(document, write::create(&document.seen(), &state), flags)?;
-        let session = document.session;
-        let undo = Undo::new(move || {
-            if let Err(error) = delete(&session, zone) {
-                tracing::warn!(%error, %session, "cannot take back an entry of connection tracking");
+        let undo = match create(document, &state)? {
+            Created::New => {
+                let undo = Undo::new(take_back(document.session, state.zone));
+                if let Err(error) = kept(document, &state) {
+                    undo.run();
+                    return Err(error);
+                }
+                undo
             }
-        });
-        let kept = match entry::at(&session, zone) {
-            Ok(Some(entry)) => entry.keeps(document, &state),
-            Ok(None) => Err(document.refused(Fault::NotKept(
-                "entry",
-                "raise nf_conntrack_max, or look for who deletes entries",
-            ))),
-            Err(error) => Err(error),
+            Created::WasThere => {
+                update(document, &state)?;
+                Undo::none()
+            }
         };
-        match kept {
-            Ok(()) => Ok(undo.settling(settling)),
-            Err(error) => {
-                undo.run();
-                Err(error)
-            }
-        }
+        Ok(undo.settling(settling))
     }
 
-    fn remove(&self, session: &Seen) -> Result<usize, StateError> {
-        let entries = find(&session.session)?;
-        for entry in &entries {
+    fn remove(&self, here: &Here) -> Result<usize, StateError> {
+        for entry in &here.entries {
             delete(&entry.original, entry.zone)?;
         }
-        Ok(entries.len())
+        Ok(here.entries.len())
+    }
+}
+
+/// What a document holds, if it can be of any host.
+fn judged(document: &Document) -> Result<ConntrackState, StateError> {
+    let state: ConntrackState = document.state()?;
+    match state.fault() {
+        Some(fault) => Err(document.refused(fault)),
+        None => Ok(state),
+    }
+}
+
+/// The entry that is there, which must be of the same session.
+fn there(document: &Document, zone: Zone) -> Result<Option<Entry>, StateError> {
+    match entry::at(&document.session, zone)? {
+        Some(entry) if entry.seen() != document.seen() => {
+            Err(document.refused(Fault::Taken(entry.original)))
+        }
+        there => Ok(there),
+    }
+}
+
+enum Created {
+    New,
+    /// One of its tuples has an entry.
+    WasThere,
+}
+
+/// Makes an entry, without a look at what is there: mostly nothing is.
+fn create(document: &Document, state: &ConntrackState) -> Result<Created, StateError> {
+    let flags = netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL;
+    match act(write::create(&document.seen(), state), flags) {
+        Ok(()) => Ok(Created::New),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(Created::WasThere),
+        Err(error) => Err(not_done(document, error)),
+    }
+}
+
+/// Brings the entry that is there up to date.
+fn update(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
+    let Some(there) = there(document, state.zone)? else {
+        return Err(document.refused(Fault::Taken(document.translated)));
+    };
+    // The kernel takes translations of new entries only.
+    act(write::update(&document.seen(), state), 0).map_err(|error| not_done(document, error))?;
+    there.keeps(document, state)
+}
+
+const GONE: Fault = Fault::NotKept(
+    "entry",
+    "raise nf_conntrack_max, or look for who deletes entries",
+);
+
+/// Did the kernel keep what it may leave out without a word: a translation, and labels?
+fn kept(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
+    if document.seen() == Seen::plain(document.session) && state.labels.is_empty() {
+        return Ok(());
+    }
+    match entry::at(&document.session, state.zone)? {
+        Some(entry) => entry.keeps(document, state),
+        None => Err(document.refused(GONE)),
+    }
+}
+
+fn take_back(session: FiveTuple, zone: Zone) -> impl FnOnce() {
+    move || {
+        if let Err(error) = delete(&session, zone) {
+            tracing::warn!(%error, %session, "cannot take back an entry of connection tracking");
+        }
     }
 }
 
@@ -262,26 +305,26 @@ impl Undo {
 }
 
 fn delete(session: &FiveTuple, zone: Zone) -> Result<(), StateError> {
-    let message = write::delete(session, zone);
-    let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
-    match done {
+    match act(write::delete(session, zone), 0) {
         // It ended by itself meanwhile.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         done => done.map_err(failed("delete an entry of connection tracking")),
     }
 }
 
-fn act(
-    document: &Document,
-    message: netlink_packet_netfilter::NetfilterMessage,
-    flags: u16,
-) -> Result<(), StateError> {
-    let done = Netfilter::with(|netfilter| netfilter.act(message, flags));
-    done.map_err(|error| match error.raw_os_error() {
+fn act(message: netlink_packet_netfilter::NetfilterMessage, flags: u16) -> std::io::Result<()> {
+    Netfilter::with(|netfilter| netfilter.act(message, flags))
+}
+
+/// Why an entry was not installed.
+fn not_done(document: &Document, error: std::io::Error) -> StateError {
+    match error.raw_os_error() {
         Some(libc::EEXIST | libc::EBUSY) => document.refused(Fault::Taken(document.translated)),
         Some(libc::EPERM) => failed("install an entry of connection tracking")(error),
+        // The table is full.
+        Some(libc::ENOMEM) => document.refused(GONE),
         _ => document.refused(Fault::Kernel(error.to_string())),
-    })
+    }
 }
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> StateError {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::{Document, KindName};
 use super::error::{Fault, StateError};
-use super::{Kind, Seen, Undo};
+use super::{Here, Kind, Seen, Undo};
 
 pub use key::Field;
 
@@ -120,12 +120,12 @@ impl Kind for Sets {
         KindName::SetElement
     }
 
-    fn export(&self, session: &Seen) -> Result<Vec<Document>, StateError> {
+    fn export(&self, here: &Here) -> Result<Vec<Document>, StateError> {
         let mut documents = Vec::new();
         for set in kernel::sets()? {
-            for key in key::candidates(&set.types, session) {
+            for key in key::candidates(&set.types, &here.seen) {
                 if let Some(element) = kernel::element(&set, key)? {
-                    documents.push(Document::new(session, self.name(), &element));
+                    documents.push(Document::new(&here.seen, self.name(), &element));
                 }
             }
         }
@@ -133,19 +133,11 @@ impl Kind for Sets {
     }
 
     fn check(&self, document: &Document) -> Result<(), StateError> {
-        let element: SetElement = document.state()?;
-        if let Some(fault) = element.fault(&document.seen()) {
-            return Err(document.refused(fault));
-        }
-        kernel::set_of(&element)?
-            .map(drop)
-            .ok_or_else(|| document.refused(Fault::NoSet(element.name())))
+        judged(document).map(drop)
     }
 
     fn install(&self, document: &Document) -> Result<Undo, StateError> {
-        let element: SetElement = document.state()?;
-        let set = kernel::set_of(&element)?
-            .ok_or_else(|| document.refused(Fault::NoSet(element.name())))?;
+        let (element, set) = judged(document)?;
         let there = kernel::element(&set, element.key.clone())?.is_some();
         kernel::add(&set, &element).map_err(|error| match error {
             StateError::Kernel { source, .. } if source.raw_os_error() != Some(libc::EPERM) => {
@@ -165,7 +157,8 @@ impl Kind for Sets {
 
     /// An element without the port of the end that opened the session may be
     /// other sessions' too.
-    fn remove(&self, session: &Seen) -> Result<usize, StateError> {
+    fn remove(&self, here: &Here) -> Result<usize, StateError> {
+        let session = &here.seen;
         let mut removed = 0;
         for set in kernel::sets()? {
             for key in key::candidates(&set.types, session) {
@@ -176,5 +169,17 @@ impl Kind for Sets {
             }
         }
         Ok(removed)
+    }
+}
+
+/// What a document holds, if it can be of any host, and the set that it is for.
+fn judged(document: &Document) -> Result<(SetElement, kernel::Set), StateError> {
+    let element: SetElement = document.state()?;
+    if let Some(fault) = element.fault(&document.seen()) {
+        return Err(document.refused(fault));
+    }
+    match kernel::set_of(&element)? {
+        Some(set) => Ok((element, set)),
+        None => Err(document.refused(Fault::NoSet(element.name()))),
     }
 }
