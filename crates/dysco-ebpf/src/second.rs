@@ -11,7 +11,9 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, min};
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
-use dysco_common::two_paths::{Copy, Leaving, hear_length, least_carried, leaving, opens_windows};
+use dysco_common::two_paths::{
+    Copy, Leaving, has_length, hear_length, least_carried, leaving, opens_windows,
+};
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
@@ -112,7 +114,12 @@ pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     }
     shown(s, seg);
     s.new_in = s.new_in.wrapping_add(1);
-    maps::tell(EventKind::Primed, slot);
+    // Right behind the first that opens a path comes what shows the length: told once for
+    // both.
+    let opening = s.state == State::Joining as u32 && !has_length(s);
+    if !opening || s.new_in > 1 {
+        maps::tell(EventKind::Primed, slot);
+    }
     true
 }
 

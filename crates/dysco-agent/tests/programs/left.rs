@@ -134,10 +134,34 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
     for net in nets() {
         let mut p = given(&net, State::Joining, true);
         let primer = comes(&net, received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
+        // The daemon waits for what shows the length behind it, unless that is lost.
+        for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
+            assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
+            assert_eq!(p.events(), told);
+            let s = p.session(NEXT);
+            assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
+        }
+    }
+}
+
+/// One wake-up for both packets that open a path.
+#[test]
+fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
+    for net in nets() {
+        let mut p = given(&net, State::Joining, true);
+        let shown = received(RECEIVED);
+        let primer = comes(&net, shown, sent(SENT), ACK | PSH);
+        let long = Frame {
+            payload: vec![0; 1400],
+            ..comes(&net, shown.wrapping_sub(1401), sent(SENT), ACK | PSH)
+        };
+        for packet in [&primer, &long] {
+            assert_eq!(p.run(Way::In, &packet.bytes()).0, DROP);
+        }
+        assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
+        // More is shown later.
         assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
-        let s = p.session(NEXT);
-        assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
     }
 }
 

@@ -95,10 +95,12 @@ fn it_opens_in_the_numbers_behind_the_middlebox() {
         assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, NEXT)]);
         let primer = comes(received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
-        assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
-        assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
-        let s = p.session(NEXT);
-        assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
+        for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
+            assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
+            assert_eq!(p.events(), told);
+            let s = p.session(NEXT);
+            assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
+        }
     }
 }
 
