@@ -476,8 +476,9 @@ impl Engine {
         self.act();
         if let Some(report) = self.machine.poll_report() {
             // The messages leave first: others wait for them, and nobody for a log.
+            let at = Instant::now();
             tokio::task::yield_now().await;
-            self.take_report(report);
+            self.take_report(report, at);
             self.pump_at_once();
         }
     }
@@ -486,7 +487,7 @@ impl Engine {
     fn pump_at_once(&mut self) {
         self.act();
         while let Some(report) = self.machine.poll_report() {
-            self.take_report(report);
+            self.take_report(report, Instant::now());
             self.act();
         }
     }

@@ -328,6 +328,7 @@ impl Engine {
         role: Role,
         subsession: &Subsession,
         progress: Progress,
+        at: Instant,
     ) {
         let progress = self.exactly(subsession, progress);
         if progress.is_end() {
@@ -336,7 +337,7 @@ impl Engine {
         let Some(running) = self.rechain.running.get_mut(&change) else {
             return;
         };
-        let took = running.task.asked.elapsed();
+        let took = at.saturating_duration_since(running.task.asked);
         let (outcome, why) = match progress {
             Progress::Switched => {
                 running.switched = Some(took);

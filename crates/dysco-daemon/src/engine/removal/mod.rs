@@ -258,7 +258,8 @@ impl Engine {
     }
 
     /// The machine tells how far a change has come.
-    pub(super) fn take_report(&mut self, report: Report) {
+    /// `at` is when what it tells happened.
+    pub(super) fn take_report(&mut self, report: Report, at: Instant) {
         match report {
             Report::Progress {
                 change,
@@ -270,7 +271,7 @@ impl Engine {
                     || self.rechain.is_asked_for(change);
                 self.tally
                     .part_ended(change, role, &subsession, &progress, asked_here);
-                self.progress(change, role, &subsession, progress);
+                self.progress(change, role, &subsession, progress, at);
             }
             Report::Violation {
                 from,
@@ -297,9 +298,10 @@ impl Engine {
         role: Role,
         subsession: &Subsession,
         progress: Progress,
+        at: Instant,
     ) {
         if matches!(role, Role::Head | Role::Tail | Role::Lead | Role::Member) {
-            return self.chain_progress(change, role, subsession, progress);
+            return self.chain_progress(change, role, subsession, progress, at);
         }
         let slot = self.find(subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
@@ -320,7 +322,7 @@ impl Engine {
             return;
         };
         if progress == Progress::Switched {
-            running.switched = Some(running.begun.elapsed());
+            running.switched = Some(at.saturating_duration_since(running.begun));
         }
         if !progress.is_end() {
             return;
