@@ -22,9 +22,6 @@ impl Verify {
         let quiet = self.arguments.iter().any(|a| a == "--json");
         let mut cargo = shell::cargo();
         cargo.args(["build", "--release", "-p", "dysco-verify"]);
-        // It explores for as long as it is told to: built sooner it has more of that.
-        cargo.args(["--config", "profile.release.lto=false"]);
-        cargo.args(["--config", "profile.release.codegen-units=16"]);
         shell::run(cargo.args(quiet.then_some("--quiet")))?;
         let program = shell::target()?.join("release/dysco-verify");
         shell::run(Command::new(program).args(&self.arguments))
