@@ -25,7 +25,8 @@ pub enum EventKind {
     /// A SYN came on a path that is awaited: it wants an answer.
     Joins = 9,
     /// An acknowledgement came that opens a firewall's windows (see
-    /// `two_paths::opens_windows`).
+    /// `two_paths::opens_windows`). The first on a path that is being opened is told with
+    /// what shows the length behind it.
     Primed = 10,
 }
 

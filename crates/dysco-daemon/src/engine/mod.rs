@@ -475,8 +475,8 @@ impl Engine {
     async fn pump(&mut self) {
         self.act();
         if let Some(report) = self.machine.poll_report() {
-            // The messages leave first: others wait for them, and nobody for a log.
             let at = Instant::now();
+            // The messages leave first: others wait for them, and nobody for a log.
             tokio::task::yield_now().await;
             self.take_report(report, at);
             self.pump_at_once();
