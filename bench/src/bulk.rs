@@ -155,7 +155,7 @@ impl Bulk {
     }
 
     /// Falls silent: nothing is on its way any more.
-    fn rest(&self) -> Result<()> {
+    pub fn rest(&self) -> Result<()> {
         self.shared.turn(Gate::Shut);
         let empty = || {
             let rests = self.shared.rests.load(Ordering::SeqCst);

@@ -18,46 +18,100 @@ const PORT: u16 = 9000;
 pub const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
 /// The share of forwarding's goodput that the paper's prototype had at least.
 const PAPER: f64 = 0.985;
+/// What the links carry where they are the limit.
+pub const RATE: &str = "2gbit";
+
+/// What keeps sessions from carrying more.
+struct Bound {
+    prefix: &'static str,
+    about: &'static str,
+    /// What links carry at most, as tc writes it.
+    rate: Option<&'static str>,
+}
+
+/// The processors, which both ends and all hosts share here: what our programs run is
+/// missing elsewhere. And the links, as on the paper's hosts with 100 sessions and more.
+const BOUNDS: [Bound; 2] = [
+    Bound {
+        prefix: "",
+        about: "as fast as the processors go",
+        rate: None,
+    },
+    Bound {
+        prefix: "linked_",
+        about: "over links of 2 Gbit/s",
+        rate: Some(RATE),
+    },
+];
 
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let counts = COUNTS
-        .iter()
-        .filter(|n| !effort.quick || [1, 100].contains(*n));
-    for count in counts.copied() {
-        let mut turns = Turns::new("forwarding");
-        let rounds = match count {
-            1 => effort.pick(5, 1),
-            // Its turns differ most: 0.6 to 1.4 of what forwarding carries.
-            10_000 => effort.pick(3, 1),
-            _ => effort.pick(2, 1),
-        };
-        for round in 1..=rounds {
-            effort.say(&format!("  {count} sessions, round {round} of {rounds}"));
-            measure(effort, count, &mut turns)?;
+    for bound in &BOUNDS {
+        let counts = COUNTS
+            .iter()
+            .filter(|n| !effort.quick || [1, 100].contains(*n));
+        for count in counts.copied() {
+            figures.extend(bound.figures(effort, count)?);
         }
-        let figure =
-            |name: &str, kind| turns.figure(format!("{name}_{count}"), kind, 1e9, "Gbit/s");
-        let ratio = figure("goodput_ratio", CHAINED);
-        figures.push(ratio.goal(Goal::AtLeast(0.99)).paper(PAPER));
-        figures.push(figure("empty_programs_goodput_ratio", EMPTY));
-        figures.push(figure("control_goodput_ratio", CONTROL));
     }
     Ok(figures)
 }
 
-fn measure(effort: &Effort, count: usize, turns: &mut Turns<KINDS>) -> Result<()> {
-    let ways = Ways::build(1)?;
-    let open = |kind: usize| {
-        // One kind at a time fills its own.
-        Bulk::open(ways.between(kind, PORT), count, buffer_of(count * 3))
-    };
-    let sessions = [open(PLAIN)?, open(CONTROL)?, open(CHAINED)?, open(EMPTY)?];
-    let pace = Pace::of(effort, count);
-    for streams in &sessions {
-        streams.measure(RUN_IN, pace.warm())?;
+impl Bound {
+    fn figures(&self, effort: &Effort, count: usize) -> Result<Vec<Figure>> {
+        let mut turns = Turns::new("forwarding");
+        let rounds = self.rounds(effort, count);
+        for round in 1..=rounds {
+            let about = self.about;
+            effort.say(&format!(
+                "  {count} sessions {about}, round {round} of {rounds}"
+            ));
+            self.measure(effort, count, &mut turns)?;
+        }
+        let named = |name: &str| format!("{}{name}_{count}", self.prefix);
+        let figure = |name: &str, kind| turns.figure(named(name), kind, 1e9, "Gbit/s");
+        let ratio = figure("goodput_ratio", CHAINED);
+        let mut figures = vec![
+            ratio.goal(Goal::AtLeast(0.99)).paper(PAPER),
+            figure("empty_programs_goodput_ratio", EMPTY),
+            figure("control_goodput_ratio", CONTROL),
+        ];
+        if self.rate.is_some() {
+            // What it takes of the processors instead.
+            let cpu =
+                |name: &str, kind| turns.figure_of(named(name), kind, |b| b.cpu, "seconds a GB");
+            figures.push(cpu("cpu_ratio", CHAINED));
+            figures.push(cpu("empty_programs_cpu_ratio", EMPTY));
+        }
+        Ok(figures)
     }
-    turns.bulk(&sessions, pace.turns(), pace.turn(), || Ok(Duration::ZERO))?;
-    ways.end(sessions)
+
+    fn rounds(&self, effort: &Effort, count: usize) -> usize {
+        match (self.rate, count) {
+            (Some(_), _) => 1,
+            (None, 1) => effort.pick(5, 1),
+            // Its turns differ most: 0.6 to 1.4 of what forwarding carries.
+            (None, 10_000) => effort.pick(3, 1),
+            (None, _) => effort.pick(2, 1),
+        }
+    }
+
+    fn measure(&self, effort: &Effort, count: usize, turns: &mut Turns<KINDS>) -> Result<()> {
+        let ways = Ways::build(1)?;
+        let open = |kind: usize| {
+            // One kind at a time fills its own.
+            Bulk::open(ways.between(kind, PORT), count, buffer_of(count * 3))
+        };
+        let sessions = [open(PLAIN)?, open(CONTROL)?, open(CHAINED)?, open(EMPTY)?];
+        if let Some(rate) = self.rate {
+            ways.limit(rate)?;
+        }
+        let pace = Pace::of(effort, count);
+        for streams in &sessions {
+            streams.measure(RUN_IN, pace.warm())?;
+        }
+        turns.bulk(&sessions, pace.turns(), pace.turn(), || Ok(Duration::ZERO))?;
+        ways.end(sessions)
+    }
 }

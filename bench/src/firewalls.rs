@@ -168,6 +168,15 @@ impl Firewalls {
         times.collect::<Option<_>>().context("a change has no time")
     }
 
+    /// Lets both ends send no more than so much a second. Their links go on while the
+    /// machine halts for some milliseconds, as wires do.
+    pub fn limit(&self, rate: &str) -> Result<()> {
+        let limit = |host: &Host| host.limit("eth0", rate, "2m", "8m");
+        [self.client(), self.server()]
+            .into_iter()
+            .try_for_each(limit)
+    }
+
     /// Packets that both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
         self.star.refused()

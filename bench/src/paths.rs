@@ -228,7 +228,7 @@ fn requests_along(middleboxes: usize, turns: usize) -> Result<[Figure; 2]> {
     let (mut each_us, mut busy) = (Vec::new(), Vec::new());
     for _ in 0..turns {
         let (before, start) = (each(&all)?, Instant::now());
-        let rate = wrk::ask(client, to, wrk::SESSIONS, true)?;
+        let rate = wrk::ask(client, to, wrk::PING, wrk::SESSIONS, true)?;
         let (after, took) = (each(&all)?, start.elapsed().as_secs_f64());
         let spent = spent(&before, &after).1 * 1e-9;
         each_us.push(spent / (rate * took) * 1e6);

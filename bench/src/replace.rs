@@ -24,26 +24,42 @@ const STRETCH: usize = 5;
 /// For how long after a request a dip is looked for.
 const AROUND: f64 = 1.0;
 
+/// The buffers of a session whose links are the limit: all that is under way then waits
+/// in their queues, and is not dropped.
+const WINDOW: usize = 32 << 10;
+
 /// How fast a session may go.
 struct Load {
     suffix: &'static str,
     about: &'static str,
     /// Bytes a second at most.
     pace: Option<u64>,
+    /// What the ends' links carry at most, as tc writes it: each bundle has them for
+    /// itself then.
+    link: Option<&'static str>,
 }
 
-/// A steady rate that leaves the processors half of their time, and as fast as
-/// it goes: then what the change takes of the processors is missing elsewhere.
-const LOADS: [Load; 2] = [
+/// Links that are full, which is what a network has; a steady rate that leaves the
+/// processors half of their time; and as fast as it goes: then what the change takes of
+/// the processors is missing elsewhere.
+const LOADS: [Load; 3] = [
+    Load {
+        suffix: "_linked",
+        about: "one bundle after the other over links of 1 Gbit/s",
+        pace: None,
+        link: Some("1gbit"),
+    },
     Load {
         suffix: "",
         about: "each session paced to 4 Mbit/s",
         pace: Some(500_000),
+        link: None,
     },
     Load {
         suffix: "_full_load",
         about: "as fast as they go",
         pace: None,
+        link: None,
     },
 ];
 
@@ -90,7 +106,10 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
     let hosts = Firewalls::build("replace", Acquainted::All)?;
     let open = |n: usize| {
         let between = hosts.between(SERVER + n as u16);
-        let buffer = buffer_of(SESSIONS * BUNDLES);
+        let buffer = match load.link {
+            Some(_) => WINDOW,
+            None => buffer_of(SESSIONS * BUNDLES),
+        };
         Bulk::open_paced(between, SESSIONS, buffer, load.pace)
     };
     let bundles: Vec<_> = (0..BUNDLES).map(open).collect::<Result<_>>()?;
@@ -101,12 +120,16 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
     for n in 0..BUNDLES {
         change(Change::Insert, n)?;
     }
-    bundles.iter().for_each(Bulk::start);
+    match load.link {
+        Some(rate) => hosts.limit(rate)?,
+        None => bundles.iter().for_each(Bulk::start),
+    }
     let (dropped, again) = (hosts.dropped()?, hosts.sent_again()?);
     let begin = Instant::now();
     let mut seen = Seen::default();
-    seen.watch(&bundles, begin, phase);
     for n in 0..BUNDLES {
+        bundles[n].start();
+        seen.watch(&bundles, begin, phase);
         seen.asked.push(begin.elapsed().as_secs_f64());
         let times = std::thread::scope(|scope| {
             let changing = scope.spawn(|| change(Change::Replace, n));
@@ -116,6 +139,9 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
                 .unwrap_or_else(|p| std::panic::resume_unwind(p))
         })?;
         seen.bundle_ms.extend(times.into_iter().reduce(f64::max));
+        if load.link.is_some() {
+            bundles[n].rest()?;
+        }
     }
     seen.dropped = hosts.dropped()? - dropped;
     seen.sent_again = hosts.sent_again()? - again;

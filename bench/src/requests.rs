@@ -1,11 +1,13 @@
 //! Requests to nginx along chains of 1 to 4 middleboxes' hosts, against plain
-//! forwarding by as many.
+//! forwarding by as many: short answers, of which the processors are the limit, and
+//! pages, of which the links are.
 
 use anyhow::Result;
 use dysco_netns::nginx::Nginx;
 
 use crate::Effort;
 use crate::apart::Between;
+use crate::chain::RATE;
 use crate::figure::{Figure, Goal};
 use crate::turns::{Brought, Turns};
 use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
@@ -15,46 +17,79 @@ const PORT: u16 = 80;
 /// The share of forwarding's requests that the paper's prototype had at least.
 const PAPER: f64 = 0.982;
 
+/// What is asked for.
+struct Asked {
+    prefix: &'static str,
+    what: &'static str,
+    /// What links carry at most, as tc writes it.
+    rate: Option<&'static str>,
+}
+
+const ASKED: [Asked; 2] = [
+    Asked {
+        prefix: "",
+        what: wrk::PING,
+        rate: None,
+    },
+    Asked {
+        prefix: "linked_",
+        what: "page",
+        rate: Some(RATE),
+    },
+];
+
 /// Measures.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for middleboxes in effort.pick(1, 4)..=4 {
         effort.say(&format!("  {middleboxes} middleboxes"));
-        let count = match middleboxes {
-            4 => effort.pick(12, 3),
-            _ => 6,
-        };
-        let turns = measure(middleboxes, count)?;
-        let figure = |name: &str, kind| {
-            turns.figure(format!("{name}_{middleboxes}mb"), kind, 1.0, "requests/s")
-        };
-        let ratio = figure("requests_ratio", CHAINED);
-        figures.push(ratio.goal(Goal::AtLeast(0.99)).paper(PAPER));
-        figures.push(figure("empty_programs_requests_ratio", EMPTY));
-        figures.push(figure("control_requests_ratio", CONTROL));
+        let ways = Ways::build(middleboxes)?;
+        let start = |kind: usize| Nginx::start(ways.line(kind).server(), PORT);
+        let servers = [
+            start(PLAIN)?,
+            start(CONTROL)?,
+            start(CHAINED)?,
+            start(EMPTY)?,
+        ];
+        for asked in &ASKED {
+            figures.extend(asked.figures(effort, &ways, middleboxes)?);
+        }
+        ways.end(servers)?;
     }
     Ok(figures)
 }
 
-fn measure(middleboxes: usize, count: usize) -> Result<Turns<KINDS>> {
-    let mut turns = Turns::new("forwarding");
-    let ways = Ways::build(middleboxes)?;
-    let start = |kind: usize| Nginx::start(ways.line(kind).server(), PORT);
-    let servers = [
-        start(PLAIN)?,
-        start(CONTROL)?,
-        start(CHAINED)?,
-        start(EMPTY)?,
-    ];
-    let ask = |kind: usize| {
+impl Asked {
+    fn figures(&self, effort: &Effort, ways: &Ways, middleboxes: usize) -> Result<[Figure; 3]> {
+        let count = match (self.rate, middleboxes) {
+            (None, 4) => effort.pick(12, 3),
+            (None, _) => 6,
+            // Links keep their speed.
+            (Some(_), _) => effort.pick(4, 2),
+        };
+        if let Some(rate) = self.rate {
+            ways.limit(rate)?;
+        }
+        let mut turns = Turns::<KINDS>::new("forwarding");
+        turns.each(count, |kind| self.ask(ways, kind))?;
+        let figure = |name: &str, kind| {
+            let name = format!("{}{name}_{middleboxes}mb", self.prefix);
+            turns.figure(name, kind, 1.0, "requests/s")
+        };
+        let ratio = figure("requests_ratio", CHAINED);
+        Ok([
+            ratio.goal(Goal::AtLeast(0.99)).paper(PAPER),
+            figure("empty_programs_requests_ratio", EMPTY),
+            figure("control_requests_ratio", CONTROL),
+        ])
+    }
+
+    fn ask(&self, ways: &Ways, kind: usize) -> Result<Brought> {
         let Between { client, to, .. } = ways.between(kind, PORT);
-        let value = wrk::ask(client, to, wrk::SESSIONS, true)?;
+        let value = wrk::ask(client, to, self.what, wrk::SESSIONS, true)?;
         Ok(Brought {
             value,
             ..Brought::default()
         })
-    };
-    turns.each(count, ask)?;
-    ways.end(servers)?;
-    Ok(turns)
+    }
 }

@@ -39,7 +39,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             CONTROL => at[1],
             _ => at[0],
         };
-        let value = wrk::ask(&stage.lab.client, to, wrk::SESSIONS, kept)?;
+        let value = wrk::ask(&stage.lab.client, to, wrk::PING, wrk::SESSIONS, kept)?;
         Ok(Brought {
             value,
             ..Brought::default()

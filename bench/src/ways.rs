@@ -105,6 +105,11 @@ impl Ways {
         self.lines.iter().try_for_each(|line| line.set_offload(on))
     }
 
+    /// Lets no link carry more than so much a second.
+    pub fn limit(&self, rate: &str) -> Result<()> {
+        self.lines.iter().try_for_each(|line| line.limit(rate))
+    }
+
     /// From end to end of a kind's line, to a port of the server.
     pub fn between(&self, kind: usize, port: u16) -> Between<'_> {
         let line = self.line(kind);

@@ -25,6 +25,7 @@ const EQUAL: &str = "two equal sessions";
 const LINES: &str = "two equal lines";
 const BUSY: &str = "what our programs there run of a processor's time";
 const REQUEST: &str = "all runs of our programs at both ends for a request";
+const LINKED: &str = "the same over links that are the limit";
 const LEFT: &str = "the share of all processors that the runs of our programs leave";
 const TRIP: &str =
     "a round trip of messages under full load, between two ends with nothing else to do";
@@ -80,6 +81,7 @@ const WHYS: &[Why] = &[
         floor: Some(("empty_programs_goodput_ratio_", LINKS)),
         by: &[
             ("control_goodput_ratio_", LINES),
+            ("linked_goodput_ratio_", LINKED),
             ("path_left_chain_", LEFT),
             ("path_ns_chain_middle_", "a run of our programs in between"),
             (
@@ -89,10 +91,27 @@ const WHYS: &[Why] = &[
         ],
     },
     Why {
+        figures: "linked_goodput_ratio_",
+        floor: Some(("linked_empty_programs_goodput_ratio_", LINKS)),
+        by: &[
+            ("linked_control_goodput_ratio_", LINES),
+            (
+                "linked_cpu_ratio_",
+                "what a gigabyte takes of the processors, of forwarding's",
+            ),
+        ],
+    },
+    Why {
+        figures: "linked_requests_ratio_",
+        floor: Some(("linked_empty_programs_requests_ratio_", LINKS)),
+        by: &[("linked_control_requests_ratio_", LINES)],
+    },
+    Why {
         figures: "requests_ratio_",
         floor: Some(("empty_programs_requests_ratio_", LINKS)),
         by: &[
             ("control_requests_ratio_", LINES),
+            ("linked_requests_ratio_", LINKED),
             ("path_left_requests_", LEFT),
             (
                 "path_us_requests_",

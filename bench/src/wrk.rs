@@ -8,10 +8,13 @@ use dysco_netns::Host;
 /// Sessions that ask at the same time.
 pub const SESSIONS: usize = 64;
 
-/// Asks for `/ping` for a second, as often as it is answered, from a host;
+/// A short answer of nginx.
+pub const PING: &str = "ping";
+
+/// Asks for something of nginx for a second, as often as it is answered, from a host;
 /// requests a second. Each session is kept, or else each request has its own.
-pub fn ask(host: &Host, to: SocketAddr, sessions: usize, kept: bool) -> Result<f64> {
-    let (url, count) = (format!("http://{to}/ping"), sessions.to_string());
+pub fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
+    let (url, count) = (format!("http://{to}/{what}"), sessions.to_string());
     let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];
     if !kept {
         words.extend(["-H", "Connection: close"]);

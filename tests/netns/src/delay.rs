@@ -136,11 +136,7 @@ impl Delay {
 
     /// Lets each host of the lab send no more than so much a second.
     pub fn limit(lab: &Lab, rate: &str) -> Result<()> {
-        let limit = |host: &Host, device: &str| {
-            let bucket = ["rate", rate, "burst", "128k", "limit", "8m"];
-            let words = ["qdisc", "replace", "dev", device, "root", "tbf"];
-            host.output("tc", &[&words[..], &bucket].concat()).map(drop)
-        };
+        let limit = |host: &Host, device: &str| host.limit(device, rate, "128k", "8m");
         for role in Role::ALL {
             limit(lab.host(role), "eth0")?;
             limit(&lab.router, role.name())?;

@@ -138,6 +138,14 @@ impl Host {
         self.input(program, args, "")
     }
 
+    /// Lets a device send no more than so much a second, as tc writes it. What waits has
+    /// room for `limit`; `burst` may go at once, after as long a rest.
+    pub fn limit(&self, device: &str, rate: &str, burst: &str, limit: &str) -> Result<()> {
+        let bucket = ["tbf", "rate", rate, "burst", burst, "limit", limit];
+        let words = ["qdisc", "replace", "dev", device, "root"];
+        self.output("tc", &[&words[..], &bucket].concat()).map(drop)
+    }
+
     /// Runs a short command to its end, however it ends.
     pub fn ran(&self, program: &str, args: &[&str]) -> Result<Ran> {
         let command = Program::new(program).args(args);

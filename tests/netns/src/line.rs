@@ -92,6 +92,18 @@ impl Line {
         Ok(())
     }
 
+    /// Lets each of its links carry no more than so much a second, either way, as tc
+    /// writes it. They go on while the machine halts for some milliseconds, as wires do:
+    /// what waited then goes at once.
+    pub fn limit(&self, rate: &str) -> Result<()> {
+        for (at, host) in self.hosts.iter().enumerate() {
+            for link in self.links(at) {
+                host.limit(link, rate, "2m", "32m")?;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the line well: nothing of it is kept.
     ///
     /// # Errors

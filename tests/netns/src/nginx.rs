@@ -17,12 +17,15 @@ pub const BLOCK: u64 = 256 << 20;
 /// Seed of the [`Pattern`] of `/block`.
 pub const BLOCK_SEED: u64 = 0xb10c;
 
+/// Bytes of `/page`.
+pub const PAGE: usize = 16 << 10;
+
 /// In memory, and seen by this host alone: it goes when the host goes.
 const ROOT: &str = "/run/www";
 const REPEATS: usize = 1000;
 
 /// A running nginx. `/endless` is one response of a quarter of a
-/// terabyte, `/ping` a short answer, and `PUT /up/NAME` stores a body.
+/// terabyte, `/ping` a short answer, `/page` one of [`PAGE`] bytes, and `PUT /up/NAME` stores a body.
 pub struct Nginx {
     /// The program itself: one process, one thread.
     pub process: Process,
@@ -57,6 +60,9 @@ impl Nginx {
 fn make_files() -> Result<()> {
     fs::create_dir_all(format!("{ROOT}/up"))?;
     fs::create_dir_all(format!("{ROOT}/temporary"))?;
+    let mut page = vec![0; PAGE];
+    Pattern::new(BLOCK_SEED).fill(0, &mut page);
+    fs::write(format!("{ROOT}/page"), page)?;
     let mut block = File::create(format!("{ROOT}/block"))?;
     let mut buffer = vec![0; 1 << 20];
     for offset in (0..BLOCK).step_by(buffer.len()) {

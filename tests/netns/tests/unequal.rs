@@ -29,11 +29,7 @@ const RATE: &str = "400mbit";
 fn loaded(family: Family) -> Result<Ways> {
     let world = Steered::new(family)?;
     for at in [At::Client, At::Server] {
-        let bucket = ["rate", RATE, "burst", "128k", "limit", "1m"];
-        let words = ["qdisc", "add", "dev", "eth0", "root", "tbf"];
-        world
-            .host(at)
-            .output("tc", &[&words[..], &bucket].concat())?;
+        world.host(at).limit("eth0", RATE, "128k", "1m")?;
     }
     Ways::of(world)
 }
