@@ -182,14 +182,17 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
             | State::Switching
             | State::Passing,
         ) => {
-            return Err(Reason::Failed(
-                "the session has been changed before, which this release does once only".into(),
-            ));
+            return Err(known(s).err().unwrap_or_else(changed));
         }
         Some(State::Tombstone | State::Closed) => return Err(Reason::Closing),
         Some(State::Free) | None => return Err(Reason::NotTracked(*sub)),
     }
     known(s)
+}
+
+fn changed() -> Reason {
+    let why = "the session was given a chain, or a proxy leaves it or has left it: a proxy can leave only a session that goes as it was opened";
+    Reason::Failed(why.into())
 }
 
 /// What is known of a session that has not ended.

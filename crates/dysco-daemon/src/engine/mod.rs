@@ -348,6 +348,7 @@ impl Engine {
                     self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
                     self.sweep_moves();
                     self.sweep_asks();
+                    self.wake_chains();
                     self.sweep_monitors();
                     self.turns.look();
                 }

@@ -323,6 +323,11 @@ impl Machine {
         self.core.locks.contains_key(session) || self.core.segments.of(session).next().is_some()
     }
 
+    /// How far a change of this host has come; none if it is over.
+    pub fn phase_of(&self, change: ChangeId) -> Option<Phase> {
+        self.changes.get(&change).map(|entry| entry.part.place().1)
+    }
+
     /// Whether neighbours that ask get the middlebox out by this host alone.
     pub fn answer_asks_locally(&mut self, local: bool) {
         self.asked_locally = local;

@@ -160,7 +160,7 @@ pub enum Reason {
     )]
     TimedOut(Phase),
     /// The session is ending.
-    #[error("the session is closing or gone: nothing is left to remove")]
+    #[error("the session is closing or gone: nothing is left to change")]
     Closing,
     /// The operator changed their mind.
     #[error("cancelled by the operator")]

@@ -68,7 +68,7 @@ impl Engine {
             return no("its middlebox has not left it altogether; ask again in a moment".into());
         }
         if !live(s) {
-            measure::facts(s, &own)?;
+            return Err(not_live(s, own));
         }
         if before == after {
             return no("it has that chain; nothing is to be done".into());
@@ -128,6 +128,32 @@ pub(super) fn live(s: &Session) -> bool {
         _ => false,
     }
 }
+
+/// Why it cannot.
+fn not_live(s: &Session, own: Subsession) -> Reason {
+    let why = match State::from_word(s.state) {
+        Some(State::Free) | None => return Reason::NotTracked(own),
+        _ if s.has_ended() => return Reason::Closing,
+        Some(State::Closed | State::Tombstone) => return Reason::Closing,
+        Some(State::Adopted) => return Reason::NotHeard(own),
+        Some(State::Opening) => UNOPENED,
+        _ if s.two.chained == 1 => UNOPENED,
+        Some(
+            State::Tracked
+            | State::TwoPaths
+            | State::NewPath
+            | State::FarTwoPaths
+            | State::Relay
+            | State::Return
+            | State::Joining
+            | State::Switching
+            | State::Passing,
+        ) => "another change of it is not over yet; ask again in a moment",
+    };
+    Reason::NoSuchChain(why.into())
+}
+
+const UNOPENED: &str = "it has not been seen to open: its SYN was not answered yet, or the answer passes this host by; ask again when it was";
 
 /// Whose state goes to whom: the first that leaves to the first that comes. Who
 /// stays has it.

@@ -10,6 +10,7 @@ mod left;
 mod open;
 mod paths;
 mod request;
+mod turn;
 mod width;
 
 pub(super) use asks::passes;
@@ -58,6 +59,7 @@ pub(super) struct Rechain {
     /// What sessions are called now that were called otherwise.
     names: LruCache<SessionId, SessionId>,
     queue: VecDeque<request::Task>,
+    behind: turn::Behind<request::Task>,
     running: HashMap<ChangeId, request::Running>,
     /// Questions of this host to those that opened sessions, and others' to it.
     asks: Asks,
@@ -148,6 +150,7 @@ impl Default for Rechain {
             forgotten: VecDeque::new(),
             waiting: Vec::new(),
             queue: VecDeque::new(),
+            behind: turn::Behind::default(),
             running: HashMap::new(),
             asks: Asks::default(),
             asking: HashMap::new(),

@@ -1,7 +1,6 @@
 //! Other chains as operators ask for them: many sessions at once, a few changes at
 //! a time, one report each.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,6 @@ use crate::api::{
     SessionId, Which,
 };
 use crate::asks::{Answer, AskId, ChainWish};
-use crate::engine::chains::MANY;
 use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
 use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
@@ -38,17 +36,21 @@ pub(super) struct Task {
     local: SocketAddr,
     remote: SocketAddr,
     pub order: Order,
+    /// What it was made of.
+    pub(super) wish: ChainWish,
+    /// Do the hosts of its chain know the session as its ends do?
+    pub(super) whole: bool,
     /// Which state moves, where any does.
-    kinds: Vec<KindName>,
+    pub(super) kinds: Vec<KindName>,
     /// Only say what would be done.
     pub dry: bool,
-    asked: Instant,
+    pub(super) asked: Instant,
 }
 
 /// One that is under way.
 pub(super) struct Running {
-    task: Task,
-    switched: Option<Duration>,
+    pub(super) task: Task,
+    pub(super) switched: Option<Duration>,
 }
 
 /// The changes of one request.
@@ -145,7 +147,7 @@ impl Engine {
     ) {
         let s = self.agent.session(slot);
         if let Some(session) = self.opened_elsewhere(&s) {
-            let mut task = self.task_of_chain(whose, slot, session);
+            let mut task = self.task_of_chain(whose, slot, session, wish);
             task.dry = dry_run;
             return self.ask_opener(task, &s, wish, state);
         }
@@ -232,7 +234,7 @@ impl Engine {
         let s = self.agent.session(slot);
         let before = self.chain_now(slot, &s);
         let after = wish.apply(&before);
-        let mut task = self.task_of_chain(whose, slot, measure::opened(&s.name()));
+        let mut task = self.task_of_chain(whose, slot, measure::opened(&s.name()), wish);
         task.order.before = before.clone();
         task.order.after = after.clone().unwrap_or_default();
         let judged = after.and_then(|after| {
@@ -250,7 +252,13 @@ impl Engine {
     }
 
     /// A change of which it is not known yet what it is to be.
-    fn task_of_chain(&self, whose: Whose, slot: u32, session: Subsession) -> Task {
+    fn task_of_chain(
+        &self,
+        whose: Whose,
+        slot: u32,
+        session: Subsession,
+        wish: &ChainWish,
+    ) -> Task {
         let s = self.agent.session(slot);
         let order = Order {
             session,
@@ -265,53 +273,11 @@ impl Engine {
             local: s.key.local(),
             remote: s.key.remote(),
             order,
+            wish: wish.clone(),
+            whole: is_whole(&s),
             kinds: Vec::new(),
             dry: false,
             asked: Instant::now(),
-        }
-    }
-
-    /// Another request may have changed it while this one waited for its turn.
-    fn still_has_chain(&self, task: &Task) -> Result<(), Reason> {
-        let now = self
-            .find(&task.order.session)
-            .map(|slot| self.chain_now(slot, &self.agent.session(slot)));
-        match now {
-            Some(now) if now != task.order.before => Err(Reason::NoSuchChain(
-                "its chain was changed while this waited for its turn; ask again".into(),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Begins what waits, as far as there is room. What has its new path makes
-    /// room: it only waits for late packets of the path before.
-    pub(super) fn start_chains_waiting(&mut self) {
-        let most = self.config.removal.concurrency;
-        let on_their_way = |running: &HashMap<_, Running>| {
-            let waits = |r: &&Running| r.switched.is_none();
-            running.values().filter(waits).count()
-        };
-        while self.rechain.running.len() < most.max(MANY)
-            && on_their_way(&self.rechain.running) < most
-        {
-            let Some(task) = self.rechain.queue.pop_front() else {
-                return;
-            };
-            let now = self.now();
-            let begun = self
-                .still_has_chain(&task)
-                .and_then(|()| self.machine.request_chain(now, task.order.clone()));
-            match begun {
-                Ok(change) => {
-                    let running = Running {
-                        task,
-                        switched: None,
-                    };
-                    self.rechain.running.insert(change, running);
-                }
-                Err(reason) => self.refuse_task(&task, &reason),
-            }
         }
     }
 
@@ -333,6 +299,7 @@ impl Engine {
         let progress = self.exactly(subsession, progress);
         if progress.is_end() {
             self.tell_chain(role, subsession, &progress);
+            self.wake_chains();
         }
         let Some(running) = self.rechain.running.get_mut(&change) else {
             return;
@@ -350,6 +317,9 @@ impl Engine {
         };
         let Some(running) = self.rechain.running.remove(&change) else {
             return;
+        };
+        let Some(running) = self.unless_it_waits(running, why.as_ref()) else {
+            return self.start_chains_waiting();
         };
         let reason = why.as_ref().map(Reason::to_string);
         let mut report = running.task.report(outcome, reason);

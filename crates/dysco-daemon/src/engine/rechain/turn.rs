@@ -1,0 +1,206 @@
+//! Whose turn it is: changes of chains that wait for room, or for another change of their
+//! session. What that one keeps locked is no reason to refuse a request as long as it may
+//! yet be taken back: both would have lost.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::request::{Running, Task};
+use crate::engine::Engine;
+use crate::engine::chains::MANY;
+use crate::protocol::{ChangeId, Phase, Reason};
+
+/// Longer than a change takes that is taken back, where its hosts are silent.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// When another host is asked again, which holds the session for a change of its own.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Requests that wait for other changes, the oldest first.
+pub(super) struct Behind<T>(Vec<Waiting<T>>);
+
+struct Waiting<T> {
+    change: ChangeId,
+    /// Not before.
+    again: Instant,
+    task: T,
+}
+
+impl<T> Default for Behind<T> {
+    fn default() -> Self {
+        Behind(Vec::new())
+    }
+}
+
+impl<T> Behind<T> {
+    fn wait(&mut self, change: ChangeId, again: Instant, task: T) {
+        self.0.push(Waiting {
+            change,
+            again,
+            task,
+        });
+    }
+
+    /// Takes those out whose time has come: what they wait for is over, or they have
+    /// waited for too long.
+    fn due(
+        &mut self,
+        now: Instant,
+        over: impl Fn(ChangeId) -> bool,
+        late: impl Fn(&T) -> bool,
+    ) -> Vec<T> {
+        let due = |w: &mut Waiting<T>| now >= w.again && (over(w.change) || late(&w.task));
+        self.0.extract_if(.., due).map(|w| w.task).collect()
+    }
+}
+
+impl Engine {
+    /// Another request may have changed it while this one waited for its turn.
+    fn still_has_chain(&self, task: &Task) -> Result<(), Reason> {
+        let now = self
+            .find(&task.order.session)
+            .map(|slot| self.chain_now(slot, &self.agent.session(slot)));
+        match now {
+            Some(now) if now != task.order.before => Err(changed()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins what waits, as far as there is room. What has its new path makes
+    /// room: it only waits for late packets of the path before.
+    pub(super) fn start_chains_waiting(&mut self) {
+        let most = self.config.removal.concurrency;
+        let on_their_way = |running: &HashMap<_, Running>| {
+            let waits = |r: &&Running| r.switched.is_none();
+            running.values().filter(waits).count()
+        };
+        while self.rechain.running.len() < most.max(MANY)
+            && on_their_way(&self.rechain.running) < most
+        {
+            let Some(task) = self.rechain.queue.pop_front() else {
+                return;
+            };
+            let now = self.now();
+            let begun = self
+                .still_has_chain(&task)
+                .and_then(|()| self.machine.request_chain(now, task.order.clone()));
+            match begun {
+                Ok(change) => {
+                    let running = Running {
+                        task,
+                        switched: None,
+                    };
+                    self.rechain.running.insert(change, running);
+                }
+                Err(Reason::LockedByAnother(other))
+                    if may_wait(&task) && !self.is_decided(other) =>
+                {
+                    self.rechain.behind.wait(other, Instant::now(), task);
+                }
+                Err(reason) => self.refuse_task(&task, &reason),
+            }
+        }
+    }
+
+    /// Is a change over, or is there no way back from it? Then it has won.
+    fn is_decided(&self, change: ChangeId) -> bool {
+        let phase = self.machine.phase_of(change);
+        matches!(phase, None | Some(Phase::Completing | Phase::Closing))
+    }
+
+    /// Where another host holds the session for a change of its own, so that this one was
+    /// taken back, it is tried again in a while.
+    pub(super) fn unless_it_waits(
+        &mut self,
+        running: Running,
+        why: Option<&Reason>,
+    ) -> Option<Running> {
+        match why {
+            Some(Reason::LockedByAnother(other)) if may_wait(&running.task) => {
+                let again = Instant::now() + AGAIN;
+                self.rechain.behind.wait(*other, again, running.task);
+                None
+            }
+            _ => Some(running),
+        }
+    }
+
+    /// Those that wait for a change which is over are judged anew, before what came later.
+    pub(in crate::engine) fn wake_chains(&mut self) {
+        let mut behind = std::mem::take(&mut self.rechain.behind);
+        let over = |change| self.is_decided(change);
+        let due = behind.due(Instant::now(), over, |task| !may_wait(task));
+        self.rechain.behind = behind;
+        if due.is_empty() {
+            return;
+        }
+        for task in due.into_iter().rev() {
+            match self.judged_anew(task) {
+                (task, Ok(())) => self.rechain.queue.push_front(task),
+                (task, Err(why)) => self.refuse_task(&task, &why),
+            }
+        }
+        self.start_chains_waiting();
+    }
+
+    /// It was judged by a session that another request may have changed since.
+    fn judged_anew(&self, task: Task) -> (Task, Result<(), Reason>) {
+        let Some(slot) = self.find(&task.order.session) else {
+            return (task, Err(Reason::Closing));
+        };
+        let (mut now, judged) = self.chain_task(task.whose, slot, &task.wish, &task.kinds);
+        if now.order.before != task.order.before || now.whole != task.whole {
+            return (task, Err(changed()));
+        }
+        now.asked = task.asked;
+        (now, judged)
+    }
+}
+
+fn may_wait(task: &Task) -> bool {
+    task.asked.elapsed() < PATIENCE
+}
+
+fn changed() -> Reason {
+    let why = "its chain was changed while this waited for its turn; ask again";
+    Reason::NoSuchChain(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ChangeId = ChangeId([1; 16]);
+    const OTHER: ChangeId = ChangeId([2; 16]);
+
+    #[test]
+    fn who_waits_for_a_change_is_woken_when_that_is_over_in_the_order_that_they_came() {
+        let now = Instant::now();
+        let mut behind = Behind::default();
+        for (change, task) in [(ONE, "a"), (OTHER, "b"), (ONE, "c")] {
+            behind.wait(change, now, task);
+        }
+        let never = |_: &&str| false;
+        assert!(behind.due(now, |_| false, never).is_empty());
+        assert_eq!(behind.due(now, |change| change == ONE, never), ["a", "c"]);
+        assert_eq!(behind.due(now, |_| true, never), ["b"]);
+        assert!(behind.due(now, |_| true, never).is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let now = Instant::now();
+        let mut behind = Behind::default();
+        behind.wait(ONE, now, "old");
+        behind.wait(ONE, now, "new");
+        assert_eq!(behind.due(now, |_| false, |task| *task == "old"), ["old"]);
+    }
+
+    #[test]
+    fn another_host_is_not_asked_again_at_once() {
+        let now = Instant::now();
+        let mut behind = Behind::default();
+        behind.wait(ONE, now + AGAIN, "a");
+        assert!(behind.due(now, |_| true, |_| false).is_empty());
+        assert_eq!(behind.due(now + AGAIN, |_| true, |_| false), ["a"]);
+    }
+}
