@@ -71,6 +71,14 @@ pub(super) struct Way {
     ifindex: Option<u32>,
 }
 
+impl Chains {
+    /// Are these addresses of one host, as far as its certificate was seen?
+    pub(super) fn is_one_host(&self, one: IpAddr, other: IpAddr) -> bool {
+        let both = |s: &Shared| s.peer.holds(one) && s.peer.holds(other);
+        one == other || self.keys.values().any(both)
+    }
+}
+
 /// All that is known about chains.
 #[derive(Default)]
 pub(super) struct Chains {
@@ -371,5 +379,30 @@ impl Engine {
                 self.agent.remove_hop(host);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_known_by_all_addresses_of_its_certificate() {
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let mut chains = Chains::default();
+        assert!(chains.is_one_host(a, a));
+        assert!(!chains.is_one_host(a, b));
+        let peer = |addresses: &[IpAddr]| Shared {
+            peer: Arc::new(Identity {
+                addresses: addresses.to_vec(),
+            }),
+            key: Secret([0; 2]),
+            confirmed: true,
+            gone: None,
+        };
+        chains.keys.insert(1, peer(&[a, b]));
+        chains.keys.insert(2, peer(&[c]));
+        assert!(chains.is_one_host(a, b) && chains.is_one_host(b, a));
+        assert!(!chains.is_one_host(a, c));
     }
 }

@@ -249,6 +249,7 @@ impl Engine {
         let ours = [
             ("chain_neighbours", self.agent.hops().len() as u64),
             ("changes_under_way", stats.changes as u64),
+            ("changes_waiting", self.rechain.waiting_changes()),
             ("messages_not_allowed", stats.violations),
             ("messages_stale", stats.stale),
             ("messages_malformed", self.state.malformed),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dysco_common::session::offer;
 use dysco_common::{Delta, Offer, chain::Token};
 use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, Machine, Margins, Message, Order, Progress, Reason,
+    ChangeId, Command, Facts, HostEvent, Machine, Margins, Message, Order, Phase, Progress, Reason,
     Report, Subsession,
 };
 use proptest::prelude::*;
@@ -433,6 +433,39 @@ fn of_two_requests_the_first_wins() {
     world.pump();
     world.run();
     assert!(world.hosts[LEFT].paths.takes_new);
+}
+
+/// Who was refused while the first was under way may ask again once that is over: then
+/// it wins.
+#[test]
+fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
+    let mut world = World::new(1, 0, true, 0);
+    let machine = &mut world.hosts[LEFT].machine;
+    let first = machine.request_chain(Duration::ZERO, order()).unwrap();
+    world.pump();
+    loop {
+        let (now, machine) = (world.now, &mut world.hosts[LEFT].machine);
+        let phase = machine.phase_of(first);
+        if phase.is_none() {
+            break;
+        }
+        // As long as it is there, and it never got to where there is no way back.
+        assert!(!matches!(phase, Some(Phase::Completing | Phase::Closing)));
+        let second = machine.request_chain(now, order());
+        assert_eq!(second, Err(Reason::LockedByAnother(first)));
+        assert!(world.step());
+    }
+    assert!(matches!(
+        world.hosts[LEFT].ended,
+        Some(Progress::RolledBack(Reason::ChainUnusable(_)))
+    ));
+    world.dead = false;
+    let (now, machine) = (world.now, &mut world.hosts[LEFT].machine);
+    machine.request_chain(now, order()).unwrap();
+    world.pump();
+    world.run();
+    assert!(world.hosts[LEFT].paths.takes_new);
+    assert_eq!(world.hosts[LEFT].ended, Some(Progress::Removed));
 }
 
 /// Its record must not meet two paths of the change before in a successor, which

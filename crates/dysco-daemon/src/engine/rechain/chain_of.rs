@@ -1,7 +1,6 @@
 //! The chain that a session has, as the host knows it that opened it, and which one it
 //! may get.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 
 use dysco_common::chain::MAX_CHAIN;
@@ -73,30 +72,50 @@ impl Engine {
         if before == after {
             return no("it has that chain; nothing is to be done".into());
         }
-        if after.len() > MAX_CHAIN {
+        let server = s.name().remote.ip();
+        let is_end = |host: IpAddr| {
+            self.config.host.addresses.contains(&host) || self.chains.is_one_host(host, server)
+        };
+        can_be(after, server, is_end, |a, b| self.chains.is_one_host(a, b))
+    }
+}
+
+/// Can any session to this server have the chain? Hosts are told apart as far as their
+/// addresses are known.
+fn can_be(
+    chain: &[IpAddr],
+    server: IpAddr,
+    is_end: impl Fn(IpAddr) -> bool,
+    is_one_host: impl Fn(IpAddr, IpAddr) -> bool,
+) -> Result<(), Reason> {
+    let no = |why: String| Err(Reason::NoSuchChain(why));
+    if chain.len() > MAX_CHAIN {
+        return no(format!(
+            "a chain has {MAX_CHAIN} hosts at most; leave some out"
+        ));
+    }
+    for (at, host) in chain.iter().enumerate() {
+        if host.is_ipv4() != server.is_ipv4() {
             return no(format!(
-                "a chain has {MAX_CHAIN} hosts at most; leave some out"
+                "{host} is of the other address family; name its other address"
             ));
         }
-        let server = s.name().remote.ip();
-        let mut seen = HashSet::new();
-        for host in after {
-            if host.is_ipv4() != server.is_ipv4() {
-                return no(format!(
-                    "{host} is of the other address family; name its other address"
-                ));
-            }
-            if *host == server || self.config.host.addresses.contains(host) {
-                return no(format!(
-                    "{host} is an end of it; name the hosts between the two ends"
-                ));
-            }
-            if !seen.insert(host) {
-                return no(format!("{host} is in it twice; leave one out"));
-            }
+        if is_end(*host) {
+            return no(format!(
+                "{host} is an end of it; name the hosts between the two ends"
+            ));
         }
-        Ok(())
+        let before = &chain[..at];
+        if before.contains(host) {
+            return no(format!("{host} is in it twice; leave one out"));
+        }
+        if let Some(same) = before.iter().find(|other| is_one_host(**other, *host)) {
+            return no(format!(
+                "{same} and {host} are addresses of one host, which is in it twice; leave one out"
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Do the hosts of its chain know the session as its ends do? Then each of them may be
@@ -171,4 +190,83 @@ pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, 
         )));
     }
     Ok(leave.into_iter().zip(come).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    /// The opener is 1 and 101, the server 2 and 102; others have an address of a hundred
+    /// more each as well.
+    fn judge(chain: &[IpAddr]) -> String {
+        let host = |at: IpAddr| match at {
+            IpAddr::V4(ip) => ip.octets()[3] % 100,
+            IpAddr::V6(_) => 0,
+        };
+        let is_end = |at| matches!(host(at), 1 | 2);
+        let done = can_be(chain, ip(2), is_end, |a, b| host(a) == host(b));
+        done.err().map_or_else(String::new, |why| why.to_string())
+    }
+
+    #[test]
+    fn what_no_session_can_have_is_refused_with_its_reason() {
+        let most: Vec<IpAddr> = (3..).map(ip).take(MAX_CHAIN).collect();
+        assert_eq!(judge(&most), "");
+        assert_eq!(judge(&[]), "");
+        let more: Vec<IpAddr> = (3..).map(ip).take(MAX_CHAIN + 1).collect();
+        let v6 = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]);
+        let table: [(&[IpAddr], &str); 8] = [
+            (&more, "8 hosts at most"),
+            (&[ip(3), ip(4), ip(3)], "10.0.0.3 is in it twice"),
+            (
+                &[ip(3), ip(4), ip(103)],
+                "10.0.0.3 and 10.0.0.103 are addresses of one host",
+            ),
+            (&[ip(1)], "10.0.0.1 is an end of it"),
+            (&[ip(3), ip(101)], "10.0.0.101 is an end of it"),
+            (&[ip(2)], "10.0.0.2 is an end of it"),
+            (&[ip(102), ip(3)], "10.0.0.102 is an end of it"),
+            (&[v6], "other address family"),
+        ];
+        for (chain, word) in table {
+            let said = judge(chain);
+            assert!(said.contains(word), "{chain:?}: {said}");
+        }
+    }
+
+    fn session(state: State, chained: u8) -> Session {
+        let mut s = Session::default();
+        (s.state, s.two.chained) = (state as u32, chained);
+        s
+    }
+
+    #[test]
+    fn why_a_session_cannot_get_another_chain_is_what_it_is() {
+        let own = Subsession {
+            left: (ip(1), 40_000).into(),
+            right: (ip(2), 80).into(),
+        };
+        for (state, chained) in [(State::Tracked, 0), (State::NewPath, 2), (State::Relay, 0)] {
+            let mut s = session(state, chained);
+            assert!(live(&s), "{state:?}");
+            (s.life.fin_in, s.life.fin_out) = (1, 1);
+            assert!(!live(&s));
+            assert_eq!(not_live(&s, own), Reason::Closing, "{state:?}");
+            let mut s = session(state, chained);
+            s.life.reset = 1;
+            assert!(!live(&s));
+            assert_eq!(not_live(&s, own), Reason::Closing, "{state:?}");
+        }
+        for s in [session(State::NewPath, 1), session(State::Opening, 0)] {
+            assert!(!live(&s));
+            let said = not_live(&s, own).to_string();
+            assert!(said.contains("has not been seen to open"), "{said}");
+        }
+        let gone = session(State::Free, 0);
+        assert_eq!(not_live(&gone, own), Reason::NotTracked(own));
+    }
 }

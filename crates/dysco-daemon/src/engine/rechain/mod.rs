@@ -172,6 +172,11 @@ impl Rechain {
         self.running.contains_key(&change)
     }
 
+    /// Requests for a chain that have not begun.
+    pub fn waiting_changes(&self) -> u64 {
+        (self.queue.len() + self.behind.len()) as u64
+    }
+
     /// Does anything have to be looked at often?
     pub fn is_busy(&self) -> bool {
         let paths = |p: &Paths| {

@@ -32,6 +32,10 @@ impl<T> Default for Behind<T> {
 }
 
 impl<T> Behind<T> {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn wait(&mut self, change: ChangeId, again: Instant, task: T) {
         self.0.push(Waiting {
             change,
