@@ -164,6 +164,10 @@ fn a_session_that_is_closing_is_called_so() -> Result<()> {
             (done["changes"][0]["outcome"] == "refused").then_some(())
         })?;
         each_is_refused(&world, &session, "the session is closing", true)?;
+        // A host that it passes asks the one that opened it.
+        let words = ["remove-middlebox", "self", "--session", &session, "--wait"];
+        let ran = world.try_ctl(At::Fw1, &words)?;
+        ensure!(ran.stdout.contains("the session is closing"), "{ran:?}");
     }
     Ok(())
 }
@@ -173,7 +177,12 @@ fn one_that_does_not_exist_is_not_found() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let nobody = format!("{}:1>{}:9000", world.ip(At::Client), world.ip(At::Server));
     each_is_refused(&world, &nobody, "this host has no such session", true)?;
-    each_is_refused(&world, "ffffffffffff", "this host has no such session", true)
+    each_is_refused(
+        &world,
+        "ffffffffffff",
+        "this host has no such session",
+        true,
+    )
 }
 
 /// Another change of it cannot be taken back any more, and is not over.

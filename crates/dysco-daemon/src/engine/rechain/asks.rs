@@ -149,10 +149,15 @@ impl Engine {
 
 /// Is this one of the two entries of a session that passes this host by its chain?
 pub(in crate::engine) fn passes(s: &Session) -> bool {
+    has_passed(s) && !s.has_ended()
+}
+
+/// Or did, as long as it was not over.
+pub(in crate::engine) fn has_passed(s: &Session) -> bool {
     let state = State::from_word(s.state);
     let here = matches!(
         state,
         Some(State::NewPath | State::Passing | State::Switching)
     );
-    here && s.two.chained > 1 && s.joined_to().is_some() && !s.has_ended()
+    here && s.two.chained > 1 && s.joined_to().is_some()
 }

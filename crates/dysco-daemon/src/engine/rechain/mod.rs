@@ -13,9 +13,9 @@ mod request;
 mod turn;
 mod width;
 
-pub(super) use asks::passes;
+pub(super) use asks::{has_passed, passes};
 pub(super) use hosts::Enlisting;
-pub(super) use request::opens;
+pub(super) use request::{has_opened, opens};
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;

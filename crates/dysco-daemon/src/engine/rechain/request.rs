@@ -387,8 +387,12 @@ impl Engine {
 
 /// Is this a session's only entry, on the host that opened it?
 pub(in crate::engine) fn opens(s: &Session) -> bool {
+    has_opened(s) && !s.has_ended()
+}
+
+/// The same of one that may be over.
+pub(in crate::engine) fn has_opened(s: &Session) -> bool {
     s.life.opened_here != 0
-        && !s.has_ended()
         && s.two.part == dysco_common::session::part::CURRENT
         && (s.joined_to().is_none() || s.state == State::Relay as u32)
 }

@@ -11,16 +11,18 @@ use crate::protocol::Reason;
 
 impl Engine {
     /// By which name the host (`None`: this one) is in a session's chain. A session that was
-    /// opened elsewhere may have any in it: its opener knows.
+    /// opened elsewhere may have any in it: its opener knows. One that is over has it still,
+    /// for who names it.
     pub(in crate::engine) fn in_chain(&self, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
         let s = self.agent.session(slot);
         let Some(host) = host else {
             let own = self.config.host.addresses.first().copied();
-            return own.filter(|_| rechain::passes(&s));
+            return own.filter(|_| rechain::has_passed(&s));
         };
         let elsewhere = s.two.chained > 1 && self.opened_elsewhere(&s).is_some();
         let is_end = s.name().remote.ip() == host;
-        (self.opens_through(slot, &s, host) || elsewhere && !is_end).then_some(host)
+        let opened = rechain::has_opened(&s) && self.chain_now(slot, &s).contains(&host);
+        (opened || elsewhere && !is_end).then_some(host)
     }
 
     /// Was the session opened here, with the host in its chain?
