@@ -387,5 +387,15 @@ pub fn seeded() -> Vec<Configuration> {
             seed: Some(Seed::RightFirst),
             ..BASIC
         },
+        Configuration {
+            name: "second-anchor",
+            about: "a second anchor goes on after the first one's success, with the path of before",
+            hosts: 4,
+            requests: NEIGHBOURS,
+            bytes: [0, 0],
+            prompt: true,
+            seed: Some(Seed::SecondAnchor),
+            ..BASIC
+        },
     ]
 }

@@ -11,6 +11,7 @@ use dysco_daemon::protocol::{
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
 use crate::pump::{self, Engine, NOW, Twist};
+use crate::seed::{self, Seed};
 use crate::socket::Socket;
 
 mod commands;
@@ -84,8 +85,10 @@ pub struct Host {
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
     /// Only for seeded bugs.
-    pub spoilt: crate::seed::Memory,
+    pub spoilt: seed::Memory,
     ids: fn(usize, u8) -> [u8; 8],
+    /// A seeded bug: what has changed is locked all the same.
+    locks_changed: bool,
 }
 
 impl Hash for Host {
@@ -101,7 +104,7 @@ pub type Outcome = pump::Outcome<Wrong>;
 
 impl Host {
     /// A host of a chain of `count`, all sessions open.
-    pub fn new(place: usize, count: usize, ids: fn(usize, u8) -> [u8; 8]) -> Host {
+    pub fn new(place: usize, count: usize, seed: Option<Seed>) -> Host {
         let entry = |side: Side| {
             let base = place::base(place, side, count)?;
             Some(Entry::tracked(base.out, base.into))
@@ -117,7 +120,8 @@ impl Host {
             endings: Vec::new(),
             held: BTreeMap::new(),
             spoilt: Default::default(),
-            ids,
+            ids: seed::ids(seed),
+            locks_changed: seed::locks_changed(seed),
         };
         host.machine = Some(host.fresh());
         host

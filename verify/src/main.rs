@@ -34,8 +34,68 @@ struct Summary {
     seeded_bugs_found: usize,
     /// Every configuration was explored to its end.
     whole: bool,
+    /// How many were.
+    explored_whole: usize,
+    /// What has to be seen somewhere, and was not, in those that were broken off. In
+    /// those explored to their end that is a violation.
+    not_seen: Vec<Unseen>,
     explored: Vec<Explored>,
     seeded: Vec<Explored>,
+}
+
+/// What a configuration has not shown so far.
+#[derive(Serialize)]
+struct Unseen {
+    configuration: &'static str,
+    property: &'static str,
+}
+
+impl Summary {
+    fn of(explored: Vec<Explored>, seeded: Vec<Explored>) -> Summary {
+        let broken_off = explored.iter().filter(|e| !e.whole);
+        let unseen = |e: &Explored| {
+            let configuration = e.name;
+            let unseen = e.unseen.clone().into_iter();
+            unseen.map(move |property| Unseen {
+                configuration,
+                property,
+            })
+        };
+        Summary {
+            configurations: explored.len(),
+            states: explored.iter().map(|e| e.states).sum(),
+            violations: explored.iter().map(|e| e.violations().count()).sum(),
+            seeded_bugs: seeded.len(),
+            // Not by what was only never seen.
+            seeded_bugs_found: seeded.iter().filter(|e| e.wrongs().count() > 0).count(),
+            whole: explored.iter().all(|e| e.whole),
+            explored_whole: explored.iter().filter(|e| e.whole).count(),
+            not_seen: broken_off.flat_map(unseen).collect(),
+            explored,
+            seeded,
+        }
+    }
+
+    fn show(&self) {
+        let whole = match self.whole {
+            true => "all of them to the end".to_owned(),
+            false => format!("{} of them to the end", self.explored_whole),
+        };
+        println!(
+            "{} states in {} configurations, {whole}; {} violations; {} of {} seeded bugs found",
+            self.states,
+            self.configurations,
+            self.violations,
+            self.seeded_bugs_found,
+            self.seeded_bugs
+        );
+        if !self.not_seen.is_empty() {
+            println!("Not seen in the time given:");
+        }
+        for unseen in &self.not_seen {
+            println!("  {}: {}", unseen.configuration, unseen.property);
+        }
+    }
 }
 
 /// A configuration of either kind.
@@ -111,35 +171,14 @@ fn main() -> ExitCode {
     let explored: Vec<Explored> = all.into_iter().map(run).collect();
     say("Bugs put in on purpose, which must be found:");
     let seeded: Vec<Explored> = seeded.into_iter().map(run).collect();
-    let summary = Summary {
-        configurations: explored.len(),
-        states: explored.iter().map(|e| e.states).sum(),
-        violations: explored.iter().map(|e| e.violations().count()).sum(),
-        seeded_bugs: seeded.len(),
-        seeded_bugs_found: seeded.iter().filter(|e| e.violations().count() > 0).count(),
-        whole: explored.iter().all(|e| e.whole),
-        explored,
-        seeded,
-    };
+    let summary = Summary::of(explored, seeded);
     if arguments.json {
         match serde_json::to_string(&summary) {
             Ok(text) => println!("{text}"),
             Err(error) => eprintln!("failed to print the result: {error}"),
         }
     } else {
-        println!(
-            "{} states in {} configurations{}, {} violations; {} of {} seeded bugs found",
-            summary.states,
-            summary.configurations,
-            if summary.whole {
-                ""
-            } else {
-                " (not all of them)"
-            },
-            summary.violations,
-            summary.seeded_bugs_found,
-            summary.seeded_bugs
-        );
+        summary.show();
     }
     let sound = summary.violations == 0 && summary.seeded_bugs_found == summary.seeded_bugs;
     if sound {

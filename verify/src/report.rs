@@ -45,9 +45,16 @@ pub struct Explored {
     pub whole: bool,
     /// Each property.
     pub properties: Vec<Checked>,
+    /// What has to be seen somewhere, and was not: by what is whole, ever.
+    pub unseen: Vec<&'static str>,
 }
 
 impl Explored {
+    /// Properties of every state that do not hold: what is wrong, and not only unseen.
+    pub fn wrongs(&self) -> impl Iterator<Item = &Checked> {
+        self.violations().filter(|p| p.kind == "always")
+    }
+
     /// Properties that do not hold.
     pub fn violations(&self) -> impl Iterator<Item = &Checked> {
         self.properties.iter().filter(|p| !p.holds)
@@ -106,16 +113,20 @@ pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explo
     let failed = failed
         .iter()
         .any(|p| p.expectation.discovery_is_failure() && found.contains_key(p.name));
+    let mut unseen = Vec::new();
     let properties = model.properties().into_iter().map(|p| {
         let discovery = found.remove(p.name);
         match p.expectation {
-            Expectation::Sometimes => Checked {
-                property: p.name,
-                kind: "sometimes",
-                // An exploration that was broken off may not have got there.
-                holds: discovery.is_some() || failed || !whole,
-                steps: Vec::new(),
-            },
+            Expectation::Sometimes => {
+                unseen.extend(discovery.is_none().then_some(p.name));
+                Checked {
+                    property: p.name,
+                    kind: "sometimes",
+                    // An exploration that was broken off may not have got there.
+                    holds: discovery.is_some() || failed || !whole,
+                    steps: Vec::new(),
+                }
+            }
             Expectation::Always | Expectation::Eventually => Checked {
                 property: p.name,
                 kind: "always",
@@ -126,6 +137,7 @@ pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explo
     });
     let properties = properties.collect();
     Explored {
+        unseen,
         name,
         about,
         states: checker.unique_state_count(),
@@ -172,10 +184,13 @@ pub fn show(explored: &Explored) -> String {
     let held = of("always").filter(|p| p.holds).count();
     let _ = writeln!(text, "  always: {held} of {} hold", of("always").count());
     let seen: Vec<_> = of("sometimes")
-        .filter(|p| p.holds)
         .map(|p| p.property)
+        .filter(|p| !explored.unseen.contains(p))
         .collect();
     let _ = writeln!(text, "  seen: {}", seen.join("; "));
+    if !explored.whole && !explored.unseen.is_empty() {
+        let _ = writeln!(text, "  not seen so far: {}", explored.unseen.join("; "));
+    }
     for p in explored.violations() {
         let never = if p.kind == "always" {
             "VIOLATED"

@@ -26,6 +26,13 @@ pub enum Seed {
     StaleNames,
     /// The right anchor switches when it is set up, before the left one has.
     RightFirst,
+    /// A host is an anchor once more after the session has left its path.
+    SecondAnchor,
+}
+
+/// May a session be locked that goes another way by now?
+pub fn locks_changed(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::SecondAnchor)
 }
 
 /// What a seeded bug keeps on a host.

@@ -113,8 +113,7 @@ impl std::fmt::Display for World {
 impl World {
     /// All sessions open, nothing asked for.
     pub fn new(config: &Configuration) -> World {
-        let ids = seed::ids(config.seed);
-        let host = |i| Sealed::new(Host::new(i, config.hosts, ids));
+        let host = |i| Sealed::new(Host::new(i, config.hosts, config.seed));
         World {
             hosts: (0..config.hosts).map(host).collect(),
             net: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_verify::chain::config as chain;
+use dysco_verify::chain::config::{self as chain, Seen};
 use dysco_verify::config::{self, Configuration};
 use dysco_verify::report::{Explored, explore, explore_chain, show};
 use dysco_verify::world::Faults;
@@ -22,23 +22,43 @@ fn sound(explored: &Explored, states: usize) {
 }
 
 fn found(explored: &Explored) {
-    let found = explored.violations().next();
+    // What was only never seen is none.
+    let found = explored.wrongs().next();
     let found = found.unwrap_or_else(|| panic!("not found: {}", show(explored)));
     assert!(!found.steps.is_empty(), "it is not told how");
 }
 
+fn chain_named(name: &str) -> chain::Configuration {
+    let config = chain::all().into_iter().find(|c| c.name == name);
+    config.unwrap_or_else(|| panic!("there is no configuration {name}"))
+}
+
 /// With fewer daemons that die.
 fn chain_holds(name: &str, crashes: u8) {
-    let config = chain::all().into_iter().find(|c| c.name == name);
-    let config = config.unwrap_or_else(|| panic!("there is no configuration {name}"));
+    let config = chain_named(name);
     let faults = chain::Faults {
         crashes,
         ..config.faults
     };
-    sound(
-        &explore_chain(chain::Configuration { faults, ..config }, None),
-        200,
-    );
+    let config = chain::Configuration { faults, ..config };
+    sound(&explore_chain(config, None), 200);
+}
+
+/// With these faults, which do not bring about all that has to be seen.
+fn chain_holds_with(name: &str, faults: chain::Faults) {
+    let config = chain::Configuration {
+        faults,
+        seen: &[Seen::Changed],
+        ..chain_named(name)
+    };
+    sound(&explore_chain(config, None), 200);
+}
+
+/// One fault, of this kind.
+fn one(which: fn(&mut chain::Faults) -> &mut u8) -> chain::Faults {
+    let mut faults = chain::Faults::default();
+    *which(&mut faults) = 1;
+    faults
 }
 
 #[test]
@@ -121,6 +141,59 @@ fn daemons_die_while_chains_change() {
 }
 
 #[test]
+fn state_moves_while_faults_come() {
+    chain_holds_with("chain-state", one(|f| &mut f.losses));
+    chain_holds_with("chain-state", one(|f| &mut f.duplicates));
+    chain_holds_with("chain-state-crashes", one(|f| &mut f.crashes));
+    chain_holds_with("chain-state-cancels", one(|f| &mut f.cancels));
+    chain_holds("chain-state-late", 0);
+    chain_holds("chain-state-twice", 0);
+}
+
+#[test]
+fn hosts_come_in_and_leave() {
+    for name in ["chain-insert", "chain-delete"] {
+        chain_holds_with(name, one(|f| &mut f.crashes));
+        chain_holds_with(name, one(|f| &mut f.late));
+    }
+    chain_holds_with("chain-longer", one(|f| &mut f.losses));
+}
+
+#[test]
+fn a_host_stays_while_the_chain_around_it_changes() {
+    chain_holds_with("chain-around", one(|f| &mut f.losses));
+    chain_holds("chain-around-crashes", 1);
+}
+
+#[test]
+fn chains_are_given_up_and_sessions_reset() {
+    chain_holds("chain-cancels", 0);
+    chain_holds_with("chain-resets", one(|f| &mut f.resets));
+    chain_holds("chain-overlapping-deaths", 0);
+}
+
+#[test]
+fn segments_of_chains_change() {
+    chain_holds_with("chain-segment-ends", one(|f| &mut f.cancels));
+    chain_holds_with("chain-segment-crashes", one(|f| &mut f.crashes));
+    chain_holds_with("chain-segment-overlapping", chain::Faults::default());
+}
+
+#[test]
+fn removals_are_given_up_and_sessions_close() {
+    let faults = Faults {
+        losses: 0,
+        duplicates: 0,
+        ..named("cancels").faults
+    };
+    holds(Configuration {
+        faults,
+        ..named("cancels")
+    });
+    holds(named("closing-crash"));
+}
+
+#[test]
 fn chains_overlap_and_follow_each_other() {
     chain_holds("chain-overlapping", 0);
     chain_holds("chain-and-back", 1);
@@ -140,6 +213,21 @@ fn every_seeded_bug_of_chains_is_found() {
     }
 }
 
+/// Neither does a whole one in which something never comes about.
+#[test]
+fn what_a_whole_exploration_has_not_seen_is_a_fault() {
+    let explored = explore(
+        Configuration {
+            seen: &[config::Seen::GoneOn],
+            ..named("removal")
+        },
+        None,
+    );
+    assert!(explored.whole);
+    assert_eq!(explored.violations().count(), 1, "{}", show(&explored));
+    assert_eq!(explored.wrongs().count(), 0, "{}", show(&explored));
+}
+
 /// What was not reached in time is no fault, and is said.
 #[test]
 fn what_is_broken_off_does_not_pass_for_the_whole() {
@@ -147,5 +235,7 @@ fn what_is_broken_off_does_not_pass_for_the_whole() {
     assert_eq!(explored.violations().count(), 0, "{}", show(&explored));
     assert!(!explored.whole);
     assert!(show(&explored).contains("not all of it"));
+    assert!(!explored.unseen.is_empty(), "{}", show(&explored));
+    assert!(show(&explored).contains("not seen so far"));
     assert!(explore(named("removal"), None).whole);
 }

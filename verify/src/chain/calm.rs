@@ -3,10 +3,10 @@
 use dysco_daemon::protocol::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
 use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{self, Host, LEFTWARDS, Plane, RIGHTWARDS, address};
-use super::world::World;
+use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, address};
+use super::world::{LAST, World};
 use crate::pump::{NOW, Twist};
-use crate::run::Calm;
+use crate::run::{Calm, Fates};
 
 /// How a state ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,6 +24,10 @@ pub enum Fate {
     Leftover,
     /// A host that is left out still knows the session.
     Remembered,
+    /// Its firewall does.
+    StateLeft,
+    /// The session cannot get another chain any more.
+    Stuck,
     /// Who asked has not been told the end.
     Untold,
     /// Nothing went wrong, and nothing came of what was asked for.
@@ -48,6 +52,7 @@ impl Calm for World {
         let places = || 0..self.hosts().len();
         let carried = places().find_map(|p| Some((p, self.carried(p).next()?)));
         let late = places().find_map(|p| Some((p, self.waits_late(p).next()?)));
+        let in_vain = self.waits_in_vain(LEFT).next();
         if let Some(place) = down {
             self.start(config, place);
         } else if !self.net.is_empty() {
@@ -58,6 +63,8 @@ impl Calm for World {
             self.look(config, place, change, Twist::Plain);
         } else if let Some((place, change)) = late {
             self.late(config, place, change);
+        } else if let Some((change, to)) = in_vain {
+            self.give_up_state(change, to);
         } else {
             return false;
         }
@@ -118,6 +125,10 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     if !world.gone() && !world.impatient && world.hosts().any(remembers) {
         return Fate::Remembered;
     }
+    let has_state = |h: &Host| h.state && !trace.iter().any(|(at, _)| *at == h.place);
+    if config.state && !world.gone() && !world.impatient && world.hosts().any(has_state) {
+        return Fate::StateLeft;
+    }
     let left = world.host(LEFT);
     let untold = world.accepted.iter().any(|a| {
         let told = |h: &Host| {
@@ -142,7 +153,27 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     if world.pure && won < wanted {
         return Fate::NobodyWon;
     }
-    Fate::Ends
+    match world.gone() || world.impatient {
+        true => Fate::Ends,
+        false => once_more(world, config),
+    }
+}
+
+/// Whatever was asked for before, and however it ended: what is asked for next comes.
+fn once_more(world: &World, config: &Configuration) -> Fate {
+    if !world.once_more {
+        let mut again = world.clone();
+        again.ask_once_more(config);
+        return Fates::default().of(config, &again);
+    }
+    let last = world.accepted.last().map(|a| a.change);
+    let endings = &world.host(LEFT).endings;
+    let came = |e: &&Ending| e.changed && e.role == Role::Head && Some(e.change) == last;
+    let refused = world.refused & (1 << LAST) != 0;
+    match endings.iter().find(came) {
+        Some(_) if !refused && world.broken.is_none() => Fate::Ends,
+        _ => Fate::Stuck,
+    }
 }
 
 /// Would a host be an anchor of another change?

@@ -50,12 +50,16 @@ pub enum Seen {
     BackFromNew,
     /// A session got a chain after another.
     Twice,
+    /// One chain came to nothing, and another came after it.
+    AfterBack,
     /// A request was refused because another held the session.
     Locked,
     /// The right anchor's data plane followed the left one's.
     Followed,
     /// A daemon was started in the middle of a change that went on.
     GoneOn,
+    /// State was installed by a change that is taken back.
+    StateMoved,
     /// Both sides of one host were between two paths.
     AtOnce,
 }
@@ -156,7 +160,7 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "chain-losses",
-            about: "the same, and messages are lost",
+            about: "messages are lost; the new path dies",
             faults: Faults {
                 losses: 3,
                 deaths: 1,
@@ -205,6 +209,76 @@ pub fn all() -> Vec<Configuration> {
                 ..NONE
             },
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state",
+            about: "a host takes another's place with its state: lost, too late, commands fail, the new path dies",
+            state: true,
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-late",
+            about: "the same; messages come again, and two time-outs pass while the answer is on its way",
+            state: true,
+            faults: Faults {
+                duplicates: 1,
+                late: 2,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-crashes",
+            about: "the same; a daemon dies between any two of its steps, a time-out passes",
+            state: true,
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[
+                Seen::Changed,
+                Seen::BackFromNew,
+                Seen::GoneOn,
+                Seen::StateMoved,
+            ],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-cancels",
+            about: "the same, given up by the operator at any time; the session is reset",
+            state: true,
+            faults: Faults {
+                cancels: 1,
+                losses: 1,
+                resets: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-twice",
+            about: "with its state to another host and back, one after the other or at once; given up at any time",
+            asks: &[Ask::Become(&[3]), Ask::Become(&[2])],
+            state: true,
+            faults: Faults {
+                cancels: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice, Seen::StateMoved],
             ..REPLACE
         },
         Configuration {
@@ -298,6 +372,26 @@ pub fn all() -> Vec<Configuration> {
                 ..NONE
             },
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-overlapping-deaths",
+            about: "the same; a new path dies, or the operator gives one up",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            faults: Faults {
+                deaths: 1,
+                cancels: 1,
+                ..NONE
+            },
+            seen: &[
+                Seen::Changed,
+                Seen::Locked,
+                Seen::Twice,
+                Seen::BackFromNew,
+                Seen::AfterBack,
+            ],
             ..REPLACE
         },
         Configuration {
@@ -413,6 +507,30 @@ pub fn seeded() -> Vec<Configuration> {
             about: "that there is no way back is not recorded",
             faults: Faults { crashes: 1, ..NONE },
             seed: Some(Seed::NoRecord),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-second-anchor",
+            about: "a second anchor goes on after the first one's success, with the chain of before",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            seed: Some(Seed::SecondAnchor),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-early",
+            about: "state is taken for installed as soon as it is asked for",
+            state: true,
+            seed: Some(Seed::StateEarly),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-stays",
+            about: "what was installed stays when the change is taken back",
+            state: true,
+            faults: Faults { cancels: 1, ..NONE },
+            seed: Some(Seed::StateStays),
             ..REPLACE
         },
     ]

@@ -9,6 +9,7 @@ use dysco_daemon::protocol::{
 
 use super::config::{LEFT, RIGHT};
 use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};
+use super::seed;
 
 /// Can this command fail on a sound host?
 pub(super) fn can_fail(command: &Command) -> bool {
@@ -52,11 +53,20 @@ impl Host {
             self.planes = Default::default();
         }
         match scope {
-            Scope::Session | Scope::Newcomer => self.knows.clear(),
+            Scope::Session | Scope::Newcomer => {
+                self.knows.clear();
+                self.forget_state(scope);
+            }
             Scope::PathBefore => self.knows.retain(|route| *route == Some(change)),
             Scope::NewPath => self.knows.retain(|route| *route != Some(change)),
             Scope::Unopened => {}
         }
+    }
+
+    /// The firewall forgets the session, and takes no state of it any more.
+    fn forget_state(&mut self, scope: Scope) {
+        self.events.retain(|e| !matches!(e, Later::Install(..)));
+        self.state &= seed::keeps_state(self.seed, scope);
     }
 
     /// It fails.
@@ -122,7 +132,10 @@ impl Host {
                 self.planes[side].awaits |= result.is_ok();
                 self.tell(HostEvent::Prepared { change, result });
             }
-            Command::MoveState { to, .. } => self.events.push(Later::State(change, to)),
+            Command::MoveState { from, to, .. } => {
+                self.moves.insert((change, to), false);
+                self.asked.push((change, from, to));
+            }
             Command::Open { .. } => match self.add_path(change, wrong) {
                 Ok(()) => self.events.push(Later::Open(change)),
                 Err(reason) => self.tell(HostEvent::Prepared {
@@ -159,7 +172,7 @@ impl Host {
             }
             Command::Persist { record, .. } => {
                 let first = !self.records.contains_key(&change);
-                if first || !self.forgets_records {
+                if first || !seed::forgets_records(self.seed) || self.place != LEFT {
                     self.records.insert(change, record);
                 }
             }

@@ -11,6 +11,7 @@ use dysco_daemon::protocol::{
 
 use super::config::{LEFT, RIGHT};
 use super::engine;
+use super::seed::Seed;
 use crate::pump::{self, Engine, NOW, Twist};
 
 /// A path: the change that made it, or the one that the session began with.
@@ -72,8 +73,10 @@ pub struct Held {
 pub enum Later {
     /// The path is open, or is known not to be.
     Open(ChangeId),
-    /// A firewall's state has moved.
-    State(ChangeId, HostId),
+    /// What another host has sent of its firewall's state comes to this one's.
+    Install(ChangeId, HostId),
+    /// A firewall's state has moved to that host, or will not.
+    State(ChangeId, HostId, bool),
     /// The session is forgotten here.
     Forgotten(ChangeId, HostId),
     /// The session's end is noticed.
@@ -139,12 +142,18 @@ pub struct Host {
     pub events: Vec<Later>,
     /// What was told to operators.
     pub endings: Vec<Ending>,
+    /// Its firewall knows the session.
+    pub state: bool,
+    /// State that is to move, and whether the new host expects it already.
+    pub moves: BTreeMap<(ChangeId, HostId), bool>,
+    /// What it has asked for of that in this step: from where, and to where.
+    pub(super) asked: Vec<(ChangeId, HostId, HostId)>,
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
     /// The engine takes up what a former process left.
     pub(super) taking_up: bool,
-    /// A seeded bug: only the first record of a change is written.
-    pub(super) forgets_records: bool,
+    /// A bug put in on purpose.
+    pub(super) seed: Option<Seed>,
 }
 
 impl Hash for Host {
@@ -153,6 +162,7 @@ impl Hash for Host {
         (&self.chain, &self.led).hash(state);
         (&self.knows, self.passing, &self.forgotten).hash(state);
         (&self.records, &self.events, &self.endings, &self.held).hash(state);
+        (self.state, &self.moves).hash(state);
     }
 }
 
@@ -182,7 +192,7 @@ pub fn session() -> Subsession {
 
 impl Host {
     /// A host; if it is one of the session's chain, it passes it on.
-    pub fn new(place: usize, passes: bool, forgets_records: bool) -> Host {
+    pub fn new(place: usize, passes: bool, seed: Option<Seed>) -> Host {
         let mut host = Host {
             place,
             machine: None,
@@ -197,9 +207,12 @@ impl Host {
             records: BTreeMap::new(),
             events: Vec::new(),
             endings: Vec::new(),
+            state: passes,
+            moves: BTreeMap::new(),
+            asked: Vec::new(),
             held: BTreeMap::new(),
             taking_up: false,
-            forgets_records,
+            seed,
         };
         host.machine = Some(host.fresh());
         host
@@ -279,6 +292,7 @@ impl Host {
         self.machine = None;
         self.held.clear();
         self.events.clear();
+        self.moves.clear();
         self.forgotten.clear();
         self.passing = None;
     }

@@ -10,4 +10,5 @@ pub mod engine;
 pub mod host;
 pub mod model;
 pub mod seed;
+pub mod state;
 pub mod world;

@@ -1,11 +1,11 @@
 //! The model that is explored.
 
-use dysco_daemon::protocol::{ChangeId, Machine, Message, Role, Time, Timer};
+use dysco_daemon::protocol::{ChangeId, HostId, Machine, Message, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
 
 use super::calm::Fate;
 use super::config::{Configuration, LEFT, Seen};
-use super::host::{Host, LEFTWARDS, RIGHTWARDS};
+use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS};
 use super::world::{Broken, World};
 use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
@@ -53,6 +53,8 @@ pub enum Action {
     Look(usize, ChangeId, Twist),
     /// It forgets the path before.
     Late(usize, ChangeId),
+    /// Who decides waits no longer for state to be moved to this host.
+    GiveUpState(ChangeId, HostId),
     /// The right anchor's data plane takes the path that the left one's takes.
     Follow(ChangeId),
     /// A message is said again.
@@ -137,8 +139,17 @@ impl Exploration {
             if world.left.crashes > 0 {
                 actions.push(Action::Crash(place));
             }
-            for index in 0..host.events.len() {
-                let twists = self.twists(world);
+            for (index, event) in host.events.iter().enumerate() {
+                // No machine has a part in that: it fails, or does not.
+                let steps = match event {
+                    Later::Install(..) => 1,
+                    _ => u8::MAX,
+                };
+                let twists = self.twists(world).filter(move |twist| match twist {
+                    Twist::Plain => true,
+                    Twist::Fails(step) => *step < steps,
+                    Twist::Dies(_) => steps > 1,
+                });
                 actions.extend(twists.map(|twist| Action::Happen {
                     place,
                     index,
@@ -174,6 +185,13 @@ impl Exploration {
             }
             actions.extend(world.waits_late(place).map(|c| Action::Late(place, c)));
         }
+        let in_vain = world.waits_in_vain(LEFT);
+        actions.extend(in_vain.map(|(change, to)| Action::GiveUpState(change, to)));
+        if world.left.late > 0 {
+            let in_vain: Vec<_> = world.waits_in_vain(LEFT).collect();
+            let late = world.waits_for_state(LEFT).filter(|w| !in_vain.contains(w));
+            actions.extend(late.map(|(change, to)| Action::GiveUpState(change, to)));
+        }
         actions.extend(world.can_follow().map(Action::Follow));
         if world.left.deaths > 0 {
             actions.extend(world.mortal().map(Action::Break));
@@ -186,6 +204,8 @@ impl Exploration {
     /// Is this step a fault? Then one fewer may come.
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps();
+        let in_vain = |change, to| world.waits_in_vain(LEFT).any(|w| w == (change, to));
+        let is_early = matches!(action, Action::GiveUpState(change, to) if !in_vain(*change, *to));
         let left = &mut world.left;
         let twist = match action {
             Action::Request(_, twist)
@@ -207,6 +227,7 @@ impl Exploration {
             Action::Lose(_) => Some(&mut left.losses),
             Action::Repeat(..) if !only_time => Some(&mut left.duplicates),
             Action::Expire { .. } if !only_time => Some(&mut left.late),
+            Action::GiveUpState(..) if is_early => Some(&mut left.late),
             Action::Crash(_) => Some(&mut left.crashes),
             Action::Break(_) => Some(&mut left.deaths),
             Action::Reset => Some(&mut left.resets),
@@ -239,6 +260,7 @@ impl Exploration {
             } => return world.expire(config, place, timer, twist),
             Action::Lose(index) => drop(world.net.remove(index)),
             Action::Late(place, change) => world.late(config, place, change),
+            Action::GiveUpState(change, to) => world.give_up_state(change, to),
             Action::Follow(change) => world.follow(config, change),
             Action::Repeat(place, timer) => world.repeat(config, place, timer),
             Action::Crash(place) => world.edit(place, Host::die),
@@ -341,6 +363,10 @@ pub fn always() -> Vec<Property<Exploration>> {
             "what an anchor sends is heard, and known on its way",
             |_, w: &World| w.broken != Some(Broken::Void),
         ),
+        Property::always(
+            "a path leads through no firewall that has not been given the state",
+            |_, w: &World| w.broken != Some(Broken::Stateless),
+        ),
         Property::always("no host breaks a rule of the two paths", |_, w: &World| {
             !matches!(w.broken, Some(Broken::Host(_)))
         }),
@@ -357,6 +383,14 @@ pub fn always() -> Vec<Property<Exploration>> {
         Property::always("hosts that are left out forget", |_, w: &World| {
             w.fate != Fate::Remembered
         }),
+        Property::always(
+            "no state is left in firewalls that are left out",
+            |_, w: &World| w.fate != Fate::StateLeft,
+        ),
+        Property::always(
+            "a session can always get another chain again",
+            |_, w: &World| w.fate != Fate::Stuck,
+        ),
         Property::always("who asked for a chain is told", |_, w: &World| {
             w.fate != Fate::Untold
         }),
@@ -404,12 +438,24 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         Seen::Twice => Property::sometimes("one chain after another", |_, w: &World| {
             ended(w, true) > 1 && quiet(w)
         }),
+        Seen::AfterBack => Property::sometimes(
+            "a chain comes after one that came to nothing",
+            |_, w: &World| ended(w, true) > 0 && ended(w, false) > 0 && quiet(w),
+        ),
         Seen::Locked => Property::sometimes("of two requests one is refused", |_, w: &World| {
             w.refused != 0 && ended(w, true) > 0
         }),
         Seen::Followed => Property::sometimes("the right anchor follows", |_, w: &World| {
             w.followed && ended(w, true) > 0
         }),
+        Seen::StateMoved => {
+            Property::sometimes("state moves, and all is taken back", |_, w: &World| {
+                let begun = w.accepted.iter().any(|a| !a.state.is_empty());
+                let new = |h: &Host| h.state && h.knows.is_empty();
+                let back = |m: &Machine| m.changes().any(|c| c.phase == Phase::Cancelling);
+                begun && w.hosts().any(new) && w.host(LEFT).machine.as_ref().is_some_and(back)
+            })
+        }
         Seen::AtOnce => Property::sometimes("two segments change at once", |_, w: &World| {
             let both = |h: &Host| h.planes.iter().all(|p| p.other.is_some_and(|o| o.before));
             w.hosts().any(both)

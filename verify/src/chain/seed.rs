@@ -1,7 +1,7 @@
 //! Bugs put in on purpose, to show that the check would find them. They sit
 //! around the machine, in what it hears and has done: the machine has none of this.
 
-use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role};
+use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Scope};
 
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{LEFTWARDS, address};
@@ -21,6 +21,27 @@ pub enum Seed {
     CancelOnce,
     /// A record is not written a second time.
     NoRecord,
+    /// A second change goes on with the chain of before the first one's success.
+    SecondAnchor,
+    /// State is taken for installed as soon as it is asked for.
+    StateEarly,
+    /// What was installed stays when the session does not come to the host after all.
+    StateStays,
+}
+
+/// Does an operator's request say what the session had at first?
+pub fn is_outdated(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::SecondAnchor)
+}
+
+/// Is state said to be installed before it is?
+pub fn hurries_state(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::StateEarly)
+}
+
+/// Does a firewall keep what it has of a session that its host forgets?
+pub fn keeps_state(seed: Option<Seed>, scope: Scope) -> bool {
+    seed == Some(Seed::StateStays) && scope == Scope::Newcomer
 }
 
 /// Is only the first record of each change written, at the left anchor?
@@ -74,6 +95,6 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
                 });
             }
         }
-        Some(Seed::CancelOnce | Seed::NoRecord) | None => {}
+        _ => {}
     }
 }

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_daemon::protocol::{
-    ChangeId, HostEvent, Machine, Margins, Order, Phase, Reason, Role, Timer,
+    ChangeId, HostEvent, Machine, Margins, Message, Order, Phase, Reason, Role, Timer,
 };
 
 use super::calm::Fate;
@@ -17,6 +17,9 @@ use super::host::{
 use super::seed;
 use crate::parts::{Net, Sealed, digest, post};
 use crate::pump::{NOW, Twist};
+
+/// The request that is asked for when all is over.
+pub const LAST: usize = 7;
 
 /// Which rule a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,6 +33,8 @@ pub enum Broken {
     Overlap,
     /// A request was refused that nothing was in the way of.
     Refused,
+    /// A path leads through a firewall that was to have the session's state, and has not.
+    Stateless,
 }
 
 /// A request that was accepted.
@@ -41,6 +46,8 @@ pub struct Accepted {
     pub path: Vec<usize>,
     /// The daemon that was asked.
     pub life: u8,
+    /// Whose state moves to whom.
+    pub state: Vec<(IpAddr, IpAddr)>,
 }
 
 /// The state.
@@ -65,6 +72,8 @@ pub struct World {
     pub impatient: bool,
     /// The right anchor took a path because the left one did.
     pub followed: bool,
+    /// One more change was asked for when all was over.
+    pub once_more: bool,
     /// A seeded bug: changes whose left anchor was believed to be back.
     pub believed: BTreeSet<ChangeId>,
     /// A rule was broken on the way here.
@@ -86,7 +95,7 @@ impl Hash for World {
         (&self.hosts, &self.net).hash(state);
         (self.left, self.asked, self.refused, &self.accepted).hash(state);
         (&self.dead, self.pure, self.impatient, self.followed).hash(state);
-        (self.broken, &self.believed).hash(state);
+        (self.broken, &self.believed, self.once_more).hash(state);
     }
 }
 
@@ -124,6 +133,9 @@ impl std::fmt::Display for World {
             for route in &host.knows {
                 write!(f, " knows {}", named(*route))?;
             }
+            if host.state {
+                write!(f, " has state")?;
+            }
             write!(f, "] ")?;
         }
         for letter in &self.net {
@@ -136,10 +148,9 @@ impl std::fmt::Display for World {
 impl World {
     /// The session is open, nothing is asked for.
     pub fn new(config: &Configuration) -> World {
-        let forgets = seed::forgets_records(config.seed);
         let host = |place| {
             let passes = config.first.contains(&place);
-            let mut host = Host::new(place, passes, forgets && place == LEFT);
+            let mut host = Host::new(place, passes, config.seed);
             if place == LEFT {
                 host.chain = config.first.iter().map(|at| address(*at)).collect();
             }
@@ -156,6 +167,7 @@ impl World {
             pure: true,
             impatient: false,
             followed: false,
+            once_more: false,
             believed: BTreeSet::new(),
             broken: None,
             fate: Fate::default(),
@@ -253,6 +265,7 @@ impl World {
         if let Some(wrong) = out.wrong {
             self.broken = Some(Broken::Host(wrong));
         }
+        self.ask_for_state(config, place);
         seed::after(config, self, place);
         self.check_led(place);
         self.check(config);
@@ -287,9 +300,21 @@ impl World {
         if self.broken.is_none() && self.overlaps() {
             self.broken = Some(Broken::Overlap);
         }
-        if !self.gone() && self.broken.is_none() && self.has_void(config) {
-            self.broken = Some(Broken::Void);
+        if self.gone() || self.broken.is_some() {
+            return;
         }
+        if self.has_void(config) {
+            self.broken = Some(Broken::Void);
+        } else if config.state && self.is_stateless(config) {
+            self.broken = Some(Broken::Stateless);
+        }
+    }
+
+    /// Does what an end sends pass a firewall that would not know it?
+    fn is_stateless(&self, config: &Configuration) -> bool {
+        let sides = [RIGHTWARDS, LEFTWARDS].into_iter();
+        let mut passed = sides.filter_map(|side| self.trace(config, side)).flatten();
+        passed.any(|(at, _)| at > RIGHT && !self.host(at).state)
     }
 
     /// Is anything of the session held by two?
@@ -334,12 +359,37 @@ impl World {
     /// An operator asks for a chain; false if that makes no sense now.
     pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
         let (after, about_one) = self.asked_for(config.asks[i]);
+        self.ask_for(config, i, &after, about_one, twist)
+    }
+
+    /// When all is over: asks for one more chain.
+    pub fn ask_once_more(&mut self, config: &Configuration) {
+        self.once_more = true;
+        let after: &[usize] = match self.host(LEFT).chain.is_empty() {
+            true => &[2],
+            false => &[],
+        };
+        self.ask_for(config, LAST, after, false, Twist::Plain);
+    }
+
+    fn ask_for(
+        &mut self,
+        config: &Configuration,
+        i: usize,
+        after: &[usize],
+        about_one: bool,
+        twist: Twist,
+    ) -> bool {
         let before = self.host(LEFT).chain.clone();
         let after: Vec<_> = after.iter().map(|at| address(*at)).collect();
         if before == after {
             return false;
         }
         self.asked |= 1 << i;
+        let before = match seed::is_outdated(config.seed) {
+            true => config.first.iter().map(|at| address(*at)).collect(),
+            false => before,
+        };
         let margins = match about_one {
             true => Margins::between(&before, &after),
             false => Margins::default(),
@@ -364,16 +414,19 @@ impl World {
             .filter_map(|host| place_of(*host));
         let last = place(order.inner_right()).unwrap_or(RIGHT);
         let path = [first].into_iter().chain(between).chain([last]).collect();
+        let state = order.state.clone();
         let mut asked = Err(Reason::Cancelled);
         let out = self.edit(LEFT, |h| {
             h.input(twist, |m| asked = m.request_chain(NOW, order))
         });
         match asked {
             Ok(change) => {
+                self.lose_given_up();
                 self.accepted.push(Accepted {
                     change,
                     path,
                     life: self.host(LEFT).life,
+                    state,
                 });
                 if first != LEFT {
                     self.edit(LEFT, |h| h.led.insert(change));
@@ -387,6 +440,16 @@ impl World {
             }
         }
         self.settle(config, LEFT, twist, out)
+    }
+
+    /// Two daemons hear each other in order: what was asked of a host before a change
+    /// ended comes before the next one, or not at all.
+    fn lose_given_up(&mut self) {
+        let machine = self.host(LEFT).machine.iter();
+        let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
+        let is_over = |of: &ChangeId| under_way.iter().all(|c| c.change != *of);
+        let given_up = |message: &Message| matches!(message, Message::Dismiss { change, .. } if is_over(change));
+        self.net.retain(|l| l.from != LEFT || !given_up(&l.message));
     }
 
     /// An input of a host's machine.
@@ -442,12 +505,17 @@ impl World {
         let event = match self.edit(place, |h| h.events.remove(index)) {
             Later::Open(change) => HostEvent::Prepared {
                 change,
-                result: self.open(change),
+                result: self.open(config, change),
             },
-            Later::State(change, to) => HostEvent::StateMoved {
+            Later::Install(change, from) => {
+                self.install(place, change, from, twist == Twist::Plain);
+                self.check(config);
+                return true;
+            }
+            Later::State(change, to, moved) => HostEvent::StateMoved {
                 change,
                 to,
-                result: Ok(()),
+                result: moved.then_some(()).ok_or(Reason::Cancelled),
             },
             Later::Forgotten(change, from) => HostEvent::Forgotten { change, from },
             Later::Gone => {
@@ -461,7 +529,7 @@ impl World {
     }
 
     /// The SYN of a path passes its hosts, and is answered, or not.
-    fn open(&mut self, change: ChangeId) -> Result<(), Reason> {
+    fn open(&mut self, config: &Configuration, change: ChangeId) -> Result<(), Reason> {
         let route = Some(change);
         let Some(path) = self.of(change).map(|a| a.path.clone()) else {
             return Err(Reason::Cancelled);
@@ -469,6 +537,10 @@ impl World {
         let right = path.last().copied().unwrap_or(RIGHT);
         for at in path.iter().skip(1).take(path.len().saturating_sub(2)) {
             self.edit(*at, |h| h.knows.insert(route));
+            // A strict firewall would drop it, or take it for a session of its own.
+            if config.state && !self.host(*at).state {
+                self.broken = Some(Broken::Stateless);
+            }
         }
         let dead = self.is_dead(route);
         let answers = self.edit(right, |h| {
@@ -621,6 +693,7 @@ impl World {
     pub fn start(&mut self, config: &Configuration, place: usize) {
         let out = self.edit(place, Host::start);
         self.settle(config, place, Twist::Plain, out);
+        self.ask_for_state_again(place);
     }
 
     /// Nothing is on its way and no daemon is away or at work: only time can
@@ -629,7 +702,9 @@ impl World {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
         let looks = |h: &Host| {
             let carried = self.carried(h.place).next();
-            carried.is_some() || self.waits_late(h.place).next().is_some()
+            carried.is_some()
+                || self.waits_late(h.place).next().is_some()
+                || self.waits_in_vain(h.place).next().is_some()
         };
         self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks)
     }

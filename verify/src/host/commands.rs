@@ -199,7 +199,8 @@ impl Host {
         let entry = self.entry(side).ok_or(Reason::NotTracked(subsession))?;
         let life = &entry.s.life;
         let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
-        if entry.state() != State::Tracked || over {
+        let changed = entry.state() != State::Tracked && !self.locks_changed;
+        if changed || over {
             return Err(Reason::Closing);
         }
         let (local, remote) = place::isns(self.place, side);
@@ -262,11 +263,13 @@ impl Host {
         translation: dysco_common::Translation,
     ) -> Result<(), Reason> {
         let side = self.slot_of(change).ok_or(Reason::Closing)?;
+        let locks_changed = self.locks_changed;
         let entry = self.entry_mut(side).ok_or(Reason::Closing)?;
         match entry.state() {
             State::TwoPaths | State::NewPath => Ok(()),
             State::Tracked if entry.s.life.reset != 0 => Err(Reason::Closing),
-            State::Tracked => {
+            State::Tombstone if !locks_changed => Err(Reason::Closing),
+            State::Tracked | State::Tombstone => {
                 entry.prepare(new, translation);
                 Ok(())
             }
