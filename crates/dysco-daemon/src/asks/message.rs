@@ -80,6 +80,15 @@ pub enum Message {
 }
 
 impl Message {
+    /// Its name, for tests.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::Ask { .. } => "Ask",
+            Message::Heard { .. } => "Heard",
+            Message::Answer { .. } => "Answer",
+        }
+    }
+
     /// Are these bytes one of these messages, and not of the session protocol?
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.first() == Some(&MARK)

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod beside;
+pub mod faults;
 pub mod left;
 pub mod policy;
 pub mod ways;

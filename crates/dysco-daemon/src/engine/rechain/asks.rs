@@ -84,6 +84,7 @@ impl Engine {
     fn ask_on(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
+                Action::Transmit(_, message) if !self.faults.pass(message.name()) => {}
                 Action::Transmit(to, message) => match message.encode() {
                     Ok(bytes) => self.control.send(to, bytes),
                     Err(error) => tracing::error!(%to, %error, "cannot encode a message"),

@@ -1,0 +1,66 @@
+//! Messages that are lost, and paths that are dead, or die.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{At, Steered};
+
+const SYNS: &str = "table inet dead {
+  chain forward {
+    type filter hook forward priority -1
+    tcp flags syn drop
+  }
+}\n";
+
+impl Steered {
+    /// How often a host's daemon has lost this on purpose.
+    pub fn lost(&self, at: At, message: &str) -> Result<usize> {
+        let log = fs::read_to_string(self.host(at).dir().join("dyscod.log"))?;
+        let name = message.split(':').next().unwrap_or_default();
+        Ok(log.matches(&format!("{name} is lost on purpose")).count())
+    }
+
+    /// No path through this firewall's host opens.
+    pub fn lets_no_syn_through(&self, fw: At) -> Result<()> {
+        self.host(fw).input("nft", &["-f", "-"], SYNS).map(drop)
+    }
+
+    pub fn lets_syns_through(&self, fw: At) -> Result<()> {
+        let words = ["delete", "table", "inet", "dead"];
+        self.host(fw).output("nft", &words).map(drop)
+    }
+
+    /// All that goes to a host, and comes from it, is lost; but for what daemons say to
+    /// each other.
+    pub fn lose_all_of(&self, at: At) -> Result<()> {
+        let port = at.name();
+        let rules = format!(
+            "table inet dead {{
+               counter lost {{ }}
+               chain forward {{
+                 type filter hook forward priority -1
+                 meta l4proto != tcp accept
+                 iifname {port} counter name lost drop
+                 oifname {port} counter name lost drop
+               }}
+             }}\n"
+        );
+        self.router.input("nft", &["-f", "-"], &rules).map(drop)
+    }
+
+    pub fn lose_no_more(&self) -> Result<()> {
+        let words = ["delete", "table", "inet", "dead"];
+        self.router.output("nft", &words).map(drop)
+    }
+
+    /// How many packets of it were.
+    pub fn lost_of_all(&self) -> Result<u64> {
+        let words = ["-j", "list", "counter", "inet", "dead", "lost"];
+        let json: Value = serde_json::from_str(&self.router.output("nft", &words)?)?;
+        let mut items = json["nftables"].as_array().into_iter().flatten();
+        let packets = items.find_map(|item| item["counter"]["packets"].as_u64());
+        packets.context("nft did not say the packets")
+    }
+}
