@@ -1,0 +1,237 @@
+//! In the middle of a change of a chain a daemon dies, or the new path: every byte
+//! arrives, and the session can be given a chain as before.
+
+mod steered;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+use serde_json::{Value, json};
+use steered::{At, DEATHS, Steered};
+
+/// Bytes in a second, of sessions that leave the processors to the daemons.
+const GENTLE: Option<u64> = Some(8_000_000);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the host that opened the session may die, from the request to the end: before
+/// each step of its own, and each message that others have not been told yet.
+const OPENER: [&str; 13] = [
+    "Hold",
+    "Persist",
+    "Enlist",
+    "AskDelta",
+    "Extend",
+    "MoveState",
+    "Open",
+    "SetCutIn",
+    "Splice",
+    "Persist:2",
+    "Done",
+    "Dismiss",
+    "Erase",
+];
+
+/// The same of the server's host.
+const SERVER: [&str; 6] = [
+    "Hold", "Persist", "Extend", "SetCutIn", "Complete", "DoneAck",
+];
+
+/// The same of the firewalls' hosts: the first comes in, and the second leaves.
+const FIREWALLS: [(At, &str); 4] = [
+    (At::Fw1, "Enlist"),
+    (At::Fw1, "Expecting"),
+    (At::Fw2, "TellDelta"),
+    (At::Fw2, "Dismissed"),
+];
+
+/// And of all while a change is taken back whose path is dead.
+const TAKING_BACK: [(At, &str); 8] = [
+    (At::Client, "Abandon"),
+    (At::Client, "Cancel"),
+    (At::Client, "Dismiss"),
+    (At::Client, "Erase"),
+    (At::Server, "CancelAck"),
+    (At::Server, "Abandon"),
+    (At::Server, "Erase"),
+    (At::Fw1, "Dismissed"),
+];
+
+fn busy(world: &Steered, rate: Option<u64>) -> Result<(Group, String)> {
+    let plan = Plan {
+        rate,
+        ..Plan::default()
+    };
+    let group = world.open(1, &plan)?;
+    group.run();
+    get_on(world, &group, 1 << 18)?;
+    let session = world.name(group.locals()[0]);
+    Ok((group, session))
+}
+
+/// Waits until so many bytes more have come to each end.
+fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
+    group.wait_progress(bytes).with_context(|| world.logs())
+}
+
+/// A daemon dies in the middle of a change from this chain to the first firewall, on
+/// any of its hosts: once it is there again data goes on, and the session can be given
+/// a chain.
+fn daemons_die(before: &[At]) -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, session) = busy(&world, None)?;
+    for (at, fault) in DEATHS {
+        if !before.is_empty() {
+            world.rechain(&session, before)?;
+        }
+        world.set_faults(at, fault)?;
+        let fw = world.ip(At::Fw1);
+        // Its own daemon may die under it.
+        let _ = world.try_ctl(At::Client, &["reconfigure", &session, "--chain", &fw])?;
+        world.wait_dead(at)?;
+        // Firewalls on the path before may have to be shown first how far both are.
+        if before.is_empty() {
+            get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        }
+        world.set_faults(at, "")?;
+        world.restart(at)?;
+        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        // What was under way ends, and both ends agree.
+        wait::until("the session to be free", PATIENCE, || {
+            let both = [At::Fw2, At::Fw1];
+            let done = world.reconfigure(&session, &both, &[]).ok()?;
+            (done["outcome"] == "changed").then_some(())
+        })
+        .with_context(|| format!("{fault}\n{}", world.logs()))?;
+        get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
+        world.rechain(&session, &[])?;
+    }
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_daemon_dies_in_the_middle() -> Result<()> {
+    daemons_die(&[])
+}
+
+/// What one of them has seen, the other has not.
+#[test]
+fn a_daemon_dies_between_two_firewalls() -> Result<()> {
+    daemons_die(&[At::Fw2])
+}
+
+/// A daemon dies at each of these while the first firewall takes the second's place,
+/// with its state.
+fn dies_at_each(deaths: impl IntoIterator<Item = (At, &'static str)>, dead: bool) -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let (group, session) = busy(&world, GENTLE)?;
+    world.rechain(&session, &[At::Fw2])?;
+    let [new, old] = At::FIREWALLS.map(|fw| world.ip(fw));
+    let replace = [
+        "replace-middlebox",
+        &old,
+        "--with",
+        &new,
+        "--state",
+        "conntrack",
+    ];
+    for (at, step) in deaths {
+        let told = || format!("{at:?} died at {step}");
+        if dead {
+            world.lets_no_syn_through(At::Fw1)?;
+        }
+        world.set_faults(at, &format!("die:{step}"))?;
+        // Its own daemon may die under it.
+        let _ = world.try_ctl(At::Client, &replace)?;
+        world.wait_dead(at).with_context(told)?;
+        world.set_faults(at, "")?;
+        world.restart(at)?;
+        get_on(&world, &group, 1 << 18).with_context(told)?;
+        if dead {
+            world.lets_syns_through(At::Fw1)?;
+        }
+        // What was under way ends, and both ends agree.
+        wait::until("the session to be free", PATIENCE, || {
+            let both = [At::Fw2, At::Fw1];
+            let done = world.reconfigure(&session, &both, &[]).ok()?;
+            (done["outcome"] == "changed").then_some(())
+        })
+        .with_context(|| format!("{}\n{}", told(), world.logs()))?;
+        world.rechain(&session, &[At::Fw2]).with_context(told)?;
+        get_on(&world, &group, 1 << 18).with_context(told)?;
+    }
+    world.wait_only_through(&[At::Fw2])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn the_host_that_opened_it_dies_at_each_step() -> Result<()> {
+    dies_at_each(OPENER.map(|step| (At::Client, step)), false)
+}
+
+#[test]
+fn the_servers_host_dies_at_each_step() -> Result<()> {
+    dies_at_each(SERVER.map(|step| (At::Server, step)), false)
+}
+
+#[test]
+fn a_firewalls_host_dies_at_each_step() -> Result<()> {
+    dies_at_each(FIREWALLS, false)
+}
+
+#[test]
+fn a_daemon_dies_while_a_change_is_taken_back() -> Result<()> {
+    dies_at_each(TAKING_BACK, true)
+}
+
+/// Both ends have taken a path through the first firewall when all on it is lost; that
+/// one of them has is not heard either, so neither leaves the path before for good.
+fn a_path_dies(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let (group, session) = busy(&world, None)?;
+    world.set_faults(At::Server, "lose:Switched")?;
+    dies(&world, &group, &session, &[])?;
+    world.set_faults(At::Server, "")?;
+    world.rechain(&session, &[At::Fw2])?;
+    world.set_faults(At::Server, "lose:Switched")?;
+    dies(&world, &group, &session, &[At::Fw2])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// It is on the path before when it has died.
+fn dies(world: &Steered, group: &Group, session: &str, before: &[At]) -> Result<()> {
+    let lost = world.lost(At::Server, "Switched")?;
+    let passed = world.counted(At::Fw1, "passed")?;
+    let done = std::thread::scope(|scope| -> Result<Value> {
+        let asked = scope.spawn(|| world.reconfigure(session, &[At::Fw1], &[]));
+        wait::until("data on the new path", PATIENCE, || {
+            let taken = world.lost(At::Server, "Switched").ok()? > lost;
+            (taken && world.counted(At::Fw1, "passed").ok()? > passed + 100).then_some(())
+        })
+        .with_context(|| world.logs())?;
+        world.lose_all_of(At::Fw1)?;
+        asked.join().map_err(|_| anyhow!("a thread panicked"))?
+    })?;
+    let why = done["reason"].as_str().unwrap_or_default();
+    let told = why.contains("did not carry all");
+    ensure!(done["outcome"] == "rolled_back" && told, "{done:#}");
+    ensure!(world.lost_of_all()? > 0, "nothing was lost");
+    // The path stays dead.
+    get_on(world, group, 4 << 20)?;
+    let hosts: Vec<_> = before.iter().map(|at| world.ip(*at)).collect();
+    ensure!(world.chain_of(session)? == json!(hosts));
+    world.wait_only_through(before)?;
+    world.wait_forgotten(At::Fw1)?;
+    world.lose_no_more()
+}
+
+#[test]
+fn a_new_path_dies_after_both_ends_have_taken_it() -> Result<()> {
+    a_path_dies(Family::V4)
+}
+
+#[test]
+fn a_new_path_dies_after_both_ends_have_taken_it_v6() -> Result<()> {
+    a_path_dies(Family::V6)
+}
