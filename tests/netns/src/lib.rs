@@ -38,7 +38,7 @@ pub mod resizer;
 pub mod services;
 mod star;
 pub mod stream;
-mod strict;
+pub mod strict;
 pub mod wait;
 
 pub use host::Host;

@@ -29,7 +29,14 @@ const MARKS: &str = "ct state new tcp flags & (fin|syn|rst|ack) == syn ct mark s
 const BELIEVES: &str = "ct mark != 0x17 counter name dropped drop
     ct state new tcp flags & (fin|syn|rst|ack) == syn accept";
 
-/// Makes a firewall of a host that forwards.
+/// Makes a firewall of a host that forwards: it lets in who opens with a SYN.
+///
+/// # Errors
+/// If `nft` or the kernel refuses.
+pub fn guard(host: &Host) -> Result<()> {
+    make(host, MARKS)
+}
+
 fn make(host: &Host, rule: &str) -> Result<()> {
     host.input("nft", &["-f", "-"], &RULES.replace("RULE", rule))?;
     host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
@@ -37,7 +44,10 @@ fn make(host: &Host, rule: &str) -> Result<()> {
 }
 
 /// Packets that a firewall has refused so far.
-fn refused(host: &Host) -> Result<u64> {
+///
+/// # Errors
+/// If it is none.
+pub fn refused(host: &Host) -> Result<u64> {
     let text = host.output("nft", &["-j", "list", "counters", "table", "inet", "fw"])?;
     let json: Value = serde_json::from_str(&text).context("nft printed no JSON")?;
     let items = json["nftables"].as_array().into_iter().flatten();

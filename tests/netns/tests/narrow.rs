@@ -73,19 +73,6 @@ fn refuse(ways: &Ways, words: &[&str], chain: &[At]) -> Result<()> {
     ways.go_on(chain)
 }
 
-/// The same where a firewall is in both chains, which may take the handshake of the
-/// other path for its own and refuse what is under way then (docs/chains.md).
-fn refuse_where_one_stays(ways: &Ways, words: &[&str], chain: &[At]) -> Result<()> {
-    for done in ways.asked(words)? {
-        is_refused(&done).with_context(|| ways.world.logs())?;
-    }
-    for fw in chain {
-        let words = ["reset", "counters", "table", "inet", "fw"];
-        ways.world.host(*fw).output("nft", &words)?;
-    }
-    ways.go_on(chain)
-}
-
 /// A middlebox does not come in, nor takes another's place; once its link is wide
 /// enough it does.
 fn comes_in(family: Family) -> Result<()> {
@@ -111,8 +98,9 @@ fn comes_in(family: Family) -> Result<()> {
     ];
     refuse(&ways, &replace, &[At::Fw1])?;
     for chain in [&before, &behind] {
+        // The handshake of the other path goes past the firewall that is in both.
         let words = ["reconfigure", "--through", &one, "--chain", chain];
-        refuse_where_one_stays(&ways, &words, &[At::Fw1])?;
+        refuse(&ways, &words, &[At::Fw1])?;
     }
     world.wait_forgotten(At::Fw2)?;
     world.set_mtu(At::Fw2, 1500)?;
