@@ -50,8 +50,30 @@ fn without_its_state_a_session_is_dropped() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-fn moves(family: Family, translates: bool) -> Result<()> {
+/// Both ends' addresses are translated, or neither.
+fn is_translated(document: &Value, translates: bool) -> Result<()> {
+    for end in ["source", "destination"] {
+        let differs = document["session"][end] != document["translated"][end];
+        ensure!(differs == translates, "{end}: {document:#}");
+    }
+    Ok(())
+}
+
+/// All sessions are put into a zone of connection tracking.
+const ZONE: &str = "table inet zones {
+  chain pre {
+    type filter hook prerouting priority -300
+    meta l4proto tcp ct zone set 7
+  }
+}\n";
+
+fn moves(family: Family, translates: bool, zone: u16) -> Result<()> {
     let world = Firewalls::with(family, translates, "")?;
+    if zone != 0 {
+        for fw in [Fw::One, Fw::Two] {
+            world.host(fw).input("nft", &["-f", "-"], ZONE)?;
+        }
+    }
     let group = world.open(4, &Plan::default())?;
     group.run();
     group.wait_progress(1 << 20)?;
@@ -60,22 +82,24 @@ fn moves(family: Family, translates: bool) -> Result<()> {
     world.move_all(&sessions, Fw::One)?;
     group.wait_progress(4 << 20)?;
     let after = world.export(Fw::Two, &sessions[0])?;
-    for key in ["session", "translated"] {
-        let (before, after) = (
-            &of_kind(&before, "conntrack")?[key],
-            &of_kind(&after, "conntrack")?[key],
+    let (before, after) = (
+        of_kind(&before, "conntrack")?,
+        of_kind(&after, "conntrack")?,
+    );
+    let kept = ["assured", "seen_reply", "mark", "labels", "zone"];
+    let kept = kept.map(|key| format!("/state/{key}")).into_iter();
+    for at in kept.chain(["/session", "/translated"].map(str::to_owned)) {
+        let (before, after) = (before.pointer(&at), after.pointer(&at));
+        ensure!(
+            before.is_some() && before == after,
+            "{at} was {before:?}, and is {after:?}"
         );
-        ensure!(before == after, "{key} was {before}, and is {after}");
     }
-    let kept = ["assured", "seen_reply", "mark", "labels"];
-    for key in kept {
-        let (before, after) = (
-            &of_kind(&before, "conntrack")?["state"][key],
-            &of_kind(&after, "conntrack")?["state"][key],
-        );
-        ensure!(before == after, "{key} was {before}, and is {after}");
-    }
-    ensure!(of_kind(&after, "conntrack")?["state"]["mark"] == 0x17);
+    let state = &after["state"];
+    let labels = state["labels"].as_str().unwrap_or_default();
+    ensure!(state["mark"] == 0x17 && !labels.is_empty(), "{after:#}");
+    ensure!(state["zone"]["id"] == zone, "{after:#}");
+    is_translated(after, translates)?;
     world.forget(&sessions, Fw::One)?;
     group.wait_progress(4 << 20)?;
     let old = world.export(Fw::One, &sessions[0])?;
@@ -89,22 +113,27 @@ fn moves(family: Family, translates: bool) -> Result<()> {
 
 #[test]
 fn sessions_go_on_at_the_other_firewall() -> Result<()> {
-    moves(Family::V4, false)
+    moves(Family::V4, false, 0)
 }
 
 #[test]
 fn sessions_go_on_at_the_other_firewall_v6() -> Result<()> {
-    moves(Family::V6, false)
+    moves(Family::V6, false, 0)
 }
 
 #[test]
 fn translated_sessions_go_on_at_the_other_firewall() -> Result<()> {
-    moves(Family::V4, true)
+    moves(Family::V4, true, 0)
 }
 
 #[test]
 fn translated_sessions_go_on_at_the_other_firewall_v6() -> Result<()> {
-    moves(Family::V6, true)
+    moves(Family::V6, true, 0)
+}
+
+#[test]
+fn sessions_go_on_in_a_zone_of_their_own() -> Result<()> {
+    moves(Family::V4, false, 7)
 }
 
 /// Megabytes are under way on the old path when the route moves.
@@ -139,6 +168,41 @@ fn fast_data_with_large_windows_goes_to_and_fro() -> Result<()> {
         let refused = world.refused(at)? - before;
         ensure!(refused == 0, "{refused} packets were refused by {at:?}");
     }
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// A session that is silent is forgotten no later for the move, and not at once: what is
+/// left of its time is not the other firewall's to choose.
+#[test]
+fn what_is_left_of_the_time_out_moves() -> Result<()> {
+    const SECONDS: u64 = 7000;
+    let world = Firewalls::new(Family::V4)?;
+    let established = "net.netfilter.nf_conntrack_tcp_timeout_established";
+    world
+        .host(Fw::One)
+        .sysctl(established, &SECONDS.to_string())?;
+    let group = world.open(1, &Plan::default())?;
+    let session = &names(&world, &group)[0];
+    let left = |fw| -> Result<u64> {
+        let documents = world.export(fw, session)?;
+        let left = of_kind(&documents, "conntrack")?["state"]["timeout_s"].as_u64();
+        left.context("no time-out")
+    };
+    // Until all is acknowledged that both ends said when it opened.
+    wait::until("the session to be silent", PATIENCE, || {
+        (left(Fw::One).ok()? > SECONDS / 2).then_some(())
+    })?;
+    let before = left(Fw::One)?;
+    let documents = world.export(Fw::One, session)?;
+    world.install(Fw::Two, session, &documents)?;
+    let after = left(Fw::Two)?;
+    ensure!(before <= SECONDS, "{before} s");
+    ensure!(
+        (SECONDS / 2..=before).contains(&after),
+        "the time-out was {before} s, and is {after} s"
+    );
+    group.run();
+    group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }
 
