@@ -113,6 +113,49 @@ fn a_middlebox_asks_to_leave_v6() -> Result<()> {
     leaves(Family::V6)
 }
 
+/// Only those that a filter matches are changed.
+#[test]
+fn a_filter_says_which_sessions() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 4)?;
+    let fw = world.ip(At::Fw1);
+    let port = format!("port={}", group.locals()[2].port());
+    let chains = |world: &Steered| -> Result<Vec<Value>> {
+        let each = names.iter().map(|name| world.chain_of(name));
+        each.collect()
+    };
+    let (with, without) = (json!([fw]), json!([]));
+    let one = [&without, &without, &with, &without].map(Value::clone);
+
+    let insert = |filter: &str| {
+        let words = ["insert-middlebox", &fw, "--filter", filter];
+        asks(&world, At::Client, &words)
+    };
+    is_changed(&world, &insert("port=1")?, 0)?;
+    is_changed(&world, &insert(&format!("host=10.8.9.9,{port}"))?, 0)?;
+    let done = insert(&format!("host={},{port}", world.ip(At::Server)))?;
+    is_changed(&world, &done, 1)?;
+    ensure!(chains(&world)? == one, "{:?}", chains(&world)?);
+    // Those that have none yet.
+    is_changed(&world, &insert("state=tracked")?, 3)?;
+    ensure!(chains(&world)? == vec![with; 4], "{:?}", chains(&world)?);
+    let words = ["reconfigure", "--filter", &port, "--chain", ""];
+    is_changed(&world, &asks(&world, At::Client, &words)?, 1)?;
+    ensure!(world.chain_of(&names[2])? == without);
+    let words = ["reconfigure", "--filter", "state=chained", "--without", &fw];
+    is_changed(&world, &asks(&world, At::Client, &words)?, 3)?;
+    ensure!(chains(&world)? == vec![without; 4], "{:?}", chains(&world)?);
+
+    let words = ["insert-middlebox", &fw, "--filter", "colour=red", "--wait"];
+    let ran = world.try_ctl(At::Client, &words)?;
+    ensure!(
+        ran.code == Some(2) && ran.stderr.contains("filters nothing"),
+        "{ran:?}"
+    );
+    group.wait_progress(200_000)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// A removal of it says the same, on the host that opened the sessions, on the server's,
 /// and on its own.
 #[test]

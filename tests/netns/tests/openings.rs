@@ -145,6 +145,36 @@ fn none_to_four_hosts_v6() -> Result<()> {
     grows_and_shrinks(Family::V6)
 }
 
+/// A rule leads sessions through four from their SYNs on.
+fn opens_through_four(family: Family) -> Result<()> {
+    let world = Steered::four_with_policy(family, &rule(family, &FIREWALLS))?;
+    world.wait_neighbours(&FIREWALLS)?;
+    let group = world.open(3, &Plan::default())?;
+    group.run();
+    group.wait_progress(200_000)?;
+    let ips: Vec<_> = FIREWALLS.iter().map(|at| world.ip(*at)).collect();
+    for local in group.locals() {
+        let now = world.chain_of(&world.name(local))?;
+        ensure!(now == json!(ips), "{now:#}, not {ips:?}");
+    }
+    world.wait_only_through(&FIREWALLS)?;
+    all_intact(&group.finish()?)?;
+    for fw in FIREWALLS {
+        ensure!(world.refused(fw)? == 0, "{}", world.logs());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_syn_leads_through_four_hosts() -> Result<()> {
+    opens_through_four(Family::V4)
+}
+
+#[test]
+fn a_syn_leads_through_four_hosts_v6() -> Result<()> {
+    opens_through_four(Family::V6)
+}
+
 /// The strictest of firewalls once more, by iptables.
 fn through_iptables(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
