@@ -144,6 +144,21 @@ impl FlowKey {
             && self.remote_port == other.local_port
     }
 
+    /// Where both ends open a session at once: does the one whose opener is `local` stay, and
+    /// not the other? Each host says the same of both.
+    #[inline(always)]
+    pub const fn prevails(&self) -> bool {
+        let (local, remote) = (self.local.0, self.remote.0);
+        let mut i = 0;
+        while i < 4 {
+            if local[i] != remote[i] {
+                return u32::from_be(local[i]) < u32::from_be(remote[i]);
+            }
+            i += 1;
+        }
+        u16::from_be(self.local_port) < u16::from_be(self.remote_port)
+    }
+
     /// Writes what it is from the other end's side.
     #[inline(always)]
     pub fn mirror_to(&self, to: &mut FlowKey) {

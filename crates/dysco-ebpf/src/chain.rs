@@ -7,6 +7,7 @@
 //! other. Only SYNs are looked at here, and their answers.
 
 mod arriving;
+mod crossing;
 mod leaving;
 mod remembered;
 mod rules;

@@ -227,10 +227,18 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
         ..Life::default()
     };
     (s.snd_max, s.rcv_max, s.snd_ack, s.rcv_ack) = (0, 0, 0, 0);
+    s.life.opened_here = (dir == Direction::Out) as u8;
+    opens(s, seg, offer, dir);
+    s.state = State::Opening as u32;
+}
+
+/// Takes in what a SYN teaches of the end that it comes from: the one that opens the session,
+/// or both.
+#[inline(always)]
+pub fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
     let end = seg.end();
     match dir {
         Direction::Out => {
-            s.life.opened_here = 1;
             (s.snd_max, s.snd_seen) = (end, end);
             s.rcv_ack = seg.seq;
             s.local = *offer;
@@ -241,7 +249,6 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
             s.remote = *offer;
         }
     }
-    s.state = State::Opening as u32;
 }
 
 #[inline(always)]

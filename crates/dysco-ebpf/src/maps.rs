@@ -515,6 +515,15 @@ fn leads_to(short: &ShortKey, slot: u32) -> bool {
     unsafe { FLOWS.get(short) }.is_some_and(|flow| flow.slot == slot)
 }
 
+/// Takes an entry's subsession from it.
+#[inline(always)]
+pub fn give_up_path(slot: u32, s: &mut Session) {
+    if leads_to(&s.short_path, slot) {
+        let _ = FLOWS.remove(&s.short_path);
+    }
+    s.short_path = ShortKey::default();
+}
+
 /// Has the session's own five-tuple lead to this entry. False if it cannot.
 #[inline(always)]
 pub fn lead_to(slot: u32, s: &mut Session) -> bool {

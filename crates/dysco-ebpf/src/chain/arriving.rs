@@ -7,6 +7,7 @@ use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, mark};
 
+use super::crossing::{self, dysco_chain_yields};
 use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
 use crate::kept;
 use crate::learn;
@@ -24,7 +25,10 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     };
     let flow = scratch.known();
     let Scratch {
-        packet: p, payload, ..
+        packet: p,
+        offer,
+        payload,
+        ..
     } = scratch;
     let opens = !p.seg.has(ACK);
     let mut carried = NOTHING;
@@ -72,6 +76,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     if carried == NOTHING {
         // Both ends open it at once.
         if live && s.life.opened_here != 0 && s.two.chained < 2 {
+            learn::opens(s, &p.seg, offer, Direction::In);
             // SAFETY: the program's own context.
             return unsafe { dysco_chain_deliver(skb, slot) };
         }
@@ -137,15 +142,21 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             other.ifindex = unsafe { (*skb).ifindex };
             return second + 1;
         }
-        if s.state == State::Opening as u32 {
-            // Opened here too, or without a chain, and not answered.
-            claimed = Some((slot, s));
-        } else {
-            let over = [State::Closed as u32, State::Tombstone as u32];
-            if !s.has_ended() && s.state != over[0] && s.state != over[1] {
-                return taken();
+        match dysco_chain_yields(slot) {
+            crossing::STAYS => {
+                count(Counter::DroppedSyn);
+                return 0;
             }
-            ended = Some(s);
+            crossing::YIELDS => claimed = maps::session(slot).map(|s| (slot, s)),
+            // Opened here too, or without a chain, and not answered.
+            _ if s.state == State::Opening as u32 => claimed = Some((slot, s)),
+            _ => {
+                let over = [State::Closed as u32, State::Tombstone as u32];
+                if !s.has_ended() && s.state != over[0] && s.state != over[1] {
+                    return taken();
+                }
+                ended = Some(s);
+            }
         }
     } else if payload.is_live() && dysco_chain_is_called(IN) != 0 {
         return taken();

@@ -7,6 +7,7 @@ use dysco_common::session::{Alias, Session, State};
 use dysco_common::tcp::ACK;
 use dysco_common::{Addr, Counter, EventKind, mark};
 
+use super::crossing::{self, dysco_chain_crosses};
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
 use super::{DROP, OUT, PASS, answered, drop, remembered};
 use crate::kept;
@@ -44,23 +45,18 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         if s.two.chained > 1 {
             return drop(Counter::DroppedSyn);
         }
-        if s.life.opened_here == 0 {
-            // Both ends open it at once.
-            return dysco_chain_plain(slot);
+        if s.life.opened_here != 0 {
+            // SAFETY: the program's own context.
+            return unsafe { repeated(skb, slot, s, p) };
         }
-        if s.local.isn != p.seg.seq {
-            return drop(Counter::DroppedSyn);
-        }
-        if dysco_chain_own_pending(slot) == 0 {
-            return drop(Counter::ChainForgotten);
-        }
-        if dysco_chain_hop(OUT) == 0 {
-            return without_hop();
-        }
+        // Both ends open it at once.
         // SAFETY: the program's own context.
-        return unsafe { dysco_chain_send(skb, slot) };
-    }
-    if !opens {
+        match unsafe { dysco_chain_crosses(skb, slot) } {
+            crossing::ALONE => return dysco_chain_plain(slot),
+            crossing::YIELDS => {}
+            _ => return drop(Counter::DroppedSyn),
+        }
+    } else if !opens {
         return PASS;
     }
     let mut rule = NO_RULE;
@@ -85,6 +81,22 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         // SAFETY: the program's own context.
         next => unsafe { dysco_chain_send(skb, next - 1) },
     }
+}
+
+/// A SYN that has a subsession, unless it is another.
+#[inline(always)]
+unsafe fn repeated(skb: *mut __sk_buff, slot: u32, s: &Session, p: &Packet) -> u64 {
+    if s.local.isn != p.seg.seq {
+        return drop(Counter::DroppedSyn);
+    }
+    if dysco_chain_own_pending(slot) == 0 {
+        return drop(Counter::ChainForgotten);
+    }
+    if dysco_chain_hop(OUT) == 0 {
+        return without_hop();
+    }
+    // SAFETY: the caller's.
+    unsafe { dysco_chain_send(skb, slot) }
 }
 
 /// The SYN of another path of a session that passes here.
@@ -378,7 +390,7 @@ extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
 /// anything.
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
+pub unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
     let Some(Scratch {
         packet: p,
         pending: to,

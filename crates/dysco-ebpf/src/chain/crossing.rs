@@ -1,0 +1,116 @@
+//! SYNs of both ends that cross on their way (RFC 9293, 3.5), each with a chain of its own.
+//! One session comes of them, by one of the two chains, and every host that sees both takes
+//! the same. The other's SYN goes no further, and the entries that it has made are the
+//! session's, or made anew: so no port or slot of it is kept.
+
+use aya_ebpf::bindings::__sk_buff;
+use dysco_common::session::{Session, State, part};
+use dysco_common::{FlowKey, ShortKey, mark};
+
+use super::leaving::dysco_chain_pending;
+use super::{IN, OUT};
+use crate::learn;
+use crate::maps::{self, Scratch};
+use crate::packet::Direction;
+
+/// No SYN of the other end's has met this one.
+pub const ALONE: u32 = 0;
+/// One has, and its entries have made room.
+pub const YIELDS: u32 = 1;
+/// One has, and stays: this SYN is dropped.
+pub const STAYS: u32 = 2;
+
+/// Is it an entry that a chain's SYN has made, which nobody has answered? A session behind a
+/// NAT has another name on each side of that, by which hosts would judge differently.
+#[inline(always)]
+fn is_unanswered(s: &Session) -> bool {
+    s.state == State::NewPath as u32
+        && s.two.chained == 1
+        && s.two.part == part::CURRENT
+        && s.alias.is_none()
+        && !s.has_ended()
+}
+
+/// Makes an entry one of a session that was opened without a chain, and not answered.
+#[inline(always)]
+fn give_up(slot: u32, s: &mut Session) {
+    maps::give_up_path(slot, s);
+    s.path = FlowKey::default();
+    (s.joined, s.two.chained) = (0, 0);
+    s.state = State::Opening as u32;
+}
+
+/// Does the entry of `slot`, which has the five-tuple of the SYN that has come with a payload,
+/// make room for that? The SYN that has made it was for the other end.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
+    let (Some(Scratch { payload, .. }), Some(s)) = (maps::scratch(IN), maps::session(slot)) else {
+        return ALONE;
+    };
+    let crosses = s.life.opened_here != 0 && is_unanswered(s);
+    if !crosses || payload.is_live() || payload.session != payload.origin {
+        return ALONE;
+    }
+    let came = s.joined_to();
+    let left = came.and_then(maps::session);
+    if left.as_ref().is_some_and(|left| !is_unanswered(left)) {
+        return ALONE;
+    }
+    if !payload.session.prevails() {
+        return STAYS;
+    }
+    if let (Some(came), Some(left)) = (came, left) {
+        give_up(came, left);
+    }
+    give_up(slot, s);
+    YIELDS
+}
+
+/// The same of a SYN on its way out, whose five-tuple has the entry of `slot`, by which the
+/// other end's has come. Both may have come in before either went on; or there is one chain,
+/// and this SYN goes back by it as it is.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> u32 {
+    // SAFETY: the program's own context.
+    let remembered = unsafe { dysco_chain_pending(skb) } != 0;
+    let (
+        Some(Scratch {
+            packet: p,
+            offer,
+            pending,
+            ..
+        }),
+        Some(s),
+    ) = (maps::scratch(OUT), maps::session(slot))
+    else {
+        return STAYS;
+    };
+    let came = if remembered {
+        pending.left.checked_sub(1)
+    } else {
+        None
+    };
+    if let Some(came) = came
+        && let Some(other) = maps::session(came)
+    {
+        let first = other.life.opened_here == 0 && other.joined == 0 && s.joined == 0;
+        if first && is_unanswered(other) && is_unanswered(s) && other.key.mirrors(&p.key.whole) {
+            if p.key.whole.prevails() {
+                give_up(slot, s);
+                return YIELDS;
+            }
+            give_up(came, other);
+            return STAYS;
+        }
+        // It has made room since it came in. Only where the mark is lost it may be another.
+        // SAFETY: a readable field of the context.
+        let marked = mark::slot_of(unsafe { (*skb).mark }).is_some();
+        if marked || other.two.chained == 0 {
+            return STAYS;
+        }
+    }
+    learn::opens(s, &p.seg, offer, Direction::Out);
+    ALONE
+}
