@@ -185,3 +185,14 @@ fn a_rule_is_found_by_its_name() {
         assert!(!PolicyRule::default().is_named(0));
     }
 }
+
+proptest! {
+    /// Where both ends open a session at once, each host says the same of both SYNs.
+    #[test]
+    fn of_two_openings_at_once_one_stays(key in flow()) {
+        let mirrored = FlowKey::new(key.remote(), key.local());
+        let (here, there) = (key.local(), key.remote());
+        prop_assert_eq!(key.prevails(), here < there);
+        prop_assert_eq!(mirrored.prevails(), there < here);
+    }
+}

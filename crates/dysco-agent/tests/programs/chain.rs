@@ -1,5 +1,6 @@
 //! Sessions that are steered through a chain from their SYN on.
 
+mod crossing;
 mod kept;
 mod leaving;
 mod natted;
