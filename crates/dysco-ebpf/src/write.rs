@@ -7,7 +7,7 @@
 //! packet that comes, the many that nobody changes included.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
-use aya_ebpf::helpers::generated::bpf_csum_update;
+use aya_ebpf::helpers::generated::{bpf_check_mtu, bpf_csum_update};
 use aya_ebpf::programs::TcContext;
 use dysco_common::chain::PAYLOAD;
 use dysco_common::checksum::{self, Diff, Field, NOTHING, differ, fold16, fold32};
@@ -511,12 +511,22 @@ extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
     (if odd { sum.swap_bytes() } else { sum }) as u32
 }
 
-/// Appends the payload in the scratch memory to the SYN there. Data of the SYN's
-/// own for which there is no room then is left out, and this is true: the
-/// sender's socket will hear that it did not arrive. The differences go into
-/// the change.
+/// Would a SYN with data, and the payload behind it, be longer than the interface sends? The
+/// kernel lengthens it all the same, and loses it there.
 #[inline(always)]
-pub fn append(ctx: &TcContext, run: u32) -> Option<bool> {
+fn is_too_long(ctx: &TcContext, ifindex: u32) -> bool {
+    let mut mtu = 0;
+    // SAFETY: the program's own context, and a word of the stack.
+    let fits = unsafe { bpf_check_mtu(ctx.skb.skb.cast(), ifindex, &mut mtu, PAYLOAD as i32, 0) };
+    fits != 0
+}
+
+/// Appends the payload in the scratch memory to the SYN there, which leaves by this
+/// interface. Data of the SYN's own for which there is no room then is left out, and
+/// this is true: the sender's socket will hear that it did not arrive. The differences
+/// go into the change.
+#[inline(always)]
+pub fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
     let Scratch {
         packet: p,
         change: c,
@@ -527,12 +537,12 @@ pub fn append(ctx: &TcContext, run: u32) -> Option<bool> {
     let mut left_out = false;
     let mut old = header + p.seg.len;
     c.pseudo = 0;
-    if resize(ctx, p.key.is_v6(), p.l4() as u32 + old + PAYLOAD as u32).is_none() {
+    if p.seg.len > 0 && is_too_long(ctx, ifindex) {
         c.pseudo = trim(ctx, p)?;
         left_out = true;
         old = header;
-        resize(ctx, p.key.is_v6(), p.l4() as u32 + old + PAYLOAD as u32)?;
     }
+    resize(ctx, p.key.is_v6(), p.l4() as u32 + old + PAYLOAD as u32)?;
     let from = (&raw const *payload).cast();
     store(ctx, p.l4() + old as usize, from, PAYLOAD).ok()?;
     let new = old + PAYLOAD as u32;

@@ -299,6 +299,13 @@ impl Programs {
         map.set(0, InForce { generation, first }.word(), 0).unwrap();
     }
 
+    /// So many SYNs have been remembered before.
+    pub fn syns_seen(&mut self, seen: u32) {
+        let map = self.ebpf.map_mut("SYNS_SEEN").unwrap();
+        let mut map: Array<_, u32> = map.try_into().unwrap();
+        map.set(0, seen, 0).unwrap();
+    }
+
     pub fn hop(&mut self, host: Addr, hop: &Hop) {
         let map = self.ebpf.map_mut("HOPS").unwrap();
         let mut map: HashMap<_, Plain<Addr>, Plain<Hop>> = map.try_into().unwrap();

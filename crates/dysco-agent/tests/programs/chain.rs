@@ -1,9 +1,11 @@
 //! Sessions that are steered through a chain from their SYN on.
 
 mod crossing;
+mod fast_open;
 mod kept;
 mod leaving;
 mod natted;
+mod remembered;
 
 use std::net::SocketAddr;
 

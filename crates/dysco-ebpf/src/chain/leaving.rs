@@ -313,7 +313,7 @@ unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
     payload.set_rest(&pending.chain, &pending.last);
     dysco_chain_proof(OUT);
     outgoing(s, p, c);
-    let Some(left_out) = write::append(&ctx, OUT) else {
+    let Some(left_out) = write::append(&ctx, OUT, s.ifindex) else {
         return drop(Counter::DroppedError);
     };
     if left_out {

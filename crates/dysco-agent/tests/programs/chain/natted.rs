@@ -156,3 +156,51 @@ fn a_nats_own_stack_ends_nothing() {
         }
     }
 }
+
+/// A NAT on the middlebox's host changes where the session goes, and its number or not: the
+/// server knows by which name it was opened, and what it answers finds back.
+#[test]
+fn a_nat_may_change_the_destination() {
+    for h in all() {
+        let server = SocketAddr::new(h.net.new_local.ip(), 9090);
+        let renamed = FlowKey::new(h.net.local, server);
+        for (seq, slot) in [(ISN, None), (77, Some(FIRST)), (ISN, Some(FIRST))] {
+            let mut p = h.middlebox();
+            p.hop(server.ip().into(), &h.hop(h.net.new_remote));
+            assert_eq!(p.run(Way::In, &h.steered(b"", &[]).bytes()).0, OK);
+            let syn = Frame {
+                seq,
+                ..on(renamed, &h.syn(b""))
+            };
+            let mark = slot.and_then(mark::of_slot).unwrap_or(0);
+            let (verdict, out) = p.run_with_mark(Way::Out, &syn.bytes(), mark);
+            let s = p.session(SECOND);
+            let payload = h.payload_of(renamed, s.path, &[]).to_bytes().to_vec();
+            let sent = Frame {
+                payload,
+                ..on(s.path, &syn)
+            };
+            assert_eq!((verdict, out), (REDIRECT, sent.bytes()));
+            assert_eq!((s.key, s.joined), (renamed, FIRST + 1));
+            assert_eq!(
+                (s.path.remote, s.alias()),
+                (renamed.remote, Some(h.net.key()))
+            );
+
+            let mut there = h.middlebox();
+            there.own(renamed.remote);
+            there.becomes(Way::In, &sent, OK, &syn);
+            let name = mirror(h.net.key());
+            let s = there.session(FIRST);
+            assert_eq!((s.key, s.alias()), (mirror(renamed), Some(name)));
+            assert_eq!(there.find(&name), Some(FlowRef::alias(&name, FIRST)));
+            let answer = on(mirror(renamed), &h.syn_ack());
+            let back = on(mirror(p.session(SECOND).path), &answer);
+            there.becomes(Way::Out, &answer, REDIRECT, &back);
+
+            p.becomes(Way::In, &back, OK, &answer);
+            let left = p.session(FIRST).path;
+            p.becomes(Way::Out, &h.syn_ack(), REDIRECT, &on(left, &h.syn_ack()));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What is remembered of SYNs between where they come in and where they go on.
+
+use super::*;
+
+/// As many SYNs are remembered.
+const KEPT: u32 = 16_384;
+
+/// The SYN of another session of the same two hosts, as it comes in and as it goes on.
+fn syns(h: &Hosts, number: u16) -> (Frame, Frame) {
+    let port = |a: SocketAddr| SocketAddr::new(a.ip(), a.port() + number);
+    let session = FlowKey::new(port(h.net.local), h.net.remote);
+    let path = h.subsession(FIRST as u16 + number);
+    let mut payload = Payload::default();
+    payload.fill(KEY_ID, &session, &session, &path);
+    payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &Element::default());
+    payload.mac = payload.proof(KEY);
+    let syn = Frame {
+        seq: ISN.wrapping_add(0x0100_0000 * u32::from(number)),
+        ..h.syn(b"")
+    };
+    let comes = Frame {
+        payload: payload.to_bytes().to_vec(),
+        ..on(path, &syn)
+    };
+    (comes, on(session, &syn))
+}
+
+/// The ring goes round, and so does the count of all SYNs: what is overwritten leads nobody
+/// anywhere, and what was sent again is remembered anew.
+#[test]
+fn as_many_syns_are_remembered_as_there_is_room_for() {
+    for h in all() {
+        let mut p = h.middlebox();
+        p.free(FIRST + 4..FIRST + 20);
+        p.hop(h.net.remote.ip().into(), &h.hop(h.net.new_remote));
+        let all: Vec<_> = (0..4).map(|number| syns(&h, number)).collect();
+        let comes = |p: &Programs, i: usize| {
+            assert_eq!(p.run(Way::In, &all[i].0.bytes()), (OK, all[i].1.bytes()));
+        };
+        // By its number, and then by its mark.
+        let goes = |p: &mut Programs, i: usize| {
+            let mark = mark::of_slot(FIRST + i as u32).unwrap();
+            [0, mark].map(|mark| p.run_with_mark(Way::Out, &all[i].1.bytes(), mark).0)
+        };
+        // The last two places, and the first of the next round.
+        p.syns_seen(0_u32.wrapping_sub(2));
+        for i in 0..3 {
+            comes(&p, i);
+        }
+        p.syns_seen(1_u32.wrapping_add(KEPT - 3));
+        comes(&p, 3);
+        // The last one has the place of the first.
+        assert_eq!(goes(&mut p, 0), [PASS; 2]);
+        for i in 1..4 {
+            assert_eq!(goes(&mut p, i), [REDIRECT; 2], "SYN {i}");
+        }
+        comes(&p, 0);
+        assert_eq!(goes(&mut p, 0), [REDIRECT; 2]);
+        assert_eq!(p.count(Counter::ChainSent), 8);
+    }
+}
