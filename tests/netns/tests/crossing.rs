@@ -19,14 +19,18 @@ const ENDS: [At; 2] = [At::Client, At::Server];
 
 /// What an end sends first stays at the router until it is let through.
 const HELD: &str = "
-table inet client { chain forward {
-  type filter hook forward priority -10
-  iifname client tcp flags & (syn|ack) == syn drop
-} }
-table inet server { chain forward {
-  type filter hook forward priority -10
-  iifname server tcp flags & (syn|ack) == syn drop
-} }
+table inet client {
+  chain forward {
+    type filter hook forward priority -10
+    iifname client tcp flags & (syn|ack) == syn drop
+  }
+}
+table inet server {
+  chain forward {
+    type filter hook forward priority -10
+    iifname server tcp flags & (syn|ack) == syn drop
+  }
+}
 ";
 
 struct Crossing {

@@ -40,15 +40,17 @@ impl Balanced {
         let to = SocketAddr::new(At::Server.address(family), PORT);
         let server = Server::start(world.host(At::Server), to)?;
         let service = SocketAddr::new(service, steered::PORT);
-        let (table, kind) = match family {
-            Family::V4 => ("ip", "ip"),
-            Family::V6 => ("ip6", "ip6"),
+        let kind = match family {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
         };
         let nat = format!(
-            "table {table} balance {{ chain in {{
-               type nat hook prerouting priority -100
-               {kind} daddr {} tcp dport {} dnat to {to}
-             }} }}",
+            "table {kind} balance {{
+               chain in {{
+                 type nat hook prerouting priority -100
+                 {kind} daddr {} tcp dport {} dnat to {to}
+               }}
+             }}",
             service.ip(),
             service.port()
         );
