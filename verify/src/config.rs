@@ -348,6 +348,8 @@ pub fn seeded() -> Vec<Configuration> {
                 ..NONE
             },
             seed: Some(Seed::CancelOnce),
+            bytes: [0, 0],
+            prompt: true,
             ..BASIC
         },
         Configuration {

@@ -85,7 +85,14 @@ fn a_daemon_dies() {
 
 #[test]
 fn hosts_fail_and_are_asked_again() {
-    holds(named("refusals"));
+    let faults = Faults {
+        losses: 0,
+        ..named("refusals").faults
+    };
+    holds(Configuration {
+        faults,
+        ..named("refusals")
+    });
 }
 
 #[test]
@@ -148,6 +155,12 @@ fn state_moves_while_faults_come() {
     chain_holds_with("chain-state-cancels", one(|f| &mut f.cancels));
     chain_holds("chain-state-late", 0);
     chain_holds("chain-state-twice", 0);
+}
+
+#[test]
+fn hosts_that_have_changed_the_stream_leave() {
+    chain_holds_with("chain-deltas", one(|f| &mut f.losses));
+    chain_holds_with("chain-deltas", one(|f| &mut f.duplicates));
 }
 
 #[test]

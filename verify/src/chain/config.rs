@@ -81,6 +81,8 @@ pub struct Configuration {
     pub disjoint: bool,
     /// State moves from the hosts that leave to those that come.
     pub state: bool,
+    /// Every host of a chain has changed the stream by some bytes of its own.
+    pub deltas: bool,
     /// Faults that may come, in any order and at any time.
     pub faults: Faults,
     /// What must be seen.
@@ -112,6 +114,7 @@ const REPLACE: Configuration = Configuration {
     asks: &[Ask::Become(&[3])],
     disjoint: false,
     state: false,
+    deltas: false,
     faults: NONE,
     seen: &[Seen::Changed],
     seed: None,
@@ -209,6 +212,22 @@ pub fn all() -> Vec<Configuration> {
                 ..NONE
             },
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-deltas",
+            about: "two hosts that have changed the stream's size leave; lost, come again, too late",
+            hosts: 5,
+            first: &[2, 3],
+            asks: &[Ask::Become(&[4])],
+            deltas: true,
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
             ..REPLACE
         },
         Configuration {
@@ -516,6 +535,13 @@ pub fn seeded() -> Vec<Configuration> {
             first: &[],
             asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
             seed: Some(Seed::SecondAnchor),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-delta-unasked",
+            about: "nobody asks those that leave by how much they have changed the stream",
+            deltas: true,
+            seed: Some(Seed::DeltaUnasked),
             ..REPLACE
         },
         Configuration {

@@ -1,8 +1,8 @@
 //! The machine's commands, carried out as the engine does it (`engine/rechain`).
 //! What takes the kernel or other hosts some time is answered by an event.
 
+use dysco_common::Offer;
 use dysco_common::session::offer;
-use dysco_common::{Delta, Offer};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession,
 };
@@ -124,7 +124,7 @@ impl Host {
             Command::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {
                 change,
                 from,
-                result: Ok(Delta::default()),
+                result: Ok(self.delta),
             }),
             Command::Extend { .. } => {
                 let result = self.add_path(change, wrong);
@@ -136,8 +136,11 @@ impl Host {
                 self.moves.insert((change, to), false);
                 self.asked.push((change, from, to));
             }
-            Command::Open { .. } => match self.add_path(change, wrong) {
-                Ok(()) => self.events.push(Later::Open(change)),
+            Command::Open { delta, .. } => match self.add_path(change, wrong) {
+                Ok(()) => {
+                    self.makes_up = Some((change, delta));
+                    self.events.push(Later::Open(change));
+                }
                 Err(reason) => self.tell(HostEvent::Prepared {
                     change,
                     result: Err(reason),

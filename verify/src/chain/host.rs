@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use dysco_common::Delta;
 use dysco_daemon::protocol::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
@@ -148,6 +149,10 @@ pub struct Host {
     pub moves: BTreeMap<(ChangeId, HostId), bool>,
     /// What it has asked for of that in this step: from where, and to where.
     pub(super) asked: Vec<(ChangeId, HostId, HostId)>,
+    /// By how much it has changed the stream.
+    pub delta: Delta,
+    /// By how much a path that it opens in this step is to make up for what leaves.
+    pub(super) makes_up: Option<(ChangeId, Delta)>,
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
     /// The engine takes up what a former process left.
@@ -210,6 +215,8 @@ impl Host {
             state: passes,
             moves: BTreeMap::new(),
             asked: Vec::new(),
+            delta: Delta::default(),
+            makes_up: None,
             held: BTreeMap::new(),
             taking_up: false,
             seed,

@@ -367,6 +367,10 @@ pub fn always() -> Vec<Property<Exploration>> {
             "a path leads through no firewall that has not been given the state",
             |_, w: &World| w.broken != Some(Broken::Stateless),
         ),
+        Property::always(
+            "a path makes up for what those that leave have changed, once",
+            |_, w: &World| w.broken != Some(Broken::Delta),
+        ),
         Property::always("no host breaks a rule of the two paths", |_, w: &World| {
             !matches!(w.broken, Some(Broken::Host(_)))
         }),

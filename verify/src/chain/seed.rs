@@ -23,6 +23,8 @@ pub enum Seed {
     NoRecord,
     /// A second change goes on with the chain of before the first one's success.
     SecondAnchor,
+    /// Hosts that leave are not asked by how much they have changed the stream.
+    DeltaUnasked,
     /// State is taken for installed as soon as it is asked for.
     StateEarly,
     /// What was installed stays when the session does not come to the host after all.
@@ -56,7 +58,11 @@ pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
 
 /// Is it never said at all?
 pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
-    seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
+    match seed {
+        Some(Seed::CancelOnce) => matches!(message, Message::Query { .. }),
+        Some(Seed::DeltaUnasked) => matches!(message, Message::AskDelta { .. }),
+        _ => false,
+    }
 }
 
 /// After each input of a host.

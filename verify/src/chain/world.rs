@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use dysco_common::Delta;
 use dysco_daemon::protocol::{
     ChangeId, HostEvent, Machine, Margins, Message, Order, Phase, Reason, Role, Timer,
 };
@@ -33,6 +34,8 @@ pub enum Broken {
     Overlap,
     /// A request was refused that nothing was in the way of.
     Refused,
+    /// A path does not make up for what those that leave have changed, or for more.
+    Delta,
     /// A path leads through a firewall that was to have the session's state, and has not.
     Stateless,
 }
@@ -48,6 +51,8 @@ pub struct Accepted {
     pub life: u8,
     /// Whose state moves to whom.
     pub state: Vec<(IpAddr, IpAddr)>,
+    /// Hosts that leave.
+    pub leave: Vec<usize>,
 }
 
 /// The state.
@@ -151,6 +156,15 @@ impl World {
         let host = |place| {
             let passes = config.first.contains(&place);
             let mut host = Host::new(place, passes, config.seed);
+            if config.deltas && place > RIGHT {
+                // No sum of some is that of others.
+                let to_server = 1 << place;
+                let to_client = 1u32.wrapping_sub(to_server);
+                host.delta = Delta {
+                    to_server,
+                    to_client,
+                };
+            }
             if place == LEFT {
                 host.chain = config.first.iter().map(|at| address(*at)).collect();
             }
@@ -266,6 +280,7 @@ impl World {
             self.broken = Some(Broken::Host(wrong));
         }
         self.ask_for_state(config, place);
+        self.check_delta(place);
         seed::after(config, self, place);
         self.check_led(place);
         self.check(config);
@@ -307,6 +322,34 @@ impl World {
             self.broken = Some(Broken::Void);
         } else if config.state && self.is_stateless(config) {
             self.broken = Some(Broken::Stateless);
+        }
+    }
+
+    /// A path makes up for what each of those that leave has said, once; and for all of
+    /// them, unless something went wrong.
+    fn check_delta(&mut self, place: usize) {
+        if self.host(place).makes_up.is_none() {
+            return;
+        }
+        let Some((change, delta)) = self.edit(place, |h| h.makes_up.take()) else {
+            return;
+        };
+        let Some(accepted) = self.of(change) else {
+            return;
+        };
+        let leave = &accepted.leave;
+        let deltas: Vec<Delta> = leave.iter().map(|at| self.host(*at).delta).collect();
+        let sum = |which: usize| {
+            let some = (0..deltas.len()).filter(|i| which & (1 << i) != 0);
+            some.fold(Delta::default(), |sum, i| sum.and(&deltas[i]))
+        };
+        let all = (1 << deltas.len()) - 1;
+        let fits = match self.pure {
+            true => sum(all) == delta,
+            false => (0..=all).any(|which| sum(which) == delta),
+        };
+        if !fits {
+            self.broken = Some(Broken::Delta);
         }
     }
 
@@ -415,6 +458,9 @@ impl World {
         let last = place(order.inner_right()).unwrap_or(RIGHT);
         let path = [first].into_iter().chain(between).chain([last]).collect();
         let state = order.state.clone();
+        let leave = order.segment_before().iter();
+        let leave = leave.filter(|host| !order.segment_after().contains(host));
+        let leave = leave.filter_map(|host| place_of(*host)).collect();
         let mut asked = Err(Reason::Cancelled);
         let out = self.edit(LEFT, |h| {
             h.input(twist, |m| asked = m.request_chain(NOW, order))
@@ -427,6 +473,7 @@ impl World {
                     path,
                     life: self.host(LEFT).life,
                     state,
+                    leave,
                 });
                 if first != LEFT {
                     self.edit(LEFT, |h| h.led.insert(change));
