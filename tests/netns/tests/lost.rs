@@ -171,7 +171,7 @@ fn each_message_that_takes_a_whole_chain_back() -> Result<()> {
     world.lets_no_syn_through(Fw2)?;
     let there = || world.reconfigure(&session, &[Fw2], &[]);
     let said = (&TAKEN_BACK[..], "rolled_back");
-    each_is_lost(&world, &group, said, there, || Ok(()))?;
+    each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw2))?;
     is_as_before(&world, &session, &[Fw1], Fw2)?;
     world.rechain(&session, &[])?;
     all_intact(&group.finish()?).map(drop)
@@ -186,7 +186,7 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
     world.lets_no_syn_through(Fw4)?;
     let there = || replace_second(&world, &session);
     let said = (&SEGMENT_TAKEN_BACK[..], "rolled_back");
-    each_is_lost(&world, &group, said, there, || Ok(()))?;
+    each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw4))?;
     is_as_before(&world, &session, &chain, Fw4)?;
     world.rechain(&session, &[Fw1, Fw3])?;
     all_intact(&group.finish()?).map(drop)

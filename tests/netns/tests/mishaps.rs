@@ -43,7 +43,7 @@ const FIREWALLS: [(At, &str); 4] = [
     (At::Fw1, "Enlist"),
     (At::Fw1, "Expecting"),
     (At::Fw2, "TellDelta"),
-    (At::Fw2, "Dismissed"),
+    (At::Fw2, "Forget"),
 ];
 
 /// And of all while a change is taken back whose path is dead.
@@ -55,7 +55,7 @@ const TAKING_BACK: [(At, &str); 8] = [
     (At::Server, "CancelAck"),
     (At::Server, "Abandon"),
     (At::Server, "Erase"),
-    (At::Fw1, "Dismissed"),
+    (At::Fw1, "Forget"),
 ];
 
 fn busy(world: &Steered, rate: Option<u64>) -> Result<(Group, String)> {
@@ -148,6 +148,9 @@ fn dies_at_each(deaths: impl IntoIterator<Item = (At, &'static str)>, dead: bool
         world.set_faults(at, "")?;
         world.restart(at)?;
         get_on(&world, &group, 1 << 18).with_context(told)?;
+        world
+            .wait_forgotten_elsewhere(&session)
+            .with_context(told)?;
         if dead {
             world.lets_syns_through(At::Fw1)?;
         }

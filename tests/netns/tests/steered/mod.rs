@@ -5,6 +5,7 @@
 
 pub mod beside;
 pub mod faults;
+pub mod forgotten;
 pub mod left;
 pub mod policy;
 pub mod ways;
@@ -421,31 +422,6 @@ impl Steered {
     pub fn sessions(&self, at: At) -> Result<Vec<Value>> {
         let all = self.json(at, &["sessions"])?;
         Ok(all.as_array().cloned().unwrap_or_default())
-    }
-
-    /// Waits until a firewall's host has nothing of any session left.
-    pub fn wait_forgotten(&self, fw: At) -> Result<()> {
-        self.wait_until_none(fw, "dport=9000")
-    }
-
-    /// The same of a host that may have been an anchor: what it opened a path with is
-    /// its own, and goes by itself.
-    pub fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
-        self.wait_until_none(fw, &format!("src={} ", self.ip(At::Client)))
-    }
-
-    fn wait_until_none(&self, fw: At, of: &str) -> Result<()> {
-        wait::until("the host to forget", PATIENCE, || {
-            let entries = self
-                .host(fw)
-                .output("conntrack", &["-L", "-p", "tcp"])
-                .ok()?;
-            let ours = |line: &str| line.contains("dport=9000") && line.contains(of);
-            let left = entries.lines().any(ours);
-            let listed = !self.sessions(fw).ok()?.is_empty();
-            (!left && !listed).then_some(())
-        })
-        .with_context(|| self.logs())
     }
 
     pub fn counted(&self, fw: At, counter: &str) -> Result<u64> {

@@ -1,0 +1,54 @@
+//! Hosts that sessions do not pass any more.
+
+use anyhow::{Context, Result};
+use dysco_netns::wait;
+
+use super::{At, PATIENCE, Steered};
+
+impl Steered {
+    /// Waits until a firewall's host has nothing of any session left.
+    pub fn wait_forgotten(&self, fw: At) -> Result<()> {
+        self.wait_until_none(fw, "dport=9000")
+    }
+
+    /// The same of a host that may have been an anchor: what it opened a path with is
+    /// its own, and goes by itself.
+    pub fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
+        self.wait_until_none(fw, &format!("src={} ", self.ip(At::Client)))
+    }
+
+    fn wait_until_none(&self, fw: At, of: &str) -> Result<()> {
+        wait::until("the host to forget", PATIENCE, || {
+            self.has_none(fw, of).ok()?.then_some(())
+        })
+        .with_context(|| self.logs())
+    }
+
+    fn has_none(&self, fw: At, of: &str) -> Result<bool> {
+        Ok(!self.is_tracked(fw, of)? && self.sessions(fw)?.is_empty())
+    }
+
+    fn is_tracked(&self, fw: At, of: &str) -> Result<bool> {
+        let words = ["-L", "-p", "tcp"];
+        let entries = self.host(fw).output("conntrack", &words)?;
+        let ours = |line: &str| line.contains("dport=9000") && line.contains(of);
+        Ok(entries.lines().any(ours))
+    }
+
+    /// Waits until firewalls that the session does not pass, whatever chain it has, have
+    /// forgotten it: what hears words that come late may be left.
+    pub fn wait_forgotten_elsewhere(&self, session: &str) -> Result<()> {
+        let has_ended = |fw| -> Result<bool> {
+            let all = self.sessions(fw)?;
+            let left = all.iter().any(|s| s["state"] != "tombstone");
+            Ok(!left && !self.is_tracked(fw, "dport=9000")?)
+        };
+        wait::until("who is left out to forget", PATIENCE, || {
+            let chain = self.chain_of(session).ok()?.to_string();
+            let mut out = self.firewalls().filter(|fw| !chain.contains(&self.ip(*fw)));
+            out.all(|fw| has_ended(fw).is_ok_and(|ended| ended))
+                .then_some(())
+        })
+        .with_context(|| self.logs())
+    }
+}
