@@ -20,7 +20,8 @@ pub enum EventKind {
     /// An adopted session has been heard both ways.
     Heard = 7,
     /// A chain's SYN has come to a slot, and the next host, or the server's, is
-    /// not known to have an agent.
+    /// not known to have an agent. Where a NAT has chosen the server it is the slot by which
+    /// the session goes there.
     Stranger = 8,
     /// A SYN came on a path that is awaited: it wants an answer.
     Joins = 9,

@@ -81,7 +81,9 @@ impl Balanced {
 
     fn open(&self, count: usize) -> Result<Group> {
         let client = self.world.host(At::Client);
-        let group = Group::open(client, &self.server, self.service, count, &Plan::default())?;
+        let plan = Plan::default();
+        let group = Group::open(client, &self.server, self.service, count, &plan)
+            .with_context(|| self.world.logs())?;
         group.run();
         group
             .wait_progress(1 << 20)

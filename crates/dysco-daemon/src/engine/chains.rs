@@ -307,7 +307,15 @@ impl Engine {
 
     /// A session came to this host that should go on to one that is not known.
     pub(super) fn stranger(&mut self, slot: u32) {
-        let server = self.agent.session(slot).key.local.ip();
+        let s = self.agent.session(slot);
+        // A NAT of this host has chosen the server.
+        let translated = s.life.opened_here != 0;
+        let server = if translated {
+            s.key.remote
+        } else {
+            s.key.local
+        }
+        .ip();
         if self.neighbours.worth_asking(server) {
             self.control.reach(server);
         }

@@ -138,7 +138,7 @@ fn without_hop() -> u64 {
         return drop(Counter::ChainRefused);
     }
     if let Some(left) = pending.left.checked_sub(1) {
-        maps::tell(EventKind::Stranger, left);
+        maps::tell(EventKind::Stranger, dysco_chain_whither(left));
     }
     if pending.chain.len == 0 {
         // The chain ends here: the server gets the session's own SYN.
@@ -146,6 +146,37 @@ fn without_hop() -> u64 {
         return PASS;
     }
     drop(Counter::ChainRefused)
+}
+
+/// The slot that says where a session goes which has come by that of `left`: the same, or
+/// one of its own where a NAT of this host has chosen the server.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_whither(left: u32) -> u32 {
+    let Some(scratch) = maps::scratch(OUT) else {
+        return left;
+    };
+    let known = scratch.known();
+    let Scratch {
+        packet: p,
+        offer,
+        pending,
+        ..
+    } = scratch;
+    if pending.session.remote == p.key.whole.remote {
+        return left;
+    }
+    if let Some(Flow { slot, s, .. }) = &known
+        && s.state == State::Opening as u32
+    {
+        return *slot;
+    }
+    let Some((slot, s)) = maps::claim(&p.key, known.map(|flow| flow.s)) else {
+        return left;
+    };
+    learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
+    count(Counter::Tracked);
+    slot
 }
 
 /// The host after this one.

@@ -1,6 +1,7 @@
 //! A NAT on a host of the chain, or before it.
 
 use dysco_common::FlowRef;
+use dysco_common::rule::Rule;
 
 use super::*;
 
@@ -202,5 +203,28 @@ fn a_nat_may_change_the_destination() {
             let left = p.session(FIRST).path;
             p.becomes(Way::Out, &h.syn_ack(), REDIRECT, &on(left, &h.syn_ack()));
         }
+    }
+}
+
+/// Whom to ask for an agent is not the address that the session was opened to, whatever else
+/// this host tracks.
+#[test]
+fn the_server_that_a_nat_has_chosen_is_asked_for() {
+    for h in all() {
+        let server = SocketAddr::new(h.net.new_local.ip(), 9090);
+        let renamed = FlowKey::new(h.net.local, server);
+        let syn = on(renamed, &h.syn(b""));
+        let mut p = h.middlebox();
+        p.rules(&[Rule::default()]);
+        p.run(Way::In, &h.steered(b"", &[]).bytes());
+        for _ in 0..2 {
+            p.passes(Way::Out, &syn);
+            assert_eq!(p.events(), [(EventKind::Stranger, SECOND)]);
+            let s = p.session(SECOND);
+            assert_eq!((s.key, s.life.opened_here), (renamed, 1));
+        }
+        p.hop(server.ip().into(), &h.hop(h.net.new_remote));
+        assert_eq!(p.run(Way::Out, &syn.bytes()).0, REDIRECT);
+        assert_eq!(p.session(SECOND).joined, FIRST + 1);
     }
 }
