@@ -140,10 +140,8 @@ impl Balanced {
         self.is_right(before + 5)?;
         // Nobody behind has a name for it that the client knows: the session stays on its way.
         let session = format!("{}>{}", group.locals()[0], self.service);
-        for chain in [&[][..], &[At::Fw2, At::Fw1]] {
-            let not = self.world.reconfigure(&session, chain, &[])?;
-            ensure!(not["outcome"] != "changed", "{not:#}");
-        }
+        let not = self.world.reconfigure(&session, &[], &[])?;
+        ensure!(not["outcome"] != "changed", "{not:#}");
         group
             .wait_progress(1 << 20)
             .with_context(|| self.world.logs())?;
