@@ -82,7 +82,7 @@ impl Hosts {
     }
 
     /// One by which this end hears the middlebox.
-    fn from_middlebox(&self, end: End) -> FlowKey {
+    fn behind_middlebox(&self, end: End) -> FlowKey {
         FlowKey {
             local: self.middlebox,
             local_port: 61_900_u16.to_be(),
@@ -132,7 +132,7 @@ fn taken(p: &Programs) -> Vec<Session> {
 fn where_both_ends_have_a_rule_the_chain_of_one_is_taken() {
     for h in all() {
         let mut p = h.host_of(First, true);
-        let (own, comes) = (h.syn_of(First), h.from_middlebox(First));
+        let (own, comes) = (h.syn_of(First), h.behind_middlebox(First));
         assert_eq!(p.run(Way::Out, &own.bytes()).0, REDIRECT);
         for _ in 0..2 {
             p.drops(Way::In, &h.steered_by(Second, comes), Counter::DroppedSyn);
@@ -153,7 +153,7 @@ fn where_both_ends_have_a_rule_the_chain_of_the_other_gives_its_place_back() {
     for h in all() {
         let mut p = h.host_of(Second, true);
         assert_eq!(p.run(Way::Out, &h.syn_of(Second).bytes()).0, REDIRECT);
-        let (given_up, comes) = (p.session(FIRST).path, h.from_middlebox(Second));
+        let (given_up, comes) = (p.session(FIRST).path, h.behind_middlebox(Second));
         for _ in 0..2 {
             p.becomes(Way::In, &h.steered_by(First, comes), OK, &h.syn_of(First));
         }
@@ -263,7 +263,7 @@ fn where_one_end_has_a_rule_its_chain_is_taken() {
         let mut p = h.host_of(First, false);
         p.passes(Way::Out, &own);
         assert_eq!(p.session(FIRST).state, State::Opening as u32);
-        let path = h.from_middlebox(First);
+        let path = h.behind_middlebox(First);
         p.becomes(Way::In, &h.steered_by(Second, path), OK, &h.syn_of(Second));
         p.becomes(Way::Out, &answer, REDIRECT, &on(mirror(path), &answer));
         assert_eq!(taken(&p).len(), 1);
