@@ -108,6 +108,52 @@ fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+/// Each of two hosts holds the session for a change of its own when it hears of the
+/// other's: a proxy that leaves it, and a firewall that comes in. One wins.
+#[test]
+fn of_a_proxy_that_leaves_and_a_firewall_that_comes_one_wins() -> Result<()> {
+    let world = Steered::with_proxy(Family::V4, &[], "")?;
+    let group = world.open_by_proxy(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20).with_context(|| world.logs())?;
+    let session = format!("{}>{}:8080", group.locals()[0], world.ip(At::Proxy));
+    let leave = ["remove-middlebox", "self", "--all", "--mode", "bypass"];
+    wait::until("the proxy to be removable", PATIENCE, || {
+        let said = world.try_json(At::Proxy, &[&leave[..], &["--dry-run"]].concat());
+        (said.ok()?["summary"]["removable"] == 1).then_some(())
+    })?;
+    world.set_faults(At::Proxy, "lose:Leave")?;
+    let (removed, chained) = std::thread::scope(|scope| {
+        let words = [&leave[..], &["--wait"]].concat();
+        let removal = scope.spawn({
+            let world = &world;
+            move || world.try_json(At::Proxy, &words)
+        });
+        let begun = wait::until("the proxy to hold it", PATIENCE, || {
+            let status = world.json(At::Proxy, &["status"]).ok()?;
+            (status["counters"]["changes_under_way"] == json!(1)).then_some(())
+        });
+        let chain = scope.spawn(|| world.reconfigure(&session, &[At::Fw1], &[]));
+        let waits = begun.and_then(|()| wait_counted(&world, "changes_waiting", 1));
+        let cleared = world.set_faults(At::Proxy, "");
+        let removal = removal.join().map_err(|_| anyhow!("it panicked"));
+        let chain = chain.join().map_err(|_| anyhow!("it panicked"));
+        waits.and(cleared)?;
+        anyhow::Ok((removal??, chain??))
+    })?;
+    let won = [
+        removed["summary"]["removed"] == 1,
+        chained["outcome"] == "changed",
+    ];
+    ensure!(
+        won[0] != won[1],
+        "{won:?}: {removed:#} {chained:#}\n{}",
+        world.logs()
+    );
+    group.wait_progress(4 << 20).with_context(|| world.logs())?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// All the ways to ask for a chain of one session.
 fn all_ways(world: &Steered, session: &str) -> [Vec<String>; 5] {
     let (fw1, fw2) = (world.ip(At::Fw1), world.ip(At::Fw2));
