@@ -78,8 +78,11 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
         group.locals()[0]
     );
     for (at, name) in [(At::Client, &session), (At::Server, &there)] {
-        // The server's host has the session, or it is not found there.
-        let [first, second] = in_turn(&world, &session, (at, name), || Ok(()))?;
+        // Held up until the other waits.
+        world.set_faults(At::Server, "lose:Extended")?;
+        let [first, second] = in_turn(&world, &session, (at, name), || {
+            world.set_faults(At::Server, "")
+        })?;
         ended(&world, &first, "rolled_back", "no answer to a SYN")?;
         ended(&world, &second, "changed", "")?;
         ensure!(world.chain_of(&session)? == json!([world.ip(At::Fw2)]));
