@@ -137,7 +137,7 @@ fn main() -> ExitCode {
         |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|n| n == name);
     let [all, seeded] = [
         of(config::all(), chain::config::all()),
-        of(config::seeded(), chain::config::seeded()),
+        of(config::seeded(), chain::seeded::seeded()),
     ];
     let [all, seeded] = [all, seeded].map(|configs| {
         let wanted = configs.into_iter().filter(|c| wanted(c.name()[0]));

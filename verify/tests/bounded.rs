@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dysco_verify::chain::config::{self as chain, Seen};
+use dysco_verify::chain::seeded::seeded as chain_seeded;
 use dysco_verify::config::{self, Configuration};
 use dysco_verify::report::{Explored, explore, explore_chain, show};
 use dysco_verify::world::Faults;
@@ -214,7 +215,7 @@ fn chains_overlap_and_follow_each_other() {
 
 #[test]
 fn every_seeded_bug_of_chains_is_found() {
-    let seeded = chain::seeded();
+    let seeded = chain_seeded();
     assert!(seeded.len() >= 4);
     for config in seeded {
         let whole = chain::Configuration {

@@ -2,9 +2,10 @@
 
 use dysco_daemon::protocol::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
+use super::ask::LAST;
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, address};
-use super::world::{LAST, World};
+use super::world::World;
 use crate::pump::{NOW, Twist};
 use crate::run::{Calm, Fates};
 

@@ -91,7 +91,7 @@ pub struct Configuration {
     pub seed: Option<Seed>,
 }
 
-const NONE: Faults = Faults {
+pub(super) const NONE: Faults = Faults {
     losses: 0,
     duplicates: 0,
     late: 0,
@@ -106,7 +106,7 @@ const NONE: Faults = Faults {
 const BOTH: &[Seen] = &[Seen::Changed, Seen::RollBack];
 
 /// One host takes the place of another.
-const REPLACE: Configuration = Configuration {
+pub(super) const REPLACE: Configuration = Configuration {
     name: "",
     about: "",
     hosts: 4,
@@ -121,7 +121,7 @@ const REPLACE: Configuration = Configuration {
 };
 
 /// Hosts leave on both sides of one that stays, which is an anchor of both changes.
-const BOTH_SIDES: Configuration = Configuration {
+pub(super) const BOTH_SIDES: Configuration = Configuration {
     hosts: 5,
     first: &[3, 2, 4],
     asks: &[Ask::Without(3), Ask::Without(4)],
@@ -479,84 +479,6 @@ pub fn all() -> Vec<Configuration> {
                 ..NONE
             },
             seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
-            ..REPLACE
-        },
-    ]
-}
-
-/// Bugs put in on purpose, each where it shows.
-pub fn seeded() -> Vec<Configuration> {
-    vec![
-        Configuration {
-            name: "chain-right-forgets",
-            about: "the right anchor forgets the path before when it has switched",
-            faults: Faults { late: 1, ..NONE },
-            seed: Some(Seed::RightForgets),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-no-ack",
-            about: "a cancelled path is given up before the right anchor has answered",
-            faults: Faults { late: 1, ..NONE },
-            seed: Some(Seed::NoAck),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-left-not-back",
-            about: "the right anchor leaves a new path before a left one that is elsewhere",
-            asks: &[Ask::Without(4)],
-            faults: Faults { late: 1, ..NONE },
-            seen: &[Seen::Changed],
-            seed: Some(Seed::LeftNotBack),
-            ..BOTH_SIDES
-        },
-        Configuration {
-            name: "chain-lost-cancel",
-            about: "a cancel is said once, and nobody asks",
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
-            seed: Some(Seed::CancelOnce),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-no-record",
-            about: "that there is no way back is not recorded",
-            faults: Faults { crashes: 1, ..NONE },
-            seed: Some(Seed::NoRecord),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-second-anchor",
-            about: "a second anchor goes on after the first one's success, with the chain of before",
-            hosts: 4,
-            first: &[],
-            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
-            seed: Some(Seed::SecondAnchor),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-delta-unasked",
-            about: "nobody asks those that leave by how much they have changed the stream",
-            deltas: true,
-            seed: Some(Seed::DeltaUnasked),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-state-early",
-            about: "state is taken for installed as soon as it is asked for",
-            state: true,
-            seed: Some(Seed::StateEarly),
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-state-stays",
-            about: "what was installed stays when the change is taken back",
-            state: true,
-            faults: Faults { cancels: 1, ..NONE },
-            seed: Some(Seed::StateStays),
             ..REPLACE
         },
     ]

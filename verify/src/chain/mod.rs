@@ -4,11 +4,14 @@
 //! anchor takes on either side, which ones it hears, and which hosts know them. Either path may carry any segment, so that no byte can be
 //! lost but by one that is sent where nobody hears it.
 
+pub mod ask;
 pub mod calm;
+pub mod check;
 pub mod config;
 pub mod engine;
 pub mod host;
 pub mod model;
 pub mod seed;
+pub mod seeded;
 pub mod state;
 pub mod world;

@@ -6,21 +6,14 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{
-    ChangeId, HostEvent, Machine, Margins, Message, Order, Phase, Reason, Role, Timer,
-};
+use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Phase, Reason, Role, Timer};
 
 use super::calm::Fate;
-use super::config::{Ask, Configuration, Faults, LEFT, RIGHT};
-use super::host::{
-    self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address, place_of,
-};
+use super::config::{Configuration, Faults, LEFT, RIGHT};
+use super::host::{self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address};
 use super::seed;
 use crate::parts::{Net, Sealed, digest, post};
 use crate::pump::{NOW, Twist};
-
-/// The request that is asked for when all is over.
-pub const LAST: usize = 7;
 
 /// Which rule a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -208,7 +201,7 @@ impl World {
         self.hosts[place].edit(f)
     }
 
-    fn of(&self, change: ChangeId) -> Option<&Accepted> {
+    pub(super) fn of(&self, change: ChangeId) -> Option<&Accepted> {
         self.accepted.iter().find(|a| a.change == change)
     }
 
@@ -267,7 +260,13 @@ impl World {
 
     /// Takes in what an input of a host brought; false if its twist found
     /// nothing to act on.
-    fn settle(&mut self, config: &Configuration, place: usize, twist: Twist, out: Outcome) -> bool {
+    pub(super) fn settle(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        twist: Twist,
+        out: Outcome,
+    ) -> bool {
         for (to, message) in out.letters {
             if seed::mutes(config.seed, &message) {
                 continue;
@@ -285,218 +284,6 @@ impl World {
         self.check_led(place);
         self.check(config);
         twist == Twist::Plain || out.twisted
-    }
-
-    /// An end that was told is the one that came, where the left anchor is elsewhere.
-    fn check_led(&mut self, place: usize) {
-        if place != LEFT || self.gone() {
-            return;
-        }
-        let endings = self.host(LEFT).endings.iter();
-        let led =
-            endings.filter(|e| e.role == Role::Head && self.host(LEFT).led.contains(&e.change));
-        let falsely = led.clone().any(|e| {
-            let left = self.of(e.change).map(|a| self.host(a.anchors()[0]));
-            let taken = left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(e.change));
-            e.changed != taken
-        });
-        // Once: a later change takes other paths.
-        let told: Vec<_> = led.map(|e| e.change).collect();
-        self.edit(LEFT, |h| {
-            told.iter().for_each(|change| _ = h.led.remove(change))
-        });
-        if falsely {
-            self.broken = Some(Broken::Host(Wrong::FalseReport));
-        }
-    }
-
-    /// What must hold at any moment.
-    fn check(&mut self, config: &Configuration) {
-        if self.broken.is_none() && self.overlaps() {
-            self.broken = Some(Broken::Overlap);
-        }
-        if self.gone() || self.broken.is_some() {
-            return;
-        }
-        if self.has_void(config) {
-            self.broken = Some(Broken::Void);
-        } else if config.state && self.is_stateless(config) {
-            self.broken = Some(Broken::Stateless);
-        }
-    }
-
-    /// A path makes up for what each of those that leave has said, once; and for all of
-    /// them, unless something went wrong.
-    fn check_delta(&mut self, place: usize) {
-        if self.host(place).makes_up.is_none() {
-            return;
-        }
-        let Some((change, delta)) = self.edit(place, |h| h.makes_up.take()) else {
-            return;
-        };
-        let Some(accepted) = self.of(change) else {
-            return;
-        };
-        let leave = &accepted.leave;
-        let deltas: Vec<Delta> = leave.iter().map(|at| self.host(*at).delta).collect();
-        let sum = |which: usize| {
-            let some = (0..deltas.len()).filter(|i| which & (1 << i) != 0);
-            some.fold(Delta::default(), |sum, i| sum.and(&deltas[i]))
-        };
-        let all = (1 << deltas.len()) - 1;
-        let fits = match self.pure {
-            true => sum(all) == delta,
-            false => (0..=all).any(|which| sum(which) == delta),
-        };
-        if !fits {
-            self.broken = Some(Broken::Delta);
-        }
-    }
-
-    /// Does what an end sends pass a firewall that would not know it?
-    fn is_stateless(&self, config: &Configuration) -> bool {
-        let sides = [RIGHTWARDS, LEFTWARDS].into_iter();
-        let mut passed = sides.filter_map(|side| self.trace(config, side)).flatten();
-        passed.any(|(at, _)| at > RIGHT && !self.host(at).state)
-    }
-
-    /// Is anything of the session held by two?
-    fn overlaps(&self) -> bool {
-        let twice = |host: &Host| {
-            let mut held: Vec<_> = host.machine.iter().flat_map(Machine::changes).collect();
-            held.retain(|c| c.role != Role::Head);
-            let names: Vec<_> = held.iter().map(|c| c.subsession).collect();
-            (1..names.len()).any(|i| names[..i].contains(&names[i]))
-        };
-        let left = self.host(LEFT);
-        let chain = left.chain.iter().filter_map(|host| place_of(*host));
-        let chain: Vec<usize> = [LEFT].into_iter().chain(chain).chain([RIGHT]).collect();
-        let place = |host: usize| chain.iter().position(|h| *h == host);
-        let under_way = left.machine.iter().flat_map(Machine::changes);
-        let anchors = under_way.filter_map(|c| self.of(c.change).map(Accepted::anchors));
-        let mut segments: Vec<_> = anchors.map(|a| a.map(place)).collect();
-        segments.sort();
-        let apart = |pair: &[[Option<usize>; 2]]| pair[0][1] <= pair[1][0];
-        !segments.windows(2).all(apart) || self.hosts().any(twice)
-    }
-
-    fn has_void(&self, config: &Configuration) -> bool {
-        let sides = [RIGHTWARDS, LEFTWARDS];
-        sides.iter().any(|side| self.trace(config, *side).is_none())
-    }
-
-    /// The chain that an operator asks for, and whether only about one host of it.
-    fn asked_for(&self, ask: Ask) -> (Vec<usize>, bool) {
-        let now = self.host(LEFT).chain.iter();
-        let now: Vec<usize> = now.filter_map(|host| place_of(*host)).collect();
-        match ask {
-            Ask::Become(chain) => (chain.to_vec(), false),
-            Ask::Without(old) => (now.into_iter().filter(|h| *h != old).collect(), true),
-            Ask::Replace(old, new) => {
-                let place = |host: usize| if host == old { new } else { host };
-                (now.into_iter().map(place).collect(), true)
-            }
-        }
-    }
-
-    /// An operator asks for a chain; false if that makes no sense now.
-    pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
-        let (after, about_one) = self.asked_for(config.asks[i]);
-        self.ask_for(config, i, &after, about_one, twist)
-    }
-
-    /// When all is over: asks for one more chain.
-    pub fn ask_once_more(&mut self, config: &Configuration) {
-        self.once_more = true;
-        let after: &[usize] = match self.host(LEFT).chain.is_empty() {
-            true => &[2],
-            false => &[],
-        };
-        self.ask_for(config, LAST, after, false, Twist::Plain);
-    }
-
-    fn ask_for(
-        &mut self,
-        config: &Configuration,
-        i: usize,
-        after: &[usize],
-        about_one: bool,
-        twist: Twist,
-    ) -> bool {
-        let before = self.host(LEFT).chain.clone();
-        let after: Vec<_> = after.iter().map(|at| address(*at)).collect();
-        if before == after {
-            return false;
-        }
-        self.asked |= 1 << i;
-        let before = match seed::is_outdated(config.seed) {
-            true => config.first.iter().map(|at| address(*at)).collect(),
-            false => before,
-        };
-        let margins = match about_one {
-            true => Margins::between(&before, &after),
-            false => Margins::default(),
-        };
-        let mut order = Order {
-            session: host::session(),
-            before,
-            after,
-            margins,
-            state: Vec::new(),
-        };
-        if config.state {
-            // No configuration has a host that stays and state.
-            let pairs = order.before.iter().zip(&order.after);
-            order.state = pairs.map(|(from, to)| (*from, *to)).collect();
-        }
-        let place = |host: Option<IpAddr>| host.and_then(place_of);
-        let first = place(order.left()).unwrap_or(LEFT);
-        let between = order
-            .segment_after()
-            .iter()
-            .filter_map(|host| place_of(*host));
-        let last = place(order.inner_right()).unwrap_or(RIGHT);
-        let path = [first].into_iter().chain(between).chain([last]).collect();
-        let state = order.state.clone();
-        let leave = order.segment_before().iter();
-        let leave = leave.filter(|host| !order.segment_after().contains(host));
-        let leave = leave.filter_map(|host| place_of(*host)).collect();
-        let mut asked = Err(Reason::Cancelled);
-        let out = self.edit(LEFT, |h| {
-            h.input(twist, |m| asked = m.request_chain(NOW, order))
-        });
-        match asked {
-            Ok(change) => {
-                self.lose_given_up();
-                self.accepted.push(Accepted {
-                    change,
-                    path,
-                    life: self.host(LEFT).life,
-                    state,
-                    leave,
-                });
-                if first != LEFT {
-                    self.edit(LEFT, |h| h.led.insert(change));
-                }
-            }
-            Err(_) => {
-                self.refused |= 1 << i;
-                if config.disjoint {
-                    self.broken = Some(Broken::Refused);
-                }
-            }
-        }
-        self.settle(config, LEFT, twist, out)
-    }
-
-    /// Two daemons hear each other in order: what was asked of a host before a change
-    /// ended comes before the next one, or not at all.
-    fn lose_given_up(&mut self) {
-        let machine = self.host(LEFT).machine.iter();
-        let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
-        let is_over = |of: &ChangeId| under_way.iter().all(|c| c.change != *of);
-        let given_up = |message: &Message| matches!(message, Message::Dismiss { change, .. } if is_over(change));
-        self.net.retain(|l| l.from != LEFT || !given_up(&l.message));
     }
 
     /// An input of a host's machine.

@@ -1,0 +1,130 @@
+//! What operators ask for.
+
+use std::net::IpAddr;
+
+use dysco_daemon::protocol::{ChangeId, Machine, Margins, Message, Order, Reason};
+
+use super::config::{Ask, Configuration, LEFT, RIGHT};
+use super::host::{self, address, place_of};
+use super::seed;
+use super::world::{Accepted, Broken, World};
+use crate::pump::{NOW, Twist};
+
+/// The request that is asked for when all is over.
+pub const LAST: usize = 7;
+
+impl World {
+    /// The chain that an operator asks for, and whether only about one host of it.
+    fn asked_for(&self, ask: Ask) -> (Vec<usize>, bool) {
+        let now = self.host(LEFT).chain.iter();
+        let now: Vec<usize> = now.filter_map(|host| place_of(*host)).collect();
+        match ask {
+            Ask::Become(chain) => (chain.to_vec(), false),
+            Ask::Without(old) => (now.into_iter().filter(|h| *h != old).collect(), true),
+            Ask::Replace(old, new) => {
+                let place = |host: usize| if host == old { new } else { host };
+                (now.into_iter().map(place).collect(), true)
+            }
+        }
+    }
+
+    /// An operator asks for a chain; false if that makes no sense now.
+    pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
+        let (after, about_one) = self.asked_for(config.asks[i]);
+        self.ask_for(config, i, &after, about_one, twist)
+    }
+
+    /// When all is over: asks for one more chain.
+    pub fn ask_once_more(&mut self, config: &Configuration) {
+        self.once_more = true;
+        let after: &[usize] = match self.host(LEFT).chain.is_empty() {
+            true => &[2],
+            false => &[],
+        };
+        self.ask_for(config, LAST, after, false, Twist::Plain);
+    }
+
+    fn ask_for(
+        &mut self,
+        config: &Configuration,
+        i: usize,
+        after: &[usize],
+        about_one: bool,
+        twist: Twist,
+    ) -> bool {
+        let before = self.host(LEFT).chain.clone();
+        let after: Vec<_> = after.iter().map(|at| address(*at)).collect();
+        if before == after {
+            return false;
+        }
+        self.asked |= 1 << i;
+        let before = match seed::is_outdated(config.seed) {
+            true => config.first.iter().map(|at| address(*at)).collect(),
+            false => before,
+        };
+        let margins = match about_one {
+            true => Margins::between(&before, &after),
+            false => Margins::default(),
+        };
+        let mut order = Order {
+            session: host::session(),
+            before,
+            after,
+            margins,
+            state: Vec::new(),
+        };
+        if config.state {
+            // No configuration has a host that stays and state.
+            let pairs = order.before.iter().zip(&order.after);
+            order.state = pairs.map(|(from, to)| (*from, *to)).collect();
+        }
+        let place = |host: Option<IpAddr>| host.and_then(place_of);
+        let first = place(order.left()).unwrap_or(LEFT);
+        let between = order
+            .segment_after()
+            .iter()
+            .filter_map(|host| place_of(*host));
+        let last = place(order.inner_right()).unwrap_or(RIGHT);
+        let path = [first].into_iter().chain(between).chain([last]).collect();
+        let state = order.state.clone();
+        let leave = order.segment_before().iter();
+        let leave = leave.filter(|host| !order.segment_after().contains(host));
+        let leave = leave.filter_map(|host| place_of(*host)).collect();
+        let mut asked = Err(Reason::Cancelled);
+        let out = self.edit(LEFT, |h| {
+            h.input(twist, |m| asked = m.request_chain(NOW, order))
+        });
+        match asked {
+            Ok(change) => {
+                self.lose_given_up();
+                self.accepted.push(Accepted {
+                    change,
+                    path,
+                    life: self.host(LEFT).life,
+                    state,
+                    leave,
+                });
+                if first != LEFT {
+                    self.edit(LEFT, |h| h.led.insert(change));
+                }
+            }
+            Err(_) => {
+                self.refused |= 1 << i;
+                if config.disjoint {
+                    self.broken = Some(Broken::Refused);
+                }
+            }
+        }
+        self.settle(config, LEFT, twist, out)
+    }
+
+    /// Two daemons hear each other in order: what was asked of a host before a change
+    /// ended comes before the next one, or not at all.
+    fn lose_given_up(&mut self) {
+        let machine = self.host(LEFT).machine.iter();
+        let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
+        let is_over = |of: &ChangeId| under_way.iter().all(|c| c.change != *of);
+        let given_up = |message: &Message| matches!(message, Message::Dismiss { change, .. } if is_over(change));
+        self.net.retain(|l| l.from != LEFT || !given_up(&l.message));
+    }
+}

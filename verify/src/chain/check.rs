@@ -1,0 +1,108 @@
+//! What must hold at any moment.
+
+use dysco_common::Delta;
+use dysco_daemon::protocol::{Machine, Role};
+
+use super::config::{Configuration, LEFT, RIGHT};
+use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
+use super::world::{Accepted, Broken, World};
+
+impl World {
+    /// An end that was told is the one that came, where the left anchor is elsewhere.
+    pub(super) fn check_led(&mut self, place: usize) {
+        if place != LEFT || self.gone() {
+            return;
+        }
+        let endings = self.host(LEFT).endings.iter();
+        let led =
+            endings.filter(|e| e.role == Role::Head && self.host(LEFT).led.contains(&e.change));
+        let falsely = led.clone().any(|e| {
+            let left = self.of(e.change).map(|a| self.host(a.anchors()[0]));
+            let taken = left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(e.change));
+            e.changed != taken
+        });
+        // Once: a later change takes other paths.
+        let told: Vec<_> = led.map(|e| e.change).collect();
+        self.edit(LEFT, |h| {
+            told.iter().for_each(|change| _ = h.led.remove(change))
+        });
+        if falsely {
+            self.broken = Some(Broken::Host(Wrong::FalseReport));
+        }
+    }
+
+    /// What must hold at any moment.
+    pub(super) fn check(&mut self, config: &Configuration) {
+        if self.broken.is_none() && self.overlaps() {
+            self.broken = Some(Broken::Overlap);
+        }
+        if self.gone() || self.broken.is_some() {
+            return;
+        }
+        if self.has_void(config) {
+            self.broken = Some(Broken::Void);
+        } else if config.state && self.is_stateless(config) {
+            self.broken = Some(Broken::Stateless);
+        }
+    }
+
+    /// A path makes up for what each of those that leave has said, once; and for all of
+    /// them, unless something went wrong.
+    pub(super) fn check_delta(&mut self, place: usize) {
+        if self.host(place).makes_up.is_none() {
+            return;
+        }
+        let Some((change, delta)) = self.edit(place, |h| h.makes_up.take()) else {
+            return;
+        };
+        let Some(accepted) = self.of(change) else {
+            return;
+        };
+        let leave = &accepted.leave;
+        let deltas: Vec<Delta> = leave.iter().map(|at| self.host(*at).delta).collect();
+        let sum = |which: usize| {
+            let some = (0..deltas.len()).filter(|i| which & (1 << i) != 0);
+            some.fold(Delta::default(), |sum, i| sum.and(&deltas[i]))
+        };
+        let all = (1 << deltas.len()) - 1;
+        let fits = match self.pure {
+            true => sum(all) == delta,
+            false => (0..=all).any(|which| sum(which) == delta),
+        };
+        if !fits {
+            self.broken = Some(Broken::Delta);
+        }
+    }
+
+    /// Does what an end sends pass a firewall that would not know it?
+    fn is_stateless(&self, config: &Configuration) -> bool {
+        let sides = [RIGHTWARDS, LEFTWARDS].into_iter();
+        let mut passed = sides.filter_map(|side| self.trace(config, side)).flatten();
+        passed.any(|(at, _)| at > RIGHT && !self.host(at).state)
+    }
+
+    /// Is anything of the session held by two?
+    fn overlaps(&self) -> bool {
+        let twice = |host: &Host| {
+            let mut held: Vec<_> = host.machine.iter().flat_map(Machine::changes).collect();
+            held.retain(|c| c.role != Role::Head);
+            let names: Vec<_> = held.iter().map(|c| c.subsession).collect();
+            (1..names.len()).any(|i| names[..i].contains(&names[i]))
+        };
+        let left = self.host(LEFT);
+        let chain = left.chain.iter().filter_map(|host| place_of(*host));
+        let chain: Vec<usize> = [LEFT].into_iter().chain(chain).chain([RIGHT]).collect();
+        let place = |host: usize| chain.iter().position(|h| *h == host);
+        let under_way = left.machine.iter().flat_map(Machine::changes);
+        let anchors = under_way.filter_map(|c| self.of(c.change).map(Accepted::anchors));
+        let mut segments: Vec<_> = anchors.map(|a| a.map(place)).collect();
+        segments.sort();
+        let apart = |pair: &[[Option<usize>; 2]]| pair[0][1] <= pair[1][0];
+        !segments.windows(2).all(apart) || self.hosts().any(twice)
+    }
+
+    fn has_void(&self, config: &Configuration) -> bool {
+        let sides = [RIGHTWARDS, LEFTWARDS];
+        sides.iter().any(|side| self.trace(config, *side).is_none())
+    }
+}

@@ -1,0 +1,82 @@
+//! Where each bug that is put in on purpose shows.
+
+use super::config::{Ask, BOTH_SIDES, Configuration, Faults, NONE, REPLACE, Seen};
+use super::seed::Seed;
+
+/// Bugs put in on purpose, each where it shows.
+pub fn seeded() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-right-forgets",
+            about: "the right anchor forgets the path before when it has switched",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::RightForgets),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-no-ack",
+            about: "a cancelled path is given up before the right anchor has answered",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::NoAck),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-left-not-back",
+            about: "the right anchor leaves a new path before a left one that is elsewhere",
+            asks: &[Ask::Without(4)],
+            faults: Faults { late: 1, ..NONE },
+            seen: &[Seen::Changed],
+            seed: Some(Seed::LeftNotBack),
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-lost-cancel",
+            about: "a cancel is said once, and nobody asks",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seed: Some(Seed::CancelOnce),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-no-record",
+            about: "that there is no way back is not recorded",
+            faults: Faults { crashes: 1, ..NONE },
+            seed: Some(Seed::NoRecord),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-second-anchor",
+            about: "a second anchor goes on after the first one's success, with the chain of before",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            seed: Some(Seed::SecondAnchor),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-delta-unasked",
+            about: "nobody asks those that leave by how much they have changed the stream",
+            deltas: true,
+            seed: Some(Seed::DeltaUnasked),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-early",
+            about: "state is taken for installed as soon as it is asked for",
+            state: true,
+            seed: Some(Seed::StateEarly),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-stays",
+            about: "what was installed stays when the change is taken back",
+            state: true,
+            faults: Faults { cancels: 1, ..NONE },
+            seed: Some(Seed::StateStays),
+            ..REPLACE
+        },
+    ]
+}
