@@ -387,6 +387,8 @@ pub fn seeded() -> Vec<Configuration> {
                 ..NONE
             },
             seed: Some(Seed::RightFirst),
+            bytes: [0, 0],
+            prompt: true,
             ..BASIC
         },
         Configuration {

@@ -154,7 +154,7 @@ fn state_moves_while_faults_come() {
     chain_holds_with("chain-state", one(|f| &mut f.duplicates));
     chain_holds_with("chain-state-crashes", one(|f| &mut f.crashes));
     chain_holds_with("chain-state-cancels", one(|f| &mut f.cancels));
-    chain_holds("chain-state-late", 0);
+    chain_holds_with("chain-state-late", one(|f| &mut f.late));
     chain_holds("chain-state-twice", 0);
 }
 
