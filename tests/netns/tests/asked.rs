@@ -142,8 +142,18 @@ fn a_filter_says_which_sessions() -> Result<()> {
     let words = ["reconfigure", "--filter", &port, "--chain", ""];
     is_changed(&world, &asks(&world, At::Client, &words)?, 1)?;
     ensure!(world.chain_of(&names[2])? == without);
+    let words = ["remove-middlebox", &fw, "--filter", "port=1", "--wait"];
+    let ran = world.try_ctl(At::Client, &words)?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure!(chains(&world)?[0] == json!([fw]), "it has left: {ran:?}");
+    let port = format!("port={}", group.locals()[0].port());
+    let words = ["remove-middlebox", &fw, "--filter", &port, "--wait"];
+    let ran = world.try_ctl(At::Client, &words)?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    let rest = [&without, &json!([fw]), &without, &json!([fw])].map(Value::clone);
+    ensure!(chains(&world)? == rest, "{:?}", chains(&world)?);
     let words = ["reconfigure", "--filter", "state=chained", "--without", &fw];
-    is_changed(&world, &asks(&world, At::Client, &words)?, 3)?;
+    is_changed(&world, &asks(&world, At::Client, &words)?, 2)?;
     ensure!(chains(&world)? == vec![without; 4], "{:?}", chains(&world)?);
 
     let words = ["insert-middlebox", &fw, "--filter", "colour=red", "--wait"];

@@ -29,6 +29,11 @@ enum Term {
 pub struct BadFilter(String);
 
 impl Filter {
+    /// Does it show all?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Is this session to be shown?
     pub fn matches(&self, session: &SessionReport) -> bool {
         self.0.iter().all(|term| term.matches(session))

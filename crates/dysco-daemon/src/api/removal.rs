@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
 use crate::config::Mode;
@@ -21,6 +22,9 @@ pub struct Remove {
     /// Every session that can lose it.
     #[serde(default)]
     pub all: bool,
+    /// Of these, those that match.
+    #[serde(default)]
+    pub filter: Filter,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

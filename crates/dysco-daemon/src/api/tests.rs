@@ -202,6 +202,7 @@ fn reading_is_for_the_group_and_changing_for_root() {
             host: HostName::This,
             sessions: vec![],
             all: true,
+            filter: Filter::default(),
             dry_run,
             timeout_ms: None,
             mode: None,

@@ -13,8 +13,8 @@ use super::exit::{CliError, Exit};
 use super::output::Format;
 use super::time;
 use crate::api::{
-    ClientError, FailureCode, HeldReport, HostName, Outcome, ProxyReport, Removable, RemovalReport,
-    Remove, Reply, Request, SessionId, SessionName,
+    ClientError, FailureCode, Filter, HeldReport, HostName, Outcome, ProxyReport, Removable,
+    RemovalReport, Remove, Reply, Request, SessionId, SessionName,
 };
 use crate::proxy::ProcessName;
 
@@ -228,6 +228,7 @@ impl Drain<'_> {
             host: HostName::This,
             sessions: Vec::new(),
             all: false,
+            filter: Filter::default(),
             dry_run: false,
             timeout_ms: rest,
             mode: None,

@@ -12,7 +12,8 @@ use super::exit::{CliError, Exit};
 use super::output::{Format, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 use crate::api::{
-    Client, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName, Summary,
+    Client, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName,
+    Summary,
 };
 use crate::config::ListenAddress;
 use crate::proxy::ProcessName;
@@ -25,7 +26,7 @@ const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("which").args(["sessions", "all"]).required(true))]
+#[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
 pub struct Args {
     /// The middlebox, self, an address or a host name: a proxy's host, or one of the
     /// sessions' chains
@@ -38,6 +39,10 @@ pub struct Args {
     /// Take it out of every session that can lose it
     #[arg(long)]
     all: bool,
+
+    /// Take it out of those that match, such as port=443
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<Filter>,
 
     /// Wait for the end of each removal
     #[arg(long)]
@@ -109,7 +114,8 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Remove(Remove {
         host: args.host,
         sessions: args.sessions,
-        all: args.all,
+        all: args.all || args.filter.is_some(),
+        filter: args.filter.unwrap_or_default(),
         dry_run,
         mode: args.mode,
         timeout_ms: args.timeout.map(|t| t.as_millis() as u64),

@@ -29,6 +29,7 @@ fn good_lines_are_understood() {
         "remove-middlebox 10.0.2.1 --session 1a --session 10.0.0.1:1>10.0.0.2:2 --timeout 500ms",
         "remove-middlebox proxy1 --all --dry-run",
         "remove-middlebox self --pid 12 --all",
+        "remove-middlebox self --filter host=10.0.0.1,port=443 --wait",
         "remove-middlebox self --listen :8080 --all --dry-run",
         "drain haproxy",
         "drain 1234 --timeout 10m --transparent",
@@ -73,6 +74,8 @@ fn bad_lines_are_refused() {
         "remove-middlebox",
         "remove-middlebox self",
         "remove-middlebox self --all --session 1a",
+        "remove-middlebox self --filter port=443 --all",
+        "remove-middlebox self --filter port=443 --session 1a",
         "insert-middlebox fw1",
         "insert-middlebox fw1 --all --session 1a",
         "reconfigure --chain fw1",
@@ -102,7 +105,7 @@ fn bad_lines_are_refused() {
 #[test]
 fn a_missing_selection_names_every_way() {
     let lines: [(&str, &[&str]); 3] = [
-        ("remove-middlebox self", &["--session", "--all"]),
+        ("remove-middlebox self", &["--session", "--all", "--filter"]),
         (
             "insert-middlebox fw1",
             &["--session", "--filter", "--through", "--all"],

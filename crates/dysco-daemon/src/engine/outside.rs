@@ -76,13 +76,24 @@ impl Engine {
                 "run it there, with 'self' as the host",
             ));
         }
-        let only = match request.all {
-            true => None,
-            false => {
-                let slots = self.named(&request.sessions)?.into_iter();
-                Some(slots.map(|slot| self.agent.session(slot).key).collect())
-            }
+        let only = match (request.all, request.filter.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(
+                self.agent
+                    .sessions()
+                    .into_iter()
+                    .map(|(slot, _)| slot)
+                    .collect(),
+            ),
+            (false, _) => Some(self.named(&request.sessions)?),
         };
+        let meant = |slots: Vec<u32>| {
+            let some = slots
+                .into_iter()
+                .filter(|slot| self.shows(*slot, &request.filter));
+            some.map(|slot| self.agent.session(slot).key).collect()
+        };
+        let only = only.map(meant);
         Ok(Ask {
             name,
             uid: user(caller),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Candidates, Said, Stage, Task};
-use crate::api::{Failure, FailureCode, HostName, Mode, Remove, SessionName, Way};
+use crate::api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use crate::engine::{Engine, measure};
 use crate::protocol::Reason;
 
@@ -29,11 +29,14 @@ impl Engine {
             None => Some((*slot, self.in_chain(*slot, host)?)),
             Some(_) => None,
         };
-        let all = if request.all {
+        let mut all = if request.all {
             self.sessions_through(host, request.mode)
         } else {
             self.named(&request.sessions)?
         };
+        if !request.filter.is_empty() {
+            all.retain(|slot| self.shows(*slot, &request.filter));
+        }
         let mut found = Candidates {
             chained: all.iter().filter_map(by_chain).collect(),
             ..Candidates::default()
@@ -49,6 +52,11 @@ impl Engine {
             }
         }
         Ok(found)
+    }
+
+    /// Does the filter match the session of a slot?
+    pub(in crate::engine) fn shows(&self, slot: u32, filter: &Filter) -> bool {
+        filter.matches(&self.report_of(slot, &self.agent.session(slot)))
     }
 
     /// Among the tasks, if all says that the proxy may leave its session.
