@@ -178,6 +178,7 @@ fn shown(run: &Value) -> String {
         },
         machine["kernel"].as_str().unwrap_or_default(),
     );
+    text += &again(run);
     let plots = run["plots"].as_array().into_iter().flatten();
     if plots.into_iter().any(|plot| plot["name"] == "bundles") {
         text += &format!(
@@ -194,6 +195,21 @@ fn shown(run: &Value) -> String {
         "\n[All figures](bench/results/{name}.md), with their spread; \
          [how they are measured](bench/README.md), and what biases them.\n"
     )
+}
+
+/// Which parts were measured later, by themselves.
+fn again(run: &Value) -> String {
+    let parts = run["again"].as_object().into_iter().flatten();
+    let when =
+        |(part, at): (&String, &Value)| format!("`{part}` at {}", at.as_str().unwrap_or_default());
+    let all: Vec<_> = parts.map(when).collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(
+            "Measured by themselves since, as fast as the machine was then: {}.\n\n",
+            all.join("; ")
+        ),
+    }
 }
 
 /// How a run's files begin.
@@ -286,5 +302,15 @@ mod tests {
         ));
         assert!(text.contains("bench/results/2026-01-02-0304.md"));
         assert!(!text.contains("HAProxy, copying"));
+    }
+
+    #[test]
+    fn what_was_measured_later_is_said() {
+        let run = json!({"date": "2026-01-02 03:04", "figures": []});
+        assert!(!shown(&run).contains("since"));
+        let run = json!({"date": "2026-01-02 03:04", "figures": [],
+            "again": {"setup": "2026-01-03 04:05, abc"}});
+        let text = shown(&run);
+        assert!(text.contains("`setup` at 2026-01-03 04:05, abc."), "{text}");
     }
 }
