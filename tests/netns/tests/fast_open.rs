@@ -1,5 +1,4 @@
-//! TCP Fast Open, with more data in the SYN than there is room for beside what leads it
-//! through its chain.
+//! TCP Fast Open: data in the SYN, beside what leads it through its chain.
 
 mod steered;
 
@@ -8,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::{Family, echo, wait};
+use dysco_netns::{Family, counters, echo, wait};
 use steered::policy::rule;
 use steered::{At, Steered};
 
@@ -18,7 +17,8 @@ const PORT: u16 = 9100;
 /// A link carries 1,500 bytes. These fit alone, and not with the payload.
 const MUCH: usize = 1300;
 
-fn with_much_data_in_the_syn(family: Family) -> Result<()> {
+/// Two firewalls, an echo behind them, and where that is.
+fn world(family: Family) -> Result<(Steered, SocketAddr)> {
     // Without cookies, on all sockets that listen.
     let settings = [
         (At::Client, "net.ipv4.tcp_fastopen", "5"),
@@ -29,6 +29,46 @@ fn with_much_data_in_the_syn(family: Family) -> Result<()> {
     world.wait_neighbours(&At::FIREWALLS)?;
     let to = SocketAddr::new(At::Server.address(family), PORT);
     echo::serve(world.host(At::Server), to)?;
+    Ok((world, to))
+}
+
+/// Both firewalls have seen all, and refused nothing.
+fn has_passed(world: &Steered) -> Result<()> {
+    for fw in At::FIREWALLS {
+        ensure!(world.counted(fw, "passed")? > 0, "{fw:?} has seen nothing");
+        ensure!(world.refused(fw)? == 0, "{}", world.logs());
+    }
+    Ok(())
+}
+
+/// The data of a SYN pass the chain with it, behind the payload, and reach the server once.
+fn with_data_in_the_syn(family: Family) -> Result<()> {
+    let (world, to) = world(family)?;
+    for said in 0..5 {
+        let mut stream = echo::connect_with_data(world.host(At::Client), to)?;
+        echo::talk(&mut stream, said, 50).with_context(|| world.logs())?;
+    }
+    let taken = counters::tcp(world.host(At::Server))?;
+    ensure!(
+        taken.get("TcpExt.TCPFastOpenPassive") == Some(&5),
+        "{taken:?}\n{}",
+        world.logs()
+    );
+    has_passed(&world)
+}
+
+#[test]
+fn data_of_a_syn_is_not_lost() -> Result<()> {
+    with_data_in_the_syn(Family::V4)
+}
+
+#[test]
+fn data_of_a_syn_is_not_lost_v6() -> Result<()> {
+    with_data_in_the_syn(Family::V6)
+}
+
+fn with_much_data_in_the_syn(family: Family) -> Result<()> {
+    let (world, to) = world(family)?;
     for times in 1..=3 {
         let mut stream = echo::connect_with_data(world.host(At::Client), to)?;
         let said: Vec<_> = (0..MUCH).map(|i| (i % 251) as u8).collect();
@@ -48,11 +88,7 @@ fn with_much_data_in_the_syn(family: Family) -> Result<()> {
         })
         .with_context(|| world.logs())?;
     }
-    for fw in At::FIREWALLS {
-        ensure!(world.counted(fw, "passed")? > 0, "{fw:?} has seen nothing");
-        ensure!(world.refused(fw)? == 0, "{}", world.logs());
-    }
-    Ok(())
+    has_passed(&world)
 }
 
 #[test]

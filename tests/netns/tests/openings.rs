@@ -4,52 +4,13 @@ mod steered;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
-use dysco_netns::{Family, counters, echo, wait};
+use dysco_netns::{Family, wait};
 use serde_json::json;
 use steered::policy::rule;
 use steered::{At, Steered};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 const FIREWALLS: [At; 4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4];
-
-/// The data of a SYN pass the chain with it, behind the payload, and reach the server once.
-fn with_data_in_the_syn(family: Family) -> Result<()> {
-    // Without cookies, on all sockets that listen.
-    let settings = [
-        (At::Client, "net.ipv4.tcp_fastopen", "5"),
-        (At::Server, "net.ipv4.tcp_fastopen", "1538"),
-    ];
-    let policy = rule(family, &At::FIREWALLS).replace(&steered::PORT.to_string(), "9100");
-    let world = Steered::with_settings(family, &policy, &settings)?;
-    world.wait_neighbours(&At::FIREWALLS)?;
-    let to = std::net::SocketAddr::new(At::Server.address(family), 9100);
-    echo::serve(world.host(At::Server), to)?;
-    for said in 0..5 {
-        let mut stream = echo::connect_with_data(world.host(At::Client), to)?;
-        echo::talk(&mut stream, said, 50).with_context(|| world.logs())?;
-    }
-    let taken = counters::tcp(world.host(At::Server))?;
-    ensure!(
-        taken.get("TcpExt.TCPFastOpenPassive") == Some(&5),
-        "{taken:?}\n{}",
-        world.logs()
-    );
-    for fw in At::FIREWALLS {
-        ensure!(world.counted(fw, "passed")? > 0, "{fw:?} has seen nothing");
-        ensure!(world.refused(fw)? == 0, "{}", world.logs());
-    }
-    Ok(())
-}
-
-#[test]
-fn data_of_a_syn_is_not_lost() -> Result<()> {
-    with_data_in_the_syn(Family::V4)
-}
-
-#[test]
-fn data_of_a_syn_is_not_lost_v6() -> Result<()> {
-    with_data_in_the_syn(Family::V6)
-}
 
 /// The last host of the chain gives the session its own addresses again, and is never to
 /// send such a server what only an agent could read.
