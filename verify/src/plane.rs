@@ -330,7 +330,7 @@ impl Entry {
     }
 }
 
-fn edited(packet: Packet, edit: &Edit) -> Packet {
+pub(crate) fn edited(packet: Packet, edit: &Edit) -> Packet {
     let seg = Segment {
         seq: edit.seq,
         ack: edit.ack,

@@ -146,6 +146,13 @@ impl Memory {
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, ShortKey::default()) };
     }
 
+    /// From now on firewalls on the entry's path may be shown something.
+    pub fn set_heard(&self, slot: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.two(slot)).new_heard };
+        self.flag(field).store(1, Ordering::Release);
+    }
+
     /// Which of a session's two entries this is, and where the other is.
     pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
         // SAFETY: as in `state`.

@@ -69,6 +69,9 @@ impl Agent {
             ..first
         };
         self.memory().seed(second, &session);
+        if first.state == State::Tracked as u32 {
+            self.memory().set_heard(slot);
+        }
         Ok(second)
     }
 

@@ -55,6 +55,11 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
     }
     match State::from_word(s.state) {
+        Some(State::Tracked) if s.two.new_heard != 0 && opens_windows(&found.seg) => {
+            cold_path();
+            second::shown(s, &found.seg);
+            Verdict::Drop
+        }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
             track(&ctx, s, &found, slot);
             Verdict::Pass
@@ -182,9 +187,7 @@ fn decide(
             // Late, or it shows firewalls the way back: no stack may hear it. A host of a
             // chain passes it on, its ends do not.
             Some(State::NewPath) if opens_windows(&p.seg) => {
-                if s.two.chained != 0 {
-                    second::shown(s, &p.seg);
-                }
+                second::shown(s, &p.seg);
                 if s.two.chained != 0 && s.joined != 0 {
                     from_new_path(s, p, c, slot, false)
                 } else {
@@ -221,7 +224,7 @@ fn decide(
         }
         // Late, on the path before. One that a middlebox has left was not that.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
-            Decision::Leave(Verdict::Pass)
+            Decision::Leave(second::late(s, &p.seg))
         }
         Some(State::NewPath | State::Joining | State::Switching | State::Passing) => {
             Decision::Leave(dropped(Counter::DroppedLateOld))

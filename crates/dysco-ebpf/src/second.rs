@@ -130,6 +130,19 @@ pub fn shown(s: &mut Session, seg: &Segment) {
     s.rcv_ack = s.acked_off_wire(seg.ack);
 }
 
+/// A packet on the direct path, where the session takes another. The other end may have
+/// gone back already, and shows that to firewalls.
+#[inline(always)]
+pub fn late(s: &Session, seg: &Segment) -> Verdict {
+    if !opens_windows(seg) {
+        return Verdict::Pass;
+    }
+    if let Some(before) = s.other_path().and_then(maps::session) {
+        shown(before, seg);
+    }
+    Verdict::Drop
+}
+
 /// A SYN on a path that is being opened, or the answer to one. No stack hears
 /// of it.
 #[inline(always)]

@@ -86,6 +86,9 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return None;
     }
     if !new && s.state == State::Tracked as u32 && s.clamp == 0 {
+        if pushes_nothing(&p.found.seg) {
+            return None;
+        }
         usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
-use dysco_netns::{Family, wait};
+use dysco_netns::{Family, strict, wait};
 use serde_json::{Value, json};
 use steered::{At, DEATHS, Steered};
 
@@ -237,4 +237,27 @@ fn a_new_path_dies_after_both_ends_have_taken_it() -> Result<()> {
 #[test]
 fn a_new_path_dies_after_both_ends_have_taken_it_v6() -> Result<()> {
     a_path_dies(Family::V6)
+}
+
+/// To a strict firewall on the direct path, of which nobody knows, both ends have
+/// acknowledged since what was never sent: it is shown first how far they are.
+fn back_past_a_firewall(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    strict::guard(&world.router)?;
+    let (group, session) = busy(&world, None)?;
+    world.set_faults(At::Server, "lose:Switched")?;
+    dies(&world, &group, &session, &[])?;
+    world.set_faults(At::Server, "")?;
+    world.rechain(&session, &[At::Fw2])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn back_past_a_strict_firewall_that_nobody_knows() -> Result<()> {
+    back_past_a_firewall(Family::V4)
+}
+
+#[test]
+fn back_past_a_strict_firewall_that_nobody_knows_v6() -> Result<()> {
+    back_past_a_firewall(Family::V6)
 }

@@ -29,6 +29,8 @@ pub enum Fate {
     StateLeft,
     /// The session cannot get another chain any more.
     Stuck,
+    /// An end waits for bytes or for an acknowledgement that never come.
+    Starved,
     /// Who asked has not been told the end.
     Untold,
     /// Nothing went wrong, and nothing came of what was asked for.
@@ -66,6 +68,9 @@ impl Calm for World {
             self.late(config, place, change);
         } else if let Some((change, to)) = in_vain {
             self.give_up_state(change, to);
+        } else if self.stream(config) {
+        } else if self.is_collectable(config) {
+            self.reset();
         } else {
             return false;
         }
@@ -130,6 +135,9 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     if config.state && !world.gone() && !world.impatient && world.hosts().any(has_state) {
         return Fate::StateLeft;
     }
+    if !world.gone() && !world.is_carried(config) {
+        return Fate::Starved;
+    }
     let left = world.host(LEFT);
     let untold = world.accepted.iter().any(|a| {
         let told = |h: &Host| {
@@ -151,7 +159,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         true => world.accepted.len(),
         false => world.accepted.len().min(1),
     };
-    if world.pure && won < wanted {
+    if world.pure && !world.gone() && won < wanted {
         return Fate::NobodyWon;
     }
     match world.gone() || world.impatient {

@@ -36,7 +36,8 @@ impl World {
         if self.broken.is_none() && self.overlaps() {
             self.broken = Some(Broken::Overlap);
         }
-        if self.gone() || self.broken.is_some() {
+        // Of one that has ended nothing more is sent.
+        if self.gone() || self.broken.is_some() || self.is_collectable(config) {
             return;
         }
         if self.has_void(config) {

@@ -26,6 +26,12 @@ pub struct Faults {
     pub deaths: u8,
     /// The session is reset.
     pub resets: u8,
+    /// Segments of the session lost.
+    pub packets: u8,
+    /// Segments that are said again while others are on their way.
+    pub again: u8,
+    /// Segments that come late.
+    pub slow: u8,
 }
 
 /// What an operator asks for.
@@ -62,6 +68,12 @@ pub enum Seen {
     StateMoved,
     /// Both sides of one host were between two paths.
     AtOnce,
+    /// A segment was split: its data went by one path, its acknowledgement by another.
+    Split,
+    /// What was sent before a path was taken was said again after that.
+    Repeated,
+    /// Both FINs have passed while an end was between two paths.
+    ClosedBetween,
 }
 
 /// One exploration.
@@ -83,6 +95,11 @@ pub struct Configuration {
     pub state: bool,
     /// Every host of a chain has changed the stream by some bytes of its own.
     pub deltas: bool,
+    /// Bytes that the session carries to the right and to the left end, from when it is
+    /// open on. Of those without any only the paths are looked at.
+    pub bytes: [u8; 2],
+    /// Which ends close when they have sent all.
+    pub closes: [bool; 2],
     /// Faults that may come, in any order and at any time.
     pub faults: Faults,
     /// What must be seen.
@@ -100,6 +117,9 @@ pub(super) const NONE: Faults = Faults {
     cancels: 0,
     deaths: 0,
     resets: 0,
+    packets: 0,
+    again: 0,
+    slow: 0,
 };
 
 /// A change, and that it can come to nothing.
@@ -115,6 +135,8 @@ pub(super) const REPLACE: Configuration = Configuration {
     disjoint: false,
     state: false,
     deltas: false,
+    bytes: [0; 2],
+    closes: [false; 2],
     faults: NONE,
     seen: &[Seen::Changed],
     seed: None,
@@ -466,6 +488,150 @@ pub fn all() -> Vec<Configuration> {
             faults: Faults { crashes: 1, ..NONE },
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
             ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-streams",
+            about: "bytes both ways; segments lost, late, and said again across the cutoff",
+            bytes: [2, 1],
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-insert",
+            about: "the same, where the session went direct",
+            bytes: [1, 2],
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-streams-back",
+            about: "bytes both ways; the new path dies, or is given up too early",
+            bytes: [1, 1],
+            faults: Faults {
+                deaths: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-insert-back",
+            about: "the same, where the session went direct",
+            bytes: [1, 1],
+            faults: Faults {
+                deaths: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-streams-crash",
+            about: "bytes both ways while a daemon dies and a segment is lost",
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-half-close",
+            about: "the left end closes when it has sent all; the right one goes on",
+            bytes: [1, 1],
+            closes: [true, false],
+            faults: Faults {
+                packets: 1,
+                slow: 1,
+                ..NONE
+            },
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-closing",
+            about: "both ends close; a segment is lost, a message too",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::ClosedBetween],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-closing-replace",
+            about: "both ends close; a segment is lost, a message too",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::ClosedBetween],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-deltas",
+            about: "bytes both ways, whose numbers a host that leaves has moved",
+            bytes: [1, 1],
+            deltas: true,
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-segment",
+            about: "bytes both ways while a segment changes that begins at a host of the chain",
+            asks: &[Ask::Without(4)],
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-streams-segments",
+            about: "bytes both ways while both segments change at once",
+            bytes: [1, 0],
+            seen: &[Seen::Changed, Seen::AtOnce],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-streams-twice",
+            about: "two chains are asked for at once or one after the other",
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            bytes: [1, 1],
+            faults: Faults { slow: 1, ..NONE },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..REPLACE
         },
         Configuration {
             name: "chain-and-back",

@@ -1,8 +1,9 @@
 //! The machine's commands, carried out as the engine does it (`engine/rechain`).
 //! What takes the kernel or other hosts some time is answered by an event.
 
-use dysco_common::Offer;
+use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
+use dysco_common::{Delta, Offer};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession,
 };
@@ -136,9 +137,10 @@ impl Host {
                 self.moves.insert((change, to), false);
                 self.asked.push((change, from, to));
             }
-            Command::Open { delta, .. } => match self.add_path(change, wrong) {
+            Command::Open { delta, right, .. } => match self.open(change, &delta, &right, wrong) {
                 Ok(()) => {
                     self.makes_up = Some((change, delta));
+                    self.lead_beyond(change, &delta);
                     self.events.push(Later::Open(change));
                 }
                 Err(reason) => self.tell(HostEvent::Prepared {
@@ -147,9 +149,9 @@ impl Host {
                 }),
             },
             Command::Cut { .. } => self.cut(change),
-            Command::SetCutIn { .. } => {
+            Command::SetCutIn { cutoff, .. } => {
                 if let Some(held) = self.held.get_mut(&change) {
-                    held.far = true;
+                    held.far = Some(cutoff);
                 }
             }
             Command::Complete { .. } => {
@@ -222,6 +224,7 @@ impl Host {
         if !self.is_anchor() && !self.planes[side].active {
             self.planes[side].current = self.knows.first().copied().flatten();
             self.planes[side].active = true;
+            self.begin_entries(side);
         }
         let plane = self.planes[side];
         let (mut first, mut second) = (plane.current, None);
@@ -238,10 +241,15 @@ impl Host {
             side,
             first,
             second,
+            reach: self.reach(side),
             ..Held::default()
         };
+        let facts = Facts {
+            reach: held.reach,
+            ..facts(side)
+        };
         self.held.insert(change, held);
-        Ok(facts(side))
+        Ok(facts)
     }
 
     /// Ends a change at once that only waited for late packets.
@@ -254,6 +262,24 @@ impl Host {
         if let Some(change) = change {
             self.held.remove(&change);
         }
+        self.tidy_entries();
+    }
+
+    /// The SYN is sent, unless the numbers speak against what the hosts that leave are
+    /// said to have changed.
+    fn open(
+        &mut self,
+        change: ChangeId,
+        delta: &Delta,
+        right: &Reach,
+        wrong: &mut Option<Wrong>,
+    ) -> Result<(), Reason> {
+        let before = self.held.get(&change).map_or(Reach::default(), |h| h.reach);
+        let now = self.reach(self.side(change));
+        if !bears(&before, right, &now, delta) {
+            return Err(refused());
+        }
+        self.add_path(change, wrong)
     }
 
     fn add_path(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) -> Result<(), Reason> {
@@ -273,6 +299,8 @@ impl Host {
             before: false,
             joined: false,
         });
+        let side = held.side;
+        self.add_entry(side, change);
         Ok(())
     }
 
@@ -286,16 +314,17 @@ impl Host {
         if self.gone || self.planes[held.side].other.is_some_and(closed) {
             return self.tell_gone(change);
         }
-        self.take(held.side, Some(second), held.first);
+        self.take(held.side, Some(second), held.first, true);
         if let Some(held) = self.held.get_mut(&change) {
             held.cut = true;
         }
-        let cutoff = 7;
+        let cutoff = self.cutoff(held.side, Some(second)).unwrap_or(7);
         self.tell(HostEvent::CutDone { change, cutoff });
     }
 
-    /// Takes a path that is heard, and hears the one before.
-    pub(super) fn take(&mut self, side: usize, second: Route, first: Route) {
+    /// Takes a path that is heard, and hears the one before. Only the agent gives its
+    /// entry what has happened by that one.
+    pub(super) fn take(&mut self, side: usize, second: Route, first: Route, by_agent: bool) {
         let plane = &mut self.planes[side];
         if plane.current != second {
             plane.current = second;
@@ -304,6 +333,7 @@ impl Host {
                 before: true,
                 joined: true,
             });
+            self.switch_entry(side, second, first, by_agent);
         }
     }
 
@@ -327,6 +357,9 @@ impl Host {
                 before: false,
                 joined: true,
             });
+            let side = held.side;
+            self.switch_entry_back(side, second, other.route);
+            self.show_way_back(side, second);
         }
     }
 
@@ -340,6 +373,7 @@ impl Host {
             plane.other = None;
         }
         plane.awaits = false;
+        self.tidy_entries();
     }
 
     /// Has the new path carried all that it has to? Then the machine hears of it.
@@ -357,6 +391,7 @@ impl Host {
         // Or the change's own path, which was awaited once more after its end.
         self.planes[side].other = None;
         self.planes[side].awaits = false;
+        self.tidy_entries();
     }
 
     /// What the kernel still has of changes that no record names.
@@ -366,6 +401,7 @@ impl Host {
                 self.planes[side].other = None;
             }
         }
+        self.tidy_entries();
     }
 
     fn tell_gone(&mut self, change: ChangeId) {

@@ -6,12 +6,15 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_common::Delta;
+use dysco_common::delta::Reach;
 use dysco_daemon::protocol::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
 
 use super::config::{LEFT, RIGHT};
 use super::engine;
+use super::entry::Entry;
+use super::lines::Passed;
 use super::seed::Seed;
 use crate::pump::{self, Engine, NOW, Twist};
 
@@ -55,12 +58,14 @@ pub struct Held {
     pub side: usize,
     /// The path before.
     pub first: Route,
+    /// How far its end had sent and heard when it was asked.
+    pub reach: Reach,
     /// The new one, once it is heard.
     pub second: Option<ChangeId>,
     /// It was taken by command.
     pub cut: bool,
-    /// The other anchor has taken it.
-    pub far: bool,
+    /// The other anchor has taken it when it had sent so far.
+    pub far: Option<u32>,
     /// It has carried all that it had to.
     pub settled: bool,
     /// There is no way back.
@@ -82,6 +87,8 @@ pub enum Later {
     Forgotten(ChangeId, HostId),
     /// The session's end is noticed.
     Gone,
+    /// Both its FINs have passed.
+    Closed,
 }
 
 /// How a change ended for one role here.
@@ -155,6 +162,16 @@ pub struct Host {
     pub(super) makes_up: Option<(ChangeId, Delta)>,
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
+    /// Where sessions carry bytes: the entries of its paths on either side.
+    pub entries: BTreeMap<(usize, Route), Entry>,
+    /// Paths that it went back to, and shows that to their firewalls.
+    pub shows: BTreeSet<(usize, Route)>,
+    /// Those of them that it shows it in this step.
+    pub(super) primes: Vec<(usize, Route)>,
+    /// At a host of chains: what has passed it to either side.
+    pub passed: Option<[Passed; 2]>,
+    /// Its data plane took a path because the other end's did.
+    pub(super) followed: bool,
     /// The engine takes up what a former process left.
     pub(super) taking_up: bool,
     /// A bug put in on purpose.
@@ -168,6 +185,7 @@ impl Hash for Host {
         (&self.knows, self.passing, &self.forgotten).hash(state);
         (&self.records, &self.events, &self.endings, &self.held).hash(state);
         (self.state, &self.moves).hash(state);
+        (&self.entries, &self.shows, self.passed).hash(state);
     }
 }
 
@@ -218,6 +236,11 @@ impl Host {
             delta: Delta::default(),
             makes_up: None,
             held: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            shows: BTreeSet::new(),
+            primes: Vec::new(),
+            passed: None,
+            followed: false,
             taking_up: false,
             seed,
         };
@@ -301,6 +324,7 @@ impl Host {
         self.events.clear();
         self.moves.clear();
         self.forgotten.clear();
+        self.shows.clear();
         self.passing = None;
     }
 

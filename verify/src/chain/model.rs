@@ -5,11 +5,13 @@ use stateright::{Model, Property};
 
 use super::calm::Fate;
 use super::config::{Configuration, LEFT, Seen};
-use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS};
+use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
+use super::stream::Delivery;
 use super::world::{Broken, World};
 use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
+use crate::socket::Say;
 
 /// No message is on its way for so long, nor said again in vain: a deadline as
 /// long as this passes only when none is.
@@ -76,6 +78,14 @@ pub enum Action {
     Break(ChangeId),
     /// The session ends.
     Reset,
+    /// An end sends something to the other side.
+    Say(usize, Say, Delivery),
+    /// What was late comes.
+    ComesLate,
+    /// A host shows the firewalls of a path how far its end has sent.
+    Prime(usize, usize, Route),
+    /// Both ends have closed: the session's entries are collected.
+    Collect,
 }
 
 impl Exploration {
@@ -125,7 +135,7 @@ impl Exploration {
     }
 
     fn hosts(&self, world: &World, actions: &mut Vec<Action>) {
-        let only_time = world.only_time_helps();
+        let only_time = world.only_time_helps(&self.config);
         let insists = |m: &Machine| m.waits().any(|w| w.insists);
         let insisting = world
             .hosts()
@@ -201,9 +211,40 @@ impl Exploration {
         }
     }
 
+    fn streams(&self, world: &World, actions: &mut Vec<Action>) {
+        let config = &self.config;
+        if world.streams.is_none() {
+            return;
+        }
+        let still = world.is_still(config);
+        for side in [RIGHTWARDS, LEFTWARDS] {
+            for say in [Say::New, Say::Ack, Say::Again, Say::AllAgain] {
+                let again = matches!(say, Say::Again | Say::AllAgain);
+                if again && !still && world.left.again == 0 || !world.can_say(config, side, say) {
+                    continue;
+                }
+                actions.push(Action::Say(side, say, Delivery::Arrives));
+                if world.left.packets > 0 {
+                    actions.push(Action::Say(side, say, Delivery::Lost));
+                }
+                if world.left.slow > 0 && world.can_be_late() {
+                    actions.push(Action::Say(side, say, Delivery::Late));
+                }
+            }
+        }
+        if !world.can_be_late() {
+            actions.push(Action::ComesLate);
+        }
+        let primers = world.primers(config).into_iter();
+        actions.extend(primers.map(|(place, side, route)| Action::Prime(place, side, route)));
+        if world.is_collectable(config) && world.only_time_helps(config) {
+            actions.push(Action::Collect);
+        }
+    }
+
     /// Is this step a fault? Then one fewer may come.
     fn pay(&self, world: &mut World, action: &Action) {
-        let only_time = world.only_time_helps();
+        let only_time = world.only_time_helps(&self.config);
         let in_vain = |change, to| world.waits_in_vain(LEFT).any(|w| w == (change, to));
         let is_early = matches!(action, Action::GiveUpState(change, to) if !in_vain(*change, *to));
         let left = &mut world.left;
@@ -231,6 +272,13 @@ impl Exploration {
             Action::Crash(_) => Some(&mut left.crashes),
             Action::Break(_) => Some(&mut left.deaths),
             Action::Reset => Some(&mut left.resets),
+            Action::Say(_, _, Delivery::Lost) => Some(&mut left.packets),
+            Action::Say(_, _, Delivery::Late) => Some(&mut left.slow),
+            Action::Say(_, Say::Again | Say::AllAgain, _) => {
+                // More of them than may come too early come when all is still.
+                left.again = left.again.saturating_sub(1);
+                return;
+            }
             _ => None,
         };
         let paid = budget.map(|budget| *budget -= 1).is_some();
@@ -266,7 +314,10 @@ impl Exploration {
             Action::Crash(place) => world.edit(place, Host::die),
             Action::Start(place) => world.start(config, place),
             Action::Break(change) => world.dead.push(change),
-            Action::Reset => world.reset(),
+            Action::Reset | Action::Collect => world.reset(),
+            Action::Say(side, say, delivery) => return world.say(config, side, say, delivery),
+            Action::ComesLate => world.comes_late(config),
+            Action::Prime(place, side, route) => world.prime(config, place, side, route),
         }
         true
     }
@@ -288,6 +339,7 @@ impl Model for Exploration {
         self.messages(world, actions);
         self.hosts(world, actions);
         self.paths(world, actions);
+        self.streams(world, actions);
     }
 
     fn next_state(&self, before: &World, action: Action) -> Option<World> {
@@ -371,6 +423,18 @@ pub fn always() -> Vec<Property<Exploration>> {
             "a path makes up for what those that leave have changed, once",
             |_, w: &World| w.broken != Some(Broken::Delta),
         ),
+        Property::always(
+            "no firewall drops anything while nothing goes wrong",
+            |_, w: &World| w.broken != Some(Broken::Invalid),
+        ),
+        Property::always(
+            "TCP hears of nothing that was never sent",
+            |_, w: &World| !matches!(w.broken, Some(Broken::Tcp(_))),
+        ),
+        Property::always(
+            "every byte and FIN arrives, and is acknowledged",
+            |_, w: &World| w.fate != Fate::Starved,
+        ),
         Property::always("no host breaks a rule of the two paths", |_, w: &World| {
             !matches!(w.broken, Some(Broken::Host(_)))
         }),
@@ -404,10 +468,12 @@ pub fn always() -> Vec<Property<Exploration>> {
     ]
 }
 
+/// No daemon is away or at work.
 fn quiet(world: &World) -> bool {
     let waits = |m: &Machine| m.waits().next().is_some();
     let busy = |h: &Host| h.machine.as_ref().is_none_or(waits);
-    world.only_time_helps() && !world.hosts().any(busy)
+    let events = |h: &Host| !h.events.is_empty();
+    world.net.is_empty() && !world.hosts().any(|h| busy(h) || events(h))
 }
 
 fn ended(world: &World, changed: bool) -> usize {
@@ -458,6 +524,18 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
                 let new = |h: &Host| h.state && h.knows.is_empty();
                 let back = |m: &Machine| m.changes().any(|c| c.phase == Phase::Cancelling);
                 begun && w.hosts().any(new) && w.host(LEFT).machine.as_ref().is_some_and(back)
+            })
+        }
+        Seen::Split => Property::sometimes("a segment is split", |_, w: &World| {
+            w.streams.as_ref().is_some_and(|s| s.split)
+        }),
+        Seen::Repeated => Property::sometimes(
+            "what was sent before is said again by a new path",
+            |_, w: &World| w.streams.as_ref().is_some_and(|s| s.repeated),
+        ),
+        Seen::ClosedBetween => {
+            Property::sometimes("both ends close between two paths", |_, w: &World| {
+                w.has_closed_between()
             })
         }
         Seen::AtOnce => Property::sometimes("two segments change at once", |_, w: &World| {

@@ -12,8 +12,10 @@ use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
 use super::host::{self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address};
 use super::seed;
+use super::stream::Streams;
 use crate::parts::{Net, Sealed, digest, post};
 use crate::pump::{NOW, Twist};
+use crate::socket::Harm;
 
 /// Which rule a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,6 +33,10 @@ pub enum Broken {
     Delta,
     /// A path leads through a firewall that was to have the session's state, and has not.
     Stateless,
+    /// A firewall has dropped what it must not, and nothing had gone wrong.
+    Invalid,
+    /// TCP.
+    Tcp(Harm),
 }
 
 /// A request that was accepted.
@@ -72,6 +78,8 @@ pub struct World {
     pub followed: bool,
     /// One more change was asked for when all was over.
     pub once_more: bool,
+    /// What the session carries, where that is explored.
+    pub streams: Option<Streams>,
     /// A seeded bug: changes whose left anchor was believed to be back.
     pub believed: BTreeSet<ChangeId>,
     /// A rule was broken on the way here.
@@ -94,6 +102,7 @@ impl Hash for World {
         (self.left, self.asked, self.refused, &self.accepted).hash(state);
         (&self.dead, self.pure, self.impatient, self.followed).hash(state);
         (self.broken, &self.believed, self.once_more).hash(state);
+        self.streams.hash(state);
     }
 }
 
@@ -149,7 +158,9 @@ impl World {
         let host = |place| {
             let passes = config.first.contains(&place);
             let mut host = Host::new(place, passes, config.seed);
-            if config.deltas && place > RIGHT {
+            // Of one that comes in while bytes are on their way it would be known when.
+            let changes = passes || place > RIGHT && !config.has_streams();
+            if config.deltas && changes {
                 // No sum of some is that of others.
                 let to_server = 1 << place;
                 let to_client = 1u32.wrapping_sub(to_server);
@@ -163,7 +174,7 @@ impl World {
             }
             Sealed::new(host)
         };
-        World {
+        let mut world = World {
             hosts: (0..config.hosts).map(host).collect(),
             net: Vec::new(),
             left: config.faults,
@@ -176,9 +187,12 @@ impl World {
             followed: false,
             once_more: false,
             believed: BTreeSet::new(),
+            streams: None,
             broken: None,
             fate: Fate::default(),
-        }
+        };
+        world.begin_streams(config);
+        world
     }
 
     /// All hosts.
@@ -211,7 +225,7 @@ impl World {
     }
 
     /// The hosts that a path leads through, with both anchors.
-    fn path(&self, config: &Configuration, route: Route) -> Vec<usize> {
+    pub(super) fn path(&self, config: &Configuration, route: Route) -> Vec<usize> {
         match route {
             None => [&[LEFT], config.first, &[RIGHT]].concat(),
             Some(change) => self.of(change).map(|a| a.path.clone()).unwrap_or_default(),
@@ -278,6 +292,7 @@ impl World {
         if let Some(wrong) = out.wrong {
             self.broken = Some(Broken::Host(wrong));
         }
+        self.prime_at_once(config, place);
         self.ask_for_state(config, place);
         self.check_delta(place);
         seed::after(config, self, place);
@@ -352,6 +367,9 @@ impl World {
                 result: moved.then_some(()).ok_or(Reason::Cancelled),
             },
             Later::Forgotten(change, from) => HostEvent::Forgotten { change, from },
+            // A change of its chain ends otherwise.
+            Later::Closed if !self.host(place).held.is_empty() => return twist == Twist::Plain,
+            Later::Closed => return self.does(config, place, twist, Host::tell_all_gone),
             Later::Gone => {
                 return self.does(config, place, twist, |h| {
                     h.held.retain(|_, held| !held.completed);
@@ -386,10 +404,11 @@ impl World {
                 other.joined && h.machine.is_some()
             })
         });
-        match answers && !self.gone() {
-            true => Ok(()),
-            false => Err(Reason::Cancelled),
+        if !answers || self.gone() {
+            return Err(Reason::Cancelled);
         }
+        self.shake_hands(change);
+        Ok(())
     }
 
     /// The changes whose right anchor's data plane may follow the left one's.
@@ -402,14 +421,16 @@ impl World {
             let next = next.filter(|o| o.route == route && !o.before && o.joined);
             takes && next.is_some() && !self.is_dead(route) && !self.gone()
         };
-        self.accepted.iter().filter(may).map(|a| a.change)
+        // Where there are streams their bytes bring it about.
+        let accepted = self.accepted.iter().filter(|_| self.streams.is_none());
+        accepted.filter(may).map(|a| a.change)
     }
 
     /// The first data comes by the new path.
     pub fn follow(&mut self, config: &Configuration, change: ChangeId) {
         let right = self.of(change).map_or(RIGHT, |a| a.anchors()[1]);
         self.edit(right, |h| {
-            h.take(LEFTWARDS, Some(change), h.planes[LEFTWARDS].current)
+            h.take(LEFTWARDS, Some(change), h.planes[LEFTWARDS].current, false)
         });
         self.followed = true;
         self.check(config);
@@ -423,12 +444,15 @@ impl World {
             let far = self.of(**change).map(Accepted::anchors);
             let far = far.map(|[left, right]| if h.side == RIGHTWARDS { right } else { left });
             let there = far.map(|far| self.host(far).planes[LEFTWARDS + RIGHTWARDS - h.side]);
+            let carries = h.far.is_some_and(|far| {
+                let settles = host.settles(h.side, **change, far);
+                settles.unwrap_or_else(|| there.is_some_and(|plane| plane.current == route))
+            });
             h.cut
-                && h.far
+                && carries
                 && !h.settled
                 && h.second == route
                 && host.planes[h.side].current == route
-                && there.is_some_and(|plane| plane.current == route)
                 && !self.is_dead(route)
                 && !self.gone()
         };
@@ -532,7 +556,7 @@ impl World {
 
     /// Nothing is on its way and no daemon is away or at work: only time can
     /// do anything about the changes.
-    pub fn only_time_helps(&self) -> bool {
+    pub fn only_time_helps(&self, config: &Configuration) -> bool {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
         let looks = |h: &Host| {
             let carried = self.carried(h.place).next();
@@ -540,6 +564,7 @@ impl World {
                 || self.waits_late(h.place).next().is_some()
                 || self.waits_in_vain(h.place).next().is_some()
         };
-        self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks)
+        let still = self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks);
+        still && !self.streams_move(config)
     }
 }

@@ -111,7 +111,10 @@ impl Engine {
             State::Adopted as u32,
             State::Return as u32,
         ];
-        if reset || unchanged.contains(&s.state) {
+        // A change of its chain ends by itself, or as the entry is collected: one end may
+        // not leave a path that the other is about to take, and sends its last words by.
+        let ends = unchanged.contains(&s.state) && !self.rechain.leads_from(slot);
+        if reset || ends {
             let opened = s.life.opened_here != 0;
             let of = if opened {
                 measure::opened

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
-use dysco_common::{State, seq};
+use dysco_common::{Session, State, seq};
 
 use super::open::shown_next;
 use crate::engine::Engine;
@@ -27,14 +27,19 @@ pub(super) struct Back {
 /// Numbers tell no more than twice as many bytes apart.
 const IN_SIGHT: u64 = 1 << 30;
 
+/// Does no stack at the other end of an entry's path hear what is for firewalls? One that
+/// relays beside a path hears it.
+fn is_shown(s: &Session) -> bool {
+    s.state == State::NewPath as u32 || s.state == State::Tracked as u32
+}
+
 impl Engine {
-    /// What is to be shown if the session goes back to its first path, whose firewalls
-    /// are a chain's.
+    /// What is to be shown if the session goes back to its first path. There may be
+    /// firewalls on a direct one as well, which nobody has told anybody of.
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
         let s = self.agent.session(first);
         let was_left = self.agent.session(second).two.part == part::CURRENT;
-        let is_chain = s.state == State::NewPath as u32 && s.two.chained > 1;
-        (was_left && is_chain).then(|| Back {
+        (was_left && is_shown(&s)).then(|| Back {
             slot: first,
             created_ns: s.created_ns,
             since: Instant::now(),
@@ -59,15 +64,19 @@ impl Engine {
 
     fn show_again(&self, back: &Back) {
         let s = self.agent.session(back.slot);
-        let is_taken = s.state == State::NewPath as u32 && s.two.part == part::CURRENT;
+        let is_taken = is_shown(&s) && s.two.part == part::CURRENT;
         if is_taken && s.created_ns == back.created_ns {
             let (left_at, bytes) = back.left_at;
             let next = shown_next(&s);
-            let seq = match s.bytes_out.saturating_sub(bytes) < IN_SIGHT {
-                true => seq::max(left_at, next),
-                false => next,
-            };
-            self.prime(back.slot, seq);
+            let in_sight = s.bytes_out.saturating_sub(bytes) < IN_SIGHT;
+            // The firewalls have seen that: it lets the other end's numbers go ahead by the
+            // widest window, as that end's does this one's.
+            if in_sight {
+                self.prime(back.slot, left_at);
+            }
+            if !in_sight || seq::after(next, left_at) {
+                self.prime(back.slot, next);
+            }
         }
     }
 }

@@ -167,6 +167,11 @@ impl Rechain {
         self.by_slot.contains_key(&slot)
     }
 
+    /// Is this the slot of a path before, or of one that another may be taken instead of?
+    pub fn leads_from(&self, slot: u32) -> bool {
+        self.paths.values().any(|p| p.first.0 == slot)
+    }
+
     /// Is this a change that a request has begun on this host?
     pub fn is_asked_for(&self, change: ChangeId) -> bool {
         self.running.contains_key(&change)

@@ -213,8 +213,11 @@ impl Engine {
     }
 
     /// Shows the firewalls of a path up to where this end has sent.
-    pub(super) fn prime(&self, second: u32, seq: u32) {
-        let s = self.agent.session(second);
+    pub(super) fn prime(&self, slot: u32, seq: u32) {
+        let mut s = self.agent.session(slot);
+        if s.state == State::Tracked as u32 {
+            (s.path, s.translation) = (s.key, s.carried());
+        }
         let packet = packets::primer(&s, seq);
         if let Err(error) = raw::send(&packet, s.path.remote()) {
             tracing::warn!(path = ?s.path, %error, "cannot send on a new path");

@@ -1,0 +1,278 @@
+//! The entries of an anchor's paths: one for each that it takes or hears.
+
+use dysco_common::delta::Reach;
+use dysco_common::seq::max;
+use dysco_common::session::part;
+use dysco_common::tcp::Segment;
+use dysco_common::{Delta, State};
+use dysco_daemon::protocol::ChangeId;
+
+use super::entry::{Entry, Sent};
+use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
+use crate::plane::Packet;
+use crate::socket::Base;
+
+/// The highest numbers of what has passed a host of the chain on its way to one side.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Passed {
+    end: u32,
+    ack: u32,
+}
+
+impl Passed {
+    /// Nothing has, of a direction that begins there.
+    pub fn nothing(base: &Base) -> Passed {
+        Passed {
+            end: base.out,
+            ack: base.into,
+        }
+    }
+
+    fn note(&mut self, seg: &Segment) {
+        (self.end, self.ack) = (max(self.end, seg.end()), max(self.ack, seg.ack));
+    }
+}
+
+/// The other side of a host.
+pub fn other(side: usize) -> usize {
+    LEFTWARDS + RIGHTWARDS - side
+}
+
+impl Host {
+    /// The entry of the path that it takes on one side.
+    fn taken(&mut self, side: usize) -> Option<&mut Entry> {
+        let route = self.planes[side].current;
+        self.entries.get_mut(&(side, route))
+    }
+
+    /// An entry, and the one that goes with it.
+    fn both(&mut self, side: usize, one: Route, other: Route) -> Option<(&mut Entry, Entry)> {
+        let other = self.entries.get(&(side, other))?.clone();
+        Some((self.entries.get_mut(&(side, one))?, other))
+    }
+
+    /// A host of the chain becomes an anchor: it has had entries all the time.
+    pub(super) fn begin_entries(&mut self, side: usize) {
+        let Some(passed) = self.passed else {
+            return;
+        };
+        let (out, into) = (passed[side], passed[other(side)]);
+        let base = Base {
+            out: out.end,
+            into: into.end,
+        };
+        let mut entry = Entry::opened(&base, side == RIGHTWARDS, true);
+        (entry.s.snd_ack, entry.s.rcv_ack) = (out.ack, into.ack);
+        let route = self.planes[side].current;
+        self.entries.entry((side, route)).or_insert(entry);
+    }
+
+    /// How far its end has sent and heard, as the wire has it.
+    pub(super) fn reach(&self, side: usize) -> Reach {
+        let route = self.planes[side].current;
+        let entry = self.entries.get(&(side, route));
+        entry.map_or(Reach::default(), |e| e.s.reach())
+    }
+
+    pub(super) fn add_entry(&mut self, side: usize, change: ChangeId) {
+        if let Some(first) = self.taken(side) {
+            let second = first.beside();
+            first.s.two.new_heard = 1;
+            self.entries.insert((side, Some(change)), second);
+        }
+    }
+
+    pub(super) fn lead_beyond(&mut self, change: ChangeId, delta: &Delta) {
+        if let Some(second) = self.entries.get_mut(&(RIGHTWARDS, Some(change))) {
+            second.lead_beyond(delta);
+        }
+    }
+
+    /// `Agent::switch_path`, where the programs have not done it yet; and
+    /// `dysco_follow`, which shares nothing.
+    pub(super) fn switch_entry(&mut self, side: usize, second: Route, first: Route, shares: bool) {
+        if let Some((entry, before)) = self.both(side, second, first) {
+            entry.take_over(&before);
+            if shares {
+                entry.share_life(&before);
+            }
+            entry.s.state = State::Switching as u32;
+            entry.s.two.part = part::CURRENT;
+        }
+        if let Some(before) = self.entries.get_mut(&(side, first)) {
+            before.s.two.part = part::BEFORE;
+        }
+    }
+
+    /// `Agent::refresh_path`.
+    pub(super) fn refresh(&mut self, side: usize, second: Route) {
+        let first = self.planes[side].current;
+        if let Some((entry, from)) = self.both(side, second, first)
+            && entry.s.two.part == part::NEXT
+        {
+            entry.take_over(&from);
+        }
+    }
+
+    /// What opens a path says how far the other end has sent, and has heard.
+    pub(super) fn hears_opening(&mut self, side: usize, route: Route, end: u32) {
+        if let Some(Entry { s }) = self.entries.get_mut(&(side, route)) {
+            s.rcv_max = max(s.rcv_max, s.received_off_wire(end));
+            s.rcv_ack = s.snd_max;
+        }
+    }
+
+    /// Up to where the local end had sent then, as the wire has it.
+    pub(super) fn cutoff(&self, side: usize, second: Route) -> Option<u32> {
+        let s = &self.entries.get(&(side, second))?.s;
+        Some(s.sent_on_wire(s.snd_max))
+    }
+
+    /// `Agent::switch_back`.
+    pub(super) fn switch_entry_back(&mut self, side: usize, second: Route, first: Route) {
+        if let Some((entry, from)) = self.both(side, first, second) {
+            entry.take_over(&from);
+            entry.share_life(&from);
+            entry.s.two.part = part::CURRENT;
+        }
+        if let Some(next) = self.entries.get_mut(&(side, second)) {
+            next.s.two.part = part::NEXT;
+        }
+    }
+
+    /// `way_back`: what was taken once, perhaps before a daemon died.
+    pub(super) fn show_way_back(&mut self, side: usize, second: Route) {
+        let first = self.planes[side].current;
+        let next = self.entries.get(&(side, second));
+        if first != second && next.is_some_and(|e| e.is(State::Switching)) {
+            self.shows.insert((side, first));
+            self.primes.push((side, first));
+        }
+    }
+
+    /// `Agent::drop_path_before`, or `drop_next_path`: of paths that are neither taken nor
+    /// heard nothing is kept.
+    pub(super) fn tidy_entries(&mut self) {
+        for side in [RIGHTWARDS, LEFTWARDS] {
+            let plane = self.planes[side];
+            let stays = |route: Route| {
+                plane.current == route || plane.other.is_some_and(|o| o.route == route)
+            };
+            let gone: Vec<Route> = (self.entries.keys())
+                .filter(|(at, route)| *at == side && !stays(*route))
+                .map(|(_, route)| *route)
+                .collect();
+            for route in gone {
+                let gone = self.entries.remove(&(side, route));
+                let before = gone.filter(|e| e.s.two.part == part::BEFORE);
+                if let (Some(before), Some(entry)) = (before, self.taken(side)) {
+                    entry.share_life(&before);
+                }
+            }
+            if plane.other.is_none()
+                && let Some(entry) = self.taken(side)
+            {
+                entry.remain();
+            }
+        }
+    }
+
+    /// Far cutoff, as the wire has it: has the path carried all that it has to?
+    pub(super) fn settles(&self, side: usize, change: ChangeId, far: u32) -> Option<bool> {
+        let mut entry = self.entries.get(&(side, Some(change)))?.clone();
+        let far = entry.s.received_off_wire(far);
+        Some(entry.settles(far))
+    }
+
+    /// What its end, or its stack, sends to one side goes by these paths.
+    pub(super) fn leaves(&mut self, side: usize, packet: Packet) -> Vec<(Route, Packet)> {
+        let plane = self.planes[side];
+        let Some(entry) = self.taken(side) else {
+            return Vec::new();
+        };
+        let sent = entry.sends(packet);
+        let closed = entry.has_closed() && entry.is(State::Tracked);
+        if closed && self.machine.is_some() {
+            self.events.push(Later::Closed);
+        }
+        let other = plane.other.filter(|o| o.before).map(|o| o.route);
+        let before = |packet: Packet| {
+            let route = other.unwrap_or(plane.current);
+            let entry = self.entries.get(&(side, route));
+            entry.map(|e| (route, e.translated(packet)))
+        };
+        let taken = |packet| (plane.current, packet);
+        match sent {
+            Sent::Taken(packet) => vec![taken(packet)],
+            Sent::Before(packet) => before(packet).into_iter().collect(),
+            Sent::Both(copy, packet) => {
+                let copy = copy.and_then(before).into_iter();
+                copy.chain([taken(packet)]).collect()
+            }
+        }
+    }
+
+    /// What comes by a path: that for its end, or its stack, if it hears the path.
+    pub(super) fn arrives(&mut self, came: usize, route: Route, packet: Packet) -> Option<Packet> {
+        if !self.hears(came, route) {
+            return None;
+        }
+        let current = self.planes[came].current;
+        let entry = self.entries.get_mut(&(came, route))?;
+        let primer = dysco_common::two_paths::opens_windows(&packet.seg);
+        if route != current && entry.may_follow() && !primer {
+            self.take(came, route, current, false);
+            self.followed = true;
+        }
+        let passes_on = !self.is_anchor();
+        self.entries
+            .get_mut(&(came, route))?
+            .hears(packet, passes_on)
+    }
+
+    /// A host of the chain passes on what comes by a path to one side.
+    pub(super) fn passes(
+        &mut self,
+        side: usize,
+        route: Route,
+        packet: Packet,
+    ) -> Vec<(Route, Packet)> {
+        let came = other(side);
+        let heard = self.planes[came].active && self.hears(came, route);
+        let packet = match heard {
+            true => self.arrives(came, route, packet),
+            false => Some(packet),
+        };
+        let Some(mut packet) = packet else {
+            return Vec::new();
+        };
+        let Some(next) = self.goes_on(route, side) else {
+            return Vec::new();
+        };
+        if let Some(passed) = &mut self.passed {
+            passed[side].note(&packet.seg);
+        }
+        if route.is_none() {
+            self.change_size(side, &mut packet.seg);
+        }
+        let leaves = self.planes[side].active && self.planes[side].current == next;
+        match leaves && (heard || self.knows.first() == Some(&route)) {
+            true => self.leaves(side, packet),
+            false => vec![(next, packet)],
+        }
+    }
+
+    /// Its middlebox has put in so many bytes on the path that the session began with.
+    fn change_size(&self, side: usize, seg: &mut Segment) {
+        let Delta {
+            to_server,
+            to_client,
+        } = self.delta;
+        let (with, against) = match side {
+            RIGHTWARDS => (to_server, to_client),
+            _ => (to_client, to_server),
+        };
+        seg.seq = seg.seq.wrapping_add(with);
+        seg.ack = seg.ack.wrapping_sub(against);
+    }
+}

@@ -1,0 +1,434 @@
+//! The two streams of a session whose chain changes: the sockets at its ends, the
+//! segments that pass its paths, and the firewalls there.
+//!
+//! One packet at a time passes, from end to end or until a firewall drops it. One may
+//! be late: it has left its end, and comes at any later moment.
+
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+
+use dysco_common::State;
+use dysco_common::seq::{after, max};
+use dysco_common::tcp::Segment;
+use dysco_daemon::protocol::ChangeId;
+
+use super::config::{Configuration, LEFT, RIGHT};
+use super::entry::Entry;
+use super::host::{Host, LEFTWARDS, RIGHTWARDS, Route};
+use super::lines::{Passed, other};
+use super::world::{Broken, World};
+use crate::parts::digest;
+use crate::plane::Packet;
+use crate::socket::{Base, Say, Socket};
+
+/// Where the numbers of the two directions begin at the left end: they wrap within the
+/// first bytes.
+const BEGIN: Base = Base {
+    out: u32::MAX,
+    into: 0x7fff_ffff,
+};
+
+/// What becomes of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Delivery {
+    /// It arrives, unless something on its way drops it.
+    Arrives,
+    /// It is lost before anything on its way has seen it.
+    Lost,
+    /// It is on its way for some time.
+    Late,
+}
+
+/// A segment on its way, behind this host.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    side: usize,
+    from: usize,
+    route: Route,
+    packet: Packet,
+}
+
+/// The streams.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    /// Those of the left end and of the right one.
+    sockets: [Socket; 2],
+    /// Where their numbers begin, which may differ by what middleboxes have put in.
+    bases: [Base; 2],
+    /// A hop of a path, by the host to the left of it, and up to where what filters
+    /// there has seen what goes to each side, as the wire has it.
+    seen: BTreeMap<(Route, usize), [u32; 2]>,
+    late: Option<UnderWay>,
+    /// Something sent before the session was switched was said again after it.
+    pub repeated: bool,
+    /// A segment was split, its data on one path and its acknowledgement on the other.
+    pub split: bool,
+}
+
+/// What was seen to happen decides nothing.
+impl Hash for Streams {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.sockets, &self.seen).hash(state);
+        if let Some(u) = &self.late {
+            let Segment {
+                seq,
+                ack,
+                flags,
+                len,
+                ..
+            } = u.packet.seg;
+            (u.side, u.from, u.route, u.packet.first).hash(state);
+            (seq, ack, flags, len).hash(state);
+        }
+    }
+}
+
+/// The end that sends what goes to one side.
+fn sender(side: usize) -> usize {
+    match side {
+        RIGHTWARDS => LEFT,
+        _ => RIGHT,
+    }
+}
+
+/// The side by which an end sends.
+const SIDES: [usize; 2] = [RIGHTWARDS, LEFTWARDS];
+
+impl Configuration {
+    /// Do its sessions carry anything?
+    pub fn has_streams(&self) -> bool {
+        self.bytes != [0; 2] || self.closes != [false; 2]
+    }
+
+    /// Units that go to one side in all, and how many of them are bytes.
+    fn units(&self, side: usize) -> (u8, u8) {
+        let bytes = self.bytes[side];
+        (bytes + u8::from(self.closes[side]), bytes)
+    }
+}
+
+impl World {
+    /// The session is open, and nothing was sent yet.
+    pub(super) fn begin_streams(&mut self, config: &Configuration) {
+        if !config.has_streams() {
+            return;
+        }
+        let path = [&[LEFT], config.first, &[RIGHT]].concat();
+        let mut base = BEGIN;
+        let mut seen = BTreeMap::new();
+        for host in &path[..path.len() - 1] {
+            let delta = self.host(*host).delta;
+            base.out = base.out.wrapping_add(delta.to_server);
+            base.into = base.into.wrapping_sub(delta.to_client);
+            seen.insert((None, *host), [base.out, base.into]);
+        }
+        let there = Base {
+            out: base.into,
+            into: base.out,
+        };
+        let chained = !config.first.is_empty();
+        self.streams = Some(Streams {
+            sockets: Default::default(),
+            bases: [BEGIN, there],
+            seen,
+            late: None,
+            repeated: false,
+            split: false,
+        });
+        for place in 0..config.hosts {
+            let back = Base {
+                out: BEGIN.into,
+                into: BEGIN.out,
+            };
+            self.edit(place, |h| {
+                let (side, base) = match place {
+                    LEFT => (RIGHTWARDS, BEGIN),
+                    RIGHT => (LEFTWARDS, there),
+                    _ => {
+                        h.passed = Some([BEGIN, back].map(|base| Passed::nothing(&base)));
+                        return;
+                    }
+                };
+                let entry = Entry::opened(&base, side == RIGHTWARDS, chained);
+                h.entries.insert((side, None), entry);
+            });
+        }
+    }
+
+    /// The handshake of a new path has passed it: both anchors, and what filters there,
+    /// know how far both ends have sent.
+    pub(super) fn shake_hands(&mut self, change: ChangeId) {
+        let Some(path) = self.of(change).map(|a| a.path.clone()) else {
+            return;
+        };
+        let ends = [path.first(), path.last()].map(|at| at.copied().unwrap_or_default());
+        let route = Some(change);
+        for (side, at) in SIDES.into_iter().zip(ends) {
+            self.edit(at, |h| h.refresh(side, route));
+        }
+        let shown = [0, 1].map(|i| {
+            let entry = self.host(ends[i]).entries.get(&(SIDES[i], route));
+            entry.map(|e| e.s.sent_on_wire(e.s.snd_max))
+        });
+        let (Some(streams), [Some(there), Some(back)]) = (&mut self.streams, shown) else {
+            return;
+        };
+        for host in &path[..path.len() - 1] {
+            streams.seen.insert((route, *host), [there, back]);
+        }
+        for (side, at) in SIDES.into_iter().zip(ends) {
+            let came = if side == RIGHTWARDS { back } else { there };
+            self.edit(at, |h| h.hears_opening(side, route, came));
+        }
+    }
+
+    /// Has an end reason for such a segment?
+    pub fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
+        let Some(streams) = &self.streams else {
+            return false;
+        };
+        let (available, bytes) = config.units(side);
+        let mut socket = streams.sockets[sender(side)];
+        let base = &streams.bases[sender(side)];
+        socket.say(say, base, available, bytes).is_some()
+    }
+
+    /// Nobody has anything new to say, or to acknowledge.
+    pub fn is_still(&self, config: &Configuration) -> bool {
+        let says = |side| [Say::New, Say::Ack].map(|say| self.can_say(config, side, say));
+        !SIDES.map(says).as_flattened().contains(&true)
+    }
+
+    /// May one more segment be late?
+    pub fn can_be_late(&self) -> bool {
+        self.streams.as_ref().is_some_and(|s| s.late.is_none())
+    }
+
+    /// An end sends a segment; false if there was no reason for one.
+    pub fn say(&mut self, config: &Configuration, side: usize, say: Say, fate: Delivery) -> bool {
+        let end = sender(side);
+        let Some(streams) = &mut self.streams else {
+            return false;
+        };
+        let (available, bytes) = config.units(side);
+        let base = streams.bases[end];
+        let Some(packet) = streams.sockets[end].say(say, &base, available, bytes) else {
+            return false;
+        };
+        let switched = self.is_switched(end);
+        let mut sent = self.edit(end, |h| h.leaves(side, packet));
+        if let Some(streams) = &mut self.streams {
+            streams.split |= sent.len() > 1;
+            streams.repeated |= switched && matches!(say, Say::Again | Say::AllAgain);
+            if fate == Delivery::Late
+                && let Some((route, packet)) = sent.pop()
+            {
+                streams.late = Some(UnderWay {
+                    side,
+                    from: end,
+                    route,
+                    packet,
+                });
+            }
+        }
+        if fate != Delivery::Lost {
+            self.all_go(config, side, end, sent);
+        }
+        true
+    }
+
+    /// Does an end take a new path, and hear the one before?
+    fn is_switched(&self, end: usize) -> bool {
+        let host = self.host(end);
+        let plane = &host.planes[SIDES[end]];
+        plane.other.is_some_and(|o| o.before)
+    }
+
+    /// What was late arrives.
+    pub fn comes_late(&mut self, config: &Configuration) {
+        let late = self.streams.as_mut().and_then(|s| s.late.take());
+        if let Some(u) = late {
+            self.go(config, u.side, u.from, u.route, u.packet);
+        }
+    }
+
+    fn all_go(
+        &mut self,
+        config: &Configuration,
+        side: usize,
+        from: usize,
+        sent: Vec<(Route, Packet)>,
+    ) {
+        for (route, packet) in sent {
+            self.go(config, side, from, route, packet);
+        }
+    }
+
+    /// A segment goes on by a path, as far as it comes.
+    fn go(
+        &mut self,
+        config: &Configuration,
+        side: usize,
+        from: usize,
+        route: Route,
+        packet: Packet,
+    ) {
+        let Some(at) = self.hop(config, side, from, route, &packet.seg) else {
+            return;
+        };
+        if at != sender(other(side)) {
+            let sent = self.edit(at, |h| h.passes(side, route, packet));
+            self.followed |= self.edit(at, |h| std::mem::take(&mut h.followed));
+            return self.all_go(config, side, at, sent);
+        }
+        let heard = self.edit(at, |h| h.arrives(other(side), route, packet));
+        self.followed |= self.edit(at, |h| std::mem::take(&mut h.followed));
+        if let (Some(packet), Some(streams)) = (heard, &mut self.streams)
+            && let Err(harm) = streams.sockets[at].hear(&packet, &streams.bases[at])
+        {
+            self.broken = Some(Broken::Tcp(harm));
+        }
+    }
+
+    /// The next host, if what filters before it lets the segment pass: a strict one does
+    /// not where it acknowledges what was never seen.
+    fn hop(
+        &mut self,
+        config: &Configuration,
+        side: usize,
+        from: usize,
+        route: Route,
+        seg: &Segment,
+    ) -> Option<usize> {
+        let mut path = self.path(config, route);
+        if side == LEFTWARDS {
+            path.reverse();
+        }
+        let here = path.iter().position(|h| *h == from)?;
+        let at = *path.get(here + 1)?;
+        if self.is_dead(route) {
+            return None;
+        }
+        let left = if side == RIGHTWARDS { from } else { at };
+        let seen = self.streams.as_mut()?.seen.get_mut(&(route, left))?;
+        if after(seg.ack, seen[other(side)]) {
+            if self.pure {
+                self.broken = Some(Broken::Invalid);
+            }
+            return None;
+        }
+        seen[side] = max(seen[side], seg.end());
+        Some(at)
+    }
+
+    /// The paths whose firewalls are shown how far a host's end has sent, as far as that
+    /// is news to anybody.
+    pub fn primers(&self, config: &Configuration) -> Vec<(usize, usize, Route)> {
+        if self.streams.is_none() {
+            return Vec::new();
+        }
+        let hosts = self.hosts().filter(|h| h.machine.is_some());
+        let mut all: Vec<_> = hosts
+            .flat_map(|h| h.shown().map(|(side, route)| (h.place, side, route)))
+            .collect();
+        let now = digest(self);
+        all.retain(|(place, side, route)| {
+            let mut then = self.clone();
+            then.prime(config, *place, *side, *route);
+            digest(&then) != now
+        });
+        all
+    }
+
+    /// They are.
+    pub fn prime(&mut self, config: &Configuration, place: usize, side: usize, route: Route) {
+        if let Some(entry) = self.host(place).entries.get(&(side, route)) {
+            let packet = entry.primer();
+            self.go(config, side, place, route, packet);
+        }
+    }
+
+    /// What a host shows in the step in which it goes back to a path.
+    pub(super) fn prime_at_once(&mut self, config: &Configuration, place: usize) {
+        if self.host(place).primes.is_empty() {
+            return;
+        }
+        for (side, route) in self.edit(place, |h| std::mem::take(&mut h.primes)) {
+            self.prime(config, place, side, route);
+        }
+    }
+
+    /// Both ends have all of both streams, and know it.
+    pub fn is_carried(&self, config: &Configuration) -> bool {
+        let Some(streams) = &self.streams else {
+            return true;
+        };
+        let all = SIDES.map(|side| config.units(side).0);
+        let done = |end: usize| streams.sockets[end].finished(all[end], all[1 - end]);
+        done(LEFT) && done(RIGHT)
+    }
+
+    /// They are closed, and nothing is left but for their entries to be collected.
+    pub fn is_collectable(&self, config: &Configuration) -> bool {
+        config.closes == [true; 2] && !self.gone() && self.is_carried(config)
+    }
+
+    /// Both FINs have passed while an end took a new path and heard the one before.
+    pub fn has_closed_between(&self) -> bool {
+        let over = |h: &Host| {
+            let between = |e: &&Entry| e.is(State::Switching);
+            let mut entries = h.entries.values().filter(between);
+            entries.any(|e| e.s.life.fin_in & e.s.life.fin_out != 0)
+        };
+        self.hosts().any(over)
+    }
+
+    /// What data planes and ends still do by themselves in no time.
+    pub(super) fn streams_move(&self, config: &Configuration) -> bool {
+        let late = self.streams.as_ref().is_some_and(|s| s.late.is_some());
+        let acks = SIDES.iter().any(|s| self.can_say(config, *s, Say::Ack));
+        late || acks || !self.primers(config).is_empty()
+    }
+
+    /// All that ends have to say, what is late, and what firewalls are shown; false if
+    /// nothing changes by it.
+    pub(super) fn stream(&mut self, config: &Configuration) -> bool {
+        if self.streams.is_none() {
+            return false;
+        }
+        let before = digest(self);
+        self.comes_late(config);
+        for (place, side, route) in self.primers(config) {
+            self.prime(config, place, side, route);
+        }
+        for side in SIDES {
+            for say in [Say::New, Say::Again, Say::Ack] {
+                self.say(config, side, say, Delivery::Arrives);
+            }
+        }
+        digest(self) != before
+    }
+}
+
+impl Host {
+    /// Paths on which it shows how far its end has sent: new ones that it takes, until the
+    /// other end has said that it has heard that, and those that it went back to.
+    fn shown(&self) -> impl Iterator<Item = (usize, Route)> + '_ {
+        let takes = |(change, h): (&ChangeId, &super::host::Held)| {
+            let route = Some(*change);
+            let taken = h.second == route && self.planes[h.side].current == route;
+            taken.then_some((h.side, route))
+        };
+        let back = self.shows.iter().copied();
+        let back = back.filter(|(side, route)| self.planes[*side].current == *route);
+        let unheard = |(side, route): &(usize, Route)| {
+            let entry = self.entries.get(&(*side, *route));
+            entry.is_some_and(|e| !e.is_heard())
+        };
+        self.held
+            .iter()
+            .filter_map(takes)
+            .chain(back)
+            .filter(unheard)
+    }
+}
