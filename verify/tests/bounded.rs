@@ -165,6 +165,16 @@ fn hosts_that_have_changed_the_stream_leave() {
 }
 
 #[test]
+fn bytes_pass_while_chains_change() {
+    chain_holds_with("chain-streams", one(|f| &mut f.packets));
+    chain_holds_with("chain-streams-insert-back", one(|f| &mut f.late));
+    chain_holds_with("chain-streams-crash", one(|f| &mut f.crashes));
+    chain_holds_with("chain-streams-deltas", one(|f| &mut f.slow));
+    chain_holds_with("chain-half-close", one(|f| &mut f.packets));
+    chain_holds_with("chain-closing", one(|f| &mut f.packets));
+}
+
+#[test]
 fn hosts_come_in_and_leave() {
     for name in ["chain-insert", "chain-delete"] {
         chain_holds_with(name, one(|f| &mut f.crashes));

@@ -153,7 +153,7 @@ pub(super) const BOTH_SIDES: Configuration = Configuration {
 };
 
 /// A host comes into a session that went direct.
-const INSERT: Configuration = Configuration {
+pub(super) const INSERT: Configuration = Configuration {
     hosts: 3,
     first: &[],
     asks: &[Ask::Become(&[2])],
@@ -161,7 +161,7 @@ const INSERT: Configuration = Configuration {
 };
 
 /// The only host leaves.
-const DELETE: Configuration = Configuration {
+pub(super) const DELETE: Configuration = Configuration {
     hosts: 3,
     first: &[2],
     asks: &[Ask::Become(&[])],

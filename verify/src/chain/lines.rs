@@ -9,6 +9,7 @@ use dysco_daemon::protocol::ChangeId;
 
 use super::entry::{Entry, Sent};
 use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
+use super::seed;
 use crate::plane::Packet;
 use crate::socket::Base;
 
@@ -83,7 +84,8 @@ impl Host {
     }
 
     pub(super) fn lead_beyond(&mut self, change: ChangeId, delta: &Delta) {
-        if let Some(second) = self.entries.get_mut(&(RIGHTWARDS, Some(change))) {
+        let second = self.entries.get_mut(&(RIGHTWARDS, Some(change)));
+        if let Some(second) = second.filter(|_| !seed::moves_nothing(self.seed)) {
             second.lead_beyond(delta);
         }
     }
@@ -144,7 +146,8 @@ impl Host {
     pub(super) fn show_way_back(&mut self, side: usize, second: Route) {
         let first = self.planes[side].current;
         let next = self.entries.get(&(side, second));
-        if first != second && next.is_some_and(|e| e.is(State::Switching)) {
+        let shows = !seed::shows_nothing(self.seed);
+        if shows && first != second && next.is_some_and(|e| e.is(State::Switching)) {
             self.shows.insert((side, first));
             self.primes.push((side, first));
         }
@@ -181,16 +184,20 @@ impl Host {
     pub(super) fn settles(&self, side: usize, change: ChangeId, far: u32) -> Option<bool> {
         let mut entry = self.entries.get(&(side, Some(change)))?.clone();
         let far = entry.s.received_off_wire(far);
-        Some(entry.settles(far))
+        Some(entry.settles(far) || seed::settles_early(self.seed))
     }
 
     /// What its end, or its stack, sends to one side goes by these paths.
     pub(super) fn leaves(&mut self, side: usize, packet: Packet) -> Vec<(Route, Packet)> {
         let plane = self.planes[side];
+        let unseen = seed::acks_unseen(self.seed);
         let Some(entry) = self.taken(side) else {
             return Vec::new();
         };
-        let sent = entry.sends(packet);
+        let sent = match (entry.sends(packet), unseen) {
+            (sent, false) => sent,
+            (_, true) => Sent::Taken(entry.translated(packet)),
+        };
         let closed = entry.has_closed() && entry.is(State::Tracked);
         if closed && self.machine.is_some() {
             self.events.push(Later::Closed);

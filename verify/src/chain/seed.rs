@@ -29,6 +29,14 @@ pub enum Seed {
     StateEarly,
     /// What was installed stays when the session does not come to the host after all.
     StateStays,
+    /// What a new path has not carried is acknowledged there.
+    AcksUnseen,
+    /// A new path is taken for good before it has carried all.
+    SettlesEarly,
+    /// Who goes back to a path does not show its firewalls how far it is.
+    BackUnshown,
+    /// The left anchor moves no numbers by what a host that leaves has changed.
+    DeltaUnmoved,
 }
 
 /// Does an operator's request say what the session had at first?
@@ -44,6 +52,26 @@ pub fn hurries_state(seed: Option<Seed>) -> bool {
 /// Does a firewall keep what it has of a session that its host forgets?
 pub fn keeps_state(seed: Option<Seed>, scope: Scope) -> bool {
     seed == Some(Seed::StateStays) && scope == Scope::Newcomer
+}
+
+/// May a path hear an acknowledgement of what it has not carried?
+pub fn acks_unseen(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::AcksUnseen)
+}
+
+/// Has a path carried all as soon as it is taken?
+pub fn settles_early(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::SettlesEarly)
+}
+
+/// Are firewalls on the way back shown nothing?
+pub fn shows_nothing(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::BackUnshown)
+}
+
+/// Do numbers stay as they are where a host leaves that has moved them?
+pub fn moves_nothing(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::DeltaUnmoved)
 }
 
 /// Is only the first record of each change written, at the left anchor?

@@ -1,6 +1,6 @@
 //! Where each bug that is put in on purpose shows.
 
-use super::config::{Ask, BOTH_SIDES, Configuration, Faults, NONE, REPLACE, Seen};
+use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
 use super::seed::Seed;
 
 /// Bugs put in on purpose, each where it shows.
@@ -77,6 +77,36 @@ pub fn seeded() -> Vec<Configuration> {
             faults: Faults { cancels: 1, ..NONE },
             seed: Some(Seed::StateStays),
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-acks-unseen",
+            about: "what a new path has not carried is acknowledged there",
+            bytes: [0, 1],
+            seed: Some(Seed::AcksUnseen),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-settles-early",
+            about: "a new path is taken for good before it has carried all",
+            bytes: [1, 2],
+            seed: Some(Seed::SettlesEarly),
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-back-unshown",
+            about: "who goes back to a path does not show its firewalls how far it is",
+            bytes: [1, 1],
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::BackUnshown),
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-delta-unmoved",
+            about: "no numbers are moved by what a host that leaves has changed",
+            bytes: [1, 1],
+            deltas: true,
+            seed: Some(Seed::DeltaUnmoved),
+            ..DELETE
         },
     ]
 }
