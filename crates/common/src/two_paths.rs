@@ -656,6 +656,18 @@ pub const fn is_of_opening(seg: &Segment, shown: u32) -> bool {
     opens_windows(seg) || may_show_length(seg) && !after(seg.end(), shown)
 }
 
+/// The window of what ends a path.
+pub const LAST_WINDOW: u16 = u16::MAX - 1;
+
+/// Is this one of the two packets that end a path for the firewalls on it: an
+/// acknowledgement, and a reset behind it? The session goes on by another path, and who
+/// hears this may not have left the one that it comes by. So no stack may hear it, nor the
+/// connection tracking of a host that passes the session on. No stack pushes nothing.
+#[inline(always)]
+pub const fn ends_path(seg: &Segment) -> bool {
+    seg.flags & !RST == ACK | PSH && seg.len == 0 && seg.window == LAST_WINDOW
+}
+
 /// Takes in a segment that shows the length, on a path that is being opened or was a
 /// moment ago. False if it is none.
 ///

@@ -99,6 +99,13 @@ impl Agent {
         Ok(())
     }
 
+    /// Does the five-tuple of an entry's path lead to it?
+    pub fn has_path(&self, slot: u32) -> bool {
+        let path = self.session(slot).path;
+        let held = lock(&self.flows).get(&Key(path.short()), 0);
+        !path.is_none() && held.is_ok_and(|held| held.0.slot == slot)
+    }
+
     /// Brings the numbers of a path that is not taken up to those of the one that
     /// is.
     pub fn refresh_path(&self, second: u32) {

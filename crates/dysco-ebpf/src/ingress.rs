@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, OldIncoming, opens_windows};
+use dysco_common::two_paths::{self, Anchor, OldIncoming, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::atomic;
@@ -40,6 +40,10 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Pass
         };
     };
+    if ends_path(&found.seg) {
+        cold_path();
+        return Verdict::Drop;
+    }
     if opens {
         cold_path();
         if new && s.two.chained != 0 {

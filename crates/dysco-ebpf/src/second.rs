@@ -53,8 +53,12 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     let Some(s) = maps::session(path) else {
         return Verdict::Pass;
     };
-    if path != slot && is_as_it_was(s) {
-        return Verdict::Pass;
+    if path != slot {
+        if is_as_it_was(s) {
+            return Verdict::Pass;
+        }
+        // Its firewalls are told where it ends.
+        let _ = atomic::raise(&mut s.snd_max, found.seg.end());
     }
     let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
 use dysco_common::session::offer;
+use dysco_common::two_paths::LAST_WINDOW;
 use dysco_common::{Addr, FlowKey, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
@@ -110,6 +111,18 @@ pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
         (tcp.ack, tcp.rst) = (true, ends);
         tcp.acknowledgment_number = s.snd_ack;
         packet_of(&s.key, tcp, &[])
+    })
+}
+
+/// The same for a path that a session has left: see `two_paths::ends_path`. `seq` is the
+/// local end's.
+pub(super) fn path_ends(s: &Session, seq: u32) -> [Vec<u8>; 2] {
+    let seq = s.sent_on_wire(seq);
+    let wire = &s.on_wire_of(s.path);
+    [false, true].map(|ends| {
+        let mut tcp = pushes(wire, seq, wire.rcv_max);
+        (tcp.rst, tcp.window_size) = (ends, LAST_WINDOW);
+        packet(wire, tcp, &[])
     })
 }
 

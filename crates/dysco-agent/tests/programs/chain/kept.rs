@@ -196,6 +196,41 @@ fn what_opens_the_other_path_takes_it() {
     }
 }
 
+/// The session goes on through this host's firewall, whatever path one of its neighbours has
+/// left.
+#[test]
+fn the_end_of_a_path_goes_no_further() {
+    for h in all() {
+        let mut w = h.passing();
+        let mut paths = vec![(w.left[0], h.data()), (mirror(w.right[0]), h.back())];
+        for is_open in [false, true] {
+            if is_open {
+                w.open(&h);
+                paths.extend([(w.left[1], h.data()), (mirror(w.right[1]), h.back())]);
+            }
+            for (path, frame) in &paths {
+                for flags in [ACK | PSH, RST | ACK | PSH] {
+                    let ends = Frame {
+                        flags,
+                        window: dysco_common::two_paths::LAST_WINDOW,
+                        payload: Vec::new(),
+                        ..on(*path, frame)
+                    };
+                    let (verdict, _) = w.p.run(Way::In, &ends.bytes());
+                    assert_eq!(verdict, DROP, "{flags}, another path: {is_open}");
+                }
+            }
+            let slots = &[FIRST, SECOND, THIRD, FOURTH][..paths.len()];
+            assert!(slots.iter().all(|slot| w.p.session(*slot).life.reset == 0));
+            let parts = slots.iter().map(|slot| w.p.session(*slot).two.part);
+            assert_eq!(
+                parts.collect::<Vec<_>>(),
+                [part::CURRENT, part::CURRENT, part::NEXT, part::NEXT][..paths.len()]
+            );
+        }
+    }
+}
+
 /// So does what shows how long segments may be, both ways. Other data takes the path.
 #[test]
 fn the_longest_segment_of_the_opening_takes_the_other_path_as_well() {

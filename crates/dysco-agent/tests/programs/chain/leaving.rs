@@ -6,6 +6,7 @@ use std::thread;
 
 use dysco_common::seq::before;
 use dysco_common::session::{Two, offer, part};
+use dysco_common::two_paths::LAST_WINDOW;
 use dysco_common::{Path, Session};
 
 use crate::bench::SLOT;
@@ -227,6 +228,88 @@ fn no_stack_hears_late_what_is_for_firewalls() {
                 ..end.net.new_received()
             };
             assert_eq!(p.run(Way::In, &shown.bytes()).0, late, "joined {joined}");
+        }
+    }
+}
+
+/// The other end leaves a path, or gives one up, and says so to the firewalls there.
+#[test]
+fn the_end_of_a_path_is_nobodys_here() {
+    let states = [
+        State::Joining,
+        State::Switching,
+        State::NewPath,
+        State::Passing,
+        State::Tombstone,
+    ];
+    for (state, joined) in states.iter().flat_map(|s| [(*s, 0), (*s, SLOT + 1)]) {
+        for end in ends() {
+            let by = [end.net.path(), end.net.key(), end.path_before()];
+            let mut p = end.p;
+            let s = Session {
+                state: state as u32,
+                joined,
+                ..p.session(NEXT)
+            };
+            p.put(NEXT, &s);
+            let by = &by[..2 + usize::from(end.before == Before::Chain)];
+            for flags in [ACK | PSH, RST | ACK | PSH] {
+                for path in by {
+                    let ends = Frame {
+                        seq: CARRIED,
+                        ack: SENT,
+                        window: LAST_WINDOW,
+                        flags,
+                        options: options(Options::Timestamps, 1, 2, 0),
+                        ..on(mirror(*path), &end.net.received())
+                    };
+                    assert_eq!(p.run(Way::In, &ends.bytes()).0, DROP, "{state:?} {flags}");
+                }
+            }
+            for slot in [SLOT, NEXT] {
+                let s = p.session(slot);
+                assert_eq!((s.life.reset, s.new_in), (0, 0), "{state:?}");
+            }
+            assert_eq!(p.session(NEXT).rcv_max, CARRIED);
+            assert_eq!(p.events(), []);
+        }
+    }
+}
+
+#[test]
+fn a_reset_of_the_session_ends_it() {
+    for end in ends() {
+        for (path, slot) in [(end.net.path(), NEXT), (end.path_before(), SLOT)] {
+            if slot == SLOT && end.before == Before::Direct {
+                continue;
+            }
+            let mut p = End::new(end.net, end.before).p;
+            let reset = Frame {
+                seq: p.session(slot).rcv_max,
+                ack: SENT,
+                window: 0,
+                flags: RST | ACK,
+                ..on(mirror(path), &end.net.received())
+            };
+            assert_eq!(p.run(Way::In, &reset.bytes()).0, OK);
+            assert_eq!(p.session(slot).life.reset, 1);
+            assert_eq!(p.events(), [(EventKind::Reset, slot)]);
+        }
+    }
+}
+
+/// What its firewalls are told the end of.
+#[test]
+fn what_takes_the_path_before_is_known_of_that() {
+    for end in ends() {
+        for (behind, sent) in [(0, SENT), (1, SENT), (100_000, SENT + 1000)] {
+            let data = end.sent(CARRIED.wrapping_add(behind), 1000);
+            end.p.run(Way::Out, &data.bytes());
+            let sent = match end.before {
+                Before::Direct => SENT,
+                Before::Chain => sent,
+            };
+            assert_eq!(end.p.session(SLOT).snd_max, sent, "{behind} behind");
         }
     }
 }

@@ -5,6 +5,7 @@ mod asks;
 mod back;
 mod chain_of;
 mod delta;
+mod farewell;
 mod hosts;
 mod left;
 mod open;

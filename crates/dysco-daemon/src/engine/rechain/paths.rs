@@ -122,9 +122,10 @@ impl Engine {
         }
     }
 
-    /// A path was given up.
+    /// A path was given up: nothing passes here by it any more.
     pub(in crate::engine) fn entomb_path(&mut self, slot: Option<u32>) {
         if let Some(slot) = slot {
+            self.end_for_firewalls(slot);
             self.collector.left(slot, &self.agent.session(slot));
         }
     }
