@@ -9,6 +9,9 @@ pub const COPY_IN: u32 = 0xd75c_0c0b;
 pub const RELAYED: u32 = 0xd75c_0c0a;
 /// The same, and XDP is to learn where it goes.
 pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
+/// A packet of this host that no stack has routed: it leaves as [`RELAYED`] do, by the
+/// interface that it is on, and the kernel finds the neighbour.
+pub const UNROUTED: u32 = 0xd75c_0c0f;
 /// A packet that is relayed, and has its path still to find.
 pub const STEERED: u32 = 0xd75c_0c0e;
 

@@ -31,6 +31,14 @@ pub fn run(ctx: TcContext) -> Verdict {
         cold_path();
         return far::relayed(&ctx, mark);
     }
+    if mark == mark::UNROUTED {
+        cold_path();
+        far::set_mark(&ctx, mark::RELAYED);
+        return Verdict::Redirect {
+            // SAFETY: a readable field of the context.
+            ifindex: unsafe { (*ctx.skb.skb).ifindex },
+        };
+    }
     let steered = mark == mark::STEERED;
     if steered {
         far::set_mark(&ctx, 0);
@@ -149,7 +157,7 @@ fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
 pub fn is_marked(ctx: &TcContext) -> bool {
     matches!(
         mark_of(ctx),
-        mark::COPY | mark::RELAYED | mark::RELAYED_TEACHES
+        mark::COPY | mark::RELAYED | mark::RELAYED_TEACHES | mark::UNROUTED
     )
 }
 

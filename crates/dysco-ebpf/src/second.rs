@@ -54,11 +54,13 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         return Verdict::Pass;
     };
     if path != slot {
+        // Its firewalls are told where it ends. A relay's entry counts for the other end.
+        if s.state != State::Relay as u32 {
+            let _ = atomic::raise(&mut s.snd_max, found.seg.end());
+        }
         if is_as_it_was(s) {
             return Verdict::Pass;
         }
-        // Its firewalls are told where it ends.
-        let _ = atomic::raise(&mut s.snd_max, found.seg.end());
     }
     let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;

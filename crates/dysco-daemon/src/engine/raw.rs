@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -48,6 +49,41 @@ pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
         Ok(socket)
     };
     with(to, |all| send_on(kept(&all.past, marked)?, packet, to))
+}
+
+/// Sends a packet by this interface past this host's netfilter, which may know the
+/// session by the same five-tuple. Our program of egress finds the neighbour.
+pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::Result<()> {
+    let protocol = match to {
+        SocketAddr::V4(_) => libc::ETH_P_IP,
+        SocketAddr::V6(_) => libc::ETH_P_IPV6,
+    };
+    // Nobody reads: it is bound to no protocol.
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_mark(mark::UNROUTED)?;
+    // SAFETY: all zeros is a value of the type.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (protocol as u16).to_be();
+    address.sll_ifindex = ifindex as i32;
+    // An Ethernet address, of nobody.
+    address.sll_halen = 6;
+    // SAFETY: the kernel reads as much of both as it is told, which outlive the call.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            packet.as_ptr().cast(),
+            packet.len(),
+            0,
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    match sent {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The same as [`send`], by one interface and no other.

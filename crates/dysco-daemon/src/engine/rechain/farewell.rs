@@ -2,8 +2,10 @@
 //!
 //! Who gives a path up says so to the next host on it, and each does: no answer is waited
 //! for, and one of the two may be lost. That host may not have given it up itself, but
-//! drops this, whatever it has of the session. What it takes from a session that nobody
-//! has heard of the change of yet is nothing: this host passes nothing on by the path.
+//! drops this, whatever it has of the session. Nor does this take anything from it: nothing
+//! passes here by the path any more.
+
+use std::io;
 
 use dysco_common::Session;
 use dysco_common::session::part;
@@ -12,21 +14,49 @@ use super::open::shown_next;
 use crate::engine::{Engine, packets, raw};
 
 impl Engine {
-    /// Ends the path of a tombstone, if it was more than asked for. One by the session's
-    /// own five-tuple is not ended: this host's own connection tracking has the session
-    /// by that.
+    /// Ends the path of a tombstone, if it was more than asked for.
     pub(super) fn end_for_firewalls(&self, slot: u32) {
         let s = self.agent.session(slot);
-        if s.new_in == 0 || !self.agent.has_path(slot) {
-            return;
-        }
-        for packet in packets::path_ends(&s, last(&s)) {
-            if let Err(error) = raw::send(&packet, s.path.remote()) {
-                // The next host says it, too.
-                tracing::debug!(path = ?s.path, %error, "cannot end a path for firewalls");
-            }
+        if is_direct(&s) {
+            self.end_direct(&s);
+        } else if s.new_in != 0 && self.agent.has_path(slot) {
+            let send = |packet: &[u8]| raw::send(packet, s.path.remote());
+            send_all(&packets::path_ends(&s, last(&s)), send);
         }
     }
+
+    /// The same of the path by the session's own five-tuple, by which this host's
+    /// connection tracking has it all the time: no packet of this may pass that. And one
+    /// that the other end's host should not hear where it drops them, by an interface that
+    /// is not ours, is not a reset that its stack believes: the number is one beyond.
+    fn end_direct(&self, s: &Session) {
+        let path = s.key;
+        let packets = packets::path_ends(&Session { path, ..*s }, s.snd_max.wrapping_add(1));
+        let (from, to) = (path.local().ip(), path.remote());
+        if let Some(ifindex) = self.state.route(from, to.ip()) {
+            return send_all(&packets, |p| raw::send_unrouted(p, to, ifindex));
+        }
+        let routes = self.routes.clone();
+        tokio::spawn(async move {
+            if let Ok(route) = routes.get(from, to.ip()).await {
+                send_all(&packets, |p| raw::send_unrouted(p, to, route.ifindex));
+            }
+        });
+    }
+}
+
+fn send_all(packets: &[Vec<u8>], send: impl Fn(&[u8]) -> io::Result<()>) {
+    for packet in packets {
+        if let Err(error) = send(packet) {
+            // The next host says it, too.
+            tracing::debug!(%error, "cannot end a path for firewalls");
+        }
+    }
+}
+
+/// Was it the path of a session that had never had another?
+fn is_direct(s: &Session) -> bool {
+    s.two.part == part::BEFORE && s.path.is_none() && s.two.chained == 0
 }
 
 /// The highest number that the path's firewalls have seen of this end, as this has it: of
