@@ -117,3 +117,52 @@ fn a_path_that_is_given_up_ends() -> Result<()> {
     group.wait_progress(4 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }
+
+/// What a host's own firewall needs to follow connections that end there.
+const FOLLOWS: &str = "
+table inet own {
+  chain comes {
+    type filter hook input priority 0
+    ct state established counter
+  }
+  chain leaves {
+    type filter hook output priority 0
+    ct state established counter
+  }
+}
+";
+
+/// The direct path is the session's own five-tuple, by which the ends' own connection
+/// tracking has it all the time. Little is under way: numbers are where they were.
+#[test]
+fn the_ends_own_firewalls_keep_the_session() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let world = guarded(family)?;
+        let ends = [At::Client, At::Server].map(|at| world.host(at));
+        for end in ends {
+            end.input("nft", &["-f", "-"], FOLLOWS)?;
+            end.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
+        }
+        let plan = Plan {
+            rate: Some(2048),
+            write: 1024,
+            after_close: 1024,
+            ..Plan::default()
+        };
+        let group = world.open(1, &plan)?;
+        group.run();
+        group.wait_progress(2048)?;
+        let local = group.locals()[0];
+        world.rechain(&world.name(local), &[At::Fw1])?;
+        has_only(&world, 1, &[At::Fw1])?;
+        group.wait_progress(2048)?;
+        for end in ends {
+            let port = format!("sport={} ", local.port());
+            let lives = established(end, family)?;
+            let has = lives.iter().any(|line| line.contains(&port));
+            ensure!(has, "{}\n{}", lives.join("\n"), world.logs());
+        }
+        all_intact(&group.finish()?)?;
+    }
+    Ok(())
+}

@@ -32,6 +32,8 @@ struct Sockets {
 thread_local! {
     static V4: Sockets = Sockets::default();
     static V6: Sockets = Sockets::default();
+    /// Of both, and any interface. The kernel closes one only after a while.
+    static UNROUTED: OnceCell<Socket> = const { OnceCell::new() };
 }
 
 /// Sends a packet by whatever way leads there.
@@ -58,10 +60,6 @@ pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::
         SocketAddr::V4(_) => libc::ETH_P_IP,
         SocketAddr::V6(_) => libc::ETH_P_IPV6,
     };
-    // Nobody reads: it is bound to no protocol.
-    let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.set_mark(mark::UNROUTED)?;
     // SAFETY: all zeros is a value of the type.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
@@ -69,21 +67,33 @@ pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::
     address.sll_ifindex = ifindex as i32;
     // An Ethernet address, of nobody.
     address.sll_halen = 6;
-    // SAFETY: the kernel reads as much of both as it is told, which outlive the call.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            packet.as_ptr().cast(),
-            packet.len(),
-            0,
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    match sent {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    UNROUTED.with(|cell| {
+        let socket = kept(cell, open_unrouted)?;
+        // SAFETY: the kernel reads as much of both as it is told, which outlive the call.
+        let sent = unsafe {
+            libc::sendto(
+                socket.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                (&raw const address).cast(),
+                size_of_val(&address) as libc::socklen_t,
+            )
+        };
+        match sent {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
+}
+
+fn open_unrouted() -> io::Result<Socket> {
+    // Of no protocol: nothing comes in by it.
+    let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    let _ = setsockopt(&socket, SndBufForce, &ROOM);
+    socket.set_mark(mark::UNROUTED)?;
+    Ok(socket)
 }
 
 /// The same as [`send`], by one interface and no other.

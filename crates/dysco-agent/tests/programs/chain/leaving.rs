@@ -276,6 +276,24 @@ fn the_end_of_a_path_is_nobodys_here() {
     }
 }
 
+/// This end says so by the session's own five-tuple.
+#[test]
+fn what_no_stack_has_routed_takes_no_path_of_its_session() {
+    for mut end in ends() {
+        let ends = Frame {
+            window: LAST_WINDOW,
+            flags: RST | ACK | PSH,
+            ..end.sent(CARRIED, 0)
+        };
+        let out = end.p.run_with_mark(Way::Out, &ends.bytes(), mark::UNROUTED);
+        assert_eq!(out, (REDIRECT, ends.bytes()));
+        let out = end.p.run_with_mark(Way::Out, &ends.bytes(), mark::RELAYED);
+        assert_eq!(out, (PASS, ends.bytes()));
+        let reset = [SLOT, NEXT].map(|slot| end.p.session(slot).life.reset);
+        assert_eq!((reset, end.p.events()), ([0, 0], vec![]));
+    }
+}
+
 #[test]
 fn a_reset_of_the_session_ends_it() {
     for end in ends() {
