@@ -118,6 +118,26 @@ fn a_path_that_is_given_up_ends() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+/// Its proxy has left a session: the way from host to host is a path as any other.
+#[test]
+fn a_bypass_that_is_left_ends() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let mut world = Steered::with_proxy(family, &[], "")?;
+        strict::guard(&world.router)?;
+        let (group, names) = world.left("bypass", 2, &Plan::default())?;
+        has_only(&world, 2, &[])?;
+        for chain in [&[At::Fw1][..], &[At::Fw2]] {
+            for session in &names {
+                world.rechain(session, chain)?;
+            }
+            has_only(&world, 2, chain)?;
+            group.wait_progress(4 << 20)?;
+        }
+        all_intact(&group.finish()?)?;
+    }
+    Ok(())
+}
+
 /// What a host's own firewall needs to follow connections that end there.
 const FOLLOWS: &str = "
 table inet own {
