@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dysco_daemon::protocol::{ChangeId, Machine, Margins, Message, Order, Reason};
+use dysco_daemon::protocol::{Margins, Order, Reason};
 
 use super::config::{Ask, Configuration, LEFT, RIGHT};
 use super::host::{self, address, place_of};
@@ -96,7 +96,6 @@ impl World {
         });
         match asked {
             Ok(change) => {
-                self.lose_given_up();
                 self.accepted.push(Accepted {
                     change,
                     path,
@@ -116,15 +115,5 @@ impl World {
             }
         }
         self.settle(config, LEFT, twist, out)
-    }
-
-    /// Two daemons hear each other in order: what was asked of a host before a change
-    /// ended comes before the next one, or not at all.
-    fn lose_given_up(&mut self) {
-        let machine = self.host(LEFT).machine.iter();
-        let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
-        let is_over = |of: &ChangeId| under_way.iter().all(|c| c.change != *of);
-        let given_up = |message: &Message| matches!(message, Message::Dismiss { change, .. } if is_over(change));
-        self.net.retain(|l| l.from != LEFT || !given_up(&l.message));
     }
 }

@@ -36,18 +36,25 @@ impl Host {
         if self.forgotten.contains(&change) {
             return;
         }
-        match self.passing.replace(change) {
-            Some(former) if former != change => {
-                self.forgotten.insert(former);
-            }
-            _ => {}
-        }
+        let both = [Some(change), self.passing];
+        self.passing = both.into_iter().flatten().max();
+        let former = both.into_iter().flatten().min();
+        self.forgotten
+            .extend(former.filter(|c| self.passing != Some(*c)));
+    }
+
+    /// Has this change ended, since the session passes by a later one?
+    fn is_late(&self, change: ChangeId) -> bool {
+        self.passing.is_some_and(|by| by > change)
     }
 
     /// A host of a chain has a path less, or none.
     fn forget(&mut self, change: ChangeId, scope: Scope) {
-        let by_another = self.passing.is_some_and(|by| by != change);
-        if by_another && scope != Scope::Session || scope == Scope::Unopened {
+        let is_late = match scope {
+            Scope::Session => self.is_late(change),
+            _ => self.passing.is_some_and(|by| by != change),
+        };
+        if is_late || scope == Scope::Unopened {
             return;
         }
         if scope != Scope::NewPath {
@@ -55,6 +62,7 @@ impl Host {
         }
         match scope {
             Scope::Session | Scope::Newcomer => {
+                self.passing = None;
                 self.knows.clear();
                 self.forget_state(scope);
             }
@@ -115,11 +123,12 @@ impl Host {
                 self.tell(HostEvent::Locked { change, result });
             }
             Command::Enlist { from, .. } => {
+                let late = self.is_late(change);
                 self.expect_passing(change);
                 self.tell(HostEvent::Enlisted {
                     change,
                     from,
-                    result: Ok(()),
+                    result: if late { Err(refused()) } else { Ok(()) },
                 });
             }
             Command::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {

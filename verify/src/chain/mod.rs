@@ -6,6 +6,7 @@
 
 pub mod ask;
 pub mod calm;
+pub mod carrying;
 pub mod check;
 pub mod config;
 pub mod engine;

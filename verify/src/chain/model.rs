@@ -150,6 +150,9 @@ impl Exploration {
                 actions.push(Action::Crash(place));
             }
             for (index, event) in host.events.iter().enumerate() {
+                if world.comes_later(place, event) {
+                    continue;
+                }
                 // No machine has a part in that: it fails, or does not.
                 let steps = match event {
                     Later::Install(..) => 1,

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use dysco_daemon::protocol::{ChangeId, HostId};
+use dysco_daemon::protocol::{ChangeId, HostId, Message};
 
 use super::config::{Configuration, LEFT};
 use super::host::{Later, address, place_of};
@@ -58,6 +58,16 @@ impl World {
                 expected.map(|expected| *expected = true)
             });
         }
+    }
+
+    /// Is a host asked first to get ready? That is said before.
+    pub fn comes_later(&self, place: usize, event: &Later) -> bool {
+        let Later::Install(change, _) = event else {
+            return false;
+        };
+        let asks = |m: &Message| matches!(m, Message::Enlist { change: of, .. } if of == change);
+        let asked = || self.net.iter().any(|l| l.to == place && asks(&l.message));
+        self.host(place).passing != Some(*change) && asked()
     }
 
     /// It comes there, and is installed, unless that fails.

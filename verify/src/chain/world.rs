@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Phase, Reason, Role, Timer};
+use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
 
 use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
@@ -547,8 +547,18 @@ impl World {
         done
     }
 
+    /// What was said to its former process, and is not said again, does not come any more.
+    fn lose_given_up(&mut self, place: usize) {
+        let machine = self.host(LEFT).machine.iter();
+        let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
+        let is_over = |of: &ChangeId| under_way.iter().all(|c| c.change != *of);
+        let given_up = |message: &Message| matches!(message, Message::Dismiss { change, .. } if is_over(change));
+        self.net.retain(|l| l.to != place || !given_up(&l.message));
+    }
+
     /// A daemon starts anew.
     pub fn start(&mut self, config: &Configuration, place: usize) {
+        self.lose_given_up(place);
         let out = self.edit(place, Host::start);
         self.settle(config, place, Twist::Plain, out);
         self.ask_for_state_again(place);

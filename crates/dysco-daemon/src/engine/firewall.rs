@@ -36,6 +36,8 @@ pub(super) struct Moves {
     waiting: HashMap<TransferId, (bool, Replies)>,
     /// For which change, and to which host, those are that a change wanted.
     wanted: HashMap<TransferId, (ChangeId, IpAddr)>,
+    /// Of those the ones that have not begun.
+    next: Vec<(TransferId, Order)>,
 }
 
 /// What a task did for another host.
@@ -103,8 +105,19 @@ impl Engine {
         };
         let transfer = TransferId(rand::random());
         self.moves.wanted.insert(transfer, (change, to));
-        let actions = self.moves.transfers.begin(self.now(), transfer, order);
-        self.move_on(actions);
+        self.moves.next.push((transfer, order));
+    }
+
+    /// Begins what changes want, once the hosts were asked to get ready: one that has
+    /// more of the session than it should forgets that then. False if there is nothing.
+    pub(super) fn begin_moves(&mut self) -> bool {
+        let next = std::mem::take(&mut self.moves.next);
+        let any = !next.is_empty();
+        for (transfer, order) in next {
+            let actions = self.moves.transfers.begin(self.now(), transfer, order);
+            self.move_on(actions);
+        }
+        any
     }
 
     fn order(&self, request: &MoveState) -> Result<Order, Failure> {

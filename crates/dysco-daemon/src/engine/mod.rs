@@ -169,6 +169,13 @@ struct Inputs {
     _api: api::Server,
 }
 
+/// Names a change: later ones are greater, as long as the host is up.
+fn new_id() -> [u8; 16] {
+    let since_boot = collect::boot_time().as_nanos() as u64;
+    let chance: u64 = rand::random();
+    (u128::from(since_boot) << 64 | u128::from(chance)).to_be_bytes()
+}
+
 fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     // First of all: it refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
@@ -189,7 +196,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let api = api::serve(api::ServerConfig::from(&config.api), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
     let pairs = proxy.subscribe();
-    let mut machine = Machine::new(config.host.addresses.clone(), rand::random);
+    let mut machine = Machine::new(config.host.addresses.clone(), new_id);
     machine.answer_asks_locally(config.removal.mode == config::Mode::Local);
     let state = state::StateDir::open(&config.removal.state_dir)?;
     let sessions = config.data_plane.max_sessions as usize;
@@ -502,7 +509,10 @@ impl Engine {
                 }
             }
             let Some((to, message)) = self.machine.poll_transmit() else {
-                break;
+                match self.begin_moves() {
+                    true => continue,
+                    false => break,
+                }
             };
             if self.faults.pass(message.name()) {
                 self.send(to, &message);

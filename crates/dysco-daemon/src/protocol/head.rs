@@ -83,10 +83,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub fn start(ctx: &mut Context, order: Order, asker: Option<HostId>, secret: [u8; 16]) -> Self {
-        let [a, b]: [[u8; 8]; 2] =
-            std::array::from_fn(|half| std::array::from_fn(|at| secret[8 * half + at]));
-        let token = [u64::from_ne_bytes(a), u64::from_ne_bytes(b)];
+    pub fn start(ctx: &mut Context, order: Order, asker: Option<HostId>, token: Token) -> Self {
         let head = Head::new(order, asker, token);
         let session = head.session();
         ctx.report(Role::Head, session, Progress::Requested);

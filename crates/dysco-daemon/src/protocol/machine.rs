@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
+use dysco_common::chain::Token;
+
 use super::asker::Asker;
 use super::authorise::{self, AsRight};
 use super::command::Command;
@@ -243,7 +245,8 @@ impl Hash for Machine {
 }
 
 impl Machine {
-    /// `addresses` are all of this host's; `new_id` gives 16 fresh random bytes.
+    /// `addresses` are all of this host's; `new_id` gives 16 fresh bytes, greater each
+    /// time, also than those of a former process. The last eight are random.
     pub fn new(
         addresses: Vec<HostId>,
         new_id: impl FnMut() -> [u8; 16] + Clone + Send + Sync + 'static,
@@ -309,13 +312,17 @@ impl Machine {
     pub fn request_chain(&mut self, now: Time, order: Order) -> Result<ChangeId, Reason> {
         let change = ChangeId((self.new_id)());
         self.room(None)?;
-        let secret = (self.new_id)();
+        let token = self.new_token();
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
         ctx.lock_segment(&order)?;
-        let part = Part::Head(Head::start(&mut ctx, order, None, secret));
+        let part = Part::Head(Head::start(&mut ctx, order, None, token));
         self.keep(change, part, timing, None);
         Ok(change)
+    }
+
+    fn new_token(&mut self) -> Token {
+        std::array::from_fn(|_| u128::from_be_bytes((self.new_id)()) as u64)
     }
 
     /// Has a session a change under way?

@@ -15,7 +15,7 @@ pub const VERSION: u8 = 9;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// Names a change on all of its hosts: 16 random bytes.
+/// Names a change on all of its hosts. Of those of one host a later one is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChangeId(pub [u8; 16]);
 

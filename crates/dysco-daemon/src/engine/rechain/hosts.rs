@@ -20,10 +20,6 @@ use crate::state::{self, FiveTuple};
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);
 
-/// Changes of which it is remembered that they are done with here: of more than
-/// can be on their way.
-const FORGOTTEN: usize = 1024;
-
 /// What waits for a neighbour.
 pub(super) struct Waiting {
     change: ChangeId,
@@ -82,32 +78,39 @@ impl Engine {
         self.rechain.waiting.push(waiting);
     }
 
-    /// A session is to pass here by this change's path: what an earlier one asks
-    /// to be forgotten is late.
+    /// A session is to pass here by this change's path.
     pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
-        if self.rechain.forgotten.contains(&change) {
-            return;
-        }
-        match self.rechain.passing.put(session, change) {
-            Some(former) if former != change => self.done_with(former),
-            _ => {}
-        }
+        let passing = &mut self.rechain.passing;
+        passing.expect(change, session, Instant::now());
     }
 
     /// A session is to pass here. A change begins, so that the one before has ended: if
     /// this host was away then it has more of the session than it should.
     pub(in crate::engine) fn get_ready(&mut self, enlisting: Enlisting, stays: bool) {
         let Enlisting {
-            change, session, ..
+            change,
+            from,
+            session,
+            ..
         } = enlisting;
         if self.rechain.forgetting.contains(&change) {
             // It is asked for again.
             return;
         }
-        let began = self.rechain.passing.peek(&session) == Some(&change);
-        if began || self.rechain.forgotten.contains(&change) {
+        let passing = &self.rechain.passing;
+        if passing.is_late(change, &session, Instant::now()) {
+            // What a later change has brought here stays.
+            let result = Err(Reason::UnknownChange);
+            return self.tell_machine(HostEvent::Enlisted {
+                change,
+                from,
+                result,
+            });
+        }
+        if passing.by(&session) == Some(change) || passing.is_done(change) {
             return self.enlist(enlisting);
         }
+        self.expect_passing(change, session);
         // Of two paths the one that is in use may stay.
         for slot in self.agent.keep_one_path(&keys_of(&session), Keep::Used) {
             self.entomb_path(Some(slot));
@@ -117,21 +120,12 @@ impl Engine {
             self.rechain.forgetting.insert(change);
             return self.remove_all_state(known, Answer::Cleared(enlisting));
         }
-        self.expect_passing(change, session);
         self.enlist(enlisting);
     }
 
     pub(in crate::engine) fn cleared(&mut self, enlisting: Enlisting) {
         self.rechain.forgetting.remove(&enlisting.change);
-        self.expect_passing(enlisting.change, enlisting.session);
         self.enlist(enlisting);
-    }
-
-    fn done_with(&mut self, change: ChangeId) {
-        if self.rechain.forgotten.len() == FORGOTTEN {
-            self.rechain.forgotten.pop_front();
-        }
-        self.rechain.forgotten.push_back(change);
     }
 
     fn enlist(&mut self, enlisting: Enlisting) {
@@ -216,12 +210,19 @@ impl Engine {
         session: &Subsession,
         scope: Scope,
     ) {
-        if self.rechain.forgotten.contains(&change) {
+        if self.rechain.passing.is_done(change) {
             return self.tell_machine(HostEvent::Forgotten { change, from });
         }
         // Late: the session may pass here by another change now.
-        let by = self.rechain.passing.peek(session).copied();
-        let is_late = by.is_some_and(|by| by != change) && scope != Scope::Session;
+        let by = self.rechain.passing.by(session);
+        let is_late = match scope {
+            // A host that leaves came by an earlier change.
+            Scope::Session => self
+                .rechain
+                .passing
+                .is_late(change, session, Instant::now()),
+            _ => by.is_some_and(|by| by != change),
+        };
         if is_late || scope == Scope::Unopened {
             return self.forgotten(change, from);
         }
@@ -245,7 +246,7 @@ impl Engine {
         if !self.rechain.forgetting.insert(change) {
             return;
         }
-        self.rechain.passing.pop(session);
+        self.rechain.passing.left(session);
         let opened = as_opened(session);
         let known = self.known_to_firewall(&opened);
         self.entomb_passed(session);
@@ -288,7 +289,7 @@ impl Engine {
     /// A session that has left is forgotten.
     pub(in crate::engine) fn forgotten(&mut self, change: ChangeId, from: HostId) {
         self.rechain.forgetting.remove(&change);
-        self.done_with(change);
+        self.rechain.passing.done_with(change);
         self.tell_machine(HostEvent::Forgotten { change, from });
     }
 }

@@ -9,6 +9,7 @@ mod farewell;
 mod hosts;
 mod left;
 mod open;
+mod passing;
 mod paths;
 mod request;
 mod turn;
@@ -35,8 +36,6 @@ use crate::protocol::{ChangeId, Subsession};
 
 /// The most names that sessions had before.
 const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
-/// Sessions of which it is remembered by which change they pass here.
-const PASSING: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// All that is known of it.
 pub(super) struct Rechain {
@@ -50,11 +49,7 @@ pub(super) struct Rechain {
     back: Vec<back::Back>,
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
-    /// By which change a session passes here, or is to. The oldest are forgotten:
-    /// no message of such a change is on its way any more.
-    passing: LruCache<Subsession, ChangeId>,
-    /// Changes that ask for nothing here any more, the latest last.
-    forgotten: VecDeque<ChangeId>,
+    passing: passing::Passing,
     /// What waits for a neighbour.
     waiting: Vec<hosts::Waiting>,
     /// What sessions are called now that were called otherwise.
@@ -141,14 +136,13 @@ impl Paths {
 impl Default for Rechain {
     fn default() -> Rechain {
         Rechain {
-            passing: LruCache::new(PASSING),
+            passing: passing::Passing::default(),
             names: LruCache::new(NAMES),
             taking_up: false,
             paths: HashMap::new(),
             by_slot: HashMap::new(),
             back: Vec::new(),
             forgetting: HashSet::new(),
-            forgotten: VecDeque::new(),
             waiting: Vec::new(),
             queue: VecDeque::new(),
             behind: turn::Behind::default(),

@@ -1,0 +1,153 @@
+//! What is explored of sessions that carry bytes while their chain changes.
+
+use super::config::{Ask, BOTH_SIDES, Configuration, Faults, INSERT, NONE, REPLACE, Seen};
+
+/// All of them.
+pub fn carrying() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-streams",
+            about: "bytes both ways; segments lost, late, and said again across the cutoff",
+            bytes: [2, 1],
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-insert",
+            about: "the same, where the session went direct",
+            bytes: [1, 2],
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-streams-back",
+            about: "bytes both ways; the new path dies, or is given up too early",
+            bytes: [1, 1],
+            faults: Faults {
+                deaths: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-insert-back",
+            about: "the same, where the session went direct",
+            bytes: [1, 1],
+            faults: Faults {
+                deaths: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-streams-crash",
+            about: "bytes both ways while a daemon dies and a segment is lost",
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-half-close",
+            about: "the left end closes when it has sent all; the right one goes on",
+            bytes: [1, 1],
+            closes: [true, false],
+            faults: Faults {
+                packets: 1,
+                slow: 1,
+                ..NONE
+            },
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-closing",
+            about: "both ends close; a segment is lost, a message too",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::ClosedBetween],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-closing-replace",
+            about: "both ends close; a segment is lost, a message too",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::ClosedBetween],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-deltas",
+            about: "bytes both ways, whose numbers a host that leaves has moved",
+            bytes: [1, 1],
+            deltas: true,
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-segment",
+            about: "bytes both ways while a segment changes that begins at a host of the chain",
+            asks: &[Ask::Without(4)],
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-streams-segments",
+            about: "bytes both ways while both segments change at once",
+            bytes: [1, 0],
+            seen: &[Seen::Changed, Seen::AtOnce],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-streams-twice",
+            about: "two chains are asked for at once or one after the other",
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            bytes: [1, 1],
+            faults: Faults { slow: 1, ..NONE },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..REPLACE
+        },
+    ]
+}
