@@ -213,11 +213,10 @@ impl Tail {
 
     fn say_extended(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        // Of what a former process knew the left anchor was told.
-        if let Some(facts) = self.facts {
-            let result = Ok(facts);
-            ctx.say(self.left(), Message::Extended { change, result });
-        }
+        // What a former process knew the left anchor has not heard, or it would not ask.
+        // If what it says is late it may have cut: it says what becomes of the path.
+        let result = self.facts.ok_or(Reason::Restarted);
+        ctx.say(self.left(), Message::Extended { change, result });
         Flow::On
     }
 

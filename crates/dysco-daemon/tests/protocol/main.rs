@@ -17,6 +17,7 @@ mod local;
 mod odd;
 mod plan;
 mod resized;
+mod restarted;
 mod returns;
 mod segments;
 mod timers;

@@ -158,6 +158,9 @@ impl Head {
     fn tell_left(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
         let (change, phase) = (ctx.change, self.phase);
         let answer = match phase {
+            // It began anew: what its former process knew of the session is not heard any
+            // more.
+            Phase::Locking => return self.cancel(ctx, Reason::Restarted),
             Phase::Cancelling => Message::Cancel {
                 change,
                 reason: self.why.clone().unwrap_or(Reason::Cancelled),
