@@ -188,6 +188,73 @@ fn a_daemon_dies_while_a_change_is_taken_back() -> Result<()> {
     dies_at_each(TAKING_BACK, true)
 }
 
+/// The first firewall's host dies at each of these while the third takes the second's
+/// place behind it, with its state.
+fn inner_anchor_dies(steps: &[&str], dead: bool) -> Result<()> {
+    let mut world = Steered::of_four(Family::V4)?;
+    let (group, session) = busy(&world, GENTLE)?;
+    let [old, new] = [At::Fw2, At::Fw3].map(|fw| world.ip(fw));
+    let before = [At::Fw1, At::Fw2];
+    world.rechain(&session, &before)?;
+    for step in steps {
+        let told = || format!("it died at {step}");
+        if dead {
+            world.lets_no_syn_through(At::Fw3)?;
+        }
+        world.set_faults(At::Fw1, &format!("die:{step}"))?;
+        let replace = ["replace-middlebox", &old, "--with", &new];
+        let _ = world.try_ctl(
+            At::Client,
+            &[&replace[..], &["--state", "conntrack"]].concat(),
+        )?;
+        world.wait_dead(At::Fw1).with_context(told)?;
+        world.set_faults(At::Fw1, "")?;
+        world.restart(At::Fw1)?;
+        get_on(&world, &group, 1 << 18).with_context(told)?;
+        world
+            .wait_forgotten_elsewhere(&session)
+            .with_context(told)?;
+        if dead {
+            world.lets_syns_through(At::Fw3)?;
+        }
+        wait::until("the session to be free", PATIENCE, || {
+            let other = [At::Fw1, At::Fw4];
+            let done = world.reconfigure(&session, &other, &[]).ok()?;
+            (done["outcome"] == "changed").then_some(())
+        })
+        .with_context(|| format!("{}\n{}", told(), world.logs()))?;
+        world.rechain(&session, &before).with_context(told)?;
+        get_on(&world, &group, 1 << 18).with_context(told)?;
+    }
+    world.wait_only_through(&before)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn an_inner_left_anchors_host_dies_while_it_gets_ready() -> Result<()> {
+    inner_anchor_dies(&["Hold", "Persist", "Extended"], false)
+}
+
+#[test]
+fn an_inner_left_anchors_host_dies_while_it_opens_the_path() -> Result<()> {
+    inner_anchor_dies(&["Open", "Opened", "Cut"], false)
+}
+
+#[test]
+fn an_inner_left_anchors_host_dies_while_it_takes_the_path() -> Result<()> {
+    inner_anchor_dies(&["Switched", "SetCutIn", "Settled"], false)
+}
+
+#[test]
+fn an_inner_left_anchors_host_dies_when_it_has_taken_the_path() -> Result<()> {
+    inner_anchor_dies(&["Complete", "Erase", "DoneAck"], false)
+}
+
+#[test]
+fn an_inner_left_anchors_host_dies_while_a_change_is_taken_back() -> Result<()> {
+    inner_anchor_dies(&["Abandon", "Released"], true)
+}
+
 /// Both ends have taken a path through the first firewall when all on it is lost; that
 /// one of them has is not heard either, so neither leaves the path before for good.
 fn a_path_dies(family: Family) -> Result<()> {
