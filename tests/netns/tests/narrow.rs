@@ -22,6 +22,27 @@ const fn narrow(family: Family) -> u32 {
     }
 }
 
+/// Counts what opens a connection through a firewall, or answers that.
+const OPENINGS: &str = "
+table inet openings {
+  chain forward {
+    type filter hook forward priority -1
+    tcp flags & syn == syn counter
+  }
+}
+";
+
+/// So many have passed the first firewall.
+fn openings_of(world: &Steered) -> Result<u64> {
+    let words = ["list", "table", "inet", "openings"];
+    let table = world.host(At::Fw1).output("nft", &words)?;
+    let mut words = table
+        .split_whitespace()
+        .skip_while(|word| *word != "packets");
+    let count = words.nth(1).context("no counter")?;
+    Ok(count.parse()?)
+}
+
 /// It is taken back, for that reason.
 fn is_refused(done: &Value) -> Result<()> {
     let reason = done["reason"].as_str().unwrap_or_default();
@@ -87,7 +108,10 @@ fn comes_in(family: Family) -> Result<()> {
     refuse(&ways, &insert, &[])?;
     world.wait_forgotten(At::Fw1)?;
     world.set_mtu(At::Fw1, 1500)?;
+    world.host(At::Fw1).input("nft", &["-f", "-"], OPENINGS)?;
     ways.take(&insert, &[At::Fw1])?;
+    let openings = openings_of(world)?;
+    ensure!(openings > 0, "it is not seen that it comes in");
     let replace = [
         "replace-middlebox",
         &one,
@@ -98,10 +122,12 @@ fn comes_in(family: Family) -> Result<()> {
     ];
     refuse(&ways, &replace, &[At::Fw1])?;
     for chain in [&before, &behind] {
-        // The handshake of the other path goes past the firewall that is in both.
         let words = ["reconfigure", "--through", &one, "--chain", chain];
         refuse(&ways, &words, &[At::Fw1])?;
     }
+    // The handshake of the other path goes past the firewall that is in both.
+    let now = openings_of(world)?;
+    ensure!(now == openings, "{now} of {openings}");
     world.wait_forgotten(At::Fw2)?;
     world.set_mtu(At::Fw2, 1500)?;
     ways.take(&replace, &[At::Fw2])?;
