@@ -38,21 +38,20 @@ pub fn everything(release: bool) -> Result<()> {
     shell::run(&mut cargo)
 }
 
-/// Builds what runs on a host, fully optimised; its folder. Where `DYSCO_BIN_DIR` names
-/// one with what is built already, nothing is.
+/// Builds what runs on a host, fully optimised; its folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {
+    release(&["dysco-daemon", "dysco-splice-preload"], quiet)
+}
+
+/// Builds packages, fully optimised; their folder. Where `DYSCO_BIN_DIR` names one with
+/// what is built already, nothing is.
+pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());
     }
     let mut cargo = shell::cargo();
-    cargo.args([
-        "build",
-        "--release",
-        "-p",
-        "dysco-daemon",
-        "-p",
-        "dysco-splice-preload",
-    ]);
+    cargo.args(["build", "--release"]);
+    cargo.args(packages.iter().flat_map(|package| ["-p", *package]));
     cargo.args(quiet.then_some("--quiet"));
     shell::run(&mut cargo)?;
     Ok(shell::target()?.join("release"))

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
-use crate::{setup, shell};
+use crate::{build, setup, shell};
 
 /// Explore the session protocol with a model checker.
 #[derive(Args)]
@@ -20,10 +20,7 @@ impl Verify {
     pub fn run(self) -> Result<()> {
         setup::ensure()?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
-        let mut cargo = shell::cargo();
-        cargo.args(["build", "--release", "-p", "dysco-verify"]);
-        shell::run(cargo.args(quiet.then_some("--quiet")))?;
-        let program = shell::target()?.join("release/dysco-verify");
-        shell::run(Command::new(program).args(&self.arguments))
+        let folder = build::release(&["dysco-verify"], quiet)?;
+        shell::run(Command::new(folder.join("dysco-verify")).args(&self.arguments))
     }
 }

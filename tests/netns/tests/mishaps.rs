@@ -80,7 +80,7 @@ fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
 /// a chain.
 fn daemons_die(before: &[At]) -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
-    let (group, session) = busy(&world, None)?;
+    let (group, session) = busy(&world, GENTLE)?;
     for (at, fault) in DEATHS {
         if !before.is_empty() {
             world.rechain(&session, before)?;

@@ -1,5 +1,7 @@
 //! Loads the programs without attaching them, and runs them.
 
+use std::cell::{RefCell, RefMut};
+
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
@@ -55,9 +57,10 @@ unsafe impl Pod for Plain<Hop> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<PolicyRule> {}
 
-/// The programs and their maps, for one test alone.
+/// The programs and their maps, for one test alone. A program is loaded when it first
+/// runs: most tests need one, and the kernel takes its time to verify each.
 pub struct Programs {
-    ebpf: Ebpf,
+    ebpf: RefCell<Ebpf>,
 }
 
 impl Programs {
@@ -68,7 +71,7 @@ impl Programs {
 
     /// With so many hints, a power of two.
     pub fn with_hints(hints: u32) -> Programs {
-        let mut ebpf = EbpfLoader::new()
+        let ebpf = EbpfLoader::new()
             .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
             .override_global("HINT_MASK", &(hints - 1), true)
             .map_max_entries("FLOWS", 2 * SESSIONS)
@@ -77,16 +80,7 @@ impl Programs {
             .override_global("XDP", &1_u32, true)
             .load(dysco_agent::object())
             .expect("the object loads; this test needs root");
-        for name in ["dysco_ingress", "dysco_egress"] {
-            let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
-            if let Err(e) = p.load() {
-                panic!("{name}: {e:?}");
-            }
-        }
-        let xdp: &mut Xdp = ebpf.program_mut("dysco_xdp").unwrap().try_into().unwrap();
-        if let Err(e) = xdp.load() {
-            panic!("dysco_xdp: {e:?}");
-        }
+        let ebpf = RefCell::new(ebpf);
         let mut p = Programs { ebpf };
         p.watch_openings(true);
         p
@@ -94,7 +88,7 @@ impl Programs {
 
     /// Whether anybody listens to sessions that open.
     pub fn watch_openings(&mut self, watch: bool) {
-        let map = self.ebpf.map_mut("WATCHED").unwrap();
+        let map = self.ebpf.get_mut().map_mut("WATCHED").unwrap();
         let mut watched = Array::<_, u32>::try_from(map).unwrap();
         watched.set(0, u32::from(watch), 0).unwrap();
     }
@@ -140,8 +134,13 @@ impl Programs {
     /// Runs the program of XDP on a frame that came by the loopback.
     pub fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 512];
-        let program = self.ebpf.program_mut("dysco_xdp").unwrap();
+        let program = self.ebpf.get_mut().program_mut("dysco_xdp").unwrap();
         let program: &mut Xdp = program.try_into().unwrap();
+        if program.fd().is_err()
+            && let Err(e) = program.load()
+        {
+            panic!("dysco_xdp: {e:?}");
+        }
         let result = program
             .test_run(TestRunOptions {
                 data_in: Some(frame),
@@ -186,12 +185,20 @@ impl Programs {
         (result.return_value, out)
     }
 
-    fn program(&self, way: Way) -> &SchedClassifier {
+    fn program(&self, way: Way) -> RefMut<'_, SchedClassifier> {
         let name = match way {
             Way::Out => "dysco_egress",
             Way::In => "dysco_ingress",
         };
-        self.ebpf.program(name).unwrap().try_into().unwrap()
+        RefMut::map(self.ebpf.borrow_mut(), |ebpf| {
+            let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
+            if p.fd().is_err()
+                && let Err(e) = p.load()
+            {
+                panic!("{name}: {e:?}");
+            }
+            p
+        })
     }
 
     /// Runs, and wants this verdict and this packet.
@@ -220,7 +227,8 @@ impl Programs {
     }
 
     pub fn session(&self, slot: u32) -> Session {
-        let map = self.ebpf.map("SESSIONS").unwrap();
+        let ebpf = self.ebpf.borrow();
+        let map = ebpf.map("SESSIONS").unwrap();
         let map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.get(&slot, 0).unwrap().0
     }
@@ -235,7 +243,7 @@ impl Programs {
             },
             ..*s
         };
-        let map = self.ebpf.map_mut("SESSIONS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("SESSIONS").unwrap();
         let mut map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.set(slot, Plain(*s), 0).unwrap();
     }
@@ -252,19 +260,20 @@ impl Programs {
     }
 
     pub fn flow_as(&mut self, key: FlowKey, value: FlowRef) {
-        let map = self.ebpf.map_mut("FLOWS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("FLOWS").unwrap();
         let mut map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.insert(Plain(key.short()), Plain(value), 0).unwrap();
     }
 
     pub fn find(&self, key: &FlowKey) -> Option<FlowRef> {
-        let map = self.ebpf.map("FLOWS").unwrap();
+        let ebpf = self.ebpf.borrow();
+        let map = ebpf.map("FLOWS").unwrap();
         let map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.get(&Plain(key.short()), 0).ok().map(|v| v.0)
     }
 
     pub fn free(&mut self, slots: impl IntoIterator<Item = u32>) {
-        let map = self.ebpf.map_mut("FREE").unwrap();
+        let map = self.ebpf.get_mut().map_mut("FREE").unwrap();
         let mut map: Queue<_, u32> = map.try_into().unwrap();
         for slot in slots {
             map.push(slot, 0).unwrap();
@@ -277,7 +286,7 @@ impl Programs {
             rules: Default::default(),
         };
         all.rules[..rules.len()].copy_from_slice(rules);
-        let map = self.ebpf.map_mut("RULES").unwrap();
+        let map = self.ebpf.get_mut().map_mut("RULES").unwrap();
         let mut map: Array<_, Plain<Rules>> = map.try_into().unwrap();
         map.set(0, Plain(all), 0).unwrap();
     }
@@ -285,7 +294,7 @@ impl Programs {
     /// Puts these rules in force, from this index on.
     pub fn policy(&mut self, first: u32, rules: &[PolicyRule]) {
         let generation = 7;
-        let map = self.ebpf.map_mut("POLICY").unwrap();
+        let map = self.ebpf.get_mut().map_mut("POLICY").unwrap();
         let mut map: Array<_, Plain<PolicyRule>> = map.try_into().unwrap();
         for (at, rule) in (first..).zip(rules) {
             let rule = PolicyRule {
@@ -294,53 +303,54 @@ impl Programs {
             };
             map.set(at, Plain(rule), 0).unwrap();
         }
-        let map = self.ebpf.map_mut("IN_FORCE").unwrap();
+        let map = self.ebpf.get_mut().map_mut("IN_FORCE").unwrap();
         let mut map: Array<_, u64> = map.try_into().unwrap();
         map.set(0, InForce { generation, first }.word(), 0).unwrap();
     }
 
     /// So many SYNs have been remembered before.
     pub fn syns_seen(&mut self, seen: u32) {
-        let map = self.ebpf.map_mut("SYNS_SEEN").unwrap();
+        let map = self.ebpf.get_mut().map_mut("SYNS_SEEN").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
         map.set(0, seen, 0).unwrap();
     }
 
     pub fn hop(&mut self, host: Addr, hop: &Hop) {
-        let map = self.ebpf.map_mut("HOPS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("HOPS").unwrap();
         let mut map: HashMap<_, Plain<Addr>, Plain<Hop>> = map.try_into().unwrap();
         map.insert(Plain(host), Plain(*hop), 0).unwrap();
     }
 
     pub fn key(&mut self, id: u64, key: Key) {
-        let map = self.ebpf.map_mut("KEYS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("KEYS").unwrap();
         let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
         map.insert(id, key, 0).unwrap();
     }
 
     /// A SYN with this secret is awaited by the entry of a slot.
     pub fn awaits(&mut self, token: Token, slot: u32) {
-        let map = self.ebpf.map_mut("JOINS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("JOINS").unwrap();
         let mut map: HashMap<_, Token, u32> = map.try_into().unwrap();
         map.insert(token, slot, 0).unwrap();
     }
 
     /// An address of the host.
     pub fn own(&mut self, address: Addr) {
-        let map = self.ebpf.map_mut("OWN").unwrap();
+        let map = self.ebpf.get_mut().map_mut("OWN").unwrap();
         let mut map: HashMap<_, Plain<Addr>, u8> = map.try_into().unwrap();
         map.insert(Plain(address), 1, 0).unwrap();
     }
 
     pub fn count(&self, c: Counter) -> u64 {
-        let map = self.ebpf.map("COUNTERS").unwrap();
+        let ebpf = self.ebpf.borrow();
+        let map = ebpf.map("COUNTERS").unwrap();
         let map: PerCpuArray<_, u64> = map.try_into().unwrap();
         map.get(&(c as u32), 0).unwrap().iter().sum()
     }
 
     /// What was told since the last call.
     pub fn events(&mut self) -> Vec<(EventKind, u32)> {
-        let map = self.ebpf.map_mut("EVENTS").unwrap();
+        let map = self.ebpf.get_mut().map_mut("EVENTS").unwrap();
         let mut ring: RingBuf<_> = map.try_into().unwrap();
         let mut all = Vec::new();
         while let Some(item) = ring.next() {

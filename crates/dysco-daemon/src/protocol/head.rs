@@ -34,8 +34,9 @@ const STATE: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_secs(3);
 /// What is still under way on the old path is let through.
 const LATE: Duration = Duration::from_millis(200);
-/// How long who is left out is asked to forget.
-const DISMISS: Duration = Duration::from_secs(5);
+/// How long who is left out is asked to forget. Longer than a busy host needs to start
+/// `dyscod` anew.
+const DISMISS: Duration = Duration::from_secs(10);
 /// How long a cancel is repeated; who misses it will ask.
 const CANCEL: Duration = Duration::from_secs(10);
 

@@ -242,14 +242,15 @@ fn the_end_of_a_path_is_nobodys_here() {
         State::Passing,
         State::Tombstone,
     ];
-    for (state, joined) in states.iter().flat_map(|s| [(*s, 0), (*s, SLOT + 1)]) {
-        for end in ends() {
-            let by = [end.net.path(), end.net.key(), end.path_before()];
-            let mut p = end.p;
+    for end in ends() {
+        let by = [end.net.path(), end.net.key(), end.path_before()];
+        let mut p = end.p;
+        let next = p.session(NEXT);
+        for (state, joined) in states.iter().flat_map(|s| [(*s, 0), (*s, SLOT + 1)]) {
             let s = Session {
                 state: state as u32,
                 joined,
-                ..p.session(NEXT)
+                ..next
             };
             p.put(NEXT, &s);
             let by = &by[..2 + usize::from(end.before == Before::Chain)];
