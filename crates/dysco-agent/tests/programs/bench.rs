@@ -1,6 +1,6 @@
 //! Loads the programs without attaching them, and runs them.
 
-use std::cell::{RefCell, RefMut};
+use std::sync::RwLock;
 
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
@@ -60,7 +60,7 @@ unsafe impl Pod for Plain<PolicyRule> {}
 /// The programs and their maps, for one test alone. A program is loaded when it first
 /// runs: most tests need one, and the kernel takes its time to verify each.
 pub struct Programs {
-    ebpf: RefCell<Ebpf>,
+    ebpf: RwLock<Ebpf>,
 }
 
 impl Programs {
@@ -80,7 +80,7 @@ impl Programs {
             .override_global("XDP", &1_u32, true)
             .load(dysco_agent::object())
             .expect("the object loads; this test needs root");
-        let ebpf = RefCell::new(ebpf);
+        let ebpf = RwLock::new(ebpf);
         let mut p = Programs { ebpf };
         p.watch_openings(true);
         p
@@ -88,7 +88,7 @@ impl Programs {
 
     /// Whether anybody listens to sessions that open.
     pub fn watch_openings(&mut self, watch: bool) {
-        let map = self.ebpf.get_mut().map_mut("WATCHED").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("WATCHED").unwrap();
         let mut watched = Array::<_, u32>::try_from(map).unwrap();
         watched.set(0, u32::from(watch), 0).unwrap();
     }
@@ -134,7 +134,12 @@ impl Programs {
     /// Runs the program of XDP on a frame that came by the loopback.
     pub fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 512];
-        let program = self.ebpf.get_mut().program_mut("dysco_xdp").unwrap();
+        let program = self
+            .ebpf
+            .get_mut()
+            .unwrap()
+            .program_mut("dysco_xdp")
+            .unwrap();
         let program: &mut Xdp = program.try_into().unwrap();
         if program.fd().is_err()
             && let Err(e) = program.load()
@@ -172,8 +177,12 @@ impl Programs {
     fn run_marked(&self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut out = vec![0; frame.len() + 512];
-        let result = self
-            .program(way)
+        let name = match way {
+            Way::Out => "dysco_egress",
+            Way::In => "dysco_ingress",
+        };
+        self.load_first(name);
+        let result = classifier(&self.ebpf.read().unwrap(), name)
             .test_run(TestRunOptions {
                 data_in: Some(frame),
                 data_out: Some(&mut out),
@@ -185,20 +194,19 @@ impl Programs {
         (result.return_value, out)
     }
 
-    fn program(&self, way: Way) -> RefMut<'_, SchedClassifier> {
-        let name = match way {
-            Way::Out => "dysco_egress",
-            Way::In => "dysco_ingress",
-        };
-        RefMut::map(self.ebpf.borrow_mut(), |ebpf| {
-            let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
-            if p.fd().is_err()
-                && let Err(e) = p.load()
-            {
-                panic!("{name}: {e:?}");
-            }
-            p
-        })
+    /// Loads a program that has not run yet.
+    fn load_first(&self, name: &str) {
+        if classifier(&self.ebpf.read().unwrap(), name).fd().is_ok() {
+            return;
+        }
+        let mut ebpf = self.ebpf.write().unwrap();
+        let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
+        // Another thread may have been the first.
+        if p.fd().is_err()
+            && let Err(e) = p.load()
+        {
+            panic!("{name}: {e:?}");
+        }
     }
 
     /// Runs, and wants this verdict and this packet.
@@ -227,7 +235,7 @@ impl Programs {
     }
 
     pub fn session(&self, slot: u32) -> Session {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("SESSIONS").unwrap();
         let map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.get(&slot, 0).unwrap().0
@@ -243,7 +251,7 @@ impl Programs {
             },
             ..*s
         };
-        let map = self.ebpf.get_mut().map_mut("SESSIONS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("SESSIONS").unwrap();
         let mut map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.set(slot, Plain(*s), 0).unwrap();
     }
@@ -260,20 +268,20 @@ impl Programs {
     }
 
     pub fn flow_as(&mut self, key: FlowKey, value: FlowRef) {
-        let map = self.ebpf.get_mut().map_mut("FLOWS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("FLOWS").unwrap();
         let mut map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.insert(Plain(key.short()), Plain(value), 0).unwrap();
     }
 
     pub fn find(&self, key: &FlowKey) -> Option<FlowRef> {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("FLOWS").unwrap();
         let map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.get(&Plain(key.short()), 0).ok().map(|v| v.0)
     }
 
     pub fn free(&mut self, slots: impl IntoIterator<Item = u32>) {
-        let map = self.ebpf.get_mut().map_mut("FREE").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("FREE").unwrap();
         let mut map: Queue<_, u32> = map.try_into().unwrap();
         for slot in slots {
             map.push(slot, 0).unwrap();
@@ -286,7 +294,7 @@ impl Programs {
             rules: Default::default(),
         };
         all.rules[..rules.len()].copy_from_slice(rules);
-        let map = self.ebpf.get_mut().map_mut("RULES").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("RULES").unwrap();
         let mut map: Array<_, Plain<Rules>> = map.try_into().unwrap();
         map.set(0, Plain(all), 0).unwrap();
     }
@@ -294,7 +302,7 @@ impl Programs {
     /// Puts these rules in force, from this index on.
     pub fn policy(&mut self, first: u32, rules: &[PolicyRule]) {
         let generation = 7;
-        let map = self.ebpf.get_mut().map_mut("POLICY").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("POLICY").unwrap();
         let mut map: Array<_, Plain<PolicyRule>> = map.try_into().unwrap();
         for (at, rule) in (first..).zip(rules) {
             let rule = PolicyRule {
@@ -303,46 +311,46 @@ impl Programs {
             };
             map.set(at, Plain(rule), 0).unwrap();
         }
-        let map = self.ebpf.get_mut().map_mut("IN_FORCE").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("IN_FORCE").unwrap();
         let mut map: Array<_, u64> = map.try_into().unwrap();
         map.set(0, InForce { generation, first }.word(), 0).unwrap();
     }
 
     /// So many SYNs have been remembered before.
     pub fn syns_seen(&mut self, seen: u32) {
-        let map = self.ebpf.get_mut().map_mut("SYNS_SEEN").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("SYNS_SEEN").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
         map.set(0, seen, 0).unwrap();
     }
 
     pub fn hop(&mut self, host: Addr, hop: &Hop) {
-        let map = self.ebpf.get_mut().map_mut("HOPS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("HOPS").unwrap();
         let mut map: HashMap<_, Plain<Addr>, Plain<Hop>> = map.try_into().unwrap();
         map.insert(Plain(host), Plain(*hop), 0).unwrap();
     }
 
     pub fn key(&mut self, id: u64, key: Key) {
-        let map = self.ebpf.get_mut().map_mut("KEYS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("KEYS").unwrap();
         let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
         map.insert(id, key, 0).unwrap();
     }
 
     /// A SYN with this secret is awaited by the entry of a slot.
     pub fn awaits(&mut self, token: Token, slot: u32) {
-        let map = self.ebpf.get_mut().map_mut("JOINS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("JOINS").unwrap();
         let mut map: HashMap<_, Token, u32> = map.try_into().unwrap();
         map.insert(token, slot, 0).unwrap();
     }
 
     /// An address of the host.
     pub fn own(&mut self, address: Addr) {
-        let map = self.ebpf.get_mut().map_mut("OWN").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("OWN").unwrap();
         let mut map: HashMap<_, Plain<Addr>, u8> = map.try_into().unwrap();
         map.insert(Plain(address), 1, 0).unwrap();
     }
 
     pub fn count(&self, c: Counter) -> u64 {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("COUNTERS").unwrap();
         let map: PerCpuArray<_, u64> = map.try_into().unwrap();
         map.get(&(c as u32), 0).unwrap().iter().sum()
@@ -350,7 +358,7 @@ impl Programs {
 
     /// What was told since the last call.
     pub fn events(&mut self) -> Vec<(EventKind, u32)> {
-        let map = self.ebpf.get_mut().map_mut("EVENTS").unwrap();
+        let map = self.ebpf.get_mut().unwrap().map_mut("EVENTS").unwrap();
         let mut ring: RingBuf<_> = map.try_into().unwrap();
         let mut all = Vec::new();
         while let Some(item) = ring.next() {
@@ -359,4 +367,8 @@ impl Programs {
         }
         all
     }
+}
+
+fn classifier<'a>(ebpf: &'a Ebpf, name: &str) -> &'a SchedClassifier {
+    ebpf.program(name).unwrap().try_into().unwrap()
 }
