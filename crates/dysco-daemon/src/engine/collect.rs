@@ -163,6 +163,7 @@ impl Engine {
     /// first of them, starts what waits.
     pub(super) fn sweep(&mut self, part: u32, parts: u32) {
         self.history.flush();
+        self.say_farewells();
         if part == 0 {
             self.agent.release_quarantine();
             self.sweep_interfaces();

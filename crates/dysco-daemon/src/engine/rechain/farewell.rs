@@ -5,23 +5,57 @@
 //! drops this, whatever it has of the session. Nor does this take anything from it: nothing
 //! passes here by the path any more.
 
+use std::collections::VecDeque;
 use std::io;
+use std::time::{Duration, Instant};
 
-use dysco_common::Session;
 use dysco_common::session::part;
+use dysco_common::{Session, State};
 
 use super::open::shown_next;
 use crate::engine::{Engine, packets, raw};
 
+/// It is said so much later, when the changes that are asked for next do not wait for it;
+/// a tombstone stays longer.
+const LATER: Duration = Duration::from_secs(1);
+/// So many paths at once, of each sweep: other work must not wait for more.
+const AT_ONCE: usize = 128;
+
+/// Tombstones whose paths have not been ended yet: since when, and when their sessions
+/// began.
+pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
+
 impl Engine {
-    /// Ends the path of a tombstone, if it was more than asked for.
-    pub(super) fn end_for_firewalls(&self, slot: u32) {
-        let s = self.agent.session(slot);
-        if is_direct(&s) {
-            self.end_direct(&s);
+    /// The path of this tombstone is to be ended.
+    pub(super) fn end_for_firewalls(&mut self, slot: u32) {
+        let created_ns = self.agent.session(slot).created_ns;
+        let farewell = (Instant::now(), slot, created_ns);
+        self.rechain.farewells.push_back(farewell);
+    }
+
+    /// Ends those paths for which it is time.
+    pub(in crate::engine) fn say_farewells(&mut self) {
+        for _ in 0..AT_ONCE {
+            let first = self.rechain.farewells.front();
+            let Some((_, slot, created_ns)) = first.filter(|f| f.0.elapsed() >= LATER).copied()
+            else {
+                return;
+            };
+            self.rechain.farewells.pop_front();
+            let s = self.agent.session(slot);
+            if s.state == State::Tombstone as u32 && s.created_ns == created_ns {
+                self.say_farewell(slot, &s);
+            }
+        }
+    }
+
+    /// Ends a path, if it was more than asked for.
+    fn say_farewell(&self, slot: u32, s: &Session) {
+        if is_direct(s) {
+            self.end_direct(s);
         } else if s.new_in != 0 && self.agent.has_path(slot) {
             let send = |packet: &[u8]| raw::send(packet, s.path.remote());
-            send_all(&packets::path_ends(&s, last(&s)), send);
+            send_all(&packets::path_ends(s, last(s)), send);
         }
     }
 

@@ -50,6 +50,7 @@ pub(super) struct Rechain {
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
     passing: passing::Passing,
+    farewells: farewell::Farewells,
     /// What waits for a neighbour.
     waiting: Vec<hosts::Waiting>,
     /// What sessions are called now that were called otherwise.
@@ -137,6 +138,7 @@ impl Default for Rechain {
     fn default() -> Rechain {
         Rechain {
             passing: passing::Passing::default(),
+            farewells: farewell::Farewells::new(),
             names: LruCache::new(NAMES),
             taking_up: false,
             paths: HashMap::new(),
