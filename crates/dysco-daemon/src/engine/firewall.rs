@@ -108,10 +108,13 @@ impl Engine {
         self.moves.next.push((transfer, order));
     }
 
-    /// Begins what changes want, once the hosts were asked to get ready: one that has
-    /// more of the session than it should forgets that then. False if there is nothing.
-    pub(super) fn begin_moves(&mut self) -> bool {
-        let next = std::mem::take(&mut self.moves.next);
+    /// Begins what changes want of this host, or of all, once it was asked to get ready: if
+    /// it has more of the session than it should it forgets that then. False if there is
+    /// nothing.
+    pub(super) fn begin_moves(&mut self, to: Option<IpAddr>) -> bool {
+        let all = std::mem::take(&mut self.moves.next).into_iter();
+        let (next, later) = all.partition::<Vec<_>, _>(|(_, o)| to.is_none_or(|to| o.to == to));
+        self.moves.next = later;
         let any = !next.is_empty();
         for (transfer, order) in next {
             let actions = self.moves.transfers.begin(self.now(), transfer, order);

@@ -509,13 +509,17 @@ impl Engine {
                 }
             }
             let Some((to, message)) = self.machine.poll_transmit() else {
-                match self.begin_moves() {
+                match self.begin_moves(None) {
                     true => continue,
                     false => break,
                 }
             };
             if self.faults.pass(message.name()) {
                 self.send(to, &message);
+            }
+            if matches!(message, Message::Enlist { .. }) {
+                // At once: the change waits longest for that.
+                self.begin_moves(Some(to));
             }
         }
     }
