@@ -77,12 +77,13 @@ fn chains_change(family: Family) -> Result<()> {
             has_only(world, ways.groups.len(), chain)?;
             // The session goes on through those that it still passes.
             ways.go_on(chain)?;
-            has_only(world, ways.groups.len(), chain)
+            has_only(world, ways.groups.len(), chain)?;
+            let refused = strict::refused(&world.router)?;
+            ensure!(refused == 0, "{refused} refused\n{}", world.logs());
+            Ok(())
         };
         each().with_context(|| format!("{words:?}"))?;
     }
-    let refused = strict::refused(&world.router)?;
-    ensure!(refused == 0, "{refused} refused\n{}", world.logs());
     ways.finish()
 }
 

@@ -1,18 +1,15 @@
 //! A strict firewall stands between all hosts, and nobody has told anybody of it: it
-//! sees an ordinary connection where HAProxy was, and where a chain changes, and refuses
-//! nothing.
+//! sees an ordinary connection where HAProxy was, and refuses nothing. Where chains change:
+//! `farewell`.
 
-mod steered;
 mod world;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use dysco_netns::delay::Delay;
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
-use dysco_netns::{Builder, Family, Lab, Role, strict, wait};
-use steered::ways::Ways;
-use steered::{At, Steered};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
 use world::World;
 
 const MIB: u64 = 1 << 20;
@@ -160,49 +157,4 @@ fn without_window_scaling_at_the_server() -> Result<()> {
         ..Plan::default()
     };
     leave(w, 2, &plan, MIB)
-}
-
-/// Firewalls that are known come in, take each other's place, and leave; nothing is refused by
-/// the one that nobody knows of, nor by them.
-fn chains_change(family: Family) -> Result<()> {
-    let world = Steered::new(family)?;
-    strict::guard(&world.router)?;
-    let ways = Ways::of(world)?;
-    let world = &ways.world;
-    let [one, two] = At::FIREWALLS.map(|fw| world.ip(fw));
-    let replace = ["replace-middlebox", &one, "--with", &two];
-    let state = ["--state", "conntrack"];
-    let both = format!("{two},{one}");
-    let changes: [(&[&str], &[At]); 6] = [
-        (&["insert-middlebox", &one, "--all"], &[At::Fw1]),
-        (&[&replace[..], &state[..]].concat(), &[At::Fw2]),
-        (&["insert-middlebox", &one, "--all"], &[At::Fw2, At::Fw1]),
-        (&["reconfigure", "--all", "--chain", ""], &[]),
-        (
-            &["reconfigure", "--all", "--chain", &both],
-            &[At::Fw2, At::Fw1],
-        ),
-        (&["reconfigure", "--all", "--without", &two], &[At::Fw1]),
-    ];
-    for (words, chain) in changes {
-        ways.take(words, chain)
-            .with_context(|| format!("{words:?}"))?;
-        let refused = strict::refused(&world.router)?;
-        ensure!(
-            refused == 0,
-            "{words:?}: {refused} refused\n{}",
-            world.logs()
-        );
-    }
-    ways.finish()
-}
-
-#[test]
-fn chains_that_change_ipv4() -> Result<()> {
-    chains_change(Family::V4)
-}
-
-#[test]
-fn chains_that_change_ipv6() -> Result<()> {
-    chains_change(Family::V6)
 }
