@@ -316,8 +316,8 @@ impl Agent {
     }
 
     /// A session that passes this host by two paths has one from now on: that of
-    /// `keys`, which are what either side calls the session, is kept, the other's entries become tombstones. Their slots are returned; none where
-    /// there is one path.
+    /// `keys`, which are what either side calls the session, is kept, the other's entries
+    /// become tombstones. Their slots are returned; none where there is one path.
     pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
         let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
         let found = keys.iter().filter_map(|key| self.find_called(key));
