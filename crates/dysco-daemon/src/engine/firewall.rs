@@ -36,8 +36,8 @@ pub(super) struct Moves {
     waiting: HashMap<TransferId, (bool, Replies)>,
     /// For which change, and to which host, those are that a change wanted.
     wanted: HashMap<TransferId, (ChangeId, IpAddr)>,
-    /// Of those the ones that have not begun.
-    next: Vec<(TransferId, Order)>,
+    /// What those say to hosts that have not been asked to get ready.
+    next: Vec<(IpAddr, Action)>,
 }
 
 /// What a task did for another host.
@@ -105,21 +105,23 @@ impl Engine {
         };
         let transfer = TransferId(rand::random());
         self.moves.wanted.insert(transfer, (change, to));
-        self.moves.next.push((transfer, order));
+        let mut actions = self.moves.transfers.begin(self.now(), transfer, order);
+        let to_it =
+            |action: &mut Action| matches!(action, Action::Transmit(host, _) if *host == to);
+        let expects = actions.extract_if(.., to_it).map(|action| (to, action));
+        self.moves.next.extend(expects);
+        // The change waits longest for what the old host exports.
+        self.move_on(actions);
     }
 
-    /// Begins what changes want of this host, or of all, once it was asked to get ready: if
-    /// it has more of the session than it should it forgets that then. False if there is
-    /// nothing.
-    pub(super) fn begin_moves(&mut self, to: Option<IpAddr>) -> bool {
-        let all = std::mem::take(&mut self.moves.next).into_iter();
-        let (next, later) = all.partition::<Vec<_>, _>(|(_, o)| to.is_none_or(|to| o.to == to));
-        self.moves.next = later;
+    /// Has this host, or all, expect the state that changes want, once it was asked to get
+    /// ready: if it has more of the session than it should it forgets that then. What comes
+    /// there before is kept. False if there is nothing.
+    pub(super) fn have_expected(&mut self, to: Option<IpAddr>) -> bool {
+        let asked = |(host, _): &mut (IpAddr, Action)| to.is_none_or(|to| *host == to);
+        let next: Vec<_> = self.moves.next.extract_if(.., asked).collect();
         let any = !next.is_empty();
-        for (transfer, order) in next {
-            let actions = self.moves.transfers.begin(self.now(), transfer, order);
-            self.move_on(actions);
-        }
+        self.move_on(next.into_iter().map(|(_, action)| action).collect());
         any
     }
 

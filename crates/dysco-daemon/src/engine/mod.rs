@@ -509,7 +509,7 @@ impl Engine {
                 }
             }
             let Some((to, message)) = self.machine.poll_transmit() else {
-                match self.begin_moves(None) {
+                match self.have_expected(None) {
                     true => continue,
                     false => break,
                 }
@@ -519,7 +519,7 @@ impl Engine {
             }
             if matches!(message, Message::Enlist { .. }) {
                 // At once: the change waits longest for that.
-                self.begin_moves(Some(to));
+                self.have_expected(Some(to));
             }
         }
     }
