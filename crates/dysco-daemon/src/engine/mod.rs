@@ -518,7 +518,7 @@ impl Engine {
                 self.send(to, &message);
             }
             if matches!(message, Message::Enlist { .. }) {
-                // At once: the change waits longest for that.
+                // At once: what the old host exports is on its way there.
                 self.have_expected(Some(to));
             }
         }
