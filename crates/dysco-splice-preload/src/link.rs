@@ -227,11 +227,12 @@ pub fn send(r: &Report) -> Sent {
         return Sent::NoDaemon;
     }
     let fd = FD.load(Relaxed);
+    let before = errno();
     if !intact(fd) {
+        set_errno(before);
         CONNECTED.store(false, Relaxed);
         return Sent::NoDaemon;
     }
-    let before = errno();
     let bytes = r.to_bytes();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is ours and of this length.

@@ -20,6 +20,7 @@ fn relayed(lab: &Lab, family: Family, plan: &Plan, count: usize, close: bool) ->
     group.run();
     if close {
         group.wait_progress(200_000)?;
+        group.rest()?;
     } else {
         // So few bytes may have come before anybody looks.
         let began = || (group.received(Side::Server) > 0).then_some(());

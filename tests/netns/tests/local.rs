@@ -195,6 +195,7 @@ fn what_cannot_be_bridged_is_refused() -> Result<()> {
         let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
         ensure!(reason.contains("SACK"), "{done:#}");
         group.wait_progress(1 << 20)?;
+        group.rest()?;
         all_intact(&group.finish()?)?;
         w.finish()?;
     }

@@ -145,6 +145,7 @@ fn refused(w: World, count: usize, why: &str, known: Option<&str>) -> Result<()>
         "{done:#}"
     );
     group.wait_progress(1 << 20)?;
+    group.rest()?;
     all_intact(&group.finish()?)?;
     w.finish()
 }

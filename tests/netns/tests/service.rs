@@ -90,6 +90,7 @@ fn each_line_of_a_log_in_json_is_an_object() -> Result<()> {
     w.daemon(Role::Server)?.stop()?;
     let refused = w.remove(&["--session", &ends[1].name()])?;
     ensure!(refused["summary"]["removed"] == 0, "{refused:#}");
+    group.rest()?;
     all_intact(&group.finish()?)?;
     for role in [Role::Client, Role::Proxy] {
         w.daemon(role)?.stop()?;

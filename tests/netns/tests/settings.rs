@@ -112,6 +112,7 @@ fn a_listener_that_shall_keep_its_proxy_does() -> Result<()> {
     assert_eq!(done["summary"]["refused"], 1, "{done:#}");
     let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("transparent = false"), "{done:#}");
+    group.rest()?;
     all_intact(&group.finish()?)?;
     w.finish()
 }

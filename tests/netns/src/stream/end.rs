@@ -91,10 +91,17 @@ async fn send(
     loop {
         let left = match until {
             Amount::Bytes(all) => all - end.sent,
+            Amount::UntilStopped if *phase.borrow() == Phase::Resting => 0,
             Amount::UntilStopped if waits || *phase.borrow() == Phase::Running => u64::MAX,
             Amount::UntilStopped => 0,
         };
         let room = buffer.len().min(left.try_into().unwrap_or(usize::MAX));
+        if room == 0 && *phase.borrow() == Phase::Resting {
+            shared.sent[side as usize].store(end.sent, Ordering::Relaxed);
+            let _ = phase.wait_for(|p| *p != Phase::Resting).await;
+            shared.sent[side as usize].store(u64::MAX, Ordering::Relaxed);
+            continue;
+        }
         if room == 0 && waits {
             closed.notified().await;
             (waits, until) = (false, last(until, end.sent, shared.plan.after_close));
@@ -119,6 +126,7 @@ async fn send(
             sleep_until(start + Duration::from_secs_f64(end.sent as f64 / rate as f64)).await;
         }
     }
+    shared.sent[side as usize].store(end.sent, Ordering::Relaxed);
     end.sent_sha = hex::encode(hash.finalize());
     if shared.plan.close == Close::Reset(side) {
         Ok(())

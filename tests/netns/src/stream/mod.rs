@@ -27,6 +27,8 @@ use crate::pattern::Pattern;
 pub(crate) enum Phase {
     Opened,
     Running,
+    /// Nobody sends, and nobody closes.
+    Resting,
     Stopping,
 }
 
@@ -37,6 +39,8 @@ pub(crate) struct Shared {
     phase: watch::Receiver<Phase>,
     reading: [watch::Receiver<Reading>; 2],
     received: [AtomicU64; 2],
+    /// What each has sent in all once it sends no more; before, more than there is.
+    sent: [AtomicU64; 2],
     server_end: std::sync::Mutex<Option<oneshot::Sender<End>>>,
 }
 
@@ -49,6 +53,12 @@ impl Shared {
     /// Bytes that `side` has received and checked.
     fn received(&self, side: Side) -> u64 {
         self.received[side as usize].load(Ordering::Relaxed)
+    }
+
+    /// `side` sends no more, and all that it has sent was received.
+    fn has_arrived(&self, side: Side) -> bool {
+        let sent = self.sent[side as usize].load(Ordering::Relaxed);
+        sent == self.received(side.other())
     }
 }
 

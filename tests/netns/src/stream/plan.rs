@@ -32,9 +32,8 @@ pub enum Amount {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Close {
     /// Both ends close their half when they have sent all. HAProxy 2.6 itself
-    /// now and then cuts off a session whose ends close within one round trip,
-    /// spliced or not, with no `dyscod` near: expect all bytes of such a close
-    /// only where no proxy is in the session any more.
+    /// now and then cuts off such a session: expect all bytes of it only where no
+    /// proxy is in it any more (or see [`Group::rest`](super::Group::rest)).
     Together,
     /// This end closes its half first. The other sends on, hears the end, sends
     /// [`Plan::after_close`] bytes more and closes.
