@@ -2,12 +2,15 @@
 
 mod steered;
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use dysco_netns::Family;
 use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
 use steered::{At, Steered};
 
 const MANY: usize = 1000;
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// All are given this chain; then all carry on, and nothing was refused.
 fn change(world: &Steered, group: &Group, words: &[&str], chain: &[At]) -> Result<()> {
@@ -51,4 +54,43 @@ fn a_thousand_sessions_at_once_under_load() -> Result<()> {
     At::FIREWALLS
         .iter()
         .try_for_each(|fw| world.wait_forgotten(*fw))
+}
+
+/// Entries of connection tracking that no look-up finds, since a rule has put them into a
+/// zone, go too.
+#[test]
+fn sessions_in_a_zone_are_forgotten_as_well() -> Result<()> {
+    const ZONE: &str = "table inet zones {
+  chain pre { type filter hook prerouting priority -300; meta l4proto tcp ct zone set 7; }
+}\n";
+    const COUNT: usize = 20;
+    let world = Steered::new(Family::V4)?;
+    world.host(At::Fw1).input("nft", &["-f", "-"], ZONE)?;
+    let plan = Plan {
+        rate: Some(400_000),
+        ..Plan::default()
+    };
+    let group = world.open(COUNT, &plan)?;
+    group.run();
+    group.wait_progress(50_000)?;
+    let fw = world.ip(At::Fw1);
+    for (words, tracked) in [
+        (
+            ["insert-middlebox", &fw, "--all", "--wait"].as_slice(),
+            COUNT,
+        ),
+        (&["remove-middlebox", &fw, "--all", "--wait"], 0),
+    ] {
+        world.try_json(At::Client, words)?;
+        group.wait_progress(50_000)?;
+        let mut entries = String::new();
+        wait::until("entries of that zone", LIMIT, || {
+            let words = ["-L", "-p", "tcp", "--zone", "7"];
+            entries = world.host(At::Fw1).output("conntrack", &words).ok()?;
+            (entries.matches("dport=9000").count() == tracked).then_some(())
+        })
+        .with_context(|| format!("{tracked} expected: {entries}\n{}", world.logs()))?;
+    }
+    ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
+    all_intact(&group.finish()?).map(drop)
 }

@@ -3,7 +3,7 @@
 
 mod world;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, HostOptions, Lab, Role};
 use world::{DECLARED, World};
@@ -264,7 +264,17 @@ fn closing(close: Close) -> Result<()> {
     group.wait_progress(1 << 20)?;
     w.remove_all_of(3)?;
     group.wait_progress(1 << 20)?;
+    let ended = || {
+        let all = w.sessions(Role::Client)?;
+        Ok::<_, anyhow::Error>(all.iter().filter(|s| s["ended"] == true).count())
+    };
+    ensure!(ended()? == 0, "{}", w.state());
     all_intact(&group.finish()?)?;
+    let limit = std::time::Duration::from_secs(20);
+    dysco_netns::wait::until("the list to say so", limit, || {
+        ended().is_ok_and(|ended| ended == 3).then_some(())
+    })
+    .with_context(|| w.state())?;
     w.finish()
 }
 

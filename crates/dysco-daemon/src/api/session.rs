@@ -31,6 +31,9 @@ pub struct SessionReport {
     pub remote: SocketAddr,
     /// The data plane's word for it.
     pub state: String,
+    /// It is over, by all that passed here: what comes late is still known for a minute.
+    #[serde(default)]
+    pub ended: bool,
     /// What this host is to it.
     pub role: Role,
     /// It was there before dyscod saw a SYN of it.

@@ -270,6 +270,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
         local: end("10.0.0.1:80"),
         remote: end("10.0.0.2:40000"),
         state: "NewPath".into(),
+        ended: false,
         role: Role::LeftAnchor,
         adopted: false,
         since_s: 0.0,

@@ -89,7 +89,7 @@ fn listing(sessions: &[SessionReport]) -> String {
             session.local.to_string(),
             session.remote.to_string(),
             role(session.role).into(),
-            session.state.clone(),
+            state(session).into(),
             or_dash(session.mode.map(|m| m.to_string())),
             or_dash(session.path.map(path)),
             or_dash(session.chain.as_deref().map(addresses)),
@@ -102,13 +102,21 @@ fn listing(sessions: &[SessionReport]) -> String {
     rendered(&rows)
 }
 
+/// One that has ended shows its state no more, whatever the programs still do for it.
+fn state(session: &SessionReport) -> &str {
+    match session.ended {
+        true => "ended",
+        false => &session.state,
+    }
+}
+
 fn details(session: &SessionReport) -> String {
     let rows = list([
         ("id", session.id.to_string()),
         ("local", session.local.to_string()),
         ("remote", session.remote.to_string()),
         ("role", role(session.role).into()),
-        ("state", session.state.clone()),
+        ("state", state(session).into()),
         ("mode", or_dash(session.mode.map(|m| m.to_string()))),
         ("path", or_dash(session.path.map(path))),
         ("opened as", or_dash(session.opened_as.map(path))),

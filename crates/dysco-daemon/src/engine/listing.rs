@@ -155,6 +155,7 @@ impl Engine {
                 _ => state_word(state),
             }
             .to_owned(),
+            ended: s.has_ended(),
             role,
             adopted: s.is_adopted(),
             since_s: boot
@@ -180,6 +181,9 @@ impl Engine {
         let no = |reason: String| Removable::No { reason };
         match (State::from_word(s.state), pair) {
             (_, None) if super::rechain::passes(s) => Removable::Yes,
+            (Some(State::Tracked | State::Adopted | State::NewPath), _) if s.has_ended() => {
+                no("it has ended".into())
+            }
             (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
             (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
             (_, Some(pair)) => match self.seems_measurable(pair) {

@@ -112,6 +112,10 @@ enum Answer {
     Forgotten(ChangeId, IpAddr),
     /// So is one that is about to come here anew.
     Cleared(Enlisting),
+    /// The firewall has to be searched for one.
+    Unknown(Box<rechain::Cleared>),
+    /// It was, for those of which this was to be said then.
+    Searched(Vec<Answer>),
     /// A route was found for a change.
     Route(ChangeId, held::Routed),
     /// The ways to both ends of a pair were found for a change.
@@ -386,6 +390,8 @@ impl Engine {
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
             Answer::Cleared(enlisting) => self.cleared(enlisting),
+            Answer::Unknown(session) => self.search_state(*session),
+            Answer::Searched(then) => self.searched(then),
             Answer::Adopted(done) => self.sessions_adopted(done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.sockets_listed(open),

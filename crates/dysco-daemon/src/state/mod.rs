@@ -193,14 +193,28 @@ pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed,
 /// Removes this host's state of a session: what other sessions share stays.
 /// How many things were removed.
 pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
-    let here = Here::find(session)?;
-    let mut removed = 0;
-    for kind in kinds() {
-        if is_wanted(kind.name(), only) {
-            removed += kind.remove(&here)?;
-        }
+    Here::find(session)?.remove(only)
+}
+
+/// Removes all state of a session, if connection tracking has an entry of it where
+/// nearly all are; else false, and nothing is done.
+pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
+    match conntrack::in_zone_0(session)? {
+        Some(entry) => Here::of(session, vec![entry]).remove(&[]).map(|_| true),
+        None => Ok(false),
     }
-    Ok(removed)
+}
+
+/// Removes all state of these sessions, wherever it is. Goes on after an error, and returns
+/// the last.
+pub fn remove_many(sessions: &[FiveTuple]) -> Result<(), StateError> {
+    let found = conntrack::find_many(sessions)?;
+    let mut result = Ok(());
+    for (session, entries) in sessions.iter().zip(found) {
+        let removed = Here::of(session, entries).remove(&[]).map(|_| ());
+        result = removed.and(result);
+    }
+    result
 }
 
 fn kind(name: KindName) -> Box<dyn Kind> {
@@ -230,6 +244,16 @@ impl Here {
         let first = entries.first();
         let seen = first.map_or(Seen::plain(*session), |entry| entry.seen());
         Here { seen, entries }
+    }
+
+    fn remove(&self, only: &[KindName]) -> Result<usize, StateError> {
+        let mut removed = 0;
+        for kind in kinds() {
+            if is_wanted(kind.name(), only) {
+                removed += kind.remove(self)?;
+            }
+        }
+        Ok(removed)
     }
 
     fn export(&self, only: &[KindName]) -> Result<Vec<Document>, StateError> {

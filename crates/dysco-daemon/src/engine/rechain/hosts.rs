@@ -14,8 +14,6 @@ use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
-use crate::scheduling::spawn_short;
-use crate::state::{self, FiveTuple};
 
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -272,18 +270,6 @@ impl Engine {
             }
         }
         any
-    }
-
-    /// Has the firewall forget a session that has left, and then says so.
-    fn remove_all_state(&self, known: FiveTuple, then: Answer) {
-        let answers = self.answers.clone();
-        spawn_short(move || {
-            if let Err(error) = state::remove(&known, &[]) {
-                tracing::warn!(session = %known, %error, "what the firewall knows of a session that has left is not removed");
-            }
-            // The engine may have ended.
-            let _ = answers.send(then);
-        });
     }
 
     /// A session that has left is forgotten.

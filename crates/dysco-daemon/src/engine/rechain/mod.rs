@@ -4,6 +4,7 @@
 mod asks;
 mod back;
 mod chain_of;
+mod clearing;
 mod delta;
 mod farewell;
 mod hosts;
@@ -16,6 +17,7 @@ mod turn;
 mod width;
 
 pub(super) use asks::{has_passed, passes};
+pub(super) use clearing::Cleared;
 pub(super) use hosts::Enlisting;
 pub(super) use request::{has_opened, opens};
 
@@ -51,6 +53,7 @@ pub(super) struct Rechain {
     forgetting: HashSet<ChangeId>,
     passing: passing::Passing,
     farewells: farewell::Farewells,
+    clearing: clearing::Clearing,
     /// What waits for a neighbour.
     waiting: Vec<hosts::Waiting>,
     /// What sessions are called now that were called otherwise.
@@ -139,6 +142,7 @@ impl Default for Rechain {
         Rechain {
             passing: passing::Passing::default(),
             farewells: farewell::Farewells::new(),
+            clearing: clearing::Clearing::default(),
             names: LruCache::new(NAMES),
             taking_up: false,
             paths: HashMap::new(),

@@ -1,5 +1,6 @@
 //! Reading entries.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +9,9 @@ use netlink_packet_netfilter::conntrack::{
     ConntrackAttribute, ConntrackMessage, ConntrackMessageType, IPTuple, ProtoInfo, ProtoInfoTCP,
     ProtoTuple, Status, Tuple,
 };
-use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterMessageInner};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
 
 use super::write::{flag, nest, tuple, zone_attributes};
 use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
@@ -79,6 +82,42 @@ pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
         }
     }
     Ok(found)
+}
+
+/// The same of many sessions. Of more than a few the kernel is asked once, for all that it
+/// has: each question goes through its whole table, whatever it asks for.
+pub fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> {
+    const FEW: usize = 2;
+    if sessions.len() <= FEW {
+        return sessions.iter().map(find).collect();
+    }
+    let mut found = Vec::with_capacity(sessions.len());
+    for session in sessions {
+        found.push(Vec::from_iter(in_zone_0(session)?));
+    }
+    let mut missing = HashMap::new();
+    for (at, session) in sessions.iter().enumerate() {
+        if found[at].is_empty() {
+            missing.extend([(*session, at), (session.reversed(), at)]);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    for entry in all()? {
+        let at = |tuple| missing.get(tuple).copied();
+        if let Some(at) = at(&entry.original).or_else(|| at(&entry.reply)) {
+            found[at].push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// All entries, of either family.
+fn all() -> Result<Vec<Entry>, StateError> {
+    let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
+    let question = NetfilterMessage::new(header, ConntrackMessage::Get(Vec::new()));
+    ask(|netfilter| netfilter.dump(question))
 }
 
 /// The entry of a session where nearly all are: the kernel looks it up, and does not

@@ -1,0 +1,115 @@
+//! Has this host's firewall forget sessions that do not pass here any more. An entry that
+//! a look-up finds goes at once. Where there is none the whole table has to be searched, for
+//! other zones, which may take the kernel tens of milliseconds: one search at a time, for
+//! all that wait, in turns like everybody's.
+
+use crate::engine::{Answer, Engine};
+use crate::scheduling::{spawn_long, spawn_short};
+use crate::state::{self, FiveTuple, StateError};
+
+/// A session that the firewall is to forget, and what is said then.
+pub(in crate::engine) struct Cleared {
+    known: FiveTuple,
+    then: Answer,
+}
+
+/// Sessions that are searched for.
+#[derive(Default)]
+pub(super) struct Clearing {
+    waiting: Vec<Cleared>,
+    searching: bool,
+}
+
+impl Clearing {
+    /// What is searched for next, if nothing is now.
+    fn next(&mut self) -> Option<Vec<Cleared>> {
+        if self.searching || self.waiting.is_empty() {
+            return None;
+        }
+        self.searching = true;
+        Some(std::mem::take(&mut self.waiting))
+    }
+}
+
+impl Engine {
+    /// Has the firewall forget a session that has left, and then says so.
+    pub(super) fn remove_all_state(&self, known: FiveTuple, then: Answer) {
+        let answers = self.answers.clone();
+        spawn_short(move || {
+            let answer = match state::remove_known(&known) {
+                Ok(true) => then,
+                Ok(false) => Answer::Unknown(Box::new(Cleared { known, then })),
+                Err(error) => {
+                    not_removed(&error);
+                    then
+                }
+            };
+            // The engine may have ended.
+            let _ = answers.send(answer);
+        });
+    }
+
+    /// A look-up has found nothing of a session.
+    pub(in crate::engine) fn search_state(&mut self, session: Cleared) {
+        self.rechain.clearing.waiting.push(session);
+        self.search_next();
+    }
+
+    fn search_next(&mut self) {
+        let Some(batch) = self.rechain.clearing.next() else {
+            return;
+        };
+        let answers = self.answers.clone();
+        spawn_long(move || {
+            let sessions: Vec<_> = batch.iter().map(|cleared| cleared.known).collect();
+            if let Err(error) = state::remove_many(&sessions) {
+                not_removed(&error);
+            }
+            let then = batch.into_iter().map(|cleared| cleared.then).collect();
+            let _ = answers.send(Answer::Searched(then));
+        });
+    }
+
+    /// Of all that were searched for nothing is left.
+    pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
+        self.rechain.clearing.searching = false;
+        for answer in then {
+            self.take_answer(answer);
+        }
+        self.search_next();
+    }
+}
+
+fn not_removed(error: &StateError) {
+    tracing::warn!(%error, "what the firewall knows of a session that has left is not removed");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_during_a_search_waits_for_one_more_for_all() {
+        let cleared = |port| Cleared {
+            known: FiveTuple {
+                source: SocketAddr::from(([10, 0, 0, 1], port)),
+                destination: SocketAddr::from(([10, 0, 0, 2], 80)),
+            },
+            then: Answer::PolicyWritten,
+        };
+        let ports = |batch: Option<Vec<Cleared>>| {
+            let all = batch.into_iter().flatten();
+            all.map(|c| c.known.source.port()).collect::<Vec<_>>()
+        };
+        let mut clearing = Clearing::default();
+        assert!(clearing.next().is_none());
+        clearing.waiting.push(cleared(1));
+        assert_eq!(ports(clearing.next()), [1]);
+        clearing.waiting.extend([cleared(2), cleared(3)]);
+        assert!(clearing.next().is_none());
+        clearing.searching = false;
+        assert_eq!(ports(clearing.next()), [2, 3]);
+    }
+}
