@@ -89,6 +89,8 @@ struct Paths {
     beyond: (Delta, Reach),
     /// The number behind that with which this end has opened the new path.
     begins: Option<u32>,
+    /// When it was shown there how long segments may be.
+    showing: width::Showing,
     /// Numbers are as the SYN-ACK had them.
     answered: bool,
     /// What the other end had acknowledged there when more was shown last.

@@ -1,7 +1,7 @@
 //! A path through a chain opens with a handshake of its own, between the anchors.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dysco_agent::AgentError;
 use dysco_common::chain::{self, Hop, Token};
@@ -96,6 +96,7 @@ impl Engine {
         let answers = self.answers.clone();
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.begins = Some(s.snd_max);
+            paths.showing.opens(Instant::now());
             let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move || {
                 // The engine has ended.
                 let _ = answers.send(Answer::PathDead(change));
@@ -137,6 +138,7 @@ impl Engine {
             self.agent.refresh_path(slot);
             paths.begins = Some(self.agent.session(slot).snd_max);
             paths.answered = true;
+            paths.showing.opens(Instant::now());
         }
         self.answer_syn(slot);
     }
@@ -155,6 +157,7 @@ impl Engine {
             && let Some(paths) = self.rechain.paths.get_mut(change)
         {
             paths.answered = true;
+            paths.showing.answered(Instant::now());
             self.prime_answered(slot);
         }
     }
@@ -175,6 +178,7 @@ impl Engine {
             return;
         };
         (paths.heard, paths.lively) = (true, true);
+        paths.showing.answered(Instant::now());
         if paths.cutoff.is_some() {
             return self.look_at_path(change);
         }

@@ -55,6 +55,7 @@ impl Engine {
             reach: facts.reach,
             beyond: Default::default(),
             begins: None,
+            showing: Default::default(),
             answered: second.is_some(),
             asked: None,
             heard: second.is_some(),
@@ -268,6 +269,7 @@ impl Engine {
     /// Often, while paths change: look at those, say again what may have been
     /// lost, and forget what is old.
     pub(in crate::engine) fn sweep_paths(&mut self) {
+        let now = Instant::now();
         let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
         for change in changes {
             self.look_at_path(change);
@@ -286,7 +288,8 @@ impl Engine {
                     self.prime_unheard(second);
                 }
                 // The SYN would not pass again: it is answered. Nor does it here.
-                (None, None, Some(_)) if paths.opens_answered() && lively => {}
+                (None, None, Some(_))
+                    if paths.opens_answered() && (lively || !paths.showing.is_late(now)) => {}
                 (None, None, Some(second)) if paths.opens_answered() => {
                     self.prime_answered(second);
                 }

@@ -71,6 +71,46 @@ impl Mtus {
     }
 }
 
+/// When a length is shown on a path that opens. Where the path has a queue its answer takes
+/// long, and one more of the longest segments only makes that longer.
+#[derive(Default)]
+pub(super) struct Showing {
+    /// When the path was opened or answered here.
+    opened: Option<Instant>,
+    /// How long the answer to that took.
+    round_trip: Duration,
+    shown: Option<Instant>,
+}
+
+impl Showing {
+    /// A SYN or its answer is sent.
+    pub fn opens(&mut self, now: Instant) {
+        self.opened = Some(now);
+    }
+
+    /// Something has come that answers it.
+    pub fn answered(&mut self, now: Instant) {
+        if let Some(at) = self.opened.take() {
+            self.round_trip = now - at;
+        }
+    }
+
+    /// Should there be an answer to what was shown last, so that it is to be said again?
+    pub fn is_late(&self, now: Instant) -> bool {
+        { self.shown }.is_none_or(|at| now - at >= 2 * self.round_trip)
+    }
+
+    /// May it be shown, and the other end's word have asked for that? That end says it again
+    /// when it is late, which is not before.
+    pub fn may_show(&mut self, now: Instant) -> bool {
+        let may = { self.shown }.is_none_or(|at| now - at >= self.round_trip.mul_f64(1.5));
+        if may {
+            self.shown = Some(now);
+        }
+        may
+    }
+}
+
 impl Engine {
     /// The longest segment that the local end may send, its options among it: no longer
     /// than the other end takes, nor than this host sends. That may be more than it has
@@ -98,9 +138,14 @@ impl Engine {
     pub(super) fn show_length(&mut self, slot: u32) {
         let found = self.rechain.by_slot.get(&slot).copied();
         let Some(change) = found else { return };
-        let begins = self.rechain.paths.get(&change).and_then(|p| p.begins);
+        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+            return;
+        };
         // One that a former process has opened is not gone on with.
-        let Some(begins) = begins else { return };
+        let Some(begins) = paths.begins else { return };
+        if !paths.showing.may_show(Instant::now()) {
+            return;
+        }
         let s = self.agent.session(slot);
         let packet = packets::long_primer(&s, begins, self.longest(&s));
         match raw::send(&packet, s.path.remote()) {
@@ -136,5 +181,33 @@ impl Engine {
             let result = Err(reason);
             self.tell_machine(HostEvent::Prepared { change, result });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_length_is_not_shown_again_before_an_answer_can_be_there() {
+        let begin = Instant::now();
+        let mut showing = Showing::default();
+        // Nothing is known of the path.
+        assert!(showing.is_late(begin) && showing.may_show(begin) && showing.may_show(begin));
+
+        let mut showing = Showing::default();
+        showing.opens(begin);
+        showing.answered(begin + 40 * MS);
+        // Only the first answer tells how long the way is.
+        showing.answered(begin + 400 * MS);
+        let shown = begin + 50 * MS;
+        assert!(showing.may_show(shown));
+        assert!(!showing.may_show(shown + 59 * MS) && !showing.is_late(shown + 79 * MS));
+        // Who waits asks again after the other end may answer again.
+        assert!(showing.is_late(shown + 80 * MS));
+        assert!(showing.may_show(shown + 60 * MS));
+        assert!(!showing.may_show(shown + 119 * MS));
     }
 }
