@@ -1,11 +1,11 @@
 //! One host: the machine that ships, and what the engine does for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use dysco_common::State;
+use dysco_common::{State, Translation};
 use dysco_daemon::protocol::{
-    ChangeId, Command, HostEvent, Machine, Progress, Report, Role, Subsession,
+    ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
 };
 
 use crate::place::{self, Side};
@@ -13,23 +13,33 @@ use crate::plane::{Entry, Notice};
 use crate::pump::{self, Engine, NOW, Twist};
 use crate::seed::{self, Seed};
 use crate::socket::Socket;
+use relay::Rest;
 
 mod commands;
+pub mod relay;
 
 /// What the engine remembers of a change, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
 pub struct Held {
     /// The session's entry, by its side.
     slot: Option<Side>,
+    /// That of session B, where this host is both anchors.
+    other: Option<Side>,
     own: Option<Subsession>,
     new: Option<Subsession>,
     draining: bool,
+    /// The ways to both ends are being looked up.
+    waiting: Option<Translation>,
 }
 
 impl Held {
     /// It still keeps a session or a port from others.
     pub fn holds(&self) -> bool {
         self.slot.is_some() || self.new.is_some()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = Side> + use<> {
+        self.slot.into_iter().chain(self.other)
     }
 }
 
@@ -42,6 +52,17 @@ pub struct Ending {
     pub role: Role,
     /// The middlebox is out.
     pub removed: bool,
+    /// More of that, where this host is both anchors.
+    pub alone: Option<Alone>,
+}
+
+/// Why a host that is both anchors did not get its middlebox out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Alone {
+    /// It is out already.
+    Already,
+    /// Something was taken back.
+    TakenBack,
 }
 
 /// What no host may ever do.
@@ -57,7 +78,7 @@ pub enum Wrong {
     CompletedUndrained,
     /// A host that kept the rules was taken for one that broke them.
     TakenForIntruder,
-    /// A command of mode local, which is not explored.
+    /// A command of mode return or of chains, which are not explored here.
     Unmodelled,
     /// A record that its successor cannot read.
     UnreadableRecord,
@@ -84,8 +105,14 @@ pub struct Host {
     pub endings: Vec<Ending>,
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
+    /// What is left of commands when the engine is held up.
+    pub rest: VecDeque<Rest>,
+    /// What the programs have told meanwhile.
+    unheard: Vec<(Side, Notice)>,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,
+    /// A bug put in on purpose.
+    pub seed: Option<Seed>,
     ids: fn(usize, u8) -> [u8; 8],
     /// A seeded bug: what has changed is locked all the same.
     locks_changed: bool,
@@ -96,6 +123,7 @@ impl Hash for Host {
         (self.life, &self.machine, &self.entries).hash(state);
         (&self.sockets, &self.records, &self.held).hash(state);
         (&self.events, &self.endings, &self.spoilt).hash(state);
+        (&self.rest, &self.unheard).hash(state);
     }
 }
 
@@ -119,7 +147,10 @@ impl Host {
             events: Vec::new(),
             endings: Vec::new(),
             held: BTreeMap::new(),
+            rest: VecDeque::new(),
+            unheard: Vec::new(),
             spoilt: Default::default(),
+            seed,
             ids: seed::ids(seed),
             locks_changed: seed::locks_changed(seed),
         };
@@ -148,6 +179,9 @@ impl Host {
         self.machine = None;
         self.held.clear();
         self.events.clear();
+        self.rest.clear();
+        self.unheard.clear();
+        seed::local::dies(self);
         self.spoilt = Default::default();
     }
 
@@ -163,15 +197,17 @@ impl Host {
         }
         let under_way: Vec<_> = machine
             .changes()
-            .map(|c| (c.change, c.subsession))
+            .map(|c| (c.change, c.subsession, c.other))
             .collect();
         self.machine = Some(machine);
-        for (change, own) in under_way {
+        for (change, own, second) in under_way {
             let slot = self.find(&own);
+            let other = second.and_then(|sub| self.find(&sub));
             let held = self.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
-            if slot.is_none() {
+            held.other = other;
+            if slot.is_none() || other.is_none() && second.is_some() {
                 self.tell(HostEvent::SessionGone { subsession: own });
             }
         }
@@ -182,12 +218,15 @@ impl Host {
 
     fn undo_unrecorded(&mut self) {
         for side in Side::BOTH {
-            let recorded = self.held.values().any(|h| h.slot == Some(side));
+            let mut held = self.held.values().flat_map(Held::slots);
+            let recorded = held.any(|s| s == side);
+            let forgets = seed::local::takes_back(self.seed);
             let Some(entry) = self.entry_mut(side).filter(|_| !recorded) else {
                 continue;
             };
             match entry.state() {
-                State::Tracked => entry.s.clamp = 0,
+                State::Tracked => (entry.s.clamp, entry.s.clamp_far) = (0, 0),
+                State::FarTwoPaths if !entry.used() || forgets => entry.unjoin(),
                 State::TwoPaths if !entry.used() => entry.unprepare(),
                 _ => {}
             }
@@ -239,10 +278,16 @@ impl Host {
                 ..
             } if progress.is_end() => {
                 let removed = progress == Progress::Removed;
+                let alone = match (role, &progress) {
+                    (Role::Local, Progress::Refused(Reason::AlreadyOut)) => Some(Alone::Already),
+                    (Role::Local, Progress::RolledBack(_)) => Some(Alone::TakenBack),
+                    _ => None,
+                };
                 self.endings.push(Ending {
                     change,
                     role,
                     removed,
+                    alone,
                 });
             }
             // A successor does not know who had a part in what.
@@ -255,7 +300,7 @@ impl Host {
 
     /// The programs tell user space; heard only while the daemon lives.
     pub fn notice(&mut self, side: Side, notice: Notice) {
-        if self.machine.is_none() {
+        if self.machine.is_none() || self.hears_later(side, notice) {
             return;
         }
         let event = match notice {
@@ -276,10 +321,16 @@ impl Host {
     }
 
     fn drained(&mut self, side: Side) -> Option<HostEvent> {
-        let draining = |h: &Held| h.draining && h.slot == Some(side);
-        let (change, held) = self.held.iter_mut().find(|(_, h)| draining(h))?;
-        held.draining = false;
-        Some(HostEvent::Drained { change: *change })
+        let draining = |h: &Held| h.draining && h.slots().any(|s| s == side);
+        let (change, held) = self.held.iter().find(|(_, h)| draining(h))?;
+        let has = |s| self.entry(s).is_some_and(|e| e.s.two.drained != 0);
+        let drained: Vec<bool> = held.slots().map(has).collect();
+        let change = *change;
+        if !seed::local::have_drained(self.seed, drained) {
+            return None;
+        }
+        self.held.get_mut(&change)?.draining = false;
+        Some(HostEvent::Drained { change })
     }
 
     fn gone(&self, side: Side) -> Option<HostEvent> {
@@ -298,21 +349,22 @@ impl Host {
         match entry.state() {
             State::Tracked | State::Adopted | State::Closed => over,
             State::TwoPaths | State::NewPath => over && finished,
+            State::FarTwoPaths | State::Relay => over && finished,
             // They go two MSL later, which nobody sees.
             State::Tombstone | State::Opening | State::Free => false,
-            State::FarTwoPaths
-            | State::Relay
-            | State::Return
-            | State::Joining
-            | State::Switching
-            | State::Passing => false,
+            State::Return | State::Joining | State::Switching | State::Passing => false,
         }
     }
 
     /// The collector forgets an entry, and tells the change that still had it.
     pub fn collect(&mut self, side: Side, twist: Twist) -> Outcome {
+        let joined = self.entry(side).is_some_and(|e| e.s.joined != 0);
         self.entries[side as usize] = None;
-        let held = self.held.values().find(|h| h.slot == Some(side));
+        if joined {
+            self.entries[side.other() as usize] = None;
+        }
+        let held = self.held.values();
+        let held = held.clone().find(|h| h.slots().any(|s| s == side));
         let own = held.and_then(|h| h.own);
         self.input(twist, |machine| {
             if let Some(subsession) = own {
@@ -321,10 +373,15 @@ impl Host {
         })
     }
 
+    /// Has it nothing to do?
+    pub fn idle(&self) -> bool {
+        self.machine.is_some() && self.events.is_empty() && self.rest.is_empty()
+    }
+
     /// Does nothing wait here for anything?
     pub fn quiet(&self) -> bool {
         let machine = self.machine.as_ref();
-        machine.is_some_and(|m| m.waits().next().is_none()) && self.events.is_empty()
+        machine.is_some_and(|m| m.waits().next().is_none()) && self.idle()
     }
 }
 
@@ -349,6 +406,18 @@ impl Engine for Host {
 
     fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
         Host::execute(self, command, wrong);
+    }
+
+    fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    fn go_on(&mut self, wrong: &mut Option<Wrong>) {
+        Host::go_on(self, wrong);
+    }
+
+    fn put_off(&mut self, command: Option<Command>) {
+        Host::put_off(self, command);
     }
 
     fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
