@@ -76,6 +76,7 @@ impl World {
     fn control(&mut self, config: &Configuration) -> bool {
         let down = self.hosts().position(|h| h.machine.is_none());
         let held_up = self.hosts().position(|h| !h.rest.is_empty());
+        let told = self.hosts().position(|h| !h.ring.is_empty());
         let busy = self.hosts().position(|h| !h.events.is_empty());
         if let Some(place) = down {
             self.start(config, place, Twist::Plain);
@@ -85,6 +86,8 @@ impl World {
             self.deliver(config, 0, false, Twist::Plain);
         } else if let Some(place) = busy {
             self.happen(config, place, 0, Twist::Plain);
+        } else if let Some(place) = told {
+            self.listen(config, place, Twist::Plain);
         } else {
             return false;
         }

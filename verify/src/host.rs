@@ -107,8 +107,10 @@ pub struct Host {
     pub held: BTreeMap<ChangeId, Held>,
     /// What is left of commands when the engine is held up.
     pub rest: VecDeque<Rest>,
-    /// What the programs have told meanwhile.
-    unheard: Vec<(Side, Notice)>,
+    /// What the programs have told, if this host is both anchors: a ring that is pinned.
+    pub ring: Vec<(Side, Notice)>,
+    /// It is.
+    pub alone: bool,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,
     /// A bug put in on purpose.
@@ -123,7 +125,7 @@ impl Hash for Host {
         (self.life, &self.machine, &self.entries).hash(state);
         (&self.sockets, &self.records, &self.held).hash(state);
         (&self.events, &self.endings, &self.spoilt).hash(state);
-        (&self.rest, &self.unheard).hash(state);
+        (&self.rest, &self.ring).hash(state);
     }
 }
 
@@ -148,7 +150,8 @@ impl Host {
             endings: Vec::new(),
             held: BTreeMap::new(),
             rest: VecDeque::new(),
-            unheard: Vec::new(),
+            ring: Vec::new(),
+            alone: false,
             spoilt: Default::default(),
             seed,
             ids: seed::ids(seed),
@@ -180,7 +183,6 @@ impl Host {
         self.held.clear();
         self.events.clear();
         self.rest.clear();
-        self.unheard.clear();
         seed::local::dies(self);
         self.spoilt = Default::default();
     }
@@ -300,10 +302,22 @@ impl Host {
 
     /// The programs tell user space; heard only while the daemon lives.
     pub fn notice(&mut self, side: Side, notice: Notice) {
-        if self.machine.is_none() || self.hears_later(side, notice) {
+        if self.alone {
+            return self.ring.push((side, notice));
+        }
+        if self.machine.is_none() {
             return;
         }
-        let event = match notice {
+        if let Some(event) = self.heard(side, notice)
+            && !self.events.contains(&event)
+        {
+            self.events.push(event);
+        }
+    }
+
+    /// What the machine hears of it.
+    fn heard(&mut self, side: Side, notice: Notice) -> Option<HostEvent> {
+        match notice {
             Notice::Drained => self.drained(side),
             Notice::Reset => self.gone(side),
             // After the cut the acknowledgements of the FINs tell enough.
@@ -312,11 +326,6 @@ impl Host {
                 .is_some_and(|e| e.state() == State::Tracked)
                 .then(|| self.gone(side))
                 .flatten(),
-        };
-        if let Some(event) = event
-            && !self.events.contains(&event)
-        {
-            self.events.push(event);
         }
     }
 
@@ -375,7 +384,8 @@ impl Host {
 
     /// Has it nothing to do?
     pub fn idle(&self) -> bool {
-        self.machine.is_some() && self.events.is_empty() && self.rest.is_empty()
+        let done = self.events.is_empty() && self.rest.is_empty() && self.ring.is_empty();
+        self.machine.is_some() && done
     }
 
     /// Does nothing wait here for anything?

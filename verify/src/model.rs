@@ -71,6 +71,8 @@ pub enum Action {
     Crash(usize),
     /// It starts anew.
     Start(usize, Twist),
+    /// One takes in what its programs have told.
+    Listen(usize, Twist),
     /// One that was held up goes on.
     GoOn(usize, Twist),
     /// A socket sends a segment.
@@ -181,6 +183,9 @@ impl Exploration {
                 actions.extend(self.twists(world).map(|twist| Action::GoOn(place, twist)));
                 continue;
             }
+            if !host.ring.is_empty() {
+                actions.extend(self.twists(world).map(|twist| Action::Listen(place, twist)));
+            }
             for index in 0..host.events.len() {
                 for twist in self.twists(world) {
                     actions.push(Action::Happen {
@@ -290,6 +295,7 @@ impl Exploration {
             Action::Deliver { twist, .. }
             | Action::Happen { twist, .. }
             | Action::Expire { twist, .. }
+            | Action::Listen(_, twist)
             | Action::Start(_, twist)
             | Action::GoOn(_, twist) => *twist,
             _ => Twist::Plain,
@@ -380,6 +386,7 @@ impl Exploration {
                 true
             }
             Action::Start(place, twist) => world.start(config, place, twist),
+            Action::Listen(place, twist) => world.listen(config, place, twist),
             Action::GoOn(place, twist) => world.go_on(config, place, twist),
             Action::Packet {
                 place,

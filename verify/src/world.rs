@@ -99,12 +99,18 @@ impl std::fmt::Display for World {
                 }
                 None => write!(f, " dead")?,
             }
+            let ends = self.hosts.len();
             for side in Side::BOTH {
-                if let Some(entry) = host.entry(side) {
-                    let s = &host.sockets[side as usize];
-                    let state = entry.state();
-                    write!(f, " {state:?}({}/{} {})", s.una, s.nxt, s.rcv)?;
+                if place::base(host.place, side, ends).is_none() {
+                    continue;
                 }
+                let s = &host.sockets[side as usize];
+                match host.entry(side) {
+                    Some(entry) => write!(f, " {:?}", entry.state())?,
+                    None => write!(f, " none")?,
+                }
+                let over = if s.dead { " dead" } else { "" };
+                write!(f, "({}/{} {}{over})", s.una, s.nxt, s.rcv)?;
             }
             write!(f, "] ")?;
         }
@@ -123,6 +129,7 @@ impl World {
             if !config.has_daemon(i) {
                 host.entries = [None, None];
             }
+            host.alone = config.alone && config.has_daemon(i);
             Sealed::new(host)
         };
         World {
@@ -175,8 +182,11 @@ impl World {
     /// What takes a host some time takes none.
     fn answer(&mut self, config: &Configuration, place: usize) {
         let host = self.host(place);
-        if host.machine.is_some() && host.rest.is_empty() && !host.events.is_empty() {
+        if host.machine.is_none() || !host.rest.is_empty() {
+        } else if !host.events.is_empty() {
             self.happen(config, place, 0, Twist::Plain);
+        } else if !host.ring.is_empty() {
+            self.listen(config, place, Twist::Plain);
         }
     }
 
@@ -248,6 +258,12 @@ impl World {
         twist: Twist,
     ) -> bool {
         let out = self.edit(place, |h| h.happen(index, twist));
+        self.settle(config, place, twist, out)
+    }
+
+    /// A daemon takes in what its programs have told.
+    pub fn listen(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
+        let out = self.edit(place, |h| h.listen(twist));
         self.settle(config, place, twist, out)
     }
 
@@ -331,13 +347,28 @@ impl World {
 
     /// May an entry be collected?
     pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
+        let host = self.host(place);
+        if config.alone {
+            // As long as the proxy has a socket of it a session stays.
+            let two = host.entry(side).map(|e| e.state()) == Some(State::FarTwoPaths);
+            let closed = |s| self.finished(config, place, s);
+            let still = self.is_still(config) && (!two || Side::BOTH.into_iter().all(closed));
+            return still && host.collectable(side, true);
+        }
         let ends = [(0, Side::Right), (config.hosts - 1, Side::Left)];
         let over = ends.into_iter().all(|(p, s)| self.finished(config, p, s));
-        let host = self.host(place);
-        let reset = !config.alone && host.sockets[side as usize].dead;
-        // As long as the proxy has a socket it stays.
-        let two = host.entry(side).map(|e| e.state()) == Some(State::FarTwoPaths);
-        let closed = |s| self.finished(config, place, s);
-        host.collectable(side, over || reset) && (!two || Side::BOTH.into_iter().all(closed))
+        let reset = host.sockets[side as usize].dead;
+        host.collectable(side, over || reset)
+    }
+
+    /// Has no socket anything to say?
+    fn is_still(&self, config: &Configuration) -> bool {
+        let says = |p, s| {
+            let what = [Say::New, Say::Ack, Say::Again];
+            let says = what.into_iter().any(|say| self.can_say(config, p, s, say));
+            says || self.must_reset(p, s)
+        };
+        let mut sockets = (0..config.hosts).flat_map(|p| Side::BOTH.map(|s| (p, s)));
+        !sockets.any(|(p, s)| says(p, s))
     }
 }

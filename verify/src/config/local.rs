@@ -9,7 +9,6 @@ const LOCAL: Configuration = Configuration {
     alone: true,
     requests: AT_PROXY,
     bytes: [1, 1],
-    prompt: true,
     ..BASIC
 };
 
@@ -74,7 +73,6 @@ pub(super) fn all() -> Vec<Configuration> {
             },
             requests: TWICE,
             bytes: [1, 0],
-            prompt: false,
             seen: &[
                 Seen::Removal,
                 Seen::RollBack,

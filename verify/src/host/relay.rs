@@ -12,7 +12,7 @@ use dysco_daemon::protocol::{
 
 use super::{Host, Wrong};
 use crate::place::{self, Side};
-use crate::plane::{Entry, Notice};
+use crate::plane::Entry;
 use crate::pump::Twist;
 use crate::seed::local as seed;
 
@@ -289,10 +289,6 @@ impl Host {
             }
             Some(Rest::Unjoin(change)) => self.unjoin(change, Side::Right),
         }
-        if self.rest.is_empty() {
-            let unheard = std::mem::take(&mut self.unheard);
-            unheard.into_iter().for_each(|(s, n)| self.notice(s, n));
-        }
     }
 
     /// The engine is held up before this command, and those behind it.
@@ -303,13 +299,16 @@ impl Host {
         }
     }
 
-    /// While the engine is held up it hears of nothing.
-    pub(super) fn hears_later(&mut self, side: Side, notice: Notice) -> bool {
-        let later = !self.rest.is_empty();
-        if later {
-            self.unheard.push((side, notice));
-        }
-        later
+    /// The engine takes the next of what the programs have told, which outlives it.
+    pub fn listen(&mut self, twist: Twist) -> super::Outcome {
+        let (side, notice) = self.ring.remove(0);
+        let there = self.entry(side).is_some();
+        let event = there.then(|| self.heard(side, notice)).flatten();
+        self.input(twist, |machine| {
+            if let Some(event) = event {
+                machine.handle_event(super::NOW, event);
+            }
+        })
     }
 }
 
