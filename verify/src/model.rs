@@ -35,7 +35,7 @@ pub enum Action {
     /// An operator asks.
     Request(usize),
     /// An operator changes their mind.
-    Cancel(usize, ChangeId),
+    Cancel(usize, ChangeId, Twist),
     /// A message arrives; perhaps it will come again.
     Deliver {
         /// Which.
@@ -227,10 +227,15 @@ impl Exploration {
             Timer::Ask(change) => Some(change),
             Timer::Change(_) => None,
         });
-        let own = machine.changes().filter(|c| c.role == Role::Middle);
+        let own = machine.changes();
+        let own = own.filter(|c| matches!(c.role, Role::Middle | Role::Local));
         if world.left.cancels > 0 {
-            let changes = asks.chain(own.map(|c| c.change));
-            actions.extend(changes.map(|change| Action::Cancel(place, change)));
+            // Elsewhere nothing else goes wrong at that moment.
+            let alone = self.config.alone;
+            for change in asks.chain(own.map(|c| c.change)) {
+                let twists = self.twists(world).filter(|t| *t == Twist::Plain || alone);
+                actions.extend(twists.map(|twist| Action::Cancel(place, change, twist)));
+            }
         }
     }
 
@@ -295,6 +300,7 @@ impl Exploration {
             Action::Deliver { twist, .. }
             | Action::Happen { twist, .. }
             | Action::Expire { twist, .. }
+            | Action::Cancel(_, _, twist)
             | Action::Listen(_, twist)
             | Action::Start(_, twist)
             | Action::GoOn(_, twist) => *twist,
@@ -359,8 +365,8 @@ impl Exploration {
         let config = &self.config;
         match *action {
             Action::Request(i) => self.ask(world, i),
-            Action::Cancel(place, change) => {
-                world.input(config, place, Twist::Plain, |m| m.cancel(NOW, change))
+            Action::Cancel(place, change, twist) => {
+                world.input(config, place, twist, |m| m.cancel(NOW, change))
             }
             Action::Deliver { index, keep, twist } => world.deliver(config, index, keep, twist),
             Action::Lose(index) => {

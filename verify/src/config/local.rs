@@ -17,13 +17,13 @@ pub(super) fn all() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "local-streams",
-            about: "by the proxy's host alone; packets lost, and sent again across the cutoff",
+            about: "by the proxy's host alone: packets lost, and sent again across the cutoff",
             faults: Faults {
-                packets: 1,
-                again: 1,
+                packets: 2,
+                again: 2,
                 ..NONE
             },
-            bytes: [2, 1],
+            bytes: [2, 2],
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
             ..LOCAL
         },
@@ -31,11 +31,11 @@ pub(super) fn all() -> Vec<Configuration> {
             name: "local-streams-back",
             about: "the same, more in reverse",
             faults: Faults {
-                packets: 1,
+                packets: 2,
                 again: 1,
                 ..NONE
             },
-            bytes: [1, 2],
+            bytes: [1, 3],
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
             ..LOCAL
         },
@@ -44,6 +44,7 @@ pub(super) fn all() -> Vec<Configuration> {
             about: "packets pass between any two stores of a daemon, which may die there",
             faults: Faults {
                 delays: 2,
+                packets: 1,
                 crashes: 1,
                 ..NONE
             },
@@ -56,6 +57,7 @@ pub(super) fn all() -> Vec<Configuration> {
             faults: Faults {
                 crashes: 2,
                 packets: 1,
+                again: 1,
                 ..NONE
             },
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
@@ -63,16 +65,16 @@ pub(super) fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "local-mixed",
-            about: "one of each: died, too late, failed, given up; asked again afterwards",
+            about: "died twice, too late, failed, given up; asked again afterwards",
             faults: Faults {
-                crashes: 1,
+                crashes: 2,
                 late: 1,
                 refusals: 1,
                 cancels: 1,
                 ..NONE
             },
             requests: TWICE,
-            bytes: [1, 0],
+            bytes: [1, 1],
             seen: &[
                 Seen::Removal,
                 Seen::RollBack,
@@ -83,27 +85,40 @@ pub(super) fn all() -> Vec<Configuration> {
             ..LOCAL
         },
         Configuration {
+            name: "local-taken-back",
+            about: "given up while packets pass between any two stores; asked again afterwards",
+            faults: Faults {
+                cancels: 1,
+                delays: 1,
+                crashes: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
+            ..LOCAL
+        },
+        Configuration {
             name: "local-half-close",
             about: "the client closes when it has sent all; the server goes on",
             faults: Faults {
                 packets: 1,
+                delays: 1,
                 crashes: 1,
                 ..NONE
             },
             closes: [true, false],
-            acks_at_once: true,
             seen: BOTH,
             ..LOCAL
         },
         Configuration {
             name: "local-closing",
-            about: "both ends close, at once or one after the other; a packet is lost",
+            about: "both ends close, at once or one after the other; packets are lost",
             faults: Faults {
-                packets: 1,
+                packets: 2,
                 delays: 1,
                 ..NONE
             },
-            bytes: [0, 0],
+            bytes: [1, 0],
             closes: [true, true],
             seen: &[Seen::Removal, Seen::ClosedInTwoPaths],
             ..LOCAL
@@ -112,8 +127,8 @@ pub(super) fn all() -> Vec<Configuration> {
             name: "local-closing-crash",
             about: "the same, and the daemon dies at any time",
             faults: Faults {
-                packets: 1,
-                crashes: 1,
+                packets: 2,
+                crashes: 2,
                 ..NONE
             },
             bytes: [0, 0],
@@ -125,7 +140,8 @@ pub(super) fn all() -> Vec<Configuration> {
             name: "local-resets",
             about: "an end resets the session, and the daemon dies",
             faults: Faults {
-                resets: 1,
+                resets: 2,
+                delays: 1,
                 crashes: 1,
                 ..NONE
             },
@@ -162,7 +178,11 @@ pub(super) fn seeded() -> Vec<Configuration> {
         Configuration {
             name: "local-proxy-believed",
             about: "the ends hear what the proxy acknowledges of bytes from the cutoff on",
-            faults: Faults { packets: 1, ..NONE },
+            faults: Faults {
+                packets: 2,
+                again: 1,
+                ..NONE
+            },
             bytes: [2, 0],
             seed: Some(Seed::ProxyBelieved),
             ..LOCAL

@@ -198,10 +198,9 @@ impl Host {
     /// All that the ends send is relayed, and the stack not heard.
     pub(super) fn relay_pair(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
         if let Some([a, b]) = self.pair_of(change) {
-            let undrained = |e: &Entry| {
-                e.state() == State::FarTwoPaths && e.s.two.drained == 0 && e.s.life.reset == 0
-            };
-            if undrained(a) || undrained(b) {
+            let undrained = |e: &Entry| e.state() == State::FarTwoPaths && e.s.two.drained == 0;
+            let reset = a.s.life.reset | b.s.life.reset != 0;
+            if !reset && (undrained(a) || undrained(b)) {
                 *wrong = Some(Wrong::CompletedUndrained);
             }
             a.relay();

@@ -130,10 +130,16 @@ pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
     match (s.state(), other) {
         (State::Relay, other) => relays(s, other, side, packet, &mut comes),
         (State::FarTwoPaths, Some(o)) => from_end(s, o, side, packet, &mut comes),
-        (State::FarTwoPaths, None) => comes.out.push((Goes::Stack, packet)),
-        _ => {
+        (state, _) => {
             let mut tell = Vec::new();
-            let packet = s.ingress_old(packet, &mut tell);
+            // The other one has been taken back, and this one is in a moment.
+            let packet = match state {
+                State::FarTwoPaths => {
+                    s.track_in(&packet.seg, &mut tell);
+                    Some(packet)
+                }
+                _ => s.ingress_old(packet, &mut tell),
+            };
             comes.out.extend(packet.map(|p| (Goes::Stack, p)));
             comes.tell.extend(tell.into_iter().map(|t| (side, t)));
         }

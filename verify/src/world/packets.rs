@@ -45,6 +45,8 @@ impl World {
         let Some((packets, path)) = sent else {
             return false;
         };
+        // Where nothing goes beyond, nothing is lost there.
+        let mut sense = lost != Lost::Beyond;
         for (way, packet) in packets {
             let target = match way {
                 _ if lost == Lost::AtOnce => None,
@@ -53,12 +55,12 @@ impl World {
             };
             if let Some((to, at)) = target {
                 match config.alone && config.has_daemon(to) {
-                    true => self.comes(config, (to, at), packet, lost),
+                    true => sense |= self.comes(config, (to, at), packet, lost),
                     false => self.arrive(config, to, at, way, packet),
                 }
             }
         }
-        true
+        sense
     }
 
     /// Where the other end of a new path is, if a data plane hears it there.
@@ -105,17 +107,19 @@ impl World {
         }
     }
 
-    /// A segment of an end comes to the host that is both anchors.
+    /// A segment of an end comes to the host that is both anchors. Was any of it lost
+    /// beyond that?
     fn comes(
         &mut self,
         config: &Configuration,
         (place, side): (usize, Side),
         packet: Packet,
         lost: Lost,
-    ) {
+    ) -> bool {
         let Some(base) = place::base(place, side, config.hosts) else {
-            return;
+            return false;
         };
+        let mut was = false;
         let comes = self.edit(place, |h| {
             let comes = far::comes(&mut h.entries, side, packet);
             comes.tell.iter().for_each(|(s, n)| h.notice(*s, *n));
@@ -130,7 +134,7 @@ impl World {
                     }
                     self.acks(config, place, side);
                 }
-                Goes::Other if lost == Lost::Beyond => {}
+                Goes::Other if lost == Lost::Beyond => was = true,
                 Goes::Other => {
                     if let Some((to, at)) = opposite(place, side.other()) {
                         self.arrive(config, to, at, Path::Old, packet);
@@ -138,6 +142,7 @@ impl World {
                 }
             }
         }
+        was
     }
 }
 
