@@ -123,12 +123,12 @@ impl Entry {
         send: &mut impl FnMut(Path, Packet),
     ) {
         match self.state() {
-            State::Tracked if self.s.clamp_far != 0 => self.to_end(packet, tell, send),
+            State::Tracked if self.s.clamp_far != 0 => self.stack_says(packet, tell, send),
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_out(&packet.seg, tell);
                 send(Path::Old, packet);
             }
-            State::FarTwoPaths => self.to_end(packet, tell, send),
+            State::FarTwoPaths => self.stack_says(packet, tell, send),
             State::TwoPaths => self.egress_two_paths(packet, tell, send),
             State::NewPath => {
                 self.track_out(&packet.seg, tell);

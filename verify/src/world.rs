@@ -183,7 +183,9 @@ impl World {
     fn answer(&mut self, config: &Configuration, place: usize) {
         let host = self.host(place);
         if host.machine.is_none() || !host.rest.is_empty() {
-        } else if !host.events.is_empty() {
+            return;
+        }
+        if !host.events.is_empty() {
             self.happen(config, place, 0, Twist::Plain);
         } else if !host.ring.is_empty() {
             self.listen(config, place, Twist::Plain);

@@ -76,7 +76,7 @@ impl Entry {
     }
 
     /// A packet of this host's stack for the remote end, as that hears of it.
-    pub(super) fn to_end(
+    pub(super) fn stack_says(
         &mut self,
         packet: Packet,
         tell: &mut Vec<Notice>,
