@@ -108,9 +108,9 @@ pub struct Host {
     pub held: BTreeMap<ChangeId, Held>,
     /// What is left of commands when the engine is held up.
     pub rest: VecDeque<Rest>,
-    /// What the programs have told, if this host is both anchors: a ring that is pinned.
+    /// What its programs have told a host that is both anchors. It outlives the daemon.
     pub ring: Vec<(Side, Notice)>,
-    /// It is.
+    /// Is this host both anchors?
     pub alone: bool,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,

@@ -172,6 +172,7 @@ pub(super) fn seeded() -> Vec<Configuration> {
         Configuration {
             name: "local-half-drained",
             about: "the proxy is left when one of its two sessions has drained",
+            faults: Faults { packets: 1, ..NONE },
             seed: Some(Seed::HalfDrained),
             ..LOCAL
         },
