@@ -4,13 +4,13 @@ use dysco_common::State;
 use dysco_daemon::protocol::{Machine, Role, Timer};
 
 use crate::config::{Configuration, Request};
-use crate::host::Host;
+use crate::host::{Alone, Host};
 use crate::parts::digest;
 use crate::place::Side;
 use crate::pump::Twist;
 use crate::run::Calm;
 use crate::socket::Say;
-use crate::world::World;
+use crate::world::{Lost, World};
 
 /// How a state ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,13 +75,19 @@ impl World {
     /// The next thing that daemons have to do.
     fn control(&mut self, config: &Configuration) -> bool {
         let down = self.hosts().position(|h| h.machine.is_none());
+        let held_up = self.hosts().position(|h| !h.rest.is_empty());
+        let told = self.hosts().position(|h| !h.ring.is_empty());
         let busy = self.hosts().position(|h| !h.events.is_empty());
         if let Some(place) = down {
-            self.start(config, place);
+            self.start(config, place, Twist::Plain);
+        } else if let Some(place) = held_up {
+            self.go_on(config, place, Twist::Plain);
         } else if !self.net.is_empty() {
             self.deliver(config, 0, false, Twist::Plain);
         } else if let Some(place) = busy {
             self.happen(config, place, 0, Twist::Plain);
+        } else if let Some(place) = told {
+            self.listen(config, place, Twist::Plain);
         } else {
             return false;
         }
@@ -108,10 +114,10 @@ impl World {
 
     fn talk(&mut self, config: &Configuration, place: usize, side: Side) {
         if self.must_reset(place, side) {
-            self.packet(config, place, side, Say::Reset, false);
+            self.packet(config, place, side, Say::Reset, Lost::Nowhere);
         }
         for say in [Say::New, Say::Again, Say::Ack] {
-            self.packet(config, place, side, say, false);
+            self.packet(config, place, side, say, Lost::Nowhere);
         }
     }
 }
@@ -126,7 +132,11 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if world.hosts().any(changes) {
         return Fate::Stranded;
     }
-    let Some(removed) = removed(world) else {
+    let removed = match config.alone {
+        true => relayed(world),
+        false => removed(world),
+    };
+    let Some(removed) = removed else {
         return Fate::Disagreement;
     };
     if world.hosts().any(left_over) {
@@ -138,7 +148,11 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if untold(config, world) {
         return Fate::Untold;
     }
-    if world.pure && world.asked != 0 && removed == 0 {
+    let lost = match config.alone {
+        true => !won(world),
+        false => removed == 0,
+    };
+    if world.pure && world.asked != 0 && lost {
         return Fate::NobodyWon;
     }
     Fate::Ends { removed }
@@ -188,10 +202,31 @@ fn removed(world: &World) -> Option<u8> {
     Some(out)
 }
 
+/// The same of a host that is both anchors: it relays, and the proxy has no socket left,
+/// or all is as it was.
+fn relayed(world: &World) -> Option<u8> {
+    let host = world.host(1);
+    let closed = host.sockets.iter().all(|s| s.dead);
+    let state = |side| host.entry(side).map(|e| e.state());
+    match Side::BOTH.map(state) {
+        [Some(State::Relay), Some(State::Relay)] if closed => Some(1),
+        [None | Some(State::Tracked), None | Some(State::Tracked)] => Some(0),
+        _ => None,
+    }
+}
+
+/// Was the last that was asked for done, or refused for the only good reason?
+fn won(world: &World) -> bool {
+    let last = world.host(1).endings.last();
+    last.is_some_and(|e| e.removed || e.alone == Some(Alone::Already))
+}
+
 fn left_over(host: &Host) -> bool {
     let entry = |side| {
         host.entry(side).is_some_and(|e| {
-            e.s.clamp != 0 && e.state() != State::Tombstone || e.state() == State::TwoPaths
+            let bound = e.s.clamp != 0 || e.s.clamp_far != 0;
+            let two = matches!(e.state(), State::TwoPaths | State::FarTwoPaths);
+            bound && e.state() != State::Tombstone || two
         })
     };
     !host.records.is_empty()

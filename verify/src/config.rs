@@ -3,6 +3,11 @@
 use crate::seed::Seed;
 use crate::world::Faults;
 
+mod local;
+mod seeded;
+
+pub use seeded::seeded;
+
 /// A wish of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
@@ -42,6 +47,8 @@ pub enum Seen {
     ResetInTwoPaths,
     /// Something sent before the cut was repeated after it, on the old path.
     OldDataAfterCut,
+    /// What was asked for has been done already.
+    Already,
     /// A daemon was started in the middle of a change that went on.
     GoneOn,
 }
@@ -55,6 +62,8 @@ pub struct Configuration {
     pub about: &'static str,
     /// Hosts in a row: client, middleboxes, server.
     pub hosts: usize,
+    /// The proxy's host is both anchors, and no other has a daemon.
+    pub alone: bool,
     /// What operators ask for, in any order and at any time.
     pub requests: &'static [Request],
     /// Bytes of each direction: from the left, from the right.
@@ -75,6 +84,13 @@ pub struct Configuration {
     pub seed: Option<Seed>,
 }
 
+impl Configuration {
+    /// Does this host run a daemon?
+    pub fn has_daemon(&self, place: usize) -> bool {
+        !self.alone || place == 1
+    }
+}
+
 const NONE: Faults = Faults {
     losses: 0,
     duplicates: 0,
@@ -85,6 +101,7 @@ const NONE: Faults = Faults {
     packets: 0,
     again: 0,
     resets: 0,
+    delays: 0,
 };
 
 const AT_PROXY: &[Request] = &[Request::Leave { at: 1 }];
@@ -97,6 +114,7 @@ const BASIC: Configuration = Configuration {
     name: "",
     about: "",
     hosts: 3,
+    alone: false,
     requests: AT_PROXY,
     bytes: [1, 0],
     closes: [false; 2],
@@ -110,7 +128,7 @@ const BASIC: Configuration = Configuration {
 
 /// All of them. Each is explored to its last state.
 pub fn all() -> Vec<Configuration> {
-    vec![
+    let mut all = vec![
         Configuration {
             name: "removal",
             about: "asked at the proxy, nothing goes wrong",
@@ -326,80 +344,7 @@ pub fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::ResetInTwoPaths],
             ..BASIC
         },
-    ]
-}
-
-/// Bugs put in on purpose, each where it shows.
-pub fn seeded() -> Vec<Configuration> {
-    vec![
-        Configuration {
-            name: "last-ack",
-            about: "the last control message is said once",
-            faults: Faults { losses: 1, ..NONE },
-            seed: Some(Seed::LastAckOnce),
-            ..BASIC
-        },
-        Configuration {
-            name: "lost-cancel",
-            about: "a cancel is said once, and nobody asks",
-            faults: Faults {
-                losses: 1,
-                refusals: 1,
-                ..NONE
-            },
-            seed: Some(Seed::CancelOnce),
-            bytes: [0, 0],
-            prompt: true,
-            ..BASIC
-        },
-        Configuration {
-            name: "late-timeout",
-            about: "a time-out of before the cut is acted on after it",
-            faults: Faults { late: 1, ..NONE },
-            seed: Some(Seed::LateTimeout),
-            ..BASIC
-        },
-        Configuration {
-            name: "doubled-set-up",
-            about: "a message that comes twice is carried out twice",
-            faults: Faults {
-                duplicates: 1,
-                ..NONE
-            },
-            seed: Some(Seed::DoubledSetUp),
-            bytes: [1, 1],
-            ..BASIC
-        },
-        Configuration {
-            name: "stale-names",
-            about: "after a cancel the next change is taken for the old one",
-            faults: Faults { cancels: 1, ..NONE },
-            seed: Some(Seed::StaleNames),
-            requests: TWICE,
-            ..BASIC
-        },
-        Configuration {
-            name: "right-first",
-            about: "the right anchor switches before the left one has",
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
-            seed: Some(Seed::RightFirst),
-            bytes: [0, 0],
-            prompt: true,
-            ..BASIC
-        },
-        Configuration {
-            name: "second-anchor",
-            about: "a second anchor goes on after the first one's success, with the path of before",
-            hosts: 4,
-            requests: NEIGHBOURS,
-            bytes: [0, 0],
-            prompt: true,
-            seed: Some(Seed::SecondAnchor),
-            ..BASIC
-        },
-    ]
+    ];
+    all.extend(local::all());
+    all
 }

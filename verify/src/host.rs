@@ -1,11 +1,11 @@
 //! One host: the machine that ships, and what the engine does for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use dysco_common::State;
+use dysco_common::{State, Translation};
 use dysco_daemon::protocol::{
-    ChangeId, Command, HostEvent, Machine, Progress, Report, Role, Subsession,
+    ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
 };
 
 use crate::place::{self, Side};
@@ -13,23 +13,34 @@ use crate::plane::{Entry, Notice};
 use crate::pump::{self, Engine, NOW, Twist};
 use crate::seed::{self, Seed};
 use crate::socket::Socket;
+use relay::Rest;
 
 mod commands;
+mod notices;
+pub mod relay;
 
 /// What the engine remembers of a change, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
 pub struct Held {
     /// The session's entry, by its side.
     slot: Option<Side>,
+    /// That of session B, where this host is both anchors.
+    other: Option<Side>,
     own: Option<Subsession>,
     new: Option<Subsession>,
     draining: bool,
+    /// The ways to both ends are being looked up.
+    waiting: Option<Translation>,
 }
 
 impl Held {
     /// It still keeps a session or a port from others.
     pub fn holds(&self) -> bool {
         self.slot.is_some() || self.new.is_some()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = Side> + use<> {
+        self.slot.into_iter().chain(self.other)
     }
 }
 
@@ -42,6 +53,17 @@ pub struct Ending {
     pub role: Role,
     /// The middlebox is out.
     pub removed: bool,
+    /// More of that, where this host is both anchors.
+    pub alone: Option<Alone>,
+}
+
+/// Why a host that is both anchors did not get its middlebox out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Alone {
+    /// It is out already.
+    Already,
+    /// Something was taken back.
+    TakenBack,
 }
 
 /// What no host may ever do.
@@ -57,7 +79,7 @@ pub enum Wrong {
     CompletedUndrained,
     /// A host that kept the rules was taken for one that broke them.
     TakenForIntruder,
-    /// A command of mode local, which is not explored.
+    /// A command of mode return or of chains, which are not explored here.
     Unmodelled,
     /// A record that its successor cannot read.
     UnreadableRecord,
@@ -84,8 +106,16 @@ pub struct Host {
     pub endings: Vec<Ending>,
     /// Memory of the engine's.
     pub held: BTreeMap<ChangeId, Held>,
+    /// What is left of commands when the engine is held up.
+    pub rest: VecDeque<Rest>,
+    /// What its programs have told a host that is both anchors. It outlives the daemon.
+    pub ring: Vec<(Side, Notice)>,
+    /// Is this host both anchors?
+    pub alone: bool,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,
+    /// A bug put in on purpose.
+    pub seed: Option<Seed>,
     ids: fn(usize, u8) -> [u8; 8],
     /// A seeded bug: what has changed is locked all the same.
     locks_changed: bool,
@@ -96,6 +126,7 @@ impl Hash for Host {
         (self.life, &self.machine, &self.entries).hash(state);
         (&self.sockets, &self.records, &self.held).hash(state);
         (&self.events, &self.endings, &self.spoilt).hash(state);
+        (&self.rest, &self.ring).hash(state);
     }
 }
 
@@ -119,7 +150,11 @@ impl Host {
             events: Vec::new(),
             endings: Vec::new(),
             held: BTreeMap::new(),
+            rest: VecDeque::new(),
+            ring: Vec::new(),
+            alone: false,
             spoilt: Default::default(),
+            seed,
             ids: seed::ids(seed),
             locks_changed: seed::locks_changed(seed),
         };
@@ -148,6 +183,8 @@ impl Host {
         self.machine = None;
         self.held.clear();
         self.events.clear();
+        self.rest.clear();
+        seed::local::dies(self);
         self.spoilt = Default::default();
     }
 
@@ -163,15 +200,17 @@ impl Host {
         }
         let under_way: Vec<_> = machine
             .changes()
-            .map(|c| (c.change, c.subsession))
+            .map(|c| (c.change, c.subsession, c.other))
             .collect();
         self.machine = Some(machine);
-        for (change, own) in under_way {
+        for (change, own, second) in under_way {
             let slot = self.find(&own);
+            let other = second.and_then(|sub| self.find(&sub));
             let held = self.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
-            if slot.is_none() {
+            held.other = other;
+            if slot.is_none() || other.is_none() && second.is_some() {
                 self.tell(HostEvent::SessionGone { subsession: own });
             }
         }
@@ -182,12 +221,15 @@ impl Host {
 
     fn undo_unrecorded(&mut self) {
         for side in Side::BOTH {
-            let recorded = self.held.values().any(|h| h.slot == Some(side));
+            let mut held = self.held.values().flat_map(Held::slots);
+            let recorded = held.any(|s| s == side);
+            let forgets = seed::local::takes_back(self.seed);
             let Some(entry) = self.entry_mut(side).filter(|_| !recorded) else {
                 continue;
             };
             match entry.state() {
-                State::Tracked => entry.s.clamp = 0,
+                State::Tracked => (entry.s.clamp, entry.s.clamp_far) = (0, 0),
+                State::FarTwoPaths if !entry.used() || forgets => entry.unjoin(),
                 State::TwoPaths if !entry.used() => entry.unprepare(),
                 _ => {}
             }
@@ -239,10 +281,16 @@ impl Host {
                 ..
             } if progress.is_end() => {
                 let removed = progress == Progress::Removed;
+                let alone = match (role, &progress) {
+                    (Role::Local, Progress::Refused(Reason::AlreadyOut)) => Some(Alone::Already),
+                    (Role::Local, Progress::RolledBack(_)) => Some(Alone::TakenBack),
+                    _ => None,
+                };
                 self.endings.push(Ending {
                     change,
                     role,
                     removed,
+                    alone,
                 });
             }
             // A successor does not know who had a part in what.
@@ -253,78 +301,16 @@ impl Host {
         }
     }
 
-    /// The programs tell user space; heard only while the daemon lives.
-    pub fn notice(&mut self, side: Side, notice: Notice) {
-        if self.machine.is_none() {
-            return;
-        }
-        let event = match notice {
-            Notice::Drained => self.drained(side),
-            Notice::Reset => self.gone(side),
-            // After the cut the acknowledgements of the FINs tell enough.
-            Notice::Closed => self
-                .entry(side)
-                .is_some_and(|e| e.state() == State::Tracked)
-                .then(|| self.gone(side))
-                .flatten(),
-        };
-        if let Some(event) = event
-            && !self.events.contains(&event)
-        {
-            self.events.push(event);
-        }
-    }
-
-    fn drained(&mut self, side: Side) -> Option<HostEvent> {
-        let draining = |h: &Held| h.draining && h.slot == Some(side);
-        let (change, held) = self.held.iter_mut().find(|(_, h)| draining(h))?;
-        held.draining = false;
-        Some(HostEvent::Drained { change: *change })
-    }
-
-    fn gone(&self, side: Side) -> Option<HostEvent> {
-        let subsession = place::subsession(self.place, side);
-        Some(HostEvent::SessionGone { subsession })
-    }
-
-    /// May the entry be collected? Its session is over, by all that was seen,
-    /// and, if it was changed, its socket is gone as well.
-    pub fn collectable(&self, side: Side, finished: bool) -> bool {
-        let Some(entry) = self.entry(side) else {
-            return false;
-        };
-        let life = &entry.s.life;
-        let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
-        match entry.state() {
-            State::Tracked | State::Adopted | State::Closed => over,
-            State::TwoPaths | State::NewPath => over && finished,
-            // They go two MSL later, which nobody sees.
-            State::Tombstone | State::Opening | State::Free => false,
-            State::FarTwoPaths
-            | State::Relay
-            | State::Return
-            | State::Joining
-            | State::Switching
-            | State::Passing => false,
-        }
-    }
-
-    /// The collector forgets an entry, and tells the change that still had it.
-    pub fn collect(&mut self, side: Side, twist: Twist) -> Outcome {
-        self.entries[side as usize] = None;
-        let held = self.held.values().find(|h| h.slot == Some(side));
-        let own = held.and_then(|h| h.own);
-        self.input(twist, |machine| {
-            if let Some(subsession) = own {
-                machine.handle_event(NOW, HostEvent::SessionGone { subsession });
-            }
-        })
+    /// Has it nothing to do?
+    pub fn idle(&self) -> bool {
+        let done = self.events.is_empty() && self.rest.is_empty() && self.ring.is_empty();
+        self.machine.is_some() && done
     }
 
     /// Does nothing wait here for anything?
     pub fn quiet(&self) -> bool {
         let machine = self.machine.as_ref();
-        machine.is_some_and(|m| m.waits().next().is_none()) && self.events.is_empty()
+        machine.is_some_and(|m| m.waits().next().is_none()) && self.idle()
     }
 }
 
@@ -349,6 +335,18 @@ impl Engine for Host {
 
     fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
         Host::execute(self, command, wrong);
+    }
+
+    fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    fn go_on(&mut self, wrong: &mut Option<Wrong>) {
+        Host::go_on(self, wrong);
+    }
+
+    fn put_off(&mut self, command: Option<Command>) {
+        Host::put_off(self, command);
     }
 
     fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {

@@ -1,18 +1,22 @@
 //! The model that is explored.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{ChangeId, Machine, Phase, Role, Time, Timer};
+use dysco_daemon::protocol::{ChangeId, Machine, Role, Time, Timer};
 use stateright::{Model, Property};
 
-use crate::calm::Fate;
-use crate::config::{Configuration, Request, Seen};
+use crate::config::{Configuration, Request};
 use crate::place::{self, Side};
-use crate::pump::{NOW, Twist};
+use crate::pump::{NOW, OUTPUTS, PAIR_OUTPUTS, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::seed;
 use crate::socket::Say;
-use crate::world::{Broken, World};
+use crate::world::{Broken, Lost, World};
+
+mod properties;
+
+pub use properties::always;
+use properties::{overlapping, sometimes};
 
 /// No message is on its way for so long, nor said again in vain: a deadline as
 /// long as this passes only when none is.
@@ -31,7 +35,7 @@ pub enum Action {
     /// An operator asks.
     Request(usize),
     /// An operator changes their mind.
-    Cancel(usize, ChangeId),
+    Cancel(usize, ChangeId, Twist),
     /// A message arrives; perhaps it will come again.
     Deliver {
         /// Which.
@@ -66,7 +70,11 @@ pub enum Action {
     /// A daemon dies.
     Crash(usize),
     /// It starts anew.
-    Start(usize),
+    Start(usize, Twist),
+    /// One takes in what its programs have told.
+    Listen(usize, Twist),
+    /// One that was held up goes on.
+    GoOn(usize, Twist),
     /// A socket sends a segment.
     Packet {
         /// Of this host.
@@ -75,8 +83,8 @@ pub enum Action {
         side: Side,
         /// What.
         say: Say,
-        /// It does not arrive.
-        lost: bool,
+        /// Does it arrive?
+        lost: Lost,
     },
     /// A session's entry is collected.
     Collect(usize, Side),
@@ -103,24 +111,31 @@ impl Exploration {
                 // All must have ended, and nothing may be left of it.
                 Request::Again { at } => {
                     let still = world.only_time_helps() && world.hosts().all(|h| h.quiet());
-                    let tracked = |s| {
-                        let entry = world.host(at).entry(s);
-                        entry.is_some_and(|e| e.state() == State::Tracked)
+                    let all = |state| {
+                        let entry = |s| world.host(at).entry(s).map(|e| e.state());
+                        Side::BOTH.into_iter().all(|s| entry(s) == Some(state))
                     };
-                    if !still || world.asked == 0 || !Side::BOTH.into_iter().all(tracked) {
+                    let whole = all(State::Tracked) || all(State::Relay);
+                    if !still || world.asked == 0 || !whole {
                         continue;
                     }
                     at
                 }
             };
-            if world.host(at).machine.is_some() {
+            let host = world.host(at);
+            if host.machine.is_some() && host.rest.is_empty() {
                 actions.push(Action::Request(i));
             }
         }
     }
 
     fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
-        Twist::all(world.left.crashes, world.left.refusals)
+        let outputs = match self.config.alone {
+            true => PAIR_OUTPUTS,
+            false => OUTPUTS,
+        };
+        let left = &world.left;
+        Twist::all(outputs, [left.crashes, left.refusals, left.delays])
     }
 
     fn messages(&self, world: &World, actions: &mut Vec<Action>) {
@@ -151,14 +166,25 @@ impl Exploration {
         let insisting = world
             .hosts()
             .any(|h| h.machine.as_ref().is_some_and(insists));
-        for host in world.hosts() {
+        for host in world.hosts().filter(|h| self.config.has_daemon(h.place)) {
             let place = host.place;
             let Some(machine) = &host.machine else {
-                actions.push(Action::Start(place));
+                // The successors of others die once they have started.
+                let twists = self
+                    .twists(world)
+                    .filter(|t| *t == Twist::Plain || self.config.alone);
+                actions.extend(twists.map(|twist| Action::Start(place, twist)));
                 continue;
             };
             if world.left.crashes > 0 {
                 actions.push(Action::Crash(place));
+            }
+            if !host.rest.is_empty() {
+                actions.extend(self.twists(world).map(|twist| Action::GoOn(place, twist)));
+                continue;
+            }
+            if !host.ring.is_empty() {
+                actions.extend(self.twists(world).map(|twist| Action::Listen(place, twist)));
             }
             for index in 0..host.events.len() {
                 for twist in self.twists(world) {
@@ -201,10 +227,15 @@ impl Exploration {
             Timer::Ask(change) => Some(change),
             Timer::Change(_) => None,
         });
-        let own = machine.changes().filter(|c| c.role == Role::Middle);
+        let own = machine.changes();
+        let own = own.filter(|c| matches!(c.role, Role::Middle | Role::Local));
         if world.left.cancels > 0 {
-            let changes = asks.chain(own.map(|c| c.change));
-            actions.extend(changes.map(|change| Action::Cancel(place, change)));
+            // Elsewhere nothing else goes wrong at that moment.
+            let alone = self.config.alone;
+            for change in asks.chain(own.map(|c| c.change)) {
+                let twists = self.twists(world).filter(|t| *t == Twist::Plain || alone);
+                actions.extend(twists.map(|twist| Action::Cancel(place, change, twist)));
+            }
         }
     }
 
@@ -222,6 +253,8 @@ impl Exploration {
             });
         for place in 0..config.hosts {
             for side in Side::BOTH {
+                let ends = (place == 0 && side == Side::Right)
+                    || (place + 1 == config.hosts && side == Side::Left);
                 for say in [Say::New, Say::Ack, Say::Again, Say::AllAgain] {
                     let again = matches!(say, Say::Again | Say::AllAgain);
                     if again && !still && world.left.again == 0
@@ -229,8 +262,9 @@ impl Exploration {
                     {
                         continue;
                     }
-                    for lost in [false, true] {
-                        if !lost || world.left.packets > 0 {
+                    for lost in [Lost::Nowhere, Lost::AtOnce, Lost::Beyond] {
+                        let beyond = lost != Lost::Beyond || config.alone && ends;
+                        if lost == Lost::Nowhere || world.left.packets > 0 && beyond {
                             actions.push(Action::Packet {
                                 place,
                                 side,
@@ -240,8 +274,6 @@ impl Exploration {
                         }
                     }
                 }
-                let ends = (place == 0 && side == Side::Right)
-                    || (place + 1 == config.hosts && side == Side::Left);
                 let wants =
                     ends && world.left.resets > 0 && world.can_say(config, place, side, Say::Reset);
                 if wants || world.must_reset(place, side) {
@@ -249,7 +281,7 @@ impl Exploration {
                         place,
                         side,
                         say: Say::Reset,
-                        lost: false,
+                        lost: Lost::Nowhere,
                     });
                 }
                 // Seconds after the session's end: no message is under way so long.
@@ -267,11 +299,19 @@ impl Exploration {
         let twist = match action {
             Action::Deliver { twist, .. }
             | Action::Happen { twist, .. }
-            | Action::Expire { twist, .. } => *twist,
+            | Action::Expire { twist, .. }
+            | Action::Cancel(_, _, twist)
+            | Action::Listen(_, twist)
+            | Action::Start(_, twist)
+            | Action::GoOn(_, twist) => *twist,
             _ => Twist::Plain,
         };
         let twisted = match twist {
             Twist::Plain => None,
+            Twist::HeldUp(_) => {
+                left.delays -= 1;
+                None
+            }
             Twist::Dies(_) => Some(&mut left.crashes),
             Twist::Fails(_) => Some(&mut left.refusals),
         };
@@ -284,7 +324,10 @@ impl Exploration {
             Action::Expire { .. } if !only_time => &mut left.late,
             Action::Late(_) => &mut left.late,
             Action::Crash(_) => &mut left.crashes,
-            Action::Packet { lost: true, .. } => &mut left.packets,
+            Action::Packet {
+                lost: Lost::AtOnce | Lost::Beyond,
+                ..
+            } => &mut left.packets,
             Action::Expire { .. } => {
                 world.pure = false;
                 return;
@@ -322,8 +365,8 @@ impl Exploration {
         let config = &self.config;
         match *action {
             Action::Request(i) => self.ask(world, i),
-            Action::Cancel(place, change) => {
-                world.input(config, place, Twist::Plain, |m| m.cancel(NOW, change))
+            Action::Cancel(place, change, twist) => {
+                world.input(config, place, twist, |m| m.cancel(NOW, change))
             }
             Action::Deliver { index, keep, twist } => world.deliver(config, index, keep, twist),
             Action::Lose(index) => {
@@ -348,10 +391,9 @@ impl Exploration {
                 world.edit(place, |h| h.die());
                 true
             }
-            Action::Start(place) => {
-                world.start(config, place);
-                true
-            }
+            Action::Start(place, twist) => world.start(config, place, twist),
+            Action::Listen(place, twist) => world.listen(config, place, twist),
+            Action::GoOn(place, twist) => world.go_on(config, place, twist),
             Action::Packet {
                 place,
                 side,
@@ -367,15 +409,22 @@ impl Exploration {
     fn ask(&self, world: &mut World, i: usize) -> bool {
         let config = &self.config;
         world.asked |= 1 << i;
+        let leave = |m: &mut Machine, at| {
+            let a = place::subsession(at, Side::Left);
+            let _ = match config.alone {
+                true => m.request_local(NOW, a),
+                false => m.request_leave(NOW, a),
+            };
+        };
         match config.requests[i] {
             Request::Leave { at } => world.input(config, at, Twist::Plain, |m| {
-                let _ = m.request_leave(NOW, place::subsession(at, Side::Left));
+                leave(m, at);
             }),
             Request::Again { at } => {
                 world.pure = config.closes == [false; 2]
                     && !world.hosts().any(|h| h.sockets.iter().any(|s| s.reset));
                 world.input(config, at, Twist::Plain, |m| {
-                    let _ = m.request_leave(NOW, place::subsession(at, Side::Left));
+                    leave(m, at);
                 })
             }
             Request::Ask { at, of } => world.input(config, at, Twist::Plain, |m| {
@@ -469,123 +518,5 @@ fn plainly(twist: Twist) -> String {
     match twist {
         Twist::Plain => String::new(),
         other => format!(" ({other:?})"),
-    }
-}
-
-/// Are two segments locked at once that share a session? A left anchor that
-/// has got the plan holds the one from itself to two hosts further.
-fn overlapping(world: &World) -> bool {
-    let held = |p: Phase| (Phase::Preparing..=Phase::Cutting).contains(&p);
-    let lefts = world.hosts().flat_map(|h| {
-        let changes = h.machine.iter().flat_map(Machine::changes);
-        let changes = changes.filter(move |c| c.role == Role::Left && held(c.phase));
-        changes.map(|_| h.place)
-    });
-    let lefts: Vec<usize> = lefts.collect();
-    lefts.windows(2).any(|w| w[1] - w[0] < 2)
-}
-
-/// What must hold in every state.
-pub fn always() -> Vec<Property<Exploration>> {
-    vec![
-        Property::always("no overlapping locks", |_, w: &World| {
-            !matches!(
-                w.broken,
-                Some(Broken::Overlap | Broken::Host(crate::host::Wrong::LockedTwice))
-            )
-        }),
-        Property::always("no host breaks a rule of the data plane", |_, w: &World| {
-            use crate::host::Wrong;
-            !matches!(w.broken, Some(Broken::Host(wrong)) if wrong != Wrong::LockedTwice)
-        }),
-        Property::always(
-            "nothing is acknowledged to a path that never sent it",
-            |_, w: &World| w.broken != Some(Broken::Tcp(crate::socket::Harm::AckOfUnsent)),
-        ),
-        Property::always("every byte arrives under its own number", |_, w: &World| {
-            w.broken != Some(Broken::Tcp(crate::socket::Harm::WrongBytes))
-        }),
-        Property::always("every byte arrives once faults stop", |_, w: &World| {
-            w.fate != Fate::Starved
-        }),
-        Property::always("every change ends once faults stop", |_, w: &World| {
-            !matches!(w.fate, Fate::Stranded | Fate::Endless)
-        }),
-        Property::always("both anchors and the middlebox agree", |_, w: &World| {
-            w.fate != Fate::Disagreement
-        }),
-        Property::always("nothing is left of a change", |_, w: &World| {
-            w.fate != Fate::Leftover
-        }),
-        Property::always("who asked is told", |_, w: &World| w.fate != Fate::Untold),
-        Property::always("without faults one wins", |_, w: &World| {
-            w.fate != Fate::NobodyWon
-        }),
-    ]
-}
-
-fn entry_states(world: &World) -> impl Iterator<Item = &crate::plane::Entry> {
-    world
-        .hosts()
-        .flat_map(|h| Side::BOTH.into_iter().filter_map(|s| h.entry(s)))
-}
-
-fn ended(world: &World, wanted: bool) -> bool {
-    let mut endings = world.hosts().flat_map(|h| &h.endings);
-    endings.any(|e| e.removed == wanted && e.role == Role::Left)
-}
-
-fn sometimes(seen: &Seen) -> Property<Exploration> {
-    match seen {
-        Seen::Removal => Property::sometimes("a middlebox is removed", |_, w: &World| {
-            ended(w, true) && w.hosts().all(|h| h.quiet())
-        }),
-        Seen::RollBack => {
-            Property::sometimes("a change is rolled back", |_, w: &World| ended(w, false))
-        }
-        Seen::SecondAttempt => Property::sometimes("a second attempt succeeds", |_, w: &World| {
-            ended(w, true) && w.hosts().flat_map(|h| &h.endings).any(|e| !e.removed)
-        }),
-        Seen::OneOfTwo => Property::sometimes("one of two contenders wins", |_, w: &World| {
-            let middles = |removed| {
-                w.hosts()
-                    .flat_map(|h| &h.endings)
-                    .any(|e| e.removed == removed && matches!(e.role, Role::Middle | Role::Asker))
-            };
-            middles(true) && middles(false)
-        }),
-        Seen::ClosedInTwoPaths => {
-            Property::sometimes("both ends close in two paths", |_, w: &World| {
-                entry_states(w).any(|e| {
-                    e.state() == State::TwoPaths
-                        && e.s.two.cut_set != 0
-                        && e.s.life.fin_in & e.s.life.fin_out != 0
-                })
-            })
-        }
-        Seen::ResetInTwoPaths => Property::sometimes("a reset in two paths", |_, w: &World| {
-            entry_states(w).any(|e| {
-                e.state() == State::TwoPaths && e.s.two.cut_set != 0 && e.s.life.reset != 0
-            })
-        }),
-        Seen::OldDataAfterCut => {
-            Property::sometimes("old data is repeated after the cut", |_, w: &World| {
-                w.hosts().any(|h| {
-                    h.entry(Side::Right)
-                        .is_some_and(|e| e.state() == State::TwoPaths && e.s.two.cut_set != 0)
-                        && h.place == 0
-                        && {
-                            let base = place::base(0, Side::Right, 3).map_or(0, |b| b.out);
-                            let una = h.sockets[1].una;
-                            let una = base.wrapping_add(u32::from(una));
-                            h.entry(Side::Right)
-                                .is_some_and(|e| dysco_common::seq::before(una, e.s.cut_out))
-                        }
-                })
-            })
-        }
-        Seen::GoneOn => Property::sometimes("a change outlives a daemon", |_, w: &World| {
-            ended(w, true) && w.hosts().any(|h| h.life > 0) && w.hosts().all(|h| h.quiet())
-        }),
     }
 }

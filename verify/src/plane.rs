@@ -11,6 +11,8 @@ use dysco_common::two_paths::{self, Anchor, OldIncoming};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_daemon::protocol::Subsession;
 
+pub mod far;
+
 /// A segment on its way, and what it really carries: the units of the stream
 /// from `first` on, whatever its numbers claim.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ pub struct Packet {
 }
 
 /// What the programs tell user space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Notice {
     /// Both FINs have passed.
     Closed,
@@ -82,21 +84,18 @@ impl Entry {
         self.path = None;
     }
 
-    /// `Agent::cut`.
-    pub fn cut(&mut self) -> u32 {
+    /// `Memory::cut`.
+    pub fn cut(&mut self, at: Anchor) -> u32 {
         self.s.two.cut_armed = 1;
-        if self.s.two.cut_set == 0 {
-            self.s.cut_out = self.s.snd_max;
-            self.s.two.cut_set = 1;
-        }
+        self.cut_if_due(at);
         self.s.cut_out
     }
 
-    /// `Agent::set_cut_in`.
-    pub fn set_cut_in(&mut self, cutoff: u32) -> bool {
+    /// `Memory::set_cut_in`.
+    pub fn set_cut_in(&mut self, cutoff: u32, at: Anchor) -> bool {
         self.s.cut_in = cutoff;
         self.s.two.cut_in_set = 1;
-        if two_paths::has_old(Anchor::Near, &self.s, cutoff) {
+        if two_paths::has_old(at, &self.s, cutoff) {
             self.s.two.drained = 1;
         }
         self.s.two.drained != 0
@@ -124,19 +123,20 @@ impl Entry {
         send: &mut impl FnMut(Path, Packet),
     ) {
         match self.state() {
+            State::Tracked if self.s.clamp_far != 0 => self.stack_says(packet, tell, send),
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_out(&packet.seg, tell);
                 send(Path::Old, packet);
             }
+            State::FarTwoPaths => self.stack_says(packet, tell, send),
             State::TwoPaths => self.egress_two_paths(packet, tell, send),
             State::NewPath => {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            // The last are of modes local and return, and of chains, which are not
-            // explored.
+            // Of a session that is relayed nobody hears the stack. The last are of mode
+            // return and of chains, which are not explored here.
             State::Tombstone
-            | State::FarTwoPaths
             | State::Relay
             | State::Return
             | State::Joining
@@ -152,19 +152,39 @@ impl Entry {
         tell: &mut Vec<Notice>,
         send: &mut impl FnMut(Path, Packet),
     ) {
-        if self.s.two.cut_armed | self.s.two.new_heard != 0 && self.s.two.cut_set == 0 {
-            self.s.cut_out = self.s.snd_max;
-            self.s.two.cut_set = 1;
+        self.cut_if_due(Anchor::Near);
+        self.track_out(&packet.seg, tell);
+        let (whole, copy) = self.split(Anchor::Near, packet, tell);
+        for (path, packet) in copy.into_iter().chain([whole]) {
+            self.send_on(path, packet, send);
         }
+    }
+
+    /// `paths::cut_if_due`.
+    fn cut_if_due(&mut self, at: Anchor) {
+        let two = &mut self.s.two;
+        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 {
+            two.cut_set = 1;
+            self.s.cut_out = at.snd_max(&self.s);
+        }
+    }
+
+    /// A segment of the end that the anchor acts for: its path, and the copy for the
+    /// other one.
+    fn split(
+        &mut self,
+        at: Anchor,
+        packet: Packet,
+        tell: &mut Vec<Notice>,
+    ) -> ((Path, Packet), Option<(Path, Packet)>) {
         let seg = packet.seg;
-        self.track_out(&seg, tell);
         two_paths::acknowledge(&mut self.s, &seg);
         if two_paths::drains(&self.s, &seg) {
             self.s.two.drained = 1;
             tell.push(Notice::Drained);
         }
-        let out = two_paths::outgoing(Anchor::Near, &self.s, &seg);
-        if let Some(copy) = out.copy {
+        let out = two_paths::outgoing(at, &self.s, &seg);
+        let copy = out.copy.map(|copy| {
             let header = Segment {
                 seq: copy.seq,
                 ack: copy.ack,
@@ -176,8 +196,8 @@ impl Entry {
                 self.remember_ack(copy.path, copy.ack);
             }
             let first = packet.first;
-            self.send_on(copy.path, Packet { seg: header, first }, send);
-        }
+            (copy.path, Packet { seg: header, first })
+        });
         if seg.has(ACK) {
             self.remember_ack(out.path, out.ack);
         }
@@ -186,7 +206,7 @@ impl Entry {
             ack: out.ack,
             ..seg
         };
-        self.send_on(out.path, Packet { seg, ..packet }, send);
+        ((out.path, Packet { seg, ..packet }), copy)
     }
 
     fn send_on(&self, path: Path, packet: Packet, send: &mut impl FnMut(Path, Packet)) {
@@ -260,7 +280,7 @@ impl Entry {
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_in(&packet.seg, tell);
                 if self.s.clamp > 0 {
-                    self.deliver_old(packet)
+                    self.deliver_old(Anchor::Near, packet)
                 } else {
                     Some(packet)
                 }
@@ -269,8 +289,9 @@ impl Entry {
                 if !two_paths::proxy_ends(Anchor::Near, &self.s, &packet.seg) {
                     self.track_in(&packet.seg, tell);
                 }
-                self.deliver_old(packet)
+                self.deliver_old(Anchor::Near, packet)
             }
+            // Far anchors hear their ends elsewhere.
             State::NewPath
             | State::Tombstone
             | State::FarTwoPaths
@@ -283,8 +304,8 @@ impl Entry {
         }
     }
 
-    fn deliver_old(&self, packet: Packet) -> Option<Packet> {
-        match two_paths::old_incoming(Anchor::Near, &self.s, &packet.seg, 0) {
+    fn deliver_old(&self, at: Anchor, packet: Packet) -> Option<Packet> {
+        match two_paths::old_incoming(at, &self.s, &packet.seg, 0) {
             OldIncoming::Deliver { ack, window, flags } => {
                 let seg = Segment {
                     ack,
@@ -309,19 +330,24 @@ impl Entry {
             .s
             .translation
             .incoming(&packet.seg, &FlowKey::default());
-        let mut packet = edited(packet, &edit);
+        let packet = edited(packet, &edit);
         self.ends(&packet.seg, tell);
-        if !two {
-            return Some(packet);
+        match two {
+            true => self.hear_new(Anchor::Near, packet),
+            false => Some(packet),
         }
+    }
+
+    /// `paths::hear`: what the end gets of a segment of the new path.
+    fn hear_new(&mut self, at: Anchor, mut packet: Packet) -> Option<Packet> {
         let seg = packet.seg;
-        let judged = two_paths::new_incoming(Anchor::Near, &self.s, &seg, 0);
+        let judged = two_paths::new_incoming(at, &self.s, &seg, 0);
         let s = &mut self.s;
         s.two.new_heard = 1;
         if !seg.has(RST) {
             two_paths::hear_data(s, &seg);
             if seg.has(ACK) {
-                two_paths::hear_far(Anchor::Near, s, seg.ack, &judged);
+                two_paths::hear_far(at, s, seg.ack, &judged);
             }
         }
         packet.seg.ack = judged.ack;
@@ -347,7 +373,10 @@ impl Hash for Entry {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
         (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
-        (s.snd_max, s.snd_ack, s.clamp).hash(state);
+        (s.clamp, s.clamp_far, s.joined).hash(state);
+        if self.state() != State::Relay {
+            (s.snd_max, s.snd_ack).hash(state);
+        }
         if self.state() != State::NewPath {
             (s.rcv_max, s.rcv_ack).hash(state);
         }

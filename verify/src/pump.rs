@@ -5,7 +5,9 @@ use dysco_daemon::protocol::{Command, HostId, Machine, Message, Reason, Report, 
 /// The clock stands still: time passes where a timer is fired.
 pub const NOW: Time = Time::ZERO;
 /// More outputs than one input brings: where a daemon may die among them.
-const OUTPUTS: u8 = 7;
+pub const OUTPUTS: u8 = 7;
+/// The same of a host that is both anchors, with the parts that its commands have.
+pub const PAIR_OUTPUTS: u8 = 12;
 
 /// What goes wrong in the middle of one input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,15 +18,19 @@ pub enum Twist {
     Dies(u8),
     /// The command that is the step of this number fails.
     Fails(u8),
+    /// The daemon is held up before the step of this number.
+    HeldUp(u8),
 }
 
 impl Twist {
-    /// All that may happen while so many crashes and refusals are left.
-    pub fn all(crashes: u8, refusals: u8) -> impl Iterator<Item = Twist> {
-        let steps = |left| if left > 0 { OUTPUTS } else { 0 };
+    /// All that may happen at one of so many outputs while so many crashes and refusals
+    /// are left, and so often a daemon may be held up.
+    pub fn all(outputs: u8, [crashes, refusals, delays]: [u8; 3]) -> impl Iterator<Item = Twist> {
+        let steps = move |left| if left > 0 { outputs } else { 0 };
         std::iter::once(Twist::Plain)
             .chain((0..steps(crashes)).map(Twist::Dies))
             .chain((0..steps(refusals)).map(Twist::Fails))
+            .chain((0..steps(delays)).map(Twist::HeldUp))
     }
 }
 
@@ -71,18 +77,39 @@ pub trait Engine {
     /// Carries a command out.
     fn execute(&mut self, command: Command, wrong: &mut Option<Self::Wrong>);
 
+    /// Is something left of a command, which goes on before the next one?
+    fn has_rest(&self) -> bool {
+        false
+    }
+
+    /// Carries out the next part of that.
+    fn go_on(&mut self, _wrong: &mut Option<Self::Wrong>) {}
+
+    /// This command, and all behind it, is left for later.
+    fn put_off(&mut self, _command: Option<Command>) {}
+
     /// Takes in what the machine tells.
     fn hear(&mut self, report: Report, wrong: &mut Option<Self::Wrong>);
 
     /// The engine's loop: all commands, one message, and again.
     fn pump(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
-        while let Some(machine) = self.machine() {
-            let command = machine.poll_command();
-            let letter = match command {
-                None => machine.poll_transmit(),
-                Some(_) => None,
+        loop {
+            let goes_on = self.has_rest();
+            let Some(machine) = self.machine() else { break };
+            let command = match goes_on {
+                true => None,
+                false => machine.poll_command(),
             };
-            if command.is_none() && letter.is_none() {
+            let letter = match command {
+                None if !goes_on => machine.poll_transmit(),
+                _ => None,
+            };
+            if !goes_on && command.is_none() && letter.is_none() {
+                break;
+            }
+            if twist == Twist::HeldUp(out.steps) && letter.is_none() {
+                out.twisted = true;
+                self.put_off(command);
                 break;
             }
             if twist == Twist::Dies(out.steps) {
@@ -91,7 +118,9 @@ pub trait Engine {
             }
             let fails = twist == Twist::Fails(out.steps);
             out.steps += 1;
-            if let Some(command) = command {
+            if goes_on {
+                self.go_on(&mut out.wrong);
+            } else if let Some(command) = command {
                 if fails && Self::can_fail(&command) {
                     out.twisted = true;
                     self.fail(command);

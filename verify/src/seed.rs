@@ -11,6 +11,8 @@ use crate::place::{self, Side};
 use crate::pump::{NOW, Twist};
 use crate::world::World;
 
+pub mod local;
+
 /// A known bug of protocols like this one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seed {
@@ -28,6 +30,14 @@ pub enum Seed {
     RightFirst,
     /// A host is an anchor once more after the session has left its path.
     SecondAnchor,
+    /// A host that is both anchors writes the record of the cut when that is made.
+    RecordAfterCut,
+    /// It starts anew without the record, and takes back what it has cut.
+    ForgottenCut,
+    /// It relays when the first of its two sessions has drained.
+    HalfDrained,
+    /// It lets the ends hear what the proxy acknowledges, whoever has got that.
+    ProxyBelieved,
 }
 
 /// May a session be locked that goes another way by now?
@@ -42,12 +52,14 @@ pub struct Memory {
     pub prepared: Option<(ChangeId, Subsession, dysco_common::Translation)>,
     /// The left anchor as it was before its cut.
     pub before: Option<Box<Machine>>,
+    /// A record that is still to be written.
+    pub record: Option<Vec<u8>>,
 }
 
 impl Hash for Memory {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // What was prepared follows from the rest of the host.
-        self.before.hash(state);
+        (&self.before, &self.record).hash(state);
     }
 }
 

@@ -3,18 +3,21 @@
 
 use std::hash::{Hash, Hasher};
 
-use dysco_common::Path;
-use dysco_daemon::protocol::{Machine, Subsession, Timer};
+use dysco_common::State;
+use dysco_daemon::protocol::{Machine, Timer};
 
 use crate::calm::Fate;
 use crate::config::Configuration;
 use crate::host::{Host, Outcome, Wrong};
 use crate::parts::{Net, Sealed, digest, post};
 use crate::place::{self, Side};
-use crate::plane::{Notice, Packet};
 use crate::pump::{NOW, Twist};
 use crate::seed;
 use crate::socket::{Harm, Say};
+
+mod packets;
+
+pub use packets::Lost;
 
 /// How many faults of each kind may still come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -37,6 +40,8 @@ pub struct Faults {
     pub again: u8,
     /// Resets by the applications.
     pub resets: u8,
+    /// Daemons that are held up between two of their steps while packets pass.
+    pub delays: u8,
 }
 
 /// Which rule a state breaks.
@@ -94,12 +99,18 @@ impl std::fmt::Display for World {
                 }
                 None => write!(f, " dead")?,
             }
+            let ends = self.hosts.len();
             for side in Side::BOTH {
-                if let Some(entry) = host.entry(side) {
-                    let s = &host.sockets[side as usize];
-                    let state = entry.state();
-                    write!(f, " {state:?}({}/{} {})", s.una, s.nxt, s.rcv)?;
+                if place::base(host.place, side, ends).is_none() {
+                    continue;
                 }
+                let s = &host.sockets[side as usize];
+                match host.entry(side) {
+                    Some(entry) => write!(f, " {:?}", entry.state())?,
+                    None => write!(f, " none")?,
+                }
+                let over = if s.dead { " dead" } else { "" };
+                write!(f, "({}/{} {}{over})", s.una, s.nxt, s.rcv)?;
             }
             write!(f, "] ")?;
         }
@@ -113,7 +124,14 @@ impl std::fmt::Display for World {
 impl World {
     /// All sessions open, nothing asked for.
     pub fn new(config: &Configuration) -> World {
-        let host = |i| Sealed::new(Host::new(i, config.hosts, config.seed));
+        let host = |i| {
+            let mut host = Host::new(i, config.hosts, config.seed);
+            if !config.has_daemon(i) {
+                host.entries = [None, None];
+            }
+            host.alone = config.alone && config.has_daemon(i);
+            Sealed::new(host)
+        };
         World {
             hosts: (0..config.hosts).map(host).collect(),
             net: Vec::new(),
@@ -163,8 +181,14 @@ impl World {
 
     /// What takes a host some time takes none.
     fn answer(&mut self, config: &Configuration, place: usize) {
-        if self.host(place).machine.is_some() && !self.host(place).events.is_empty() {
+        let host = self.host(place);
+        if host.machine.is_none() || !host.rest.is_empty() {
+            return;
+        }
+        if !host.events.is_empty() {
             self.happen(config, place, 0, Twist::Plain);
+        } else if !host.ring.is_empty() {
+            self.listen(config, place, Twist::Plain);
         }
     }
 
@@ -190,8 +214,7 @@ impl World {
     /// Nothing is on its way and no daemon is away or at work: only time can
     /// do anything about the changes.
     pub fn only_time_helps(&self) -> bool {
-        let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
-        self.net.is_empty() && self.hosts().all(idle)
+        self.net.is_empty() && self.hosts().all(Host::idle)
     }
 
     /// An input of a host's machine.
@@ -236,16 +259,25 @@ impl World {
         index: usize,
         twist: Twist,
     ) -> bool {
-        let event = self.edit(place, |h| h.events.remove(index));
-        self.input(config, place, twist, |m| {
-            m.handle_event(NOW, event);
-        })
+        let out = self.edit(place, |h| h.happen(index, twist));
+        self.settle(config, place, twist, out)
+    }
+
+    /// A daemon takes in what its programs have told.
+    pub fn listen(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
+        let out = self.edit(place, |h| h.listen(twist));
+        self.settle(config, place, twist, out)
     }
 
     /// A daemon starts anew.
-    pub fn start(&mut self, config: &Configuration, place: usize) {
-        let out = self.edit(place, |h| h.start(Twist::Plain));
-        self.settle(config, place, Twist::Plain, out);
+    pub fn start(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
+        let out = self.edit(place, |h| h.start(twist));
+        self.settle(config, place, twist, out)
+    }
+
+    /// A daemon that was held up goes on.
+    pub fn go_on(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
+        self.input(config, place, twist, |_| ())
     }
 
     /// An entry is collected.
@@ -317,113 +349,28 @@ impl World {
 
     /// May an entry be collected?
     pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
+        let host = self.host(place);
+        if config.alone {
+            // As long as the proxy has a socket of it a session stays.
+            let two = host.entry(side).map(|e| e.state()) == Some(State::FarTwoPaths);
+            let closed = |s| self.finished(config, place, s);
+            let still = self.is_still(config) && (!two || Side::BOTH.into_iter().all(closed));
+            return still && host.collectable(side, true);
+        }
         let ends = [(0, Side::Right), (config.hosts - 1, Side::Left)];
         let over = ends.into_iter().all(|(p, s)| self.finished(config, p, s));
-        let reset = self.host(place).sockets[side as usize].dead;
-        self.host(place).collectable(side, over || reset)
+        let reset = host.sockets[side as usize].dead;
+        host.collectable(side, over || reset)
     }
 
-    /// A socket sends a segment, which arrives or is lost; false if there was
-    /// no reason for one.
-    pub fn packet(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        side: Side,
-        say: Say,
-        lost: bool,
-    ) -> bool {
-        let Some(base) = place::base(place, side, config.hosts) else {
-            return false;
+    /// Has no socket anything to say?
+    fn is_still(&self, config: &Configuration) -> bool {
+        let says = |p, s| {
+            let what = [Say::New, Say::Ack, Say::Again];
+            let says = what.into_iter().any(|say| self.can_say(config, p, s, say));
+            says || self.must_reset(p, s)
         };
-        let (available, bytes) = self.given(config, place, side);
-        let sent = self.edit(place, |h| {
-            let packet = h.sockets[side as usize].say(say, &base, available, bytes)?;
-            Some(leave(h, side, packet))
-        });
-        let Some((packets, path)) = sent else {
-            return false;
-        };
-        for (way, packet) in packets {
-            let target = match way {
-                _ if lost => None,
-                Path::Old => opposite(place, side),
-                Path::New => path.and_then(|path| self.end_of(&path, place)),
-            };
-            if let Some((to, at)) = target {
-                self.arrive(config, to, at, way, packet);
-                if config.acks_at_once {
-                    self.packet(config, to, at, Say::Ack, false);
-                }
-            }
-        }
-        true
-    }
-
-    /// Where the other end of a new path is, if a data plane hears it there.
-    fn end_of(&self, path: &Subsession, from: usize) -> Option<(usize, Side)> {
-        let ends = [path.left.ip(), path.right.ip()];
-        let mut to = ends.into_iter().filter_map(place::place_of);
-        let to = to.rfind(|to| *to != from)?;
-        let host = self.host(to);
-        let here = |s: &Side| host.entry(*s).is_some_and(|e| e.path == Some(*path));
-        Side::BOTH.into_iter().find(here).map(|side| (to, side))
-    }
-
-    fn arrive(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        side: Side,
-        way: Path,
-        packet: Packet,
-    ) {
-        let Some(base) = place::base(place, side, config.hosts) else {
-            return;
-        };
-        let heard = self.edit(place, |h| {
-            let mut tell = Vec::new();
-            let packet = match (h.entry_mut(side), way) {
-                (Some(entry), Path::Old) => entry.ingress_old(packet, &mut tell),
-                (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
-                (None, Path::Old) => Some(packet),
-                (None, Path::New) => None,
-            };
-            notices(h, side, tell);
-            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
-        });
-        if let Err(harm) = heard {
-            self.broken = Some(Broken::Tcp(harm));
-        }
-    }
-}
-
-/// A packet passes the programs of its own host.
-fn leave(host: &mut Host, side: Side, packet: Packet) -> (Vec<(Path, Packet)>, Option<Subsession>) {
-    let mut tell = Vec::new();
-    let mut out = Vec::with_capacity(2);
-    let mut path = None;
-    match host.entry_mut(side) {
-        Some(entry) => {
-            entry.egress(packet, &mut tell, &mut |way, p| out.push((way, p)));
-            path = entry.path;
-        }
-        None => out.push((Path::Old, packet)),
-    }
-    notices(host, side, tell);
-    (out, path)
-}
-
-fn notices(host: &mut Host, side: Side, tell: Vec<Notice>) {
-    for notice in tell {
-        host.notice(side, notice);
-    }
-}
-
-/// The other end of a session.
-fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
-    match side {
-        Side::Right => Some((place + 1, Side::Left)),
-        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
+        let mut sockets = (0..config.hosts).flat_map(|p| Side::BOTH.map(|s| (p, s)));
+        !sockets.any(|(p, s)| says(p, s))
     }
 }

@@ -121,11 +121,34 @@ fn bytes_on_two_paths() {
     });
 }
 
+/// Whole, as they are small.
+#[test]
+fn the_proxys_host_is_alone() {
+    for name in ["local-crashes", "local-taken-back", "local-resets"] {
+        holds(named(name));
+    }
+}
+
+#[test]
+fn bytes_pass_while_the_proxys_host_is_alone() {
+    let fewer = |config: Configuration, packets| Configuration {
+        faults: Faults {
+            packets,
+            ..config.faults
+        },
+        ..config
+    };
+    for name in ["local-streams", "local-closing", "local-closing-crash"] {
+        holds(fewer(named(name), 1));
+    }
+    holds(fewer(named("local-held-up"), 0));
+}
+
 /// A check that finds nothing where something is wrong is none.
 #[test]
 fn every_seeded_bug_is_found() {
     let seeded = config::seeded();
-    assert!(seeded.len() >= 5);
+    assert!(seeded.len() >= 11);
     for config in seeded {
         let sound = Configuration {
             seed: None,

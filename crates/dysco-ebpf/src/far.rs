@@ -14,10 +14,11 @@ use dysco_common::{Counter, EventKind, Path, mark};
 use crate::Verdict;
 use crate::egress;
 use crate::hop;
-use crate::ingress::{dropped, received};
+use crate::ingress::{self, dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
 use crate::paths::{self, remember_ack, send_copy};
+use crate::steady;
 use crate::write::{self, Change};
 
 /// How far a reset may be from the highest number known, where the window is not.
@@ -181,7 +182,7 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
     else {
         return DROP;
     };
-    let Some(Flow { s, .. }) = maps::find(&p.key) else {
+    let Some(Flow { s, slot: own, .. }) = maps::find(&p.key) else {
         return DROP;
     };
     if s.state == State::Relay as u32 {
@@ -190,6 +191,7 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
         return to_leave(&ctx, s, p.key.is_v6());
     }
     let Some((o, slot)) = other(s) else {
+        to_stack_alone(s, p, own);
         return PASS;
     };
     // SAFETY: a readable field of the context.
@@ -197,6 +199,21 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
         return header_copy(&ctx, s, o, p, c);
     }
     from_end(&mut ctx, s, o, p, c, slot)
+}
+
+/// Takes in what a segment of the end teaches as if the session were tracked: the entry
+/// that this one was joined to has been taken back, and this one is in a moment, or when
+/// a daemon starts again. What is not counted here would be of the new path to a later
+/// cut, which would not wait until the proxy has passed it on.
+#[inline(always)]
+fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
+    let seg = &p.seg;
+    if seg.flags & (FIN | RST) != 0 {
+        ingress::ends(s, seg.flags, seg.seq, slot);
+    }
+    if !seg.has(RST) {
+        steady::arrived(s, seg);
+    }
 }
 
 /// Relays a packet that has come for this entry by a path of its session, which has

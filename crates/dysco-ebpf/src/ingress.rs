@@ -323,7 +323,7 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
 
 /// `seq` in the local end's own numbers.
 #[inline(always)]
-fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
+pub fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
     if flags & RST != 0 {
         // Elsewhere the relay's entry judges it.
         if s.relay != 0 || !two_paths::may_reset(s, seq) {

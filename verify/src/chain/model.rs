@@ -8,7 +8,7 @@ use super::config::{Configuration, LEFT, Seen};
 use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
 use super::stream::Delivery;
 use super::world::{Broken, World};
-use crate::pump::{NOW, Twist};
+use crate::pump::{NOW, OUTPUTS, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::socket::Say;
@@ -98,7 +98,7 @@ impl Exploration {
     }
 
     fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
-        Twist::all(world.left.crashes, world.left.refusals)
+        Twist::all(OUTPUTS, [world.left.crashes, world.left.refusals, 0])
     }
 
     fn operators(&self, world: &World, actions: &mut Vec<Action>) {
@@ -159,7 +159,7 @@ impl Exploration {
                     _ => u8::MAX,
                 };
                 let twists = self.twists(world).filter(move |twist| match twist {
-                    Twist::Plain => true,
+                    Twist::Plain | Twist::HeldUp(_) => true,
                     Twist::Fails(step) => *step < steps,
                     Twist::Dies(_) => steps > 1,
                 });
@@ -260,7 +260,7 @@ impl Exploration {
             _ => Twist::Plain,
         };
         let twisted = match twist {
-            Twist::Plain => None,
+            Twist::Plain | Twist::HeldUp(_) => None,
             Twist::Dies(_) => Some(&mut left.crashes),
             Twist::Fails(_) => Some(&mut left.refusals),
         };

@@ -2,13 +2,16 @@
 //! kernel or the proxy some time answers by an event that comes later.
 
 use dysco_common::session::offer;
+use dysco_common::two_paths::Anchor;
 use dysco_common::{Offer, State};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
 };
 
-use super::{Host, Wrong};
+use super::{Held, Host, Wrong};
 use crate::place::{self, Side};
+use crate::plane::Entry;
+use crate::seed;
 
 /// What the old path may announce from the lock on. Windows are not modelled,
 /// but that the bound is lifted is.
@@ -20,6 +23,8 @@ pub(super) fn can_fail(command: &Command) -> bool {
         command,
         Command::Measure { .. }
             | Command::Lock { .. }
+            | Command::LockPair { .. }
+            | Command::Join { .. }
             | Command::Reserve { .. }
             | Command::Prepare { .. }
             | Command::Try { .. }
@@ -42,6 +47,17 @@ impl Host {
                 change,
                 result: Err(reason),
             }),
+            Command::LockPair { .. } => self.tell(HostEvent::PairLocked {
+                change,
+                result: Err(reason),
+            }),
+            Command::Join { translation, .. } => {
+                self.held.entry(change).or_default().waiting = Some(translation);
+                self.later(HostEvent::Prepared {
+                    change,
+                    result: Err(reason),
+                });
+            }
             Command::Reserve { .. } => self.later(HostEvent::Reserved {
                 change,
                 result: Err(reason),
@@ -69,7 +85,7 @@ impl Host {
         }
     }
 
-    fn later(&mut self, event: HostEvent) {
+    pub(super) fn later(&mut self, event: HostEvent) {
         self.events.push(event);
     }
 
@@ -78,16 +94,24 @@ impl Host {
         let change = command.change();
         match command {
             Command::Measure { subsession, .. } => {
-                let result = self.measure(&subsession);
+                let relay = self.measure_relay(change);
+                let result = relay.map_or_else(|| self.measure(&subsession), Ok);
                 self.later(HostEvent::Measured { change, result });
             }
             Command::Lock { subsession, .. } => {
                 let result = self.lock(change, &subsession, wrong);
                 self.tell(HostEvent::Locked { change, result });
             }
-            Command::LockPair { .. }
-            | Command::Join { .. }
-            | Command::Watch { .. }
+            Command::LockPair {
+                subsession_a,
+                subsession_b,
+                ..
+            } => {
+                let result = self.lock_pair(change, &subsession_a, &subsession_b, wrong);
+                self.tell(HostEvent::PairLocked { change, result });
+            }
+            Command::Join { translation, .. } => self.join(change, translation, wrong),
+            Command::Watch { .. }
             | Command::Prove { .. }
             | Command::Return { .. }
             | Command::Returned { .. }
@@ -139,17 +163,21 @@ impl Host {
                 let result = Ok(());
                 self.later(HostEvent::Tried { change, result });
             }
+            Command::Unprepare { .. } if self.is_pair(change) => self.unjoin_pair(change, wrong),
             Command::Unprepare { .. } => self.unprepare(change, wrong),
+            Command::Cut { .. } if self.is_pair(change) => self.cut_pair(change),
             Command::Cut { .. } => match self.slot_of(change) {
                 Some(side) => {
-                    if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut()) {
+                    if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut(Anchor::Near)) {
                         self.tell(HostEvent::CutDone { change, cutoff });
                     }
                 }
                 None => self.tell_gone(change),
             },
             Command::SetCutIn { cutoff, .. } => self.set_cut_in(change, cutoff),
+            Command::Complete { .. } if self.is_pair(change) => self.relay_pair(change, wrong),
             Command::Complete { .. } => self.complete(change, wrong),
+            Command::Close { relayed: true, .. } => self.close_sockets(change),
             Command::Close {
                 subsession_a,
                 subsession_b,
@@ -161,12 +189,19 @@ impl Host {
                 let result = Ok(());
                 self.later(HostEvent::Closed { change, result });
             }
+            Command::Persist { record, .. } if seed::local::puts_off(self, change) => {
+                self.spoilt.record = Some(record);
+            }
             Command::Persist { record, .. } => {
                 self.records.insert(change, record);
             }
             Command::Erase { .. } => {
                 self.records.remove(&change);
                 self.held.remove(&change);
+                self.entries
+                    .iter_mut()
+                    .flatten()
+                    .for_each(Entry::forget_change);
             }
         }
     }
@@ -180,21 +215,25 @@ impl Host {
         if (*which != a && *which != b) || !relays {
             return Err(Reason::NotTracked(*which));
         }
-        Ok(Measurement {
-            delta_forward: place::DELTA_FORWARD,
-            delta_reverse: place::DELTA_REVERSE,
-            a: self.facts(Side::Left)?,
-            b: self.facts(Side::Right)?,
-            clock_a: 5000,
-            clock_b: 9000,
-            subsession_a: a,
-            subsession_b: b,
-            relay: None,
-            left_answers: true,
-        })
+        Ok(self.measurement(self.facts(Side::Left)?, self.facts(Side::Right)?))
     }
 
-    fn facts(&self, side: Side) -> Result<Facts, Reason> {
+    pub(super) fn measurement(&self, a: Facts, b: Facts) -> Measurement {
+        Measurement {
+            delta_forward: place::DELTA_FORWARD,
+            delta_reverse: place::DELTA_REVERSE,
+            a,
+            b,
+            clock_a: 5000,
+            clock_b: 9000,
+            subsession_a: place::subsession(self.place, Side::Left),
+            subsession_b: place::subsession(self.place, Side::Right),
+            relay: None,
+            left_answers: true,
+        }
+    }
+
+    pub(super) fn facts(&self, side: Side) -> Result<Facts, Reason> {
         let subsession = place::subsession(self.place, side);
         let entry = self.entry(side).ok_or(Reason::NotTracked(subsession))?;
         let life = &entry.s.life;
@@ -203,8 +242,14 @@ impl Host {
         if changed || over {
             return Err(Reason::Closing);
         }
+        Ok(self.known(side))
+    }
+
+    /// What is known of a session that is there.
+    pub(super) fn known(&self, side: Side) -> Facts {
         let (local, remote) = place::isns(self.place, side);
-        Ok(Facts {
+        let life = self.entry(side).map(|e| e.s.life).unwrap_or_default();
+        Facts {
             local: offer_of(local),
             remote: offer_of(remote),
             tsval_out: 100,
@@ -212,7 +257,7 @@ impl Host {
             fin_in: life.fin_in != 0,
             reset: false,
             ..Facts::default()
-        })
+        }
     }
 
     fn lock(
@@ -228,7 +273,7 @@ impl Host {
         let others = self.held.iter();
         if others
             .filter(|(c, _)| **c != change)
-            .any(|(_, h)| h.slot == Some(side))
+            .any(|(_, h)| h.slots().any(|s| s == side))
         {
             *wrong = Some(Wrong::LockedTwice);
         }
@@ -242,10 +287,12 @@ impl Host {
     }
 
     fn unclamp(&mut self, change: ChangeId) {
-        if let Some(side) = self.slot_of(change)
-            && let Some(entry) = self.entry_mut(side)
-        {
-            entry.s.clamp = 0;
+        let held = self.held.get(&change);
+        let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
+        for side in slots {
+            if let Some(entry) = self.entry_mut(side) {
+                (entry.s.clamp, entry.s.clamp_far) = (0, 0);
+            }
         }
     }
 
@@ -296,7 +343,8 @@ impl Host {
         let Some(side) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
-        let drained = self.entry_mut(side).map(|e| e.set_cut_in(cutoff));
+        let entry = self.entry_mut(side);
+        let drained = entry.map(|e| e.set_cut_in(cutoff, Anchor::Near));
         if drained == Some(true) {
             self.tell(HostEvent::Drained { change });
         } else if let Some(held) = self.held.get_mut(&change) {
@@ -329,7 +377,7 @@ impl Host {
         }
     }
 
-    fn tell_gone(&mut self, change: ChangeId) {
+    pub(super) fn tell_gone(&mut self, change: ChangeId) {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
             self.tell(HostEvent::SessionGone { subsession });
         }

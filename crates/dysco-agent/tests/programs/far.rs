@@ -170,6 +170,34 @@ fn a_packet_at_the_end_of_its_way_is_dropped() {
     }
 }
 
+/// A later change cuts behind it.
+#[test]
+fn what_an_end_sends_counts_where_the_other_entry_is_taken_back() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        let tracked = Session {
+            state: State::Tracked as u32,
+            joined: 0,
+            ..p.session(OTHER)
+        };
+        p.put(OTHER, &tracked);
+        let sent = from_client(&net, SENT, GIVEN - 200, 100, Options::Timestamps);
+        p.passes(Way::In, &sent);
+        let s = p.session(SLOT);
+        assert_eq!((s.rcv_max, s.rcv_ack), (SENT + 100, GIVEN - 200));
+        for (flags, life) in [(ACK | FIN, (1, 0)), (RST, (1, 1))] {
+            let ends = Frame {
+                flags,
+                options: vec![],
+                ..from_client(&net, SENT + 100, GIVEN, 0, Options::None)
+            };
+            p.passes(Way::In, &ends);
+            let s = p.session(SLOT);
+            assert_eq!((s.life.fin_in, s.life.reset), life);
+        }
+    }
+}
+
 /// The proxy's sockets may still say something: nobody hears it.
 #[test]
 fn the_stack_is_not_heard() {

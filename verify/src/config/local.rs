@@ -1,0 +1,192 @@
+//! The proxy's host is both anchors: its neighbours run no daemon, and nobody sends a
+//! message.
+
+use super::{AT_PROXY, BASIC, BOTH, Configuration, NONE, Seen, TWICE};
+use crate::seed::Seed;
+use crate::world::Faults;
+
+const LOCAL: Configuration = Configuration {
+    alone: true,
+    requests: AT_PROXY,
+    bytes: [1, 1],
+    ..BASIC
+};
+
+/// All of them.
+pub(super) fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "local-streams",
+            about: "by the proxy's host alone: packets lost, and sent again across the cutoff",
+            faults: Faults {
+                packets: 2,
+                again: 2,
+                ..NONE
+            },
+            bytes: [2, 2],
+            seen: &[Seen::Removal, Seen::OldDataAfterCut],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-streams-back",
+            about: "the same, more in reverse",
+            faults: Faults {
+                packets: 2,
+                again: 1,
+                ..NONE
+            },
+            bytes: [1, 3],
+            seen: &[Seen::Removal, Seen::OldDataAfterCut],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-held-up",
+            about: "packets pass between any two stores of a daemon, which may die there",
+            faults: Faults {
+                delays: 2,
+                packets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-crashes",
+            about: "the daemon dies twice, between any two of its steps; a packet is lost",
+            faults: Faults {
+                crashes: 2,
+                packets: 1,
+                again: 1,
+                ..NONE
+            },
+            seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-mixed",
+            about: "died twice, too late, failed, given up; asked again afterwards",
+            faults: Faults {
+                crashes: 2,
+                late: 1,
+                refusals: 1,
+                cancels: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            bytes: [1, 1],
+            seen: &[
+                Seen::Removal,
+                Seen::RollBack,
+                Seen::SecondAttempt,
+                Seen::Already,
+                Seen::GoneOn,
+            ],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-taken-back",
+            about: "given up while packets pass between any two stores; asked again afterwards",
+            faults: Faults {
+                cancels: 1,
+                delays: 1,
+                crashes: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-half-close",
+            about: "the client closes when it has sent all; the server goes on",
+            faults: Faults {
+                packets: 1,
+                delays: 1,
+                crashes: 1,
+                ..NONE
+            },
+            closes: [true, false],
+            seen: BOTH,
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-closing",
+            about: "both ends close, at once or one after the other; packets are lost",
+            faults: Faults {
+                packets: 2,
+                delays: 1,
+                ..NONE
+            },
+            bytes: [1, 0],
+            closes: [true, true],
+            seen: &[Seen::Removal, Seen::ClosedInTwoPaths],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-closing-crash",
+            about: "the same, and the daemon dies at any time",
+            faults: Faults {
+                packets: 2,
+                crashes: 2,
+                ..NONE
+            },
+            bytes: [0, 0],
+            closes: [true, true],
+            seen: &[Seen::Removal, Seen::ClosedInTwoPaths, Seen::GoneOn],
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-resets",
+            about: "an end resets the session, and the daemon dies",
+            faults: Faults {
+                resets: 2,
+                delays: 1,
+                crashes: 1,
+                ..NONE
+            },
+            acks_at_once: true,
+            seen: &[Seen::Removal, Seen::RollBack, Seen::ResetInTwoPaths],
+            ..LOCAL
+        },
+    ]
+}
+
+/// Bugs put in on purpose, each where it shows.
+pub(super) fn seeded() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "local-record-late",
+            about: "the record of the cut is written when that is made",
+            faults: Faults { crashes: 1, ..NONE },
+            seed: Some(Seed::RecordAfterCut),
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-forgotten-cut",
+            about: "a daemon that starts anew takes back what its predecessor has cut",
+            faults: Faults { crashes: 1, ..NONE },
+            seed: Some(Seed::ForgottenCut),
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-half-drained",
+            about: "the proxy is left when one of its two sessions has drained",
+            faults: Faults { packets: 1, ..NONE },
+            seed: Some(Seed::HalfDrained),
+            ..LOCAL
+        },
+        Configuration {
+            name: "local-proxy-believed",
+            about: "the ends hear what the proxy acknowledges of bytes from the cutoff on",
+            faults: Faults {
+                packets: 2,
+                again: 1,
+                ..NONE
+            },
+            bytes: [2, 0],
+            seed: Some(Seed::ProxyBelieved),
+            ..LOCAL
+        },
+    ]
+}

@@ -1,0 +1,82 @@
+//! Where each bug that is put in on purpose shows.
+
+use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, local};
+use crate::seed::Seed;
+use crate::world::Faults;
+
+/// Bugs put in on purpose, each where it shows.
+pub fn seeded() -> Vec<Configuration> {
+    let mut all = vec![
+        Configuration {
+            name: "last-ack",
+            about: "the last control message is said once",
+            faults: Faults { losses: 1, ..NONE },
+            seed: Some(Seed::LastAckOnce),
+            ..BASIC
+        },
+        Configuration {
+            name: "lost-cancel",
+            about: "a cancel is said once, and nobody asks",
+            faults: Faults {
+                losses: 1,
+                refusals: 1,
+                ..NONE
+            },
+            seed: Some(Seed::CancelOnce),
+            bytes: [0, 0],
+            prompt: true,
+            ..BASIC
+        },
+        Configuration {
+            name: "late-timeout",
+            about: "a time-out of before the cut is acted on after it",
+            faults: Faults { late: 1, ..NONE },
+            seed: Some(Seed::LateTimeout),
+            ..BASIC
+        },
+        Configuration {
+            name: "doubled-set-up",
+            about: "a message that comes twice is carried out twice",
+            faults: Faults {
+                duplicates: 1,
+                ..NONE
+            },
+            seed: Some(Seed::DoubledSetUp),
+            bytes: [1, 1],
+            ..BASIC
+        },
+        Configuration {
+            name: "stale-names",
+            about: "after a cancel the next change is taken for the old one",
+            faults: Faults { cancels: 1, ..NONE },
+            seed: Some(Seed::StaleNames),
+            requests: TWICE,
+            ..BASIC
+        },
+        Configuration {
+            name: "right-first",
+            about: "the right anchor switches before the left one has",
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seed: Some(Seed::RightFirst),
+            bytes: [0, 0],
+            prompt: true,
+            ..BASIC
+        },
+        Configuration {
+            name: "second-anchor",
+            about: "a second anchor goes on after the first one's success, with the path of before",
+            hosts: 4,
+            requests: NEIGHBOURS,
+            bytes: [0, 0],
+            prompt: true,
+            seed: Some(Seed::SecondAnchor),
+            ..BASIC
+        },
+    ];
+    all.extend(local::seeded());
+    all
+}

@@ -1,0 +1,94 @@
+//! What the programs tell, and how long entries stay.
+
+use dysco_common::State;
+use dysco_daemon::protocol::HostEvent;
+
+use super::{Held, Host, Outcome};
+use crate::place::{self, Side};
+use crate::plane::Notice;
+use crate::pump::{NOW, Twist};
+use crate::seed;
+
+impl Host {
+    /// The programs tell user space; heard only while the daemon lives.
+    pub fn notice(&mut self, side: Side, notice: Notice) {
+        if self.alone {
+            return self.ring.push((side, notice));
+        }
+        if self.machine.is_none() {
+            return;
+        }
+        if let Some(event) = self.heard(side, notice)
+            && !self.events.contains(&event)
+        {
+            self.events.push(event);
+        }
+    }
+
+    /// What the machine hears of it.
+    pub(super) fn heard(&mut self, side: Side, notice: Notice) -> Option<HostEvent> {
+        match notice {
+            Notice::Drained => self.drained(side),
+            Notice::Reset => self.gone(side),
+            // After the cut the acknowledgements of the FINs tell enough.
+            Notice::Closed => self
+                .entry(side)
+                .is_some_and(|e| e.state() == State::Tracked)
+                .then(|| self.gone(side))
+                .flatten(),
+        }
+    }
+
+    fn drained(&mut self, side: Side) -> Option<HostEvent> {
+        let draining = |h: &Held| h.draining && h.slots().any(|s| s == side);
+        let (change, held) = self.held.iter().find(|(_, h)| draining(h))?;
+        let has = |s| self.entry(s).is_some_and(|e| e.s.two.drained != 0);
+        let drained: Vec<bool> = held.slots().map(has).collect();
+        let change = *change;
+        if !seed::local::have_drained(self.seed, drained) {
+            return None;
+        }
+        self.held.get_mut(&change)?.draining = false;
+        Some(HostEvent::Drained { change })
+    }
+
+    fn gone(&self, side: Side) -> Option<HostEvent> {
+        let subsession = place::subsession(self.place, side);
+        Some(HostEvent::SessionGone { subsession })
+    }
+
+    /// May the entry be collected? Its session is over, by all that was seen,
+    /// and, if it was changed, its socket is gone as well.
+    pub fn collectable(&self, side: Side, finished: bool) -> bool {
+        let Some(entry) = self.entry(side) else {
+            return false;
+        };
+        let life = &entry.s.life;
+        let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
+        match entry.state() {
+            State::Tracked | State::Adopted | State::Closed => over,
+            State::TwoPaths | State::NewPath => over && finished,
+            State::FarTwoPaths | State::Relay => over && finished,
+            // They go two MSL later, which nobody sees.
+            State::Tombstone | State::Opening | State::Free => false,
+            State::Return | State::Joining | State::Switching | State::Passing => false,
+        }
+    }
+
+    /// The collector forgets an entry, and tells the change that still had it.
+    pub fn collect(&mut self, side: Side, twist: Twist) -> Outcome {
+        let joined = self.entry(side).is_some_and(|e| e.s.joined != 0);
+        self.entries[side as usize] = None;
+        if joined {
+            self.entries[side.other() as usize] = None;
+        }
+        let held = self.held.values();
+        let held = held.clone().find(|h| h.slots().any(|s| s == side));
+        let own = held.and_then(|h| h.own);
+        self.input(twist, |machine| {
+            if let Some(subsession) = own {
+                machine.handle_event(NOW, HostEvent::SessionGone { subsession });
+            }
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! The two entries of a host that is both anchors, joined: what the programs do
+//! (`far.rs` there) with a packet of a remote end, and with one of this host's
+//! stack for it.
+
+use dysco_common::seq::{after, before, max};
+use dysco_common::tcp::{ACK, FIN, RST, SYN, Segment};
+use dysco_common::two_paths::{self, Anchor};
+use dysco_common::{FlowKey, Path, State, Translation};
+
+use super::{Entry, Notice, Packet, edited};
+use crate::place::Side;
+
+const FAR: Anchor = Anchor::Far;
+/// A bound of the window that the stack announces. Windows are not modelled, but that
+/// the bound is lifted is.
+const CLAMP: u16 = u16::MAX;
+
+/// The entries of a host.
+pub type Pair = [Option<Entry>; 2];
+
+/// What an end's packet brings.
+#[derive(Default)]
+pub struct Comes {
+    /// What this host's stack gets of it, or the other end.
+    pub out: Vec<(Goes, Packet)>,
+    /// What user space is told.
+    pub tell: Vec<(Side, Notice)>,
+}
+
+/// Whom a packet of an end goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Goes {
+    /// This host's stack: the old path.
+    Stack,
+    /// The other end: the new one.
+    Other,
+}
+
+impl Entry {
+    /// `Agent::clamp_far`.
+    pub fn clamp_far(&mut self) {
+        self.s.clamp_far = CLAMP;
+    }
+
+    /// `Agent::join`, of one entry and the one at the other `side`: where it leads, ...
+    pub fn aim(&mut self, side: Side, translation: Translation) {
+        self.forget_two();
+        self.s.translation = translation;
+        self.s.joined = side.other() as u32 + 1;
+    }
+
+    /// ... and that it is in force.
+    pub fn join(&mut self) {
+        self.s.state = State::FarTwoPaths as u32;
+    }
+
+    /// `Agent::unjoin`.
+    pub fn unjoin(&mut self) {
+        self.s.state = State::Tracked as u32;
+        self.forget_two();
+        (self.s.clamp_far, self.s.joined) = (0, 0);
+        self.s.translation = Translation::default();
+    }
+
+    /// `Agent::relay`.
+    pub fn relay(&mut self) {
+        self.s.state = State::Relay as u32;
+        (self.s.clamp, self.s.clamp_far) = (0, 0);
+    }
+
+    /// The change's record is gone: nobody looks at how it was cut any more.
+    pub fn forget_change(&mut self) {
+        if self.state() == State::Relay {
+            self.forget_two();
+        }
+    }
+
+    /// A packet of this host's stack for the remote end, as that hears of it.
+    pub(super) fn stack_says(
+        &mut self,
+        packet: Packet,
+        tell: &mut Vec<Notice>,
+        send: &mut impl FnMut(Path, Packet),
+    ) {
+        if !two_paths::proxy_ends(FAR, &self.s, &packet.seg) {
+            self.track_out(&packet.seg, tell);
+        }
+        if let Some(told) = self.deliver_old(FAR, packet) {
+            send(Path::Old, told);
+        }
+    }
+
+    fn onto_new_path(&self, packet: Packet) -> Packet {
+        let path = FlowKey::default();
+        edited(packet, &self.s.translation.outgoing(&packet.seg, &path))
+    }
+
+    /// How far an end was sent by either path.
+    fn sent_to(&self, other: &Entry) -> u32 {
+        if self.s.two.new_data == 0 {
+            return self.s.snd_max;
+        }
+        let relayed = (other.s.rcv_max).wrapping_add(other.s.translation.seq_out);
+        max(self.s.snd_max, relayed)
+    }
+
+    /// Is a reset that is not expected this end's own?
+    fn is_its_own(&self, other: &Entry, seg: &Segment) -> bool {
+        self.state() == State::FarTwoPaths
+            && two_paths::is_shut_in(FAR, &self.s, seg)
+            && !before(seg.ack, self.s.rcv_ack)
+            && !after(seg.ack, self.sent_to(other))
+    }
+}
+
+/// A packet of the remote end at this side comes in.
+pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
+    let mut comes = Comes::default();
+    let [left, right] = pair;
+    let (own, other) = match side {
+        Side::Left => (left, right),
+        Side::Right => (right, left),
+    };
+    let Some(s) = own else {
+        comes.out.push((Goes::Stack, packet));
+        return comes;
+    };
+    let joined = |e: &Entry| e.s.joined == side as u32 + 1;
+    let other = other.as_mut().filter(|o| s.s.joined != 0 && joined(o));
+    match (s.state(), other) {
+        (State::Relay, other) => relays(s, other, side, packet, &mut comes),
+        (State::FarTwoPaths, Some(o)) => from_end(s, o, side, packet, &mut comes),
+        (state, _) => {
+            let mut tell = Vec::new();
+            // The other one has been taken back, and this one is in a moment.
+            let packet = match state {
+                State::FarTwoPaths => {
+                    s.track_in(&packet.seg, &mut tell);
+                    Some(packet)
+                }
+                _ => s.ingress_old(packet, &mut tell),
+            };
+            comes.out.extend(packet.map(|p| (Goes::Stack, p)));
+            comes.tell.extend(tell.into_iter().map(|t| (side, t)));
+        }
+    }
+    comes
+}
+
+/// There is no other path.
+fn relays(s: &mut Entry, o: Option<&mut Entry>, side: Side, packet: Packet, comes: &mut Comes) {
+    let seg = packet.seg;
+    if seg.flags & (FIN | RST) != 0
+        && let Some(o) = o
+    {
+        ends(s, o, side, &seg, comes);
+    }
+    if seg.flags & (SYN | RST) == 0 {
+        s.s.rcv_max = max(s.s.rcv_max, seg.end());
+        if seg.has(ACK) {
+            s.s.rcv_ack = max(s.s.rcv_ack, seg.ack);
+        }
+    }
+    comes.out.push((Goes::Other, s.onto_new_path(packet)));
+}
+
+/// An end closes its half, or resets. A reset that the other end cannot believe ends
+/// nothing here either.
+fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Comes) {
+    if seg.has(RST) {
+        let low = (o.s.rcv_ack).wrapping_sub(s.s.translation.seq_out);
+        let expected = !before(seg.seq, low) && !after(seg.seq, s.s.rcv_max);
+        if (expected || s.is_its_own(o, seg)) && s.s.life.reset == 0 {
+            (s.s.life.reset, o.s.life.reset) = (1, 1);
+            comes.tell.push((side, Notice::Reset));
+        }
+        return;
+    }
+    (s.s.life.fin_in, o.s.life.fin_out) = (1, 1);
+    if s.s.life.fin_out != 0 && s.s.life.told == 0 {
+        (s.s.life.told, o.s.life.told) = (1, 1);
+        comes.tell.push((side, Notice::Closed));
+    }
+}
+
+/// The two-path phase.
+fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mut Comes) {
+    let seg = packet.seg;
+    s.cut_if_due(FAR);
+    if seg.flags & (FIN | RST) != 0 {
+        ends(s, o, side, &seg, comes);
+    }
+    if !seg.has(RST) {
+        let sent = s.sent_to(o);
+        s.s.rcv_max = max(s.s.rcv_max, seg.end());
+        if seg.has(ACK) && after(seg.ack, s.s.rcv_ack) && !after(seg.ack, sent) {
+            s.s.rcv_ack = seg.ack;
+        }
+    }
+    let mut tell = Vec::new();
+    let (whole, copy) = s.split(FAR, packet, &mut tell);
+    comes.tell.extend(tell.into_iter().map(|t| (side, t)));
+    // The copy comes in once more, behind.
+    for (path, packet) in [whole].into_iter().chain(copy) {
+        let goes = match path {
+            Path::Old => Some((Goes::Stack, packet)),
+            Path::New => {
+                let heard = o.hear_new(FAR, s.onto_new_path(packet));
+                heard.map(|p| (Goes::Other, p))
+            }
+        };
+        comes.out.extend(goes);
+    }
+}

@@ -1,0 +1,181 @@
+//! Segments on their way: through the programs of the hosts to a socket, or lost.
+
+use dysco_common::Path;
+use dysco_daemon::protocol::Subsession;
+
+use super::{Broken, World};
+use crate::config::Configuration;
+use crate::host::Host;
+use crate::place::{self, Side};
+use crate::plane::far::{self, Goes};
+use crate::plane::{Notice, Packet};
+use crate::seed;
+use crate::socket::Say;
+
+/// Where a segment is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// It arrives.
+    Nowhere,
+    /// Once it has left its host.
+    AtOnce,
+    /// Beyond the host that relays it.
+    Beyond,
+}
+
+impl World {
+    /// A socket sends a segment, which arrives or is lost; false if there was
+    /// no reason for one.
+    pub fn packet(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        say: Say,
+        lost: Lost,
+    ) -> bool {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return false;
+        };
+        let (available, bytes) = self.given(config, place, side);
+        let sent = self.edit(place, |h| {
+            let packet = h.sockets[side as usize].say(say, &base, available, bytes)?;
+            Some(leave(h, side, packet))
+        });
+        let Some((packets, path)) = sent else {
+            return false;
+        };
+        // Where nothing goes beyond, nothing is lost there.
+        let mut sense = lost != Lost::Beyond;
+        for (way, packet) in packets {
+            let target = match way {
+                _ if lost == Lost::AtOnce => None,
+                Path::Old => opposite(place, side),
+                Path::New => path.and_then(|path| self.end_of(&path, place)),
+            };
+            if let Some((to, at)) = target {
+                match config.alone && config.has_daemon(to) {
+                    true => sense |= self.comes(config, (to, at), packet, lost),
+                    false => self.arrive(config, to, at, way, packet),
+                }
+            }
+        }
+        sense
+    }
+
+    /// Where the other end of a new path is, if a data plane hears it there.
+    fn end_of(&self, path: &Subsession, from: usize) -> Option<(usize, Side)> {
+        let ends = [path.left.ip(), path.right.ip()];
+        let mut to = ends.into_iter().filter_map(place::place_of);
+        let to = to.rfind(|to| *to != from)?;
+        let host = self.host(to);
+        let here = |s: &Side| host.entry(*s).is_some_and(|e| e.path == Some(*path));
+        Side::BOTH.into_iter().find(here).map(|side| (to, side))
+    }
+
+    fn arrive(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        way: Path,
+        packet: Packet,
+    ) {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return;
+        };
+        let heard = self.edit(place, |h| {
+            let mut tell = Vec::new();
+            let packet = match (h.entry_mut(side), way) {
+                (Some(entry), Path::Old) => entry.ingress_old(packet, &mut tell),
+                (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
+                (None, Path::Old) => Some(packet),
+                (None, Path::New) => None,
+            };
+            notices(h, side, tell);
+            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
+        });
+        if let Err(harm) = heard {
+            self.broken = Some(Broken::Tcp(harm));
+        }
+        self.acks(config, place, side);
+    }
+
+    fn acks(&mut self, config: &Configuration, place: usize, side: Side) {
+        if config.acks_at_once {
+            self.packet(config, place, side, Say::Ack, Lost::Nowhere);
+        }
+    }
+
+    /// A segment of an end comes to the host that is both anchors. Was any of it lost
+    /// beyond that?
+    fn comes(
+        &mut self,
+        config: &Configuration,
+        (place, side): (usize, Side),
+        packet: Packet,
+        lost: Lost,
+    ) -> bool {
+        let Some(base) = place::base(place, side, config.hosts) else {
+            return false;
+        };
+        let mut was = false;
+        let comes = self.edit(place, |h| {
+            let comes = far::comes(&mut h.entries, side, packet);
+            comes.tell.iter().for_each(|(s, n)| h.notice(*s, *n));
+            comes
+        });
+        for (goes, packet) in comes.out {
+            match goes {
+                Goes::Stack => {
+                    let heard = self.edit(place, |h| h.sockets[side as usize].hear(&packet, &base));
+                    if let Err(harm) = heard {
+                        self.broken = Some(Broken::Tcp(harm));
+                    }
+                    self.acks(config, place, side);
+                }
+                Goes::Other if lost == Lost::Beyond => was = true,
+                Goes::Other => {
+                    if let Some((to, at)) = opposite(place, side.other()) {
+                        self.arrive(config, to, at, Path::Old, packet);
+                    }
+                }
+            }
+        }
+        was
+    }
+}
+
+/// A packet passes the programs of its own host.
+fn leave(host: &mut Host, side: Side, packet: Packet) -> (Vec<(Path, Packet)>, Option<Subsession>) {
+    let mut tell = Vec::new();
+    let mut out = Vec::with_capacity(2);
+    let mut path = None;
+    let seed = host.seed;
+    match host.entry_mut(side) {
+        Some(entry) => {
+            entry.egress(packet, &mut tell, &mut |way, p| out.push((way, p)));
+            for (_, told) in &mut out {
+                seed::local::believes(seed, entry, &packet, told);
+            }
+            path = entry.path;
+        }
+        None => out.push((Path::Old, packet)),
+    }
+    notices(host, side, tell);
+    (out, path)
+}
+
+fn notices(host: &mut Host, side: Side, tell: Vec<Notice>) {
+    for notice in tell {
+        host.notice(side, notice);
+    }
+}
+
+/// The other end of a session.
+fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+    match side {
+        Side::Right => Some((place + 1, Side::Left)),
+        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
+    }
+}
