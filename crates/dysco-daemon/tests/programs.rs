@@ -283,6 +283,64 @@ async fn run_becomes_the_program_with_the_shim_loaded() {
     assert!(none.err.contains("DYSCO_SHIM_LIB"), "{}", none.err);
 }
 
+/// A proxy that reports to another dyscod than the one named is never found there.
+#[tokio::test]
+async fn the_shim_reports_to_the_dyscod_that_is_named() {
+    let lab = Lab::with_daemon(|_| {
+        vec![Reply::Status(Box::new(StatusReport {
+            shim_socket: Some("/run/other/shim.sock".into()),
+            ..StatusReport::default()
+        }))]
+    });
+    let shim = lab.path("shim.so");
+    fs::write(&shim, "").unwrap();
+    let say = "run -- /usr/bin/env";
+    let run = |mut command: Command, more: &[(&str, &Path)]| {
+        command.env("DYSCO_SHIM_LIB", &shim).envs(more.to_vec());
+        ran(command)
+    };
+    let other = "DYSCO_SHIM_SOCKET=/run/other/shim.sock";
+    let has = |ran: &Ran, line: &str| ran.out.lines().any(|l| l == line);
+    let socket = lab.path("dyscod.sock");
+    let named = run(lab.dyscoctl(say), &[]).await;
+    assert!(has(&named, other), "{} {}", named.out, named.err);
+    let api = format!("DYSCO_API_SOCKET={}", socket.display());
+    assert!(has(&named, &api), "{}", named.out);
+    // By the environment as well; and what the caller says of the shim counts.
+    let mut alone = Command::new(lab.path("dyscoctl"));
+    alone.args(say.split(' '));
+    let by_variable = run(alone, &[("DYSCO_API_SOCKET", &socket)]).await;
+    assert!(has(&by_variable, other), "{}", by_variable.out);
+    let own = [("DYSCO_SHIM_SOCKET", Path::new("/own"))];
+    let own = run(lab.dyscoctl(say), &own).await;
+    assert!(has(&own, "DYSCO_SHIM_SOCKET=/own"), "{}", own.out);
+    // Nobody is asked where none is named.
+    let mut alone = Command::new(lab.path("dyscoctl"));
+    alone.args(say.split(' '));
+    let none = run(alone, &[]).await;
+    assert!(!none.out.contains("DYSCO_SHIM_SOCKET"), "{}", none.out);
+}
+
+#[tokio::test]
+async fn a_program_does_not_start_without_the_dyscod_that_is_named() {
+    let lab = Lab::empty();
+    let shim = lab.path("shim.so");
+    fs::write(&shim, "").unwrap();
+    let mut command = lab.dyscoctl("run -- echo started");
+    command.env("DYSCO_SHIM_LIB", &shim);
+    let none = ran(command).await;
+    assert_eq!((none.code, none.out.as_str()), (3, ""), "{}", none.err);
+    assert!(none.err.contains("dyscod.sock"), "{}", none.err);
+    // One from before it told.
+    let lab = Lab::with_daemon(|_| vec![Reply::Status(Box::default())]);
+    fs::write(lab.path("shim.so"), "").unwrap();
+    let mut command = lab.dyscoctl("run -- echo started");
+    command.env("DYSCO_SHIM_LIB", lab.path("shim.so"));
+    let old = ran(command).await;
+    assert_eq!((old.code, old.out.as_str()), (2, ""), "{}", old.err);
+    assert!(old.err.contains("DYSCO_SHIM_SOCKET"), "{}", old.err);
+}
+
 #[tokio::test]
 async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let lab = Lab::empty();

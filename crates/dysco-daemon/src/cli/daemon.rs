@@ -41,6 +41,7 @@ where
 {
     let context = Context {
         socket: DEFAULT_API_SOCKET.into(),
+        named: false,
         format: Format::Table,
     };
     context.finish(run(Cli::parse(), engine)).into()

@@ -161,7 +161,7 @@ Commands:
 
 Options:
   -o, --output <OUTPUT>  How to print: a table for people, or JSON [default: table] [possible values: table, json]
-      --socket <PATH>    The socket of the dyscod to ask [default: /run/dysco/dyscod.sock]
+      --socket <PATH>    The socket of the dyscod to ask; without, DYSCO_API_SOCKET, or /run/dysco/dyscod.sock
   -h, --help             Print help (see more with '--help')
   -V, --version          Print version
 

@@ -232,6 +232,7 @@ impl Engine {
             interfaces: self.agent.attached().iter().map(interface).collect(),
             sessions,
             peers: self.control.peers().iter().map(peer).collect(),
+            shim_socket: Some(self.config.shim.socket.clone()),
             shim_processes: shim.hellos,
             pairs: shim.pairs,
             counters: self.counters(),
