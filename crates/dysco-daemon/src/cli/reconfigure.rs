@@ -9,8 +9,8 @@ use super::exit::{CliError, Exit};
 use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 use crate::api::{
-    ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
-    SessionName, Which,
+    ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
+    Request, SessionName, Which,
 };
 use crate::state::KindName;
 
@@ -23,7 +23,7 @@ const CHANGEABLE: &str = "changeable";
 /// What all of them take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// All sessions that this host has opened and that match, such as port=443
+    /// All sessions that this host has opened and that match, such as port=443: see below
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
     filter: Option<Filter>,
 
@@ -70,7 +70,7 @@ fn which() -> ArgGroup {
 
 /// Arguments of `reconfigure`.
 #[derive(Debug, clap::Args)]
-#[command(group = which())]
+#[command(group = which(), after_help = FILTER_HELP)]
 pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
     sessions: Vec<SessionName>,
@@ -89,7 +89,7 @@ pub struct Args {
 
 /// Arguments of `insert-middlebox`.
 #[derive(Debug, clap::Args)]
-#[command(group = which())]
+#[command(group = which(), after_help = FILTER_HELP)]
 pub struct InsertArgs {
     /// The middlebox's host
     host: HostName,
@@ -104,6 +104,7 @@ pub struct InsertArgs {
 
 /// Arguments of `replace-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
 pub struct ReplaceArgs {
     /// The host that leaves
     host: HostName,

@@ -12,8 +12,8 @@ use super::exit::{CliError, Exit};
 use super::output::{Format, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 use crate::api::{
-    Client, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName,
-    Summary,
+    Client, FILTER_HELP, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request,
+    SessionName, Summary,
 };
 use crate::config::ListenAddress;
 use crate::proxy::ProcessName;
@@ -26,6 +26,7 @@ const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
 #[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
 pub struct Args {
     /// The middlebox, self, an address or a host name: a proxy's host, or one of the
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Take it out of those that match, such as port=443
+    /// Take it out of those that match, such as port=443: see below
     #[arg(long, value_name = "FILTER")]
     filter: Option<Filter>,
 

@@ -71,6 +71,8 @@ fn bad_lines_are_refused() {
         "sessions show",
         "sessions show nonsense",
         "sessions --filter colour=red",
+        "sessions --filter state=foo",
+        "remove-middlebox self --filter port=99999",
         "remove-middlebox",
         "remove-middlebox self",
         "remove-middlebox self --all --session 1a",

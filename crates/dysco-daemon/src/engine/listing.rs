@@ -431,6 +431,16 @@ mod tests {
         assert!(is_in_chain(&between, None));
     }
 
+    /// Whoever asks for a state that is listed gets it.
+    #[test]
+    fn every_word_for_a_state_is_one_that_a_filter_knows() {
+        let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
+        for state in listed.filter(|state| *state != State::Free) {
+            let word = state_word(Some(state));
+            assert!(crate::api::STATES.contains(&word), "{word}");
+        }
+    }
+
     #[test]
     fn what_a_proxy_has_left_counts_once_and_by_its_way() {
         let entry = |state: State, opened_here: u8| Session {
