@@ -186,11 +186,14 @@ fn text(report: &PolicyReport) -> String {
         .error
         .as_ref()
         .map(|e| format!("not in force: {e}\n"));
+    let rules = match report.rules.is_empty() {
+        true => "\nno rule is in force: all sessions go direct".into(),
+        false => section("Rules", &rules),
+    };
     format!(
-        "{}{}{}",
+        "{}{}{rules}",
         report.file.display(),
         error.map(|e| format!("\n{e}")).unwrap_or_default(),
-        section("Rules", &rules)
     )
 }
 
@@ -203,6 +206,27 @@ mod tests {
         assert_eq!(checked(1, None), "1 rule, all right");
         assert_eq!(checked(0, None), "0 rules, all right");
         assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
+    }
+
+    #[test]
+    fn a_destination_has_a_port() {
+        let told = |s: &str| s.parse::<Destination>().unwrap_err();
+        assert!(told("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
+        assert!(told("fd00::1").ends_with("as in [fd00::1]:443"));
+        assert!(told("server").contains("write ADDRESS:PORT"));
+        assert!("[fd00::1]:80".parse::<Destination>().is_ok());
+    }
+
+    #[test]
+    fn a_policy_without_rules_says_so() {
+        let report = PolicyReport {
+            file: "/etc/dysco/policy.toml".into(),
+            error: None,
+            rules: Vec::new(),
+        };
+        let told = text(&report);
+        let expected = "/etc/dysco/policy.toml\nno rule is in force: all sessions go direct";
+        assert_eq!(told, expected);
     }
 
     #[test]
