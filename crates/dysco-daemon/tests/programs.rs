@@ -396,7 +396,7 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         .await;
     assert_eq!((twice.code, twice.err), (told.code, told.err.clone()));
     assert!(
-        told.code == 2 && told.err.contains("line 1"),
+        told.code == 2 && told.err.contains("line 2, column 9"),
         "{}",
         told.err
     );

@@ -39,7 +39,7 @@ enum Command {
         /// Who would open it: an address, or with a port
         source: Endpoint,
         /// To whom: an address with a port
-        destination: SocketAddr,
+        destination: Destination,
     },
 }
 
@@ -57,6 +57,26 @@ impl std::str::FromStr for Endpoint {
             .or(with_port)
             .map(Endpoint)
             .map_err(|_| format!("'{s}' is no address: write 10.0.0.1 or 10.0.0.1:1234"))
+    }
+}
+
+/// An address with its port.
+#[derive(Clone, Copy, Debug)]
+struct Destination(SocketAddr);
+
+impl std::str::FromStr for Destination {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let wants = "write ADDRESS:PORT, as in 10.0.3.1:443 or [2001:db8::1]:443";
+        match (s.parse(), s.parse::<IpAddr>()) {
+            (Ok(address), _) => Ok(Destination(address)),
+            (_, Ok(ip)) => Err(format!(
+                "'{s}' has no port: write ADDRESS:PORT, as in {}",
+                SocketAddr::new(ip, 443)
+            )),
+            _ => Err(format!("'{s}' is no address with a port: {wants}")),
+        }
     }
 }
 
@@ -93,7 +113,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
             source,
             destination,
         } => {
-            let source = source.0;
+            let (source, destination) = (source.0, destination.0);
             let mut client = context.ask(&Request::PolicyExplain {
                 source,
                 destination,
