@@ -152,6 +152,26 @@ async fn without_a_daemon_one_line_says_so() {
     assert!(why.contains("--all") && !why.contains("Usage"), "{why}");
 }
 
+/// Its dyscod stops: nothing more is to be heard.
+#[tokio::test]
+async fn a_monitor_ends_with_its_dyscod() {
+    let lab = Lab::empty();
+    let listener = std::os::unix::net::UnixListener::bind(lab.path("dyscod.sock")).unwrap();
+    let stops = tokio::task::spawn_blocking(move || {
+        let (stream, _) = listener.accept().unwrap();
+        // Once it was asked.
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut String::new())
+            .unwrap();
+    });
+    let ended = lab.run("monitor -o json").await;
+    stops.await.unwrap();
+    let error: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
+    assert_eq!(
+        (ended.code, error["error"]["code"].as_str()),
+        (3, Some("no_daemon"))
+    );
+}
+
 #[tokio::test]
 async fn reading_is_for_the_group_and_changing_for_root() {
     let lab = Lab::with_daemon(|request| match request {

@@ -229,10 +229,11 @@ fn usage_json(text: &str) -> Value {
 
 fn client_exit(error: &ClientError) -> Exit {
     match error {
-        ClientError::NoDaemon { .. } => Exit::NoDaemon,
+        // It was there, and is not any more.
+        ClientError::NoDaemon { .. } | ClientError::Lost { .. } => Exit::NoDaemon,
         ClientError::NotAllowed { .. } => Exit::NotAllowed,
         ClientError::TimedOut { .. } => Exit::TimedOut,
-        ClientError::Lost { .. } | ClientError::Malformed(_) => Exit::Internal,
+        ClientError::Malformed(_) => Exit::Internal,
         ClientError::Failure(failure) => match failure.code {
             FailureCode::BadRequest => Exit::Usage,
             FailureCode::NotAllowed => Exit::NotAllowed,

@@ -51,9 +51,9 @@ impl Running {
             _ => None,
         };
         let timed_out = match &why {
-            Some(Reason::TimedOut(_)) => true,
             Some(Reason::Cancelled) => self.cancelled.is_some(),
-            _ => false,
+            Some(why) => why.is_of_time(),
+            None => false,
         };
         let report = RemovalReport {
             timed_out,
