@@ -9,6 +9,7 @@ mod drain;
 mod drain_report;
 mod exit;
 mod monitor;
+mod none_found;
 mod output;
 mod pki;
 mod policy;
