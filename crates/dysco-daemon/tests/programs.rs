@@ -384,22 +384,36 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let key = fs::read_to_string(lab.path("host/host.key")).unwrap();
     assert!(!issued.out.contains(key.lines().nth(1).unwrap()));
 
-    let check = |address: IpAddr| {
+    let check_with = |address: IpAddr, more: &str| {
         let file = lab.path("dyscod.toml");
         let (keys, policy) = (dir("host"), dir("policy.toml"));
         let text = format!(
             "[host]\naddresses = [\"{address}\"]\ninterfaces = [\"lo\"]\n[control]\npki_dir = \"{keys}\"\n\
-             [chain]\npolicy = \"{policy}\"\n"
+             [chain]\npolicy = \"{policy}\"\n{more}"
         );
         fs::write(&file, text).unwrap();
         ran(dyscod(&file))
     };
+    let check = |address: IpAddr| check_with(address, "");
     let good = check([127, 0, 0, 1].into()).await;
     assert_eq!(good.code, 0, "{}", good.err);
     assert!(good.out.contains("port = 7474"), "{}", good.out);
     let bad = check([127, 0, 0, 2].into()).await;
     assert_eq!(bad.code, 2);
     assert!(bad.err.contains("--address 127.0.0.2"), "{}", bad.err);
+
+    // The start would fail by the same words.
+    let pins = format!("[data_plane]\npin_dir = \"{}\"\n", dir("pins/of/this"));
+    let nowhere = check_with([127, 0, 0, 1].into(), &pins).await;
+    assert_eq!((nowhere.code, nowhere.out.as_str()), (2, ""));
+    let why = "for pinned maps: it is on no BPF file system; mount one there";
+    assert!(nowhere.err.contains(why), "{}", nowhere.err);
+    // HAProxy may be started later.
+    let haproxy = "[[listener]]\naddress = \":80\"\nhaproxy_socket = \"/nowhere/h.sock\"\n";
+    let later = check_with([127, 0, 0, 1].into(), haproxy).await;
+    assert_eq!(later.code, 0, "{}", later.err);
+    let warning = "# warning: haproxy_socket of the listener :80: /nowhere/h.sock is not there; ";
+    assert!(later.out.starts_with(warning), "{}", later.out);
 
     let policy = |hosts: &str| {
         fs::write(
@@ -428,8 +442,12 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     );
 }
 
+/// `dyscod --check`, where a BPF file system is mounted: not every machine has one.
 fn dyscod(config: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dyscod"));
+    let mut command = Command::new("unshare");
+    let script = "mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_dyscod"));
     command.arg("--check").arg("--config").arg(config);
     command
 }
