@@ -345,4 +345,6 @@ impl Track {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests;
