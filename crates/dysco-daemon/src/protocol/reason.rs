@@ -387,6 +387,17 @@ mod tests {
     }
 
     #[test]
+    fn who_waited_in_vain_hears_of_the_time() {
+        let host = HostId::from([10, 0, 0, 1]);
+        for late in [Reason::NoAnswer(host), Reason::TimedOut(Phase::Preparing)] {
+            assert!(late.is_of_time(), "{late}");
+        }
+        for other in [Reason::NoAgent(host), Reason::Closing, Reason::Cancelled] {
+            assert!(!other.is_of_time(), "{other}");
+        }
+    }
+
+    #[test]
     fn quotes_stay_and_what_a_terminal_obeys_does_not() {
         let text = "the proxy's \"relay\", see 'dyscoctl sessions' – \u{1b}[2J\n";
         let told = Reason::Failed(text.into()).to_string();
