@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::session::{Removable, SessionReport};
 
 /// The states of a session, as listings have them.
-pub const STATES: [&str; 10] = [
+pub const STATES: [&str; 11] = [
     "opening",
     "tracked",
     "adopted",
@@ -20,7 +20,10 @@ pub const STATES: [&str; 10] = [
     "return",
     "tombstone",
     "closed",
+    ENDED,
 ];
+/// Listed instead of another word once a session is over.
+const ENDED: &str = "ended";
 
 /// What a filter may say, for `--help`.
 pub const HELP: &str = "\
@@ -29,7 +32,7 @@ Filters are words separated by commas, all of which must match:
   port=NUMBER       a port of the session, or of its path: once its proxy has left, or in
                     a chain, that has another port than the session
   state=WORD        opening, tracked, adopted, two-paths, new-path, chained, relayed, return,
-                    tombstone or closed
+                    tombstone, closed or ended
   removable=yes|no  can this host's middlebox leave it";
 
 /// Which sessions to show; the empty one shows all.
@@ -81,7 +84,8 @@ impl Term {
         match self {
             Term::Host(ip) => ends.any(|end: SocketAddr| end.ip() == *ip),
             Term::Port(port) => ends.any(|end: SocketAddr| end.port() == *port),
-            Term::State(state) => session.state.eq_ignore_ascii_case(state),
+            Term::State(state) if session.ended => *state == ENDED,
+            Term::State(state) => session.state == *state,
             Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
         }
     }

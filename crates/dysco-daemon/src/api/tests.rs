@@ -313,6 +313,13 @@ fn a_filter_looks_at_both_ends_and_the_path() {
     let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
     assert!(shows("host=10.0.0.7"));
     assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=new-path"));
+    // As lists have it.
+    let over = SessionReport {
+        ended: true,
+        ..session.clone()
+    };
+    let shown = |filter: &str| filter.parse::<Filter>().unwrap().matches(&over);
+    assert!(shown("state=ended") && !shown("state=new-path") && !shows("state=ended"));
     // Of the session, or of its path.
     assert!(shows("port=80") && shows("port=61000") && !shows("port=61001"));
     assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
