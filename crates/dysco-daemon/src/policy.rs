@@ -24,13 +24,13 @@ use dysco_common::policy::{MAX_RULES, Otherwise};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::config::{Place, PortList, PortRange, Prefix};
+use crate::config::{Address, Place, PortList, PortRange, Prefix};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read or written.
-    #[error("failed to {what} the policy {path}: {source}")]
+    #[error("failed to {what} the policy {path}: {source}; {}", mend_of(.source))]
     File {
         /// What was tried.
         what: &'static str,
@@ -57,6 +57,16 @@ pub enum PolicyError {
     },
 }
 
+/// What mends a file that cannot be read or written.
+fn mend_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "name a file that is there, or write it (docs/chains.md)",
+        io::ErrorKind::PermissionDenied => "run as root, or give the file other rights",
+        io::ErrorKind::InvalidData => "name a text file",
+        _ => "see that it is a file, and its file system in order",
+    }
+}
+
 /// A rule, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,6 +88,7 @@ pub struct Rule {
     )]
     pub ports: Vec<PortRange>,
     /// The hosts that they pass, in order; none for sessions that go direct.
+    #[serde(deserialize_with = "chain")]
     pub chain: Vec<IpAddr>,
     /// What becomes of them where one of the hosts is not there.
     #[serde(default)]
@@ -86,6 +97,14 @@ pub struct Rule {
 
 fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Error> {
     PortList::deserialize(d).map(|list| list.0)
+}
+
+/// Checked where it is read, so that what is wrong is reported where it stands.
+fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
+    let hosts = Vec::<Address>::deserialize(d)?.into_iter();
+    let hosts: Vec<_> = hosts.map(|host| host.0.to_canonical()).collect();
+    check_chain(&hosts).map_err(serde::de::Error::custom)?;
+    Ok(hosts)
 }
 
 #[derive(Deserialize)]
@@ -130,15 +149,12 @@ impl Policy {
         let mut rules = Vec::new();
         for rule in file.rule {
             let start = rule.span().start;
-            let mut rule = rule.into_inner();
-            for host in &mut rule.chain {
-                *host = host.to_canonical();
-            }
+            let rule = rule.into_inner();
             check(&rule).map_err(|why| fail(Some(start), why))?;
             places += rule.ports.len().max(1);
             if places > MAX_RULES {
                 let why = format!(
-                    "more than {MAX_RULES} rules, each range of ports counted: join prefixes or ranges"
+                    "more than {MAX_RULES} rules, each range of ports counted; join prefixes or ranges"
                 );
                 return Err(fail(Some(start), why));
             }
@@ -163,7 +179,7 @@ impl Policy {
         for (rule, name) in self.rules.iter().zip(self.names()) {
             if let Some(host) = rule.chain.iter().find(|host| own.contains(host)) {
                 return Err(format!(
-                    "the chain of rule {name} leads through this host itself, {host}: leave it out"
+                    "the chain of rule {name} leads through this host itself, {host}; leave it out"
                 ));
             }
         }
@@ -197,26 +213,27 @@ impl Policy {
     }
 }
 
-fn check(rule: &Rule) -> Result<(), String> {
-    if rule.chain.len() > MAX_CHAIN {
-        let len = rule.chain.len();
+fn check_chain(chain: &[IpAddr]) -> Result<(), String> {
+    if chain.len() > MAX_CHAIN {
+        let len = chain.len();
         return Err(format!(
-            "its chain has {len} hosts: {MAX_CHAIN} are the most"
+            "the chain has {len} hosts, and {MAX_CHAIN} are the most; leave some out"
         ));
     }
     let mut seen = HashSet::new();
-    if let Some(twice) = rule.chain.iter().find(|host| !seen.insert(**host)) {
+    if let Some(twice) = chain.iter().find(|host| !seen.insert(**host)) {
         return Err(format!(
-            "its chain holds {twice} twice: a session passes a host once"
+            "the chain holds {twice} twice, and a session passes a host once; leave one out"
         ));
     }
-    if let Some(bad) = rule
-        .chain
-        .iter()
-        .find(|h| h.is_unspecified() || h.is_multicast())
-    {
-        return Err(format!("{bad} is no host's address"));
+    let bad = |h: &&IpAddr| h.is_unspecified() || h.is_multicast();
+    match chain.iter().find(bad) {
+        Some(bad) => Err(format!("{bad} is no host's address; name one host")),
+        None => Ok(()),
     }
+}
+
+fn check(rule: &Rule) -> Result<(), String> {
     let prefixes = [rule.source, rule.destination].into_iter().flatten();
     let mut addresses = rule
         .chain
@@ -225,7 +242,7 @@ fn check(rule: &Rule) -> Result<(), String> {
         .chain(prefixes.map(|p| p.address));
     let first = addresses.next().map(|a| a.is_ipv4());
     if addresses.any(|a| Some(a.is_ipv4()) != first) {
-        return Err("it mixes IPv4 and IPv6: write a rule for each".into());
+        return Err("it mixes IPv4 and IPv6; write a rule for each".into());
     }
     Ok(())
 }
@@ -290,6 +307,30 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert!(error.contains("line "), "{error}");
         }
+        // Where it stands, and with the mend.
+        let second = "# ours\n\n[[rule]]\nchain = []\n\n[[rule]]\nname = \"b\"\n";
+        for (rule, told) in [
+            (
+                r#"chain = ["10.0.0.1", "10.0.0.1"]"#,
+                "line 8, column 9: the chain holds 10.0.0.1 twice, and a session passes a host once; leave one out",
+            ),
+            (
+                r#"chain = ["10.0.0.1", "fw1"]"#,
+                "line 8, column 22: 'fw1' is no IP address: write it like",
+            ),
+            (
+                r#"chain = ["10.0.0.1", "fd00::1"]"#,
+                "line 6, column 1: it mixes IPv4 and IPv6; write",
+            ),
+        ] {
+            let error = parse(&format!("{second}{rule}\n")).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+        let none = Path::new("/nowhere/policy.toml");
+        let source = io::ErrorKind::NotFound.into();
+        let (what, path) = ("read", none.into());
+        let told = PolicyError::File { what, path, source }.to_string();
+        assert!(told.contains("; name a file that is there"), "{told}");
         let many = "[[rule]]\nchain = []\n".repeat(257);
         assert!(parse(&many).unwrap_err().contains("more than 256"));
         let own: IpAddr = "10.0.0.1".parse().unwrap();

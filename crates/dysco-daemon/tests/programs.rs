@@ -152,6 +152,26 @@ async fn without_a_daemon_one_line_says_so() {
     assert!(why.contains("--all") && !why.contains("Usage"), "{why}");
 }
 
+/// Its dyscod stops: nothing more is to be heard.
+#[tokio::test]
+async fn a_monitor_ends_with_its_dyscod() {
+    let lab = Lab::empty();
+    let listener = std::os::unix::net::UnixListener::bind(lab.path("dyscod.sock")).unwrap();
+    let stops = tokio::task::spawn_blocking(move || {
+        let (stream, _) = listener.accept().unwrap();
+        // Once it was asked.
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut String::new())
+            .unwrap();
+    });
+    let ended = lab.run("monitor -o json").await;
+    stops.await.unwrap();
+    let error: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
+    assert_eq!(
+        (ended.code, error["error"]["code"].as_str()),
+        (3, Some("no_daemon"))
+    );
+}
+
 #[tokio::test]
 async fn reading_is_for_the_group_and_changing_for_root() {
     let lab = Lab::with_daemon(|request| match request {
@@ -283,6 +303,64 @@ async fn run_becomes_the_program_with_the_shim_loaded() {
     assert!(none.err.contains("DYSCO_SHIM_LIB"), "{}", none.err);
 }
 
+/// A proxy that reports to another dyscod than the one named is never found there.
+#[tokio::test]
+async fn the_shim_reports_to_the_dyscod_that_is_named() {
+    let lab = Lab::with_daemon(|_| {
+        vec![Reply::Status(Box::new(StatusReport {
+            shim_socket: Some("/run/other/shim.sock".into()),
+            ..StatusReport::default()
+        }))]
+    });
+    let shim = lab.path("shim.so");
+    fs::write(&shim, "").unwrap();
+    let say = "run -- /usr/bin/env";
+    let run = |mut command: Command, more: &[(&str, &Path)]| {
+        command.env("DYSCO_SHIM_LIB", &shim).envs(more.to_vec());
+        ran(command)
+    };
+    let other = "DYSCO_SHIM_SOCKET=/run/other/shim.sock";
+    let has = |ran: &Ran, line: &str| ran.out.lines().any(|l| l == line);
+    let socket = lab.path("dyscod.sock");
+    let named = run(lab.dyscoctl(say), &[]).await;
+    assert!(has(&named, other), "{} {}", named.out, named.err);
+    let api = format!("DYSCO_API_SOCKET={}", socket.display());
+    assert!(has(&named, &api), "{}", named.out);
+    // By the environment as well; and what the caller says of the shim counts.
+    let mut alone = Command::new(lab.path("dyscoctl"));
+    alone.args(say.split(' '));
+    let by_variable = run(alone, &[("DYSCO_API_SOCKET", &socket)]).await;
+    assert!(has(&by_variable, other), "{}", by_variable.out);
+    let own = [("DYSCO_SHIM_SOCKET", Path::new("/own"))];
+    let own = run(lab.dyscoctl(say), &own).await;
+    assert!(has(&own, "DYSCO_SHIM_SOCKET=/own"), "{}", own.out);
+    // Nobody is asked where none is named.
+    let mut alone = Command::new(lab.path("dyscoctl"));
+    alone.args(say.split(' '));
+    let none = run(alone, &[]).await;
+    assert!(!none.out.contains("DYSCO_SHIM_SOCKET"), "{}", none.out);
+}
+
+#[tokio::test]
+async fn a_program_does_not_start_without_the_dyscod_that_is_named() {
+    let lab = Lab::empty();
+    let shim = lab.path("shim.so");
+    fs::write(&shim, "").unwrap();
+    let mut command = lab.dyscoctl("run -- echo started");
+    command.env("DYSCO_SHIM_LIB", &shim);
+    let none = ran(command).await;
+    assert_eq!((none.code, none.out.as_str()), (3, ""), "{}", none.err);
+    assert!(none.err.contains("dyscod.sock"), "{}", none.err);
+    // One from before it told.
+    let lab = Lab::with_daemon(|_| vec![Reply::Status(Box::default())]);
+    fs::write(lab.path("shim.so"), "").unwrap();
+    let mut command = lab.dyscoctl("run -- echo started");
+    command.env("DYSCO_SHIM_LIB", lab.path("shim.so"));
+    let old = ran(command).await;
+    assert_eq!((old.code, old.out.as_str()), (2, ""), "{}", old.err);
+    assert!(old.err.contains("DYSCO_SHIM_SOCKET"), "{}", old.err);
+}
+
 #[tokio::test]
 async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let lab = Lab::empty();
@@ -306,22 +384,36 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let key = fs::read_to_string(lab.path("host/host.key")).unwrap();
     assert!(!issued.out.contains(key.lines().nth(1).unwrap()));
 
-    let check = |address: IpAddr| {
+    let check_with = |address: IpAddr, more: &str| {
         let file = lab.path("dyscod.toml");
         let (keys, policy) = (dir("host"), dir("policy.toml"));
         let text = format!(
             "[host]\naddresses = [\"{address}\"]\ninterfaces = [\"lo\"]\n[control]\npki_dir = \"{keys}\"\n\
-             [chain]\npolicy = \"{policy}\"\n"
+             [chain]\npolicy = \"{policy}\"\n{more}"
         );
         fs::write(&file, text).unwrap();
         ran(dyscod(&file))
     };
+    let check = |address: IpAddr| check_with(address, "");
     let good = check([127, 0, 0, 1].into()).await;
     assert_eq!(good.code, 0, "{}", good.err);
     assert!(good.out.contains("port = 7474"), "{}", good.out);
     let bad = check([127, 0, 0, 2].into()).await;
     assert_eq!(bad.code, 2);
     assert!(bad.err.contains("--address 127.0.0.2"), "{}", bad.err);
+
+    // The start would fail by the same words.
+    let pins = format!("[data_plane]\npin_dir = \"{}\"\n", dir("pins/of/this"));
+    let nowhere = check_with([127, 0, 0, 1].into(), &pins).await;
+    assert_eq!((nowhere.code, nowhere.out.as_str()), (2, ""));
+    let why = "for pinned maps: it is on no BPF file system; mount one there";
+    assert!(nowhere.err.contains(why), "{}", nowhere.err);
+    // HAProxy may be started later.
+    let haproxy = "[[listener]]\naddress = \":80\"\nhaproxy_socket = \"/nowhere/h.sock\"\n";
+    let later = check_with([127, 0, 0, 1].into(), haproxy).await;
+    assert_eq!(later.code, 0, "{}", later.err);
+    let warning = "# warning: haproxy_socket of the listener :80: /nowhere/h.sock is not there; ";
+    assert!(later.out.starts_with(warning), "{}", later.out);
 
     let policy = |hosts: &str| {
         fs::write(
@@ -338,7 +430,7 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         .await;
     assert_eq!((twice.code, twice.err), (told.code, told.err.clone()));
     assert!(
-        told.code == 2 && told.err.contains("line 1"),
+        told.code == 2 && told.err.contains("line 2, column 9"),
         "{}",
         told.err
     );
@@ -350,8 +442,12 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     );
 }
 
+/// `dyscod --check`, where a BPF file system is mounted: not every machine has one.
 fn dyscod(config: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dyscod"));
+    let mut command = Command::new("unshare");
+    let script = "mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_dyscod"));
     command.arg("--check").arg("--config").arg(config);
     command
 }

@@ -81,6 +81,10 @@ fn leaves(family: Family) -> Result<()> {
     let tried = asks(&world, At::Fw2, &[&words[..], &["--dry-run"]].concat())?;
     is_changeable(&world, &tried, 8)?;
     world.wait_only_through(&[At::Fw1, At::Fw2])?;
+    for session in world.sessions(At::Client)? {
+        let said = session["removable"].to_string();
+        ensure!(said.contains("its chain can be changed"), "{session:#}");
+    }
     let done = asks(&world, At::Fw2, &words)?;
     is_changed(&world, &done, 8)?;
     let both = [At::Fw1, At::Fw2].map(|at| world.ip(at));
@@ -92,6 +96,14 @@ fn leaves(family: Family) -> Result<()> {
     }
     world.wait_only_through(&[At::Fw1])?;
     world.wait_forgotten(At::Fw2)?;
+    // No proxy was there.
+    for session in world.sessions(At::Fw2)? {
+        let said = session["removable"].to_string();
+        ensure!(
+            said.contains("the session has left this host"),
+            "{session:#}"
+        );
+    }
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 8)?;
     world.wait_only_through(&[])?;
     world.wait_forgotten_but_own(At::Fw1)?;
@@ -362,6 +374,7 @@ fn nobody_answers() -> Result<()> {
     let client = world.ip(At::Client);
     ensure!(
         done[0]["outcome"] == "refused"
+            && done[0]["timed_out"] == true
             && done[0]["reason"]
                 .to_string()
                 .contains(&format!("no answer of {client}")),

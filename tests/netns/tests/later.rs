@@ -151,6 +151,10 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let done = w.remove(&["--session", &e.name(), "--mode", "auto"])?;
     ensure!(done["removals"][0]["mode"] == "bypass", "{done:#}");
     bypassed(&w, &group, &ends, 100_000)?;
+    // It has left: nothing has to be proven of it.
+    let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
+    let why = refused["removals"][0]["reason"].to_string();
+    ensure!(why.contains("has left this session already"), "{refused:#}");
     for (e, by) in [(e, "the host "), (&ends[1], "root on this host")] {
         let at_client = change(&listed(&w, Role::Client, &e.client, &e.listen)?);
         let last = at_client.last().context("no change")?;

@@ -263,7 +263,7 @@ fn state_goes_from_host_to_host() -> Result<()> {
     world.kill_daemon(Fw::One)?;
     let ran = world.try_move(session, Fw::Two, &[])?;
     let named = ran.stderr.contains(&world.control_address(Fw::One));
-    ensure!(ran.code == Some(5) && named, "{ran:?}");
+    ensure!(ran.code == Some(6) && named, "{ran:?}");
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?)?;
     ensure!(world.refused(Fw::Two)? == 0);

@@ -8,6 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use super::session::{Removable, SessionReport};
 
+/// The states of a session, as listings have them.
+pub const STATES: [&str; 11] = [
+    "opening",
+    "tracked",
+    "adopted",
+    "two-paths",
+    "new-path",
+    "chained",
+    "relayed",
+    "return",
+    "tombstone",
+    "closed",
+    ENDED,
+];
+/// Listed instead of another word once a session is over.
+const ENDED: &str = "ended";
+
+/// What a filter may say, for `--help`.
+pub const HELP: &str = "\
+Filters are words separated by commas, all of which must match:
+  host=ADDRESS      an end of the session, or of its path on the wire
+  port=NUMBER       a port of the session, or of its path: once its proxy has left, or in
+                    a chain, that has another port than the session
+  state=WORD        opening, tracked, adopted, two-paths, new-path, chained, relayed, return,
+                    tombstone, closed or ended
+  removable=yes|no  can this host's middlebox leave it";
+
 /// Which sessions to show; the empty one shows all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -17,16 +44,25 @@ pub struct Filter(Vec<Term>);
 enum Term {
     Host(IpAddr),
     Port(u16),
-    State(String),
+    State(&'static str),
     Removable(bool),
 }
 
 /// Not a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD or removable=yes|no, separated by commas"
-)]
-pub struct BadFilter(String);
+pub enum BadFilter {
+    /// No word of one.
+    #[error(
+        "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD or removable=yes|no, separated by commas"
+    )]
+    Word(String),
+    /// No port.
+    #[error("'{0}' is out of range: ports are 1 to 65535")]
+    Port(String),
+    /// No session is ever in it.
+    #[error("'{0}' is no state of a session: use one of {states}", states = STATES.join(", "))]
+    State(String),
+}
 
 impl Filter {
     /// Does it show all?
@@ -48,7 +84,8 @@ impl Term {
         match self {
             Term::Host(ip) => ends.any(|end: SocketAddr| end.ip() == *ip),
             Term::Port(port) => ends.any(|end: SocketAddr| end.port() == *port),
-            Term::State(state) => session.state.eq_ignore_ascii_case(state),
+            Term::State(state) if session.ended => *state == ENDED,
+            Term::State(state) => session.state == *state,
             Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
         }
     }
@@ -68,21 +105,35 @@ impl FromStr for Term {
     type Err = BadFilter;
 
     fn from_str(s: &str) -> Result<Self, BadFilter> {
-        let bad = || BadFilter(s.to_owned());
+        let bad = || BadFilter::Word(s.to_owned());
         let (key, value) = s.split_once('=').ok_or_else(bad)?;
         match (key, value) {
             ("host", ip) => ip
                 .parse()
                 .map(|ip: IpAddr| Term::Host(ip.to_canonical()))
                 .map_err(|_| bad()),
-            ("port", port) => port.parse().map(Term::Port).map_err(|_| bad()),
-            ("state", "") => Err(bad()),
-            ("state", state) => Ok(Term::State(state.to_owned())),
+            ("port", port) => match port.parse() {
+                Ok(0) => Err(BadFilter::Port(s.to_owned())),
+                Ok(port) => Ok(Term::Port(port)),
+                Err(_) if is_number(port) => Err(BadFilter::Port(s.to_owned())),
+                Err(_) => Err(bad()),
+            },
+            ("state", state) => {
+                let known = STATES
+                    .iter()
+                    .find(|known| known.eq_ignore_ascii_case(state));
+                let none = || BadFilter::State(state.to_owned());
+                known.map(|known| Term::State(known)).ok_or_else(none)
+            }
             ("removable", "yes") => Ok(Term::Removable(true)),
             ("removable", "no") => Ok(Term::Removable(false)),
             _ => Err(bad()),
         }
     }
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit())
 }
 
 impl fmt::Display for Filter {

@@ -24,7 +24,7 @@ pub use caller::{Caller, Policy};
 pub use client::{Client, ClientError};
 pub use delta::{DeltaReport, TellDelta};
 pub use error::ApiError;
-pub use filter::{BadFilter, Filter};
+pub use filter::{BadFilter, Filter, HELP as FILTER_HELP, STATES};
 pub use host::{BadHost, HostName};
 pub use name::{BadName, SessionId, SessionName};
 pub use reconfigure::{ChainChange, ChainOutcome, ChainReport, Reconfigure, Which};

@@ -87,6 +87,9 @@ pub struct ChainReport {
     /// Why, unless it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The time ran out that one of its steps has, or a host did not answer in time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
     /// The hosts that it passed.
     pub before: Vec<IpAddr>,
     /// The hosts that it was to pass.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,9 @@ pub struct StatusReport {
     pub sessions: SessionCounts,
     /// Hosts that were talked to.
     pub peers: Vec<PeerReport>,
+    /// Where shims report to; a dyscod from before it told so does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shim_socket: Option<PathBuf>,
     /// Processes with the shim loaded.
     pub shim_processes: u64,
     /// Socket pairs that they reported.

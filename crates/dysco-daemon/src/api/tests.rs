@@ -256,8 +256,28 @@ fn names_are_read_as_they_are_printed() {
     }
     let filter = "host=10.0.0.1,port=80,state=tracked,removable=yes";
     assert_eq!(filter.parse::<Filter>().unwrap().to_string(), filter);
-    for bad in ["host", "host=x", "port=65536", "state=", "removable=maybe"] {
-        assert!(bad.parse::<Filter>().is_err(), "{bad}");
+    for (bad, why) in [
+        ("host", "filters nothing"),
+        ("host=x", "filters nothing"),
+        ("port=x", "filters nothing"),
+        ("port=", "filters nothing"),
+        ("removable=maybe", "filters nothing"),
+        ("port=0", "ports are 1 to 65535"),
+        ("port=65536", "ports are 1 to 65535"),
+        ("port=99999999999", "ports are 1 to 65535"),
+        ("state=", "use one of opening"),
+        ("state=foo", "'foo' is no state of a session"),
+    ] {
+        let told = bad.parse::<Filter>().unwrap_err().to_string();
+        assert!(told.contains(why), "{bad}: {told}");
+    }
+    for state in STATES {
+        assert!(FILTER_HELP.contains(state), "{state}");
+        let filter = format!("state={}", state.to_uppercase());
+        assert_eq!(
+            filter.parse::<Filter>().unwrap().to_string(),
+            format!("state={state}")
+        );
     }
 }
 
@@ -269,7 +289,7 @@ fn a_filter_looks_at_both_ends_and_the_path() {
         id: SessionId(1),
         local: end("10.0.0.1:80"),
         remote: end("10.0.0.2:40000"),
-        state: "NewPath".into(),
+        state: "new-path".into(),
         ended: false,
         role: Role::LeftAnchor,
         adopted: false,
@@ -292,7 +312,16 @@ fn a_filter_looks_at_both_ends_and_the_path() {
     };
     let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
     assert!(shows("host=10.0.0.7"));
-    assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=newpath"));
+    assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=new-path"));
+    // As lists have it.
+    let over = SessionReport {
+        ended: true,
+        ..session.clone()
+    };
+    let shown = |filter: &str| filter.parse::<Filter>().unwrap().matches(&over);
+    assert!(shown("state=ended") && !shown("state=new-path") && !shows("state=ended"));
+    // Of the session, or of its path.
+    assert!(shows("port=80") && shows("port=61000") && !shows("port=61001"));
     assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
 }
 

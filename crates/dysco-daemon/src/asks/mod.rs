@@ -62,7 +62,19 @@ pub enum Action {
         ask: AskId,
         /// How.
         answer: Answer,
+        /// Nobody has said so: the host asked has said nothing for too long.
+        silent: bool,
     },
+}
+
+impl Action {
+    fn ended(ask: AskId, answer: Answer) -> Action {
+        Action::Ended {
+            ask,
+            answer,
+            silent: false,
+        }
+    }
 }
 
 /// The questions of this host, and those to it.
@@ -96,7 +108,7 @@ impl Asks {
         let waiting = self.waiting.values().map(VecDeque::len).sum::<usize>();
         if self.own.len() + waiting >= MOST {
             let answer = Answer::refused("too much is asked for at once; ask again later");
-            return vec![Action::Ended { ask, answer }];
+            return vec![Action::ended(ask, answer)];
         }
         self.waiting.entry(to).or_default().push_back((ask, asked));
         self.go_on(now, to)
@@ -146,7 +158,7 @@ impl Asks {
                     return Vec::new();
                 };
                 self.own.remove(&ask);
-                let mut actions = vec![Action::Ended { ask, answer }];
+                let mut actions = vec![Action::ended(ask, answer)];
                 actions.extend(self.go_on(now, to));
                 actions
             }
@@ -208,7 +220,11 @@ impl Asks {
         let silent: Vec<(AskId, Own)> = silent.collect();
         for (ask, own) in silent {
             let answer = Answer::refused(&own.no_answer());
-            actions.push(Action::Ended { ask, answer });
+            actions.push(Action::Ended {
+                ask,
+                answer,
+                silent: true,
+            });
             actions.extend(self.go_on(now, own.to));
         }
         for (ask, own) in &mut self.own {

@@ -83,7 +83,8 @@ fn what_is_asked_for_is_done_once_and_answered() {
         ended,
         [Action::Ended {
             ask: ASK,
-            answer: done()
+            answer: done(),
+            silent: false
         }]
     );
     assert_eq!(asker.tick(at(200)), []);
@@ -114,9 +115,10 @@ fn who_does_not_answer_is_named() {
     let mut asker = Asks::default();
     asker.begin(at(0), ASK, OPENER, asked());
     let ended = asker.tick(at(15));
-    let [Action::Ended { answer, .. }] = &ended[..] else {
+    let [Action::Ended { answer, silent, .. }] = &ended[..] else {
         panic!("{ended:?}");
     };
+    assert!(*silent, "the time ran out");
     assert!(
         answer
             .reason

@@ -1,5 +1,6 @@
 //! What every subcommand has: whom to ask, and how to print.
 
+use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +10,38 @@ use serde::Serialize;
 use super::exit::{CliError, Exit};
 use super::output::Format;
 use crate::api::{Client, Request};
+use crate::config::DEFAULT_API_SOCKET;
 
 /// How long an answer that needs no other host may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Names the daemon's socket where no option does; a middlebox's `dysco_delta()` reads
+/// it as well.
+pub const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
 
 /// Whom to ask, and how to print.
 #[derive(Debug)]
 pub struct Context {
     /// The daemon's socket.
     pub socket: PathBuf,
+    /// Is it another's word than the default?
+    pub named: bool,
     /// How to print.
     pub format: Format,
 }
 
 impl Context {
+    /// The socket is the option's, or that of the environment, or the usual one.
+    pub fn new(option: Option<PathBuf>, format: Format) -> Context {
+        let variable = || env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
+        let named = option.or_else(|| variable().map(PathBuf::from));
+        Context {
+            named: named.is_some(),
+            socket: named.unwrap_or_else(|| DEFAULT_API_SOCKET.into()),
+            format,
+        }
+    }
+
     /// Asks the daemon.
     pub fn ask(&self, request: &Request) -> Result<Client, CliError> {
         let mut client = Client::connect(&self.socket)?;

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::UdpSocket;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
-use crate::config::{Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, init_logging};
+use crate::config::{Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, Listener, init_logging};
 use crate::control::ControlError;
 use crate::policy::Policy;
 use crate::scheduling;
@@ -29,7 +30,11 @@ struct Cli {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 
-    /// Only check it, and the policy: print what would be used, or what is wrong
+    /// Only check it, and the policy: print what would be used, every default spelt out, or
+    /// what is wrong
+    ///
+    /// What is only missing by now, such as HAProxy's socket, is a comment above it. Each key
+    /// is described in docs/configuration.md.
     #[arg(long)]
     check: bool,
 }
@@ -41,6 +46,7 @@ where
 {
     let context = Context {
         socket: DEFAULT_API_SOCKET.into(),
+        named: false,
         format: Format::Table,
     };
     context.finish(run(Cli::parse(), engine)).into()
@@ -64,9 +70,12 @@ where
     let config = Config::load(&cli.config)?;
     if cli.check {
         Policy::load(&config.chain.policy, &config.host.addresses)?;
+        can_pin(&config.data_plane.pin_dir)?;
         can_listen(&config.control)?;
         let used = config.to_toml().map_err(|e| CliError::Engine(e.into()))?;
-        print_line(&used)?;
+        let missing = config.listeners.iter().filter_map(missing_socket);
+        let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
+        print_line(&format!("{missing}{used}"))?;
         return Ok(Exit::Done);
     }
     init_logging(&config.log)?;
@@ -95,6 +104,22 @@ fn can_pin(dir: &Path) -> Result<(), CliError> {
         Some(kind) if kind != BPF_FS_MAGIC => Err(CliError::NoPins(dir.into())),
         _ => Ok(()),
     }
+}
+
+/// A HAProxy that is not there yet makes its socket when it starts: no error, but more
+/// often a slip.
+fn missing_socket(listener: &Listener) -> Option<String> {
+    let socket = listener.haproxy_socket.as_ref()?;
+    let what = match socket.metadata() {
+        Ok(found) if found.file_type().is_socket() => return None,
+        Ok(_) => "is no socket",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "is not there",
+        Err(_) => "cannot be looked at",
+    };
+    let (address, socket) = (listener.address, socket.display());
+    Some(format!(
+        "haproxy_socket of the listener {address}: {socket} {what}; see 'stats socket' of haproxy.cfg, unless HAProxy is to be started yet"
+    ))
 }
 
 /// An address to listen on may be another host's, or one that this host has at times.
@@ -132,6 +157,23 @@ mod tests {
         let error = can_pin(&dir.path().join("not/there")).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
         assert!(error.to_string().contains("pin_dir"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_of_haproxys_may_still_be_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |name: &str| {
+            missing_socket(&Listener {
+                address: ":8080".parse().unwrap(),
+                transparent: None,
+                haproxy_socket: Some(dir.path().join(name)),
+            })
+        };
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let _there = std::os::unix::net::UnixListener::bind(dir.path().join("there")).unwrap();
+        assert!(told("none").unwrap().contains("none is not there; see"));
+        assert!(told("file").unwrap().contains("is no socket"));
+        assert_eq!(told("there"), None);
     }
 
     #[test]

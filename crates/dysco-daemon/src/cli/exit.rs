@@ -172,7 +172,16 @@ impl CliError {
             CliError::Unmet(_) => json!(FailureCode::NotFound),
             _ => json!(exit.code()),
         };
-        shape(exit, &code, parts(&self.to_string()))
+        let text = self.to_string();
+        let [what, why, mend] = parts(&text);
+        let of_file = matches!(self, CliError::Policy(_) | CliError::Config(_));
+        let (why, mend) = match why.rsplit_once(": ") {
+            _ if !of_file || !mend.is_empty() => (why, mend),
+            // What is said of a place ends with the mend as a rule.
+            Some(parts) => parts,
+            None => (why, "mend it there"),
+        };
+        shape(exit, &code, [what, why, mend])
     }
 }
 
@@ -220,10 +229,11 @@ fn usage_json(text: &str) -> Value {
 
 fn client_exit(error: &ClientError) -> Exit {
     match error {
-        ClientError::NoDaemon { .. } => Exit::NoDaemon,
+        // It was there, and is not any more.
+        ClientError::NoDaemon { .. } | ClientError::Lost { .. } => Exit::NoDaemon,
         ClientError::NotAllowed { .. } => Exit::NotAllowed,
         ClientError::TimedOut { .. } => Exit::TimedOut,
-        ClientError::Lost { .. } | ClientError::Malformed(_) => Exit::Internal,
+        ClientError::Malformed(_) => Exit::Internal,
         ClientError::Failure(failure) => match failure.code {
             FailureCode::BadRequest => Exit::Usage,
             FailureCode::NotAllowed => Exit::NotAllowed,
@@ -347,6 +357,33 @@ mod tests {
                 "see --help"
             )
         );
+    }
+
+    /// Whatever is wrong at a place in a file.
+    #[test]
+    fn a_place_in_a_policy_has_a_mend() {
+        for (text, why, mend) in [
+            (
+                "[[rule]]\nchain = [\"10.0.0.1\", \"10.0.0.1\"]",
+                "the chain holds 10.0.0.1 twice, and a session passes a host once",
+                "leave one out",
+            ),
+            (
+                "[[rule]]\nchain = []\nports = \"90-80\"",
+                "'90-80' is empty",
+                "did you mean 80-90?",
+            ),
+            (
+                "[[rule]]\nchain = []\ncolour = 1",
+                "unknown field `colour`, expected one of `name`, `source`, `destination`, `ports`, `chain`, `otherwise`",
+                "mend it there",
+            ),
+        ] {
+            let error = crate::policy::Policy::parse("p.toml".as_ref(), text).unwrap_err();
+            let told = CliError::Policy(error).json();
+            assert_eq!(told["error"]["why"], why, "{told:#}");
+            assert_eq!(told["error"]["mend"], mend, "{told:#}");
+        }
     }
 
     #[test]

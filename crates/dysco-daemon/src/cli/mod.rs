@@ -9,6 +9,7 @@ mod drain;
 mod drain_report;
 mod exit;
 mod monitor;
+mod none_found;
 mod output;
 mod pki;
 mod policy;
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::DEFAULT_API_SOCKET;
 use context::Context;
 pub use daemon::dyscod;
 pub use exit::{CliError, Exit};
@@ -39,9 +39,10 @@ struct Cli {
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
 
-    /// The socket of the dyscod to ask
-    #[arg(long, global = true, value_name = "PATH", default_value = DEFAULT_API_SOCKET)]
-    socket: PathBuf,
+    /// The socket of the dyscod to ask; without, DYSCO_API_SOCKET, or
+    /// /run/dysco/dyscod.sock
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Command,
@@ -87,6 +88,7 @@ enum Command {
     /// What happens, as it happens, with reasons
     Monitor,
     /// Run a proxy under the shim, which tells dyscod what it relays
+    #[command(after_help = run::HELP)]
     Run(run::Args),
     /// Make the fleet's authority, and certificates of its hosts
     Pki(pki::Args),
@@ -100,10 +102,7 @@ pub fn dyscoctl() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };
-    let context = Context {
-        socket: cli.socket,
-        format: cli.output,
-    };
+    let context = Context::new(cli.socket, cli.output);
     let done = match cli.command {
         Command::Status => status::run(&context),
         Command::Sessions(args) => sessions::run(&context, args),
@@ -117,7 +116,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Adopt => adopt::run(&context),
         Command::Policy(args) => policy::run(&context, args),
         Command::Monitor => monitor::run(&context),
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&context, args),
         Command::Pki(args) => pki::run(&context, args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -39,7 +39,7 @@ enum Command {
         /// Who would open it: an address, or with a port
         source: Endpoint,
         /// To whom: an address with a port
-        destination: SocketAddr,
+        destination: Destination,
     },
 }
 
@@ -57,6 +57,26 @@ impl std::str::FromStr for Endpoint {
             .or(with_port)
             .map(Endpoint)
             .map_err(|_| format!("'{s}' is no address: write 10.0.0.1 or 10.0.0.1:1234"))
+    }
+}
+
+/// An address with its port.
+#[derive(Clone, Copy, Debug)]
+struct Destination(SocketAddr);
+
+impl std::str::FromStr for Destination {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let wants = "write ADDRESS:PORT, as in 10.0.3.1:443 or [2001:db8::1]:443";
+        match (s.parse(), s.parse::<IpAddr>()) {
+            (Ok(address), _) => Ok(Destination(address)),
+            (_, Ok(ip)) => Err(format!(
+                "'{s}' has no port: write ADDRESS:PORT, as in {}",
+                SocketAddr::new(ip, 443)
+            )),
+            _ => Err(format!("'{s}' is no address with a port: {wants}")),
+        }
     }
 }
 
@@ -93,7 +113,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
             source,
             destination,
         } => {
-            let source = source.0;
+            let (source, destination) = (source.0, destination.0);
             let mut client = context.ask(&Request::PolicyExplain {
                 source,
                 destination,
@@ -186,11 +206,14 @@ fn text(report: &PolicyReport) -> String {
         .error
         .as_ref()
         .map(|e| format!("not in force: {e}\n"));
+    let rules = match report.rules.is_empty() {
+        true => "\nno rule is in force: all sessions go direct".into(),
+        false => section("Rules", &rules),
+    };
     format!(
-        "{}{}{}",
+        "{}{}{rules}",
         report.file.display(),
         error.map(|e| format!("\n{e}")).unwrap_or_default(),
-        section("Rules", &rules)
     )
 }
 
@@ -203,6 +226,27 @@ mod tests {
         assert_eq!(checked(1, None), "1 rule, all right");
         assert_eq!(checked(0, None), "0 rules, all right");
         assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
+    }
+
+    #[test]
+    fn a_destination_has_a_port() {
+        let told = |s: &str| s.parse::<Destination>().unwrap_err();
+        assert!(told("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
+        assert!(told("fd00::1").ends_with("as in [fd00::1]:443"));
+        assert!(told("server").contains("write ADDRESS:PORT"));
+        assert!("[fd00::1]:80".parse::<Destination>().is_ok());
+    }
+
+    #[test]
+    fn a_policy_without_rules_says_so() {
+        let report = PolicyReport {
+            file: "/etc/dysco/policy.toml".into(),
+            error: None,
+            rules: Vec::new(),
+        };
+        let told = text(&report);
+        let expected = "/etc/dysco/policy.toml\nno rule is in force: all sessions go direct";
+        assert_eq!(told, expected);
     }
 
     #[test]

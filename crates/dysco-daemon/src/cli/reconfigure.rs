@@ -9,8 +9,8 @@ use super::exit::{CliError, Exit};
 use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 use crate::api::{
-    ChainChange, ChainOutcome, ChainReport, Filter, HostName, Reconfigure, Reply, Request,
-    SessionName, Which,
+    ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
+    Request, SessionName, Which,
 };
 use crate::state::KindName;
 
@@ -23,7 +23,7 @@ const CHANGEABLE: &str = "changeable";
 /// What all of them take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// All sessions that this host has opened and that match, such as port=443
+    /// All sessions that this host has opened and that match, such as port=443: see below
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
     filter: Option<Filter>,
 
@@ -70,7 +70,7 @@ fn which() -> ArgGroup {
 
 /// Arguments of `reconfigure`.
 #[derive(Debug, clap::Args)]
-#[command(group = which())]
+#[command(group = which(), after_help = FILTER_HELP)]
 pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
     sessions: Vec<SessionName>,
@@ -89,7 +89,7 @@ pub struct Args {
 
 /// Arguments of `insert-middlebox`.
 #[derive(Debug, clap::Args)]
-#[command(group = which())]
+#[command(group = which(), after_help = FILTER_HELP)]
 pub struct InsertArgs {
     /// The middlebox's host
     host: HostName,
@@ -104,6 +104,7 @@ pub struct InsertArgs {
 
 /// Arguments of `replace-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
 pub struct ReplaceArgs {
     /// The host that leaves
     host: HostName,
@@ -228,11 +229,19 @@ fn ask(
         return Err(CliError::Unmet(host));
     }
     context.print(&json(&done)?, |_| text(&done, wait))?;
+    Ok(exit(&done))
+}
+
+/// The worst decides.
+fn exit(done: &Done) -> Exit {
     let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
-    Ok(match done.changes.iter().all(changed) {
-        true => Exit::Done,
-        false => Exit::Refused,
-    })
+    if done.changes.iter().any(|r| r.timed_out) {
+        Exit::TimedOut
+    } else if done.changes.iter().all(changed) {
+        Exit::Done
+    } else {
+        Exit::Refused
+    }
 }
 
 /// The host that the sessions pass by these words.
@@ -311,22 +320,50 @@ fn hosts(chain: &[std::net::IpAddr]) -> String {
 mod tests {
     use super::*;
 
+    fn report(outcome: ChainOutcome, timed_out: bool) -> ChainReport {
+        ChainReport {
+            session: crate::api::SessionId(1),
+            local: ([10, 0, 0, 1], 40000).into(),
+            remote: ([10, 0, 0, 2], 80).into(),
+            outcome,
+            reason: None,
+            timed_out,
+            before: Vec::new(),
+            after: Vec::new(),
+            request_to_switch_us: None,
+            request_to_end_us: None,
+        }
+    }
+
+    #[test]
+    fn one_whose_time_ran_out_has_the_exit_code_for_it() {
+        use ChainOutcome::{Changed, Refused, RolledBack};
+        let exit_of = |changes: &[(ChainOutcome, bool)]| {
+            let changes = changes
+                .iter()
+                .map(|(outcome, late)| report(*outcome, *late));
+            exit(&Done {
+                dry_run: false,
+                accepted: 1,
+                changes: changes.collect(),
+            })
+        };
+        assert_eq!(exit_of(&[]), Exit::Done);
+        assert_eq!(exit_of(&[(Changed, false)]), Exit::Done);
+        assert_eq!(
+            exit_of(&[(Changed, false), (Refused, false)]),
+            Exit::Refused
+        );
+        let late = [(Refused, false), (RolledBack, true)];
+        assert_eq!(exit_of(&late), Exit::TimedOut);
+    }
+
     #[test]
     fn a_dry_run_is_not_taken_for_a_change() {
         let done = |dry_run| Done {
             dry_run,
             accepted: 1,
-            changes: vec![ChainReport {
-                session: crate::api::SessionId(1),
-                local: ([10, 0, 0, 1], 40000).into(),
-                remote: ([10, 0, 0, 2], 80).into(),
-                outcome: ChainOutcome::Changed,
-                reason: None,
-                before: Vec::new(),
-                after: Vec::new(),
-                request_to_switch_us: None,
-                request_to_end_us: None,
-            }],
+            changes: vec![report(ChainOutcome::Changed, false)],
         };
         let dry = json(&done(true)).unwrap();
         assert_eq!(dry["changes"][0]["outcome"], "changeable", "{dry:#}");

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
+use super::none_found;
 use super::output::{Format, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 use crate::api::{
-    Client, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request, SessionName,
-    Summary,
+    Client, FILTER_HELP, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request,
+    SessionName, Summary,
 };
 use crate::config::ListenAddress;
 use crate::proxy::ProcessName;
@@ -26,6 +27,7 @@ const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
 #[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
 pub struct Args {
     /// The middlebox, self, an address or a host name: a proxy's host, or one of the
@@ -40,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
 
-    /// Take it out of those that match, such as port=443
+    /// Take it out of those that match, such as port=443: see below
     #[arg(long, value_name = "FILTER")]
     filter: Option<Filter>,
 
@@ -101,14 +103,17 @@ struct Done {
     removals: Vec<RemovalReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<Summary>,
+    /// Where no session was found: what may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'static str>,
 }
 
 /// Takes a middlebox out of live sessions.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
-    let by_mode = args.mode.is_some();
     let process = args.process();
+    let hint = none_found::hint(&args.host, process.is_some(), args.mode.is_some());
     let host = args.host.clone();
     let patience = args.patience();
     let mut client = context.ask(&Request::Remove(Remove {
@@ -123,12 +128,13 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         transparent: args.listen.is_some(),
     }))?;
     client.set_patience(Some(patience))?;
-    let done = collect(&mut client, wait, context.format, dry_run)?;
+    let mut done = collect(&mut client, wait, context.format, dry_run)?;
     let none = done.accepted == 0 && done.removals.is_empty();
     if none && host != HostName::This && !is_met(context, &host)? {
         return Err(CliError::Unmet(host));
     }
-    context.print(&json(&done)?, |_| text(&done, by_mode))?;
+    done.hint = none.then_some(hint);
+    context.print(&json(&done)?, |_| text(&done))?;
     Ok(exit(&done))
 }
 
@@ -180,6 +186,7 @@ fn collect(
         accepted: 0,
         removals: Vec::new(),
         summary: None,
+        hint: None,
     };
     loop {
         match client.reply()? {
@@ -229,8 +236,11 @@ fn exit(done: &Done) -> Exit {
     }
 }
 
-fn text(done: &Done, by_mode: bool) -> String {
+fn text(done: &Done) -> String {
     let Some(summary) = &done.summary else {
+        if let Some(hint) = done.hint {
+            return hint.into();
+        }
         return format!(
             "begun for {} sessions; see 'dyscoctl monitor'",
             done.accepted
@@ -251,16 +261,9 @@ fn text(done: &Done, by_mode: bool) -> String {
             or_dash(report.reason.as_ref().or(report.why_mode.as_ref()).cloned()),
         ]);
     }
-    let mut text = match done.removals.len() {
-        0 if by_mode => "no session passes it by a proxy that a shim has told of, as far as \
-              this host knows; name the proxy's listener (--listen), and ask without --mode \
-              for hosts of a chain\n"
-            .into(),
-        0 => "no session passes it, by a proxy that a shim has told of or by its chain, as far \
-              as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or \
-              name the proxy's listener there (--listen)\n"
-            .into(),
-        _ => format!("{}\n\n", rendered(&rows)),
+    let mut text = match done.hint {
+        Some(hint) => format!("{hint}\n"),
+        None => format!("{}\n\n", rendered(&rows)),
     };
     text += &sum(summary, done.dry_run);
     text
@@ -333,6 +336,7 @@ mod tests {
             accepted: outcomes.len(),
             removals: outcomes.iter().map(|&outcome| report(outcome)).collect(),
             summary: None,
+            hint: None,
         };
         use Outcome::{Pending, Refused, Removed, RolledBack};
         assert_eq!(exit(&done(&[])), Exit::Done);
@@ -353,12 +357,26 @@ mod tests {
                     ..report(outcome)
                 }],
                 summary: None,
+                hint: None,
             })
         };
         for outcome in [Outcome::Refused, Outcome::RolledBack] {
             assert_eq!(exit_of(outcome, true), Exit::TimedOut);
             assert_eq!(exit_of(outcome, false), Exit::Refused);
         }
+    }
+
+    #[test]
+    fn programs_hear_the_hint_too() {
+        let done = Done {
+            dry_run: false,
+            accepted: 0,
+            removals: Vec::new(),
+            summary: Some(Summary::default()),
+            hint: Some("what is missing"),
+        };
+        assert_eq!(json(&done).unwrap()["hint"], "what is missing");
+        assert!(text(&done).starts_with("what is missing\n0 removed"));
     }
 
     #[test]
@@ -370,6 +388,7 @@ mod tests {
                 accepted: 2,
                 summary: Some(Summary::of(&removals)),
                 removals,
+                hint: None,
             }
         };
         let dry = json(&done(true)).unwrap();
@@ -377,7 +396,7 @@ mod tests {
         assert_eq!(dry["removals"][1]["outcome"], "refused");
         let sum = json!({ "removable": 1, "refused": 1 });
         assert_eq!(dry["summary"], sum, "{dry:#}");
-        assert!(text(&done(true), false).contains("1 removable, 1 refused; nothing was changed"));
+        assert!(text(&done(true)).contains("1 removable, 1 refused; nothing was changed"));
         let real = json(&done(false)).unwrap();
         assert_eq!(real["removals"][0]["outcome"], "removed");
         assert_eq!(real["summary"]["removed"], 1);

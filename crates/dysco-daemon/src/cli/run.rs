@@ -8,7 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::{CliError, Exit};
+use crate::api::{Reply, Request};
 
 /// The shim's file.
 const SHIM: &str = "libdysco_splice_preload.so";
@@ -16,6 +18,18 @@ const SHIM: &str = "libdysco_splice_preload.so";
 const INSTALLED: &str = "/usr/lib/dysco";
 /// Names the shim's file elsewhere.
 const SHIM_VARIABLE: &str = "DYSCO_SHIM_LIB";
+
+/// Names the socket that the shim reports to.
+const REPORTS_VARIABLE: &str = "DYSCO_SHIM_SOCKET";
+
+/// What the environment says, for `--help`.
+pub const HELP: &str = "\
+Environment:
+  DYSCO_SHIM_LIB     the shim's file; without, it is looked for beside dyscoctl, in ../lib and
+                     ../lib/dysco from there, and in /usr/lib/dysco
+  DYSCO_SHIM_SOCKET  where the shim reports to; without, the shim's socket of the dyscod that
+                     --socket or DYSCO_API_SOCKET names, or /run/dysco/shim.sock
+  DYSCO_API_SOCKET   the dyscod to ask, as by --socket; dysco_delta() of the program asks it too";
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -41,6 +55,11 @@ pub enum RunError {
         /// Where it was looked for.
         places: String,
     },
+    /// It does not say where its shims report to.
+    #[error(
+        "failed to find where shims report to: the dyscod at {0} does not tell; start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
+    )]
+    NoReports(PathBuf),
     /// The loader takes neither blanks nor colons in a path.
     #[error("failed to load the shim {0}: the loader takes no blank or colon in a path; move it")]
     BadPath(PathBuf),
@@ -55,18 +74,35 @@ pub enum RunError {
 }
 
 /// Runs a program under the shim. Returns only if that fails.
-pub fn run(args: Args) -> Result<Exit, CliError> {
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let shim = find(&candidates())?;
     let preload = preload(&shim, env::var_os("LD_PRELOAD").as_deref())?;
     let [program, arguments @ ..] = args.program.as_slice() else {
         return Err(CliError::Unexpected);
     };
-    let source = Command::new(program)
-        .args(arguments)
-        .env("LD_PRELOAD", preload)
-        .exec();
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", preload);
+    if context.named {
+        if env::var_os(REPORTS_VARIABLE).is_none() {
+            command.env(REPORTS_VARIABLE, reports_to(context)?);
+        }
+        // It may change its directory before it asks.
+        let socket = std::path::absolute(&context.socket);
+        command.env(SOCKET_VARIABLE, socket.as_ref().unwrap_or(&context.socket));
+    }
+    let source = command.exec();
     let program = program.to_string_lossy().into_owned();
     Err(RunError::Exec { program, source }.into())
+}
+
+/// Where shims of the dyscod asked report to. Another one would never hear of the program,
+/// and nobody would tell why none of its sessions can be removed.
+fn reports_to(context: &Context) -> Result<PathBuf, CliError> {
+    let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    let none = || RunError::NoReports(context.socket.clone());
+    Ok(status.shim_socket.ok_or_else(none)?)
 }
 
 /// Where the shim may be: as told, or beside this program, or installed.

@@ -6,18 +6,18 @@ use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{addresses, bytes, list, or_dash, rendered, seconds, section, table};
 use crate::api::{
-    Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName, SessionReport,
+    FILTER_HELP, Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName,
+    SessionReport,
 };
 
 /// Arguments of `sessions`.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, after_help = FILTER_HELP)]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Only those that match: host=ADDRESS, port=NUMBER, state=WORD,
-    /// removable=yes|no, separated by commas
+    /// Only those that match, such as port=443,state=tracked: see below
     #[arg(long, default_value = "", hide_default_value = true)]
     filter: Filter,
 }

@@ -48,6 +48,9 @@ fn good_lines_are_understood() {
         "replace-middlebox fw1 --with fw2 --all",
         "replace-middlebox fw1 --with fw2 --state conntrack",
         "replace-middlebox fw1 --with fw2 --state conntrack,set_element --wait",
+        "delta 1a --to-server 20",
+        "delta 1a --to-client -7",
+        "delta 1a --to-server 0 --to-client 0",
         "monitor -o json",
         "run haproxy -f haproxy.cfg",
         "run -- haproxy -f haproxy.cfg -o x",
@@ -71,6 +74,8 @@ fn bad_lines_are_refused() {
         "sessions show",
         "sessions show nonsense",
         "sessions --filter colour=red",
+        "sessions --filter state=foo",
+        "remove-middlebox self --filter port=99999",
         "remove-middlebox",
         "remove-middlebox self",
         "remove-middlebox self --all --session 1a",
@@ -84,6 +89,8 @@ fn bad_lines_are_refused() {
         "remove-middlebox self --all --timeout soon",
         "remove-middlebox self --pid 12 --listen :80 --all",
         "remove-middlebox self --listen 80 --all",
+        "delta 1a",
+        "policy explain 10.0.0.1 10.0.0.2",
         "state",
         "state show",
         "state install 1a",
@@ -161,7 +168,7 @@ Commands:
 
 Options:
   -o, --output <OUTPUT>  How to print: a table for people, or JSON [default: table] [possible values: table, json]
-      --socket <PATH>    The socket of the dyscod to ask [default: /run/dysco/dyscod.sock]
+      --socket <PATH>    The socket of the dyscod to ask; without, DYSCO_API_SOCKET, or /run/dysco/dyscod.sock
   -h, --help             Print help (see more with '--help')
   -V, --version          Print version
 

@@ -12,7 +12,7 @@ use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 
 use super::error::{ConfigError, Place};
-use super::values::{PortRange, Prefix};
+use super::values::{Address, PortRange, Prefix};
 use super::{
     Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR,
     DEFAULT_PKI_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host,
@@ -91,12 +91,34 @@ impl Checker<'_> {
         }
     }
 
-    fn host(&self, host: schema::Host, all: &[Interface]) -> Result<Host, ConfigError> {
-        let mut span = host.addresses.span();
+    /// About what is not there at all.
+    fn error_of_file(&self, why: &str) -> ConfigError {
+        ConfigError::At {
+            place: Place::of(self.path, self.text, None),
+            why: why.into(),
+        }
+    }
+
+    fn host(
+        &self,
+        host: Option<Spanned<schema::Host>>,
+        all: &[Interface],
+    ) -> Result<Host, ConfigError> {
+        let Some(host) = host else {
+            let why = "there is no [host]: begin with it, and with this host's addresses in it, as in addresses = [\"10.0.2.1\"]";
+            return Err(self.error_of_file(why));
+        };
+        let at = host.span();
+        let host = host.into_inner();
+        let Some(listed) = host.addresses else {
+            let why = "[host] has no addresses: give this host's, as its certificate names them, as in addresses = [\"10.0.2.1\"]";
+            return Err(self.error(at, why));
+        };
+        let mut span = listed.span();
         let mut addresses: Vec<IpAddr> = Vec::new();
-        for address in host.addresses.into_inner() {
+        for address in listed.into_inner() {
             let span = address.span();
-            let address = address.into_inner().to_canonical();
+            let address = address.into_inner().0.to_canonical();
             if address.is_unspecified() || address.is_multicast() {
                 return Err(self.error(span, format!("{address} is no address of a host")));
             }
@@ -193,7 +215,7 @@ impl Checker<'_> {
     /// that all hosts share, and left out.
     fn peers(
         &self,
-        peers: Vec<Spanned<IpAddr>>,
+        peers: Vec<Spanned<Address>>,
         own: &[IpAddr],
     ) -> Result<Vec<IpAddr>, ConfigError> {
         let mut all = Vec::new();
@@ -204,7 +226,7 @@ impl Checker<'_> {
                     format!("peers has more than {MOST_PEERS}: name those that changes begin with");
                 return Err(self.error(span, why));
             }
-            let peer = peer.into_inner().to_canonical();
+            let peer = peer.into_inner().0.to_canonical();
             if !is_host(peer) {
                 let why = format!("peers has {peer}, which is no host's: name its address");
                 return Err(self.error(span, why));
@@ -222,7 +244,7 @@ impl Checker<'_> {
                 let why = "listen is empty: leave it out for all addresses";
                 return Err(self.error(listen.span(), why));
             }
-            Some(listen) => listen.into_inner(),
+            Some(listen) => listen.into_inner().into_iter().map(|ip| ip.0).collect(),
             None => vec![IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)],
         };
         let port = self.within("port", control.port, CONTROL_PORT, 1..=u16::MAX)?;

@@ -26,7 +26,7 @@ pub use error::Place;
 pub use interface::Interface;
 pub use log::init_logging;
 pub use notify::{notify_ready, notify_stopping};
-pub use values::{ListenAddress, PortList, PortRange, Prefix};
+pub use values::{Address, ListenAddress, PortList, PortRange, Prefix};
 
 /// Where the configuration is looked for.
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
@@ -344,5 +344,7 @@ impl Track {
     }
 }
 
+#[cfg(test)]
+mod documented;
 #[cfg(test)]
 mod tests;

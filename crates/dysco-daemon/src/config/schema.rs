@@ -1,20 +1,19 @@
 //! The file as it may be written: every key, nothing defaulted yet.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{ConfigError, Place};
-use super::values::{ListenAddress, PortList, PortRange, Prefix};
+use super::values::{Address, ListenAddress, PortList, PortRange, Prefix};
 use super::{Attach, LogFormat, Mode, Xdp};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    pub host: Host,
+    pub host: Option<Spanned<Host>>,
     #[serde(default)]
     pub control: Control,
     #[serde(default)]
@@ -43,17 +42,17 @@ pub struct File {
 #[serde(deny_unknown_fields)]
 pub struct Host {
     pub name: Option<Spanned<String>>,
-    pub addresses: Spanned<Vec<Spanned<IpAddr>>>,
+    pub addresses: Option<Spanned<Vec<Spanned<Address>>>>,
     pub interfaces: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Control {
-    pub listen: Option<Spanned<Vec<IpAddr>>>,
+    pub listen: Option<Spanned<Vec<Address>>>,
     pub port: Option<Spanned<u16>>,
     #[serde(default)]
-    pub peers: Vec<Spanned<IpAddr>>,
+    pub peers: Vec<Spanned<Address>>,
     pub pki_dir: Option<PathBuf>,
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,

@@ -31,7 +31,7 @@ fn keys() -> PathBuf {
     KEYS.path().join("host")
 }
 
-fn interfaces() -> Vec<Interface> {
+pub(super) fn interfaces() -> Vec<Interface> {
     let interface = |index, name: &str, addresses: &[&str]| Interface {
         on: name.rsplit_once('.').map(|(on, _)| on.into()),
         name: name.into(),
@@ -54,7 +54,7 @@ fn load(text: &str) -> Result<Config, ConfigError> {
 }
 
 /// A file that is right, and what comes after.
-fn with(rest: &str) -> String {
+pub(super) fn with(rest: &str) -> String {
     let keys = keys();
     let keys = keys.display();
     format!("[host]\naddresses = [\"10.0.0.1\"]\n[control]\npki_dir = \"{keys}\"\n{rest}")
@@ -288,8 +288,12 @@ fn errors_name_place_and_mend() {
 #[test]
 fn a_host_must_say_who_it_is() {
     let cases = [
-        ("", "missing field `host`"),
-        ("[host]", "missing field `addresses`"),
+        ("", "there is no [host]: begin with it"),
+        ("[host]", "line 1, column 1: [host] has no addresses: give"),
+        (
+            "[host]\naddresses = [\"proxy1\"]",
+            "line 2, column 14: 'proxy1' is no IP address: write it like 10.0.2.1",
+        ),
         ("[host]\naddresses = []", "addresses is empty"),
         ("[host]\naddresses = [\"0.0.0.0\"]", "no address of a host"),
         ("[host]\naddresses = [\"10.0.0.256\"]", "line 2, column 14"),
@@ -366,6 +370,8 @@ fn peers_are_other_hosts() {
     let peers = load(r#""10.0.0.2", "10.0.0.1", "::ffff:10.0.0.2", "fd00::3""#);
     let expected: [IpAddr; 2] = ["10.0.0.2".parse().unwrap(), "fd00::3".parse().unwrap()];
     assert_eq!(peers.unwrap().control.peers, expected);
+    let error = load("\"10.0.1.x\"").unwrap_err().to_string();
+    assert!(error.contains("'10.0.1.x' is no IP address"), "{error}");
     for nobody in ["0.0.0.0", "::1", "224.0.0.1", "255.255.255.255", "fe80::1"] {
         let error = load(&format!("{nobody:?}")).unwrap_err().to_string();
         assert!(error.contains("no host's"), "{error}");

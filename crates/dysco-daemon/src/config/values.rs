@@ -2,6 +2,7 @@
 //! the file, as it fails where it is read.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,6 +11,10 @@ use dysco_common::Addr;
 use dysco_common::rule::Rule;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A host's address; names are looked up nowhere here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address(pub IpAddr);
 
 /// A destination prefix, host bits zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +112,16 @@ impl ListenAddress {
     }
 }
 
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        s.parse().map(Address).map_err(|_| {
+            format!("'{s}' is no IP address: write it like 10.0.2.1 or 2001:db8::1; names are not looked up")
+        })
+    }
+}
+
 impl FromStr for Prefix {
     type Err = String;
 
@@ -180,6 +195,12 @@ impl FromStr for ListenAddress {
     }
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.len)
@@ -204,6 +225,21 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// Reads a value from its text, and fails there: of a list, at the one that is wrong.
+struct Parsed<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = String>> Visitor<'_> for Parsed<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, s: &str) -> Result<T, E> {
+        s.parse().map_err(E::custom)
+    }
+}
+
 macro_rules! as_string {
     ($($t:ty),*) => {$(
         impl Serialize for $t {
@@ -214,13 +250,13 @@ macro_rules! as_string {
 
         impl<'de> Deserialize<'de> for $t {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d)?.parse().map_err(de::Error::custom)
+                d.deserialize_str(Parsed(PhantomData))
             }
         }
     )*};
 }
 
-as_string!(Prefix, PortRange, ListenAddress);
+as_string!(Address, Prefix, PortRange, ListenAddress);
 
 impl<'de> Deserialize<'de> for PortList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

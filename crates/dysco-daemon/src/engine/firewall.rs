@@ -177,8 +177,19 @@ impl Engine {
 
     pub(super) fn sweep_moves(&mut self) {
         let now = self.now();
-        let actions = self.moves.transfers.tick(now);
+        let mut actions = self.moves.transfers.tick(now);
+        // What ends by itself has ended since its time was over.
+        let over = |action: &mut Action| matches!(action, Action::Ended { .. });
+        let over: Vec<_> = actions.extract_if(.., over).collect();
         self.move_on(actions);
+        for action in over {
+            let passes = self.faults.pass(action.name());
+            if let Action::Ended { transfer, result } = action
+                && passes
+            {
+                self.moved(transfer, result, FailureCode::TimedOut);
+            }
+        }
     }
 
     /// A session is being forgotten here.
@@ -216,7 +227,9 @@ impl Engine {
                     documents,
                     dry_run,
                 } => self.install_for(transfer, session, &documents, dry_run),
-                Action::Ended { transfer, result } => self.moved(transfer, result),
+                Action::Ended { transfer, result } => {
+                    self.moved(transfer, result, FailureCode::Refused);
+                }
             }
         }
     }
@@ -297,7 +310,8 @@ impl Engine {
         })
     }
 
-    fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>) {
+    /// A transfer has ended; `code` is for who waits for one that was not done.
+    fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>, code: FailureCode) {
         if let Some((change, to)) = self.moves.wanted.remove(&transfer) {
             let result = result.map(|_| ()).map_err(Reason::StateNotMoved);
             return self.tell_machine(HostEvent::StateMoved { change, to, result });
@@ -312,7 +326,7 @@ impl Engine {
                 new: moved.new as usize,
                 updated: moved.updated as usize,
             }),
-            Err(why) => Reply::Error(told(FailureCode::Refused, &why)),
+            Err(why) => Reply::Error(told(code, &why)),
         };
         let _ = replies.try_send(reply);
     }

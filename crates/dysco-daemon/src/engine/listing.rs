@@ -184,8 +184,8 @@ impl Engine {
             (Some(State::Tracked | State::Adopted | State::NewPath), _) if s.has_ended() => {
                 no("it has ended".into())
             }
-            (Some(State::Tombstone | State::Relay), _) => no("the proxy has left it".into()),
-            (_, None) => no("no proxy of this host relays it, as far as a shim has told".into()),
+            (Some(State::Tombstone | State::Relay), _) => no(who_has_left(s).into()),
+            (_, None) => no(no_proxy(s).into()),
             (_, Some(pair)) => match self.seems_measurable(pair) {
                 // Asked for a packet, it is heard.
                 Ok(()) | Err(Reason::NotHeard(_)) => Removable::Yes,
@@ -232,6 +232,7 @@ impl Engine {
             interfaces: self.agent.attached().iter().map(interface).collect(),
             sessions,
             peers: self.control.peers().iter().map(peer).collect(),
+            shim_socket: Some(self.config.shim.socket.clone()),
             shim_processes: shim.hellos,
             pairs: shim.pairs,
             counters: self.counters(),
@@ -332,13 +333,35 @@ fn left_by(s: &Session) -> Option<Mode> {
     match State::from_word(s.state)? {
         State::NewPath if s.is_beside_relay() => accepted.then_some(Mode::Local),
         State::NewPath if s.was_bypassed() => Some(Mode::Bypass),
-        State::Tombstone if s.two.chained == 0 || s.was_bypassed() => {
-            accepted.then_some(Mode::Bypass)
-        }
+        State::Tombstone if !left_by_chain(s) => accepted.then_some(Mode::Bypass),
         State::Return => Some(Mode::Return),
         State::Relay if s.two.returns != 0 => accepted.then_some(Mode::Return),
         State::Relay => accepted.then_some(Mode::Local),
         _ => None,
+    }
+}
+
+/// Who has left whom, of an entry that is over here or relays.
+fn who_has_left(s: &Session) -> &'static str {
+    match left_by_chain(s) {
+        true => "the session has left this host",
+        false => "the proxy has left it",
+    }
+}
+
+/// Is this what a chain has left behind, which the session passes no more?
+pub(super) fn left_by_chain(s: &Session) -> bool {
+    s.state == State::Tombstone as u32 && s.two.chained != 0 && !s.was_bypassed()
+}
+
+/// What may be done with a session that no proxy here relays.
+fn no_proxy(s: &Session) -> &'static str {
+    match super::rechain::opens(s) && s.two.chained > 1 {
+        true => {
+            "no proxy of this host relays it; its chain can be changed from here \
+             (remove-middlebox HOST, insert-middlebox, reconfigure)"
+        }
+        false => "no proxy of this host relays it, as far as a shim has told",
     }
 }
 
@@ -412,6 +435,16 @@ mod tests {
         }
     }
 
+    /// Whoever asks for a state that is listed gets it.
+    #[test]
+    fn every_word_for_a_state_is_one_that_a_filter_knows() {
+        let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
+        for state in listed.filter(|state| *state != State::Free) {
+            let word = state_word(Some(state));
+            assert!(crate::api::STATES.contains(&word), "{word}");
+        }
+    }
+
     #[test]
     fn only_what_passes_a_host_between_is_in_a_chain() {
         let firewall = [10, 0, 2, 1];
@@ -428,6 +461,19 @@ mod tests {
             ..direct
         };
         assert!(is_in_chain(&between, None));
+    }
+
+    #[test]
+    fn who_opened_a_session_in_a_chain_hears_that_it_can_be_changed() {
+        let opened = |chained| {
+            let mut s = accepted_from([10, 0, 2, 1]);
+            (s.life.opened_here, s.two.chained) = (1, chained);
+            s
+        };
+        assert!(no_proxy(&opened(2)).contains("its chain can be changed"));
+        for other in [opened(0), accepted_from([10, 0, 2, 1])] {
+            assert!(no_proxy(&other).contains("as far as a shim has told"));
+        }
     }
 
     #[test]
@@ -460,6 +506,9 @@ mod tests {
             ..accepted_from([10, 0, 2, 1])
         };
         assert_eq!(left_by(&forgotten), None);
+        assert_eq!(who_has_left(&forgotten), "the session has left this host");
+        let by_proxy = entry(State::Tombstone, 0);
+        assert_eq!(who_has_left(&by_proxy), "the proxy has left it");
         assert_eq!(left_by(&entry(State::Tracked, 0)), None);
     }
 }

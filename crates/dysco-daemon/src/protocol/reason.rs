@@ -90,8 +90,9 @@ pub enum Reason {
     LockedByAnother(ChangeId),
     /// The middlebox still touches bytes.
     #[error(
-        "the middlebox is not proven byte-transparent from now on: {}; let it relay in TCP mode with splicing, or declare its listener transparent",
-        tame(.0)
+        "the middlebox is not proven byte-transparent from now on: {}{}",
+        tame(.0),
+        unless_mended(.0, "; let it relay in TCP mode with splicing, or declare its listener transparent")
     )]
     NotTransparent(String),
     /// The middlebox added or removed bytes between two measurements.
@@ -193,9 +194,9 @@ pub enum Reason {
         tame(.0)
     )]
     NotProven(String),
-    /// This host relays the session already.
+    /// The middlebox has left before.
     #[error(
-        "the middlebox has left this session: its host relays the packets; ask for mode bypass to take that host out too"
+        "the middlebox has left this session already; where its host relays the packets since (local, return), ask for mode bypass to take that host out too"
     )]
     AlreadyOut,
     /// A host's own failure, in its own words.
@@ -280,7 +281,20 @@ fn tame(text: &str) -> String {
     tame
 }
 
+/// A mend, unless the text has one of its own, which knows more.
+fn unless_mended(text: &str, mend: &'static str) -> &'static str {
+    match text.contains("; ") {
+        true => "",
+        false => mend,
+    }
+}
+
 impl Reason {
+    /// Did some time run out? What was asked for may be possible then.
+    pub fn is_of_time(&self) -> bool {
+        matches!(self, Reason::TimedOut(_) | Reason::NoAnswer(_))
+    }
+
     /// Does it speak against the two neighbours' part alone? Then the proxy's
     /// host may do it by itself.
     pub fn local_would_do(&self) -> bool {
@@ -359,6 +373,29 @@ impl fmt::Display for MessageName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_has_one_mend() {
+        let told = |why: &str| Reason::NotTransparent(why.into()).to_string();
+        let own = "no shim has reported it; name its listener";
+        assert!(told(own).ends_with(own), "{}", told(own));
+        let none = told("the configuration says `transparent = false` of it");
+        assert!(
+            none.ends_with("or declare its listener transparent"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn who_waited_in_vain_hears_of_the_time() {
+        let host = HostId::from([10, 0, 0, 1]);
+        for late in [Reason::NoAnswer(host), Reason::TimedOut(Phase::Preparing)] {
+            assert!(late.is_of_time(), "{late}");
+        }
+        for other in [Reason::NoAgent(host), Reason::Closing, Reason::Cancelled] {
+            assert!(!other.is_of_time(), "{other}");
+        }
+    }
 
     #[test]
     fn quotes_stay_and_what_a_terminal_obeys_does_not() {

@@ -71,7 +71,7 @@ pub enum NotTransparent {
     },
     /// Only the counts tell, and no one vouches for the bytes.
     #[error(
-        "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so: if the proxy only passes them on, say so with --listen {listener}, or with `transparent = true` in a [[listener]] of the configuration"
+        "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so; if the proxy only passes them on, say so with --listen {listener}, or with `transparent = true` in a [[listener]] of the configuration"
     )]
     OnlyCounts {
         /// The accepted side's local address.

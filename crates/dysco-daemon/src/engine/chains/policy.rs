@@ -172,6 +172,9 @@ impl Engine {
         source: std::net::SocketAddr,
         destination: std::net::SocketAddr,
     ) -> Reply {
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Reply::Error(of_two_families(source.ip(), destination.ip()));
+        }
         let there: HashSet<IpAddr> = self
             .agent
             .hops()
@@ -208,6 +211,16 @@ impl Engine {
             verdict: verdict.into(),
             text,
         })
+    }
+}
+
+/// No session has two such ends.
+fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
+    Failure {
+        code: FailureCode::BadRequest,
+        what: "explain what would become of the session".into(),
+        why: format!("{source} and {destination} are of two address families"),
+        mend: "name two ends by addresses of one family".into(),
     }
 }
 

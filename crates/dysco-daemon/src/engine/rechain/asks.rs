@@ -90,7 +90,11 @@ impl Engine {
                     Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
                 },
                 Action::Judge { ask, from, asked } => self.judge_ask(ask, &from, asked),
-                Action::Ended { ask, answer } => self.ask_ended(ask, answer),
+                Action::Ended {
+                    ask,
+                    answer,
+                    silent,
+                } => self.ask_ended(ask, answer, silent),
             }
         }
     }
@@ -134,7 +138,7 @@ impl Engine {
         self.ask_on(actions);
     }
 
-    fn ask_ended(&mut self, ask: AskId, answer: Answer) {
+    fn ask_ended(&mut self, ask: AskId, answer: Answer, silent: bool) {
         let Some(task) = self.rechain.asking.remove(&ask) else {
             return;
         };
@@ -142,6 +146,7 @@ impl Engine {
             self.tally.asks_no_more(&task.order.session);
         }
         let mut report = task.report(answer.outcome, answer.reason);
+        report.timed_out = silent;
         report.session = self.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(&task, report, None);

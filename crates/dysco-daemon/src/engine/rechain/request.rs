@@ -68,6 +68,7 @@ impl Task {
             remote: self.remote,
             outcome,
             reason,
+            timed_out: false,
             before: self.order.before.clone(),
             after: self.order.after.clone(),
             request_to_switch_us: None,
@@ -323,6 +324,7 @@ impl Engine {
         };
         let reason = why.as_ref().map(Reason::to_string);
         let mut report = running.task.report(outcome, reason);
+        report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
         report.session = self.rechain.name_now(report.session);
         let micros = |d: Duration| d.as_micros() as u64;
         if outcome == ChainOutcome::Changed {

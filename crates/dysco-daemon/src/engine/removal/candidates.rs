@@ -3,8 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_common::{Session, State};
+
 use super::{Candidates, Said, Stage, Task};
 use crate::api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
+use crate::engine::listing::left_by_chain;
 use crate::engine::{Engine, measure};
 use crate::protocol::Reason;
 
@@ -61,7 +64,9 @@ impl Engine {
 
     /// Among the tasks, if all says that the proxy may leave its session.
     pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
+        let over = over_here(&self.agent.session(task.session.slot()));
         let judged = match (task.relayed, task.mode) {
+            _ if over.is_some() => over.map_or(Ok(()), Err),
             // Nothing is left to be proven.
             (true, Mode::Auto | Mode::Bypass | Mode::Return) => (self.relay_of(&task.subsession))
                 .map_or(Ok(()), |slots| self.has_none_beside(slots)),
@@ -201,5 +206,41 @@ impl Engine {
             since: None,
             switched: None,
         }
+    }
+}
+
+/// Why nothing can leave a session that this host has let go.
+fn over_here(s: &Session) -> Option<Reason> {
+    if s.state != State::Tombstone as u32 {
+        return None;
+    }
+    Some(match left_by_chain(s) {
+        true => Reason::Closing,
+        false => Reason::AlreadyOut,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_that_has_left_is_not_said_to_be_unproven() {
+        let entry = |state: State, chained| {
+            let mut s = Session::default();
+            (s.state, s.two.chained) = (state as u32, chained);
+            s
+        };
+        assert_eq!(over_here(&entry(State::Tracked, 0)), None);
+        let left = over_here(&entry(State::Tombstone, 0));
+        assert_eq!(left, Some(Reason::AlreadyOut));
+        assert!(
+            Reason::AlreadyOut
+                .to_string()
+                .contains("has left this session already")
+        );
+        // This was a host of its chain, and no proxy.
+        let passed = over_here(&entry(State::Tombstone, 2));
+        assert_eq!(passed, Some(Reason::Closing));
     }
 }

@@ -43,7 +43,7 @@ impl Engine {
             remote: report.remote,
             outcome: as_removal(report.outcome),
             reason: report.reason,
-            timed_out: false,
+            timed_out: report.timed_out,
             mode: None,
             why_mode: Some("it is a host of the session's chain".into()),
             request_to_switch_us: report.request_to_switch_us,

@@ -51,9 +51,9 @@ impl Running {
             _ => None,
         };
         let timed_out = match &why {
-            Some(Reason::TimedOut(_)) => true,
             Some(Reason::Cancelled) => self.cancelled.is_some(),
-            _ => false,
+            Some(why) => why.is_of_time(),
+            None => false,
         };
         let report = RemovalReport {
             timed_out,
@@ -66,7 +66,7 @@ impl Running {
         let because = |reason: Reason| match (&self.reason, &self.cancelled) {
             (Some(better), _) => better.to_string(),
             (None, Some(_)) if reason == Reason::Cancelled => format!(
-                "it took longer than {} ms and was taken back",
+                "it took longer than {} ms and was taken back; ask again with more time (--timeout, or timeout_ms under [removal]), and see 'dyscoctl status' for a peer that does not answer",
                 self.task.timeout.as_millis()
             ),
             (None, _) => reason.to_string(),
