@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -79,7 +80,10 @@ fn built_by_go(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let dir = own.parent().unwrap_or(Path::new(".")).join("go");
     fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
-    let out = dir.join(format!("{name}-{}", std::process::id()));
+    // Tests of one process build at the same time, too.
+    static BUILDS: AtomicU32 = AtomicU32::new(0);
+    let build = BUILDS.fetch_add(1, Ordering::Relaxed);
+    let out = dir.join(format!("{name}-{}-{build}", std::process::id()));
     let built = Command::new("go")
         .args(["build", "-o"])
         .args([&out, &source])
