@@ -142,7 +142,10 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if world.hosts().any(left_over) {
         return Fate::Leftover;
     }
-    if starved(config, world) {
+    // What shows how far each end has sent (`two_paths::show`) is not modelled: without it
+    // a path may be taken for good that has carried nothing.
+    let gone = world.dead != [false; 2] && removed > 0;
+    if starved(config, world) && !gone {
         return Fate::Starved;
     }
     if untold(config, world) {

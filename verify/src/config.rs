@@ -3,6 +3,7 @@
 use crate::seed::Seed;
 use crate::world::Faults;
 
+mod doubt;
 mod local;
 mod seeded;
 
@@ -49,6 +50,10 @@ pub enum Seen {
     OldDataAfterCut,
     /// What was asked for has been done already.
     Already,
+    /// A new path died, and the old one was taken again.
+    TakenBack,
+    /// That path had to carry what the new one had carried before.
+    CaughtUp,
     /// A daemon was started in the middle of a change that went on.
     GoneOn,
 }
@@ -101,6 +106,7 @@ const NONE: Faults = Faults {
     packets: 0,
     again: 0,
     resets: 0,
+    deaths: 0,
     delays: 0,
 };
 
@@ -345,6 +351,7 @@ pub fn all() -> Vec<Configuration> {
             ..BASIC
         },
     ];
+    all.extend(doubt::all());
     all.extend(local::all());
     all
 }

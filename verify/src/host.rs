@@ -29,6 +29,8 @@ pub struct Held {
     own: Option<Subsession>,
     new: Option<Subsession>,
     draining: bool,
+    /// The new path is taken back, and the old one has not carried all that it did.
+    returns: bool,
     /// The ways to both ends are being looked up.
     waiting: Option<Translation>,
 }
@@ -112,6 +114,8 @@ pub struct Host {
     pub ring: Vec<(Side, Notice)>,
     /// Is this host both anchors?
     pub alone: bool,
+    /// Nothing answers on its new path.
+    pub silent: bool,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,
     /// A bug put in on purpose.
@@ -126,7 +130,7 @@ impl Hash for Host {
         (self.life, &self.machine, &self.entries).hash(state);
         (&self.sockets, &self.records, &self.held).hash(state);
         (&self.events, &self.endings, &self.spoilt).hash(state);
-        (&self.rest, &self.ring).hash(state);
+        (&self.rest, &self.ring, self.silent).hash(state);
     }
 }
 
@@ -153,6 +157,7 @@ impl Host {
             rest: VecDeque::new(),
             ring: Vec::new(),
             alone: false,
+            silent: false,
             spoilt: Default::default(),
             seed,
             ids: seed::ids(seed),

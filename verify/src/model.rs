@@ -88,6 +88,8 @@ pub enum Action {
     },
     /// A session's entry is collected.
     Collect(usize, Side),
+    /// The new path carries nothing any more, to the right or to the left.
+    PathDies([bool; 2]),
     /// A seeded bug: a deadline of before the cut passes.
     Late(usize),
 }
@@ -292,6 +294,13 @@ impl Exploration {
         }
     }
 
+    fn deaths(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.left.deaths > 0 && world.is_cut() {
+            let ways = [[true, true], [true, false], [false, true]];
+            actions.extend(ways.map(Action::PathDies));
+        }
+    }
+
     /// Is this step a fault? Then one fewer may come.
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps();
@@ -324,6 +333,7 @@ impl Exploration {
             Action::Expire { .. } if !only_time => &mut left.late,
             Action::Late(_) => &mut left.late,
             Action::Crash(_) => &mut left.crashes,
+            Action::PathDies(_) => &mut left.deaths,
             Action::Packet {
                 lost: Lost::AtOnce | Lost::Beyond,
                 ..
@@ -401,6 +411,7 @@ impl Exploration {
                 lost,
             } => world.packet(config, place, side, say, lost),
             Action::Collect(place, side) => world.collect(config, place, side, Twist::Plain),
+            Action::PathDies(ways) => world.dies(ways),
             Action::Late(place) => seed::late(world, place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
         }
@@ -454,6 +465,7 @@ impl Model for Exploration {
         self.messages(world, actions);
         self.hosts(world, actions);
         self.packets(world, actions);
+        self.deaths(world, actions);
     }
 
     fn next_state(&self, before: &World, action: Action) -> Option<World> {

@@ -41,6 +41,9 @@ pub struct Entry {
     pub s: Session,
     /// The new path, from two paths on.
     pub path: Option<Subsession>,
+    /// Up to where that has sent. The programs have it in `shown`, which is more: how
+    /// ends show what they have sent elsewhere is not modelled.
+    heard_to: Option<u32>,
 }
 
 impl Entry {
@@ -55,7 +58,11 @@ impl Entry {
             rcv_ack: local,
             ..Session::default()
         };
-        Entry { s, path: None }
+        Entry {
+            s,
+            path: None,
+            heard_to: None,
+        }
     }
 
     /// The state that it is in.
@@ -101,6 +108,23 @@ impl Entry {
         self.s.two.drained != 0
     }
 
+    /// `Agent::deafen`.
+    pub fn deafen(&mut self) -> bool {
+        let deaf = self.state() == State::TwoPaths
+            && self.s.life.reset == 0
+            && !two_paths::has_carried(&self.s);
+        self.s.deaf = u8::from(deaf);
+        deaf
+    }
+
+    /// `Agent::take_back`.
+    pub fn take_back(&mut self) {
+        let two = &mut self.s.two;
+        (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
+        (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
+        (self.s.deaf, self.s.shown) = (1, self.heard_to.unwrap_or(0));
+    }
+
     /// `Agent::complete`.
     pub fn complete(&mut self) {
         self.s.state = State::NewPath as u32;
@@ -113,6 +137,7 @@ impl Entry {
         s.two = Default::default();
         (s.cut_out, s.cut_in, s.edge, s.far_ack) = (0, 0, 0, 0);
         (s.new_low, s.old_ack, s.new_ack) = (0, 0, 0);
+        (s.deaf, s.shown, self.heard_to) = (0, 0, None);
     }
 
     /// The local end sends. Calls `send` for each packet and its path.
@@ -163,7 +188,7 @@ impl Entry {
     /// `paths::cut_if_due`.
     fn cut_if_due(&mut self, at: Anchor) {
         let two = &mut self.s.two;
-        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 {
+        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 && self.s.deaf == 0 {
             two.cut_set = 1;
             self.s.cut_out = at.snd_max(&self.s);
         }
@@ -322,6 +347,7 @@ impl Entry {
     /// A packet arrives on the new path: what the local end gets.
     pub fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         let two = match self.state() {
+            State::TwoPaths if self.s.deaf != 0 => return None,
             State::TwoPaths => true,
             State::NewPath => false,
             _ => return None,
@@ -345,6 +371,8 @@ impl Entry {
         let s = &mut self.s;
         s.two.new_heard = 1;
         if !seg.has(RST) {
+            let to = self.heard_to.get_or_insert(seg.end());
+            *to = max(*to, seg.end());
             two_paths::hear_data(s, &seg);
             if seg.has(ACK) {
                 two_paths::hear_far(at, s, seg.ack, &judged);
@@ -373,7 +401,7 @@ impl Hash for Entry {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
         (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
-        (s.clamp, s.clamp_far, s.joined).hash(state);
+        (s.clamp, s.clamp_far, s.joined, s.deaf).hash(state);
         if self.state() != State::Relay {
             (s.snd_max, s.snd_ack).hash(state);
         }
@@ -384,6 +412,6 @@ impl Hash for Entry {
         (cut, heard, two.cut_in_set, two.drained, two.new_data).hash(state);
         (two.old_ack_set, two.new_ack_set, s.cut_out, s.cut_in).hash(state);
         (s.edge, s.far_ack, s.new_low, s.old_ack, s.new_ack).hash(state);
-        self.path.hash(state);
+        (self.path, self.heard_to, s.shown).hash(state);
     }
 }

@@ -36,8 +36,15 @@ pub enum Seed {
     ForgottenCut,
     /// It relays when the first of its two sessions has drained.
     HalfDrained,
+    /// The right anchor says that it hears the new path no more, and hears it.
+    HearsOn,
     /// It lets the ends hear what the proxy acknowledges, whoever has got that.
     ProxyBelieved,
+}
+
+/// Does a host hear its new path on, whatever it says?
+pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
+    seed == Some(Seed::HearsOn) && place == 2
 }
 
 /// May a session be locked that goes another way by now?

@@ -3,7 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use dysco_common::State;
+use dysco_common::{State, two_paths};
 use dysco_daemon::protocol::{Machine, Timer};
 
 use crate::calm::Fate;
@@ -40,6 +40,8 @@ pub struct Faults {
     pub again: u8,
     /// Resets by the applications.
     pub resets: u8,
+    /// New paths that carry nothing any more.
+    pub deaths: u8,
     /// Daemons that are held up between two of their steps while packets pass.
     pub delays: u8,
 }
@@ -67,6 +69,8 @@ pub struct World {
     pub asked: u8,
     /// What was asked last was asked when all was still, and no fault since.
     pub pure: bool,
+    /// The new path carries nothing any more, to the right and to the left.
+    pub dead: [bool; 2],
     /// A rule was broken on the way here.
     pub broken: Option<Broken>,
     /// How it ends if nothing more goes wrong.
@@ -76,7 +80,7 @@ pub struct World {
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.hosts, &self.net).hash(state);
-        (self.left, self.asked, self.pure, self.broken).hash(state);
+        (self.left, self.asked, self.pure, self.broken, self.dead).hash(state);
     }
 }
 
@@ -138,6 +142,7 @@ impl World {
             left: config.faults,
             asked: 0,
             pure: true,
+            dead: [false; 2],
             broken: None,
             fate: Fate::default(),
         }
@@ -338,6 +343,28 @@ impl World {
         let cut = |h: &Host, s| h.entry(s).is_some_and(|e| e.s.two.cut_set != 0);
         self.hosts()
             .any(|h| Side::BOTH.into_iter().any(|s| cut(h, s)))
+    }
+
+    /// The new path dies, in these directions: only while it is between.
+    pub fn dies(&mut self, ways: [bool; 2]) -> bool {
+        if !self.is_cut() || self.dead != [false; 2] {
+            return false;
+        }
+        self.dead = ways;
+        for place in 0..self.hosts.len() {
+            self.edit(place, |h| h.silent = true);
+        }
+        true
+    }
+
+    /// Has the new path died when it had carried what no old path can?
+    pub fn is_lost(&self) -> bool {
+        let carried = |h: &Host, s| {
+            let entry = h.entry(s);
+            entry.is_some_and(|e| e.state() == State::TwoPaths && two_paths::has_carried(&e.s))
+        };
+        let all = || self.hosts().flat_map(|h| Side::BOTH.map(|s| (h, s)));
+        self.dead != [false; 2] && all().any(|(h, s)| carried(h, s))
     }
 
     /// A proxy whose one session was reset resets the other.

@@ -266,6 +266,12 @@ pub struct Session {
     /// and this is the one that they met on. Or a NAT of its chain gave it another on
     /// its way here, and this is the one that it was opened by.
     pub alias: Alias,
+    /// By user space, in the two-path phase: nothing is heard on the new path. Without a
+    /// cutoff everything takes the old path again.
+    pub deaf: u8,
+    /// Learnt, at the left anchor: how often the right one has answered on the new path,
+    /// modulo 256.
+    pub answers: u8,
 }
 
 /// Another five-tuple of a session, which differs from its own in the address of one

@@ -215,6 +215,27 @@ pub const fn is_past(s: &Session) -> bool {
     s.two.cut_set & PAST != 0
 }
 
+/// Has the far end acknowledged what the local one sent on the new path? Then no old path
+/// can carry the session any more.
+#[inline(always)]
+pub const fn has_carried(s: &Session) -> bool {
+    is_past(s) && s.far_ack != s.cut_out
+}
+
+/// Has it been taken back? Everything takes the old path, and the new one is not heard.
+#[inline(always)]
+pub const fn is_taken_back(s: &Session) -> bool {
+    s.deaf != 0 && s.two.cut_set == 0
+}
+
+/// Has the old path, taken again, sent all that the local end may have got by either? Until
+/// then that end's acknowledgements are more than a middlebox may hear ([`outgoing`]).
+#[inline(always)]
+pub const fn has_caught_up(s: &Session) -> bool {
+    let behind = after(s.snd_ack, s.rcv_max) || s.shown != 0 && after(s.shown, s.rcv_max);
+    s.two.new_data == 0 || !behind
+}
+
 /// Is this a reset that the local end may believe, by its number in that end's own
 /// space? It believes none but the next that it expects (RFC 5961, 3.2), which lies
 /// between what it has acknowledged and what has come by either path. Anybody may send
@@ -419,6 +440,9 @@ pub enum OldIncoming {
 /// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
 #[inline(always)]
 pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    if is_taken_back(s) {
+        return false;
+    }
     if seg.has(RST) {
         // What the highest number seen says is not enough: there may be a hole.
         return s.two.cut_set & s.two.drained != 0 && !before(at.rcv_ack(s), s.cut_out);

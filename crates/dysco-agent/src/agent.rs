@@ -307,7 +307,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown) = (0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.shown, s.deaf) = (0, 0, 0, 0, 0);
         });
         Ok(())
     }
@@ -335,6 +335,24 @@ impl Agent {
     /// otherwise a `Drained` event follows.
     pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
         self.memory.set_cut_in(slot, cutoff, Anchor::Near)
+    }
+
+    /// Hears the new path no more, unless it has carried what no old path can: false then.
+    /// Until [`Agent::hear`], or another [`Agent::prepare`].
+    pub fn deafen(&self, slot: u32) -> bool {
+        self.memory.deafen(slot)
+    }
+
+    /// Hears the new path again.
+    pub fn hear(&self, slot: u32) {
+        self.memory.set_deaf(slot, false);
+    }
+
+    /// Everything takes the old path again. Only after [`Agent::deafen`]; what undoes
+    /// [`Agent::prepare`] may follow once the old path has caught up
+    /// (`two_paths::has_caught_up`).
+    pub fn take_back(&self, slot: u32) {
+        self.memory.take_back(slot);
     }
 
     /// All packets take the new path.

@@ -17,6 +17,9 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::AgentError;
 
+/// A segment on its way is seen by a program within this many turns.
+pub(crate) const TURNS: u32 = 200;
+
 /// The mapped array.
 pub struct Memory {
     base: NonNull<Session>,
@@ -115,6 +118,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
             ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
             ptr::write_volatile(&raw mut (*p).shown, s.shown);
+            ptr::write_volatile(&raw mut (*p).deaf, s.deaf);
         }
     }
 
@@ -332,7 +336,7 @@ impl Memory {
         // A packet that passed just before the line above may still have to
         // move snd_max. Being wrong about it is safe (the proxy is not believed
         // about bytes from the cutoff on) but costs a retransmission.
-        for _ in 0..200 {
+        for _ in 0..TURNS {
             std::hint::spin_loop();
         }
         let highest = snd_max.load(Ordering::SeqCst);
@@ -341,6 +345,48 @@ impl Memory {
             set.store(1, Ordering::SeqCst);
         }
         cut_out.load(Ordering::SeqCst)
+    }
+
+    /// Whether the new path is silent to the programs, whatever comes by it.
+    pub fn set_deaf(&self, slot: u32, deaf: bool) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).deaf };
+        self.flag(field).store(u8::from(deaf), Ordering::SeqCst);
+    }
+
+    /// Makes it so, unless it has carried what no old path can.
+    pub fn deafen(&self, slot: u32) -> bool {
+        self.set_deaf(slot, true);
+        // A packet that passed just before may still have to say what it acknowledges.
+        for _ in 0..TURNS {
+            std::hint::spin_loop();
+        }
+        let deaf = !two_paths::has_carried(&self.read(slot));
+        if !deaf {
+            self.set_deaf(slot, false);
+        }
+        deaf
+    }
+
+    /// Takes the cutoffs back, as if nobody had cut. The one that is set goes last: no
+    /// packet may find it due once more.
+    pub fn take_back(&self, slot: u32) {
+        self.set_deaf(slot, true);
+        let two = self.two(slot);
+        // SAFETY: addresses of fields of a valid entry.
+        let flags = unsafe {
+            [
+                &raw mut (*two).cut_armed,
+                &raw mut (*two).new_heard,
+                &raw mut (*two).cut_in_set,
+                &raw mut (*two).drained,
+                &raw mut (*two).edge_set,
+                &raw mut (*two).cut_set,
+            ]
+        };
+        for flag in flags {
+            self.flag(flag).store(0, Ordering::SeqCst);
+        }
     }
 
     /// Tells the programs where the new path's incoming data begins. Returns

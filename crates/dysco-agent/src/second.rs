@@ -9,6 +9,7 @@ use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
 use crate::error::AgentError;
+use crate::memory::TURNS;
 
 /// Which of two paths a session keeps that passes here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,9 +24,6 @@ pub enum Keep {
     /// change has ended.
     Used,
 }
-
-/// A segment on its way is seen by a program within this many turns.
-const TURNS: u32 = 200;
 
 impl Agent {
     /// Makes an entry for another path of a session, without a five-tuple yet. It

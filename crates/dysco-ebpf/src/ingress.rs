@@ -184,6 +184,8 @@ fn decide(
     let state = State::from_word(s.state);
     if new {
         return match state {
+            // It may be given up, and has to be silent for that.
+            Some(State::TwoPaths) if s.deaf != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
             Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
                 opening(s, p, c, slot)
             }
@@ -404,6 +406,8 @@ fn answered(s: &mut Session, seg: &Segment, slot: u32) {
         return count(Counter::DroppedSyn);
     }
     let syn = seg.has(SYN);
+    // Who doubts that the path carries anything looks at this.
+    s.answers = s.answers.wrapping_add(1);
     if s.shown == 0 && !syn {
         return count(Counter::DroppedStray);
     }

@@ -11,10 +11,11 @@ use crate::maps::count;
 use crate::packet::Packet;
 
 /// The cutoff is the data plane's: before this packet nothing after the highest
-/// number was sent.
+/// number was sent. Not while the new path may be given up: one who hears the last of it on
+/// another processor may say so late.
 #[inline(always)]
 pub fn cut_if_due(s: &mut Session, at: Anchor) {
-    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 {
+    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 && s.deaf == 0 {
         s.cut_out = at.snd_max(s);
         s.two.cut_set = 1;
     }

@@ -2,7 +2,7 @@
 //! kernel or the proxy some time answers by an event that comes later.
 
 use dysco_common::session::offer;
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Offer, State};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
@@ -28,6 +28,7 @@ pub(super) fn can_fail(command: &Command) -> bool {
             | Command::Reserve { .. }
             | Command::Prepare { .. }
             | Command::Try { .. }
+            | Command::Look { .. }
             | Command::Persist { .. }
             | Command::Close { .. }
     )
@@ -72,6 +73,10 @@ impl Host {
             Command::Try { .. } => self.later(HostEvent::Tried {
                 change,
                 result: Err(reason),
+            }),
+            Command::Look { .. } => self.later(HostEvent::Looked {
+                change,
+                carries: false,
             }),
             Command::Persist { .. } => {
                 let error = String::new();
@@ -175,6 +180,14 @@ impl Host {
                 None => self.tell_gone(change),
             },
             Command::SetCutIn { cutoff, .. } => self.set_cut_in(change, cutoff),
+            Command::Look { .. } => self.look(change),
+            Command::Deafen { .. } => self.deafen(change),
+            Command::Hear { .. } => {
+                if let Some(entry) = self.slot_of(change).and_then(|s| self.entry_mut(s)) {
+                    entry.s.deaf = 0;
+                }
+            }
+            Command::TakeBack { new, .. } => self.take_back(change, new, wrong),
             Command::Complete { .. } if self.is_pair(change) => self.relay_pair(change, wrong),
             Command::Complete { .. } => self.complete(change, wrong),
             Command::Close { relayed: true, .. } => self.close_sockets(change),
@@ -349,6 +362,66 @@ impl Host {
             self.tell(HostEvent::Drained { change });
         } else if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
+        }
+    }
+
+    fn look(&mut self, change: ChangeId) {
+        let entry = self.slot_of(change).and_then(|s| self.entry(s));
+        let Some(entry) = entry else {
+            return self.tell_gone(change);
+        };
+        let carries = !self.silent || two_paths::has_carried(&entry.s);
+        self.later(HostEvent::Looked { change, carries });
+    }
+
+    fn deafen(&mut self, change: ChangeId) {
+        let hears_on = seed::hears_on(self.seed, self.place);
+        let entry = self.slot_of(change).and_then(|s| self.entry_mut(s));
+        let Some(entry) = entry else {
+            return self.tell_gone(change);
+        };
+        let deaf = entry.deafen();
+        if hears_on {
+            entry.s.deaf = 0;
+        }
+        self.tell(HostEvent::Deafened { change, deaf });
+    }
+
+    fn take_back(&mut self, change: ChangeId, new: Subsession, wrong: &mut Option<Wrong>) {
+        let entry = self.slot_of(change).and_then(|s| self.entry_mut(s));
+        match entry {
+            Some(entry) if entry.state() == State::TwoPaths && entry.path == Some(new) => {
+                if two_paths::has_carried(&entry.s) {
+                    *wrong = Some(Wrong::TakenBackAfterCut);
+                }
+                entry.take_back();
+                entry.s.clamp = 0;
+                let held = self.held.entry(change).or_default();
+                (held.draining, held.returns) = (false, true);
+                self.sweep_returns();
+            }
+            _ => self.later(HostEvent::TakenBack { change }),
+        }
+    }
+
+    /// Ends the second path of those whose old path has caught up.
+    pub fn sweep_returns(&mut self) {
+        let returning: Vec<ChangeId> = self
+            .held
+            .iter()
+            .filter_map(|(c, h)| h.returns.then_some(*c))
+            .collect();
+        for change in returning {
+            if let Some(entry) = self.slot_of(change).and_then(|s| self.entry_mut(s)) {
+                if !two_paths::has_caught_up(&entry.s) {
+                    continue;
+                }
+                entry.unprepare();
+            }
+            if let Some(held) = self.held.get_mut(&change) {
+                held.returns = false;
+            }
+            self.later(HostEvent::TakenBack { change });
         }
     }
 

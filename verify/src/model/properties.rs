@@ -1,6 +1,6 @@
 //! What must hold in every state, and what must be seen in some.
 
-use dysco_common::State;
+use dysco_common::{State, two_paths};
 use dysco_daemon::protocol::{Machine, Phase, Role};
 use stateright::Property;
 
@@ -46,10 +46,10 @@ pub fn always() -> Vec<Property<Exploration>> {
             w.broken != Some(Broken::Tcp(crate::socket::Harm::WrongBytes))
         }),
         Property::always("every byte arrives once faults stop", |_, w: &World| {
-            w.fate != Fate::Starved
+            w.fate != Fate::Starved || w.is_lost()
         }),
         Property::always("every change ends once faults stop", |_, w: &World| {
-            !matches!(w.fate, Fate::Stranded | Fate::Endless)
+            !matches!(w.fate, Fate::Stranded | Fate::Endless) || w.is_lost()
         }),
         Property::always("both anchors and the middlebox agree", |_, w: &World| {
             w.fate != Fate::Disagreement
@@ -131,6 +131,18 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
                     .is_some_and(|e| is_cut(e) && dysco_common::seq::before(una, e.s.cut_out))
             })
         }
+        Seen::TakenBack => {
+            Property::sometimes("a path that has died is taken back", |_, w: &World| {
+                w.dead != [false; 2] && ended(w, false) && w.hosts().all(|h| h.quiet())
+            })
+        }
+        Seen::CaughtUp => Property::sometimes(
+            "the old path catches up with the new one",
+            |_, w: &World| {
+                let behind = |e: &Entry| two_paths::is_taken_back(&e.s);
+                entry_states(w).any(|e| e.state() == State::TwoPaths && behind(e))
+            },
+        ),
         Seen::GoneOn => Property::sometimes("a change outlives a daemon", |_, w: &World| {
             ended(w, true) && w.hosts().any(|h| h.life > 0) && w.hosts().all(|h| h.quiet())
         }),

@@ -50,6 +50,8 @@ impl World {
         for (way, packet) in packets {
             let target = match way {
                 _ if lost == Lost::AtOnce => None,
+                // A new path goes on to where the segment was bound for.
+                Path::New if self.dead[usize::from(side == Side::Left)] => None,
                 Path::Old => opposite(place, side),
                 Path::New => path.and_then(|path| self.end_of(&path, place)),
             };
@@ -93,6 +95,7 @@ impl World {
                 (None, Path::New) => None,
             };
             notices(h, side, tell);
+            h.sweep_returns();
             packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
         });
         if let Err(harm) = heard {

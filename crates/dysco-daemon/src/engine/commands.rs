@@ -94,6 +94,10 @@ impl Engine {
             Command::Cut { change } if self.is_pair(change) => self.cut_pair(change),
             Command::Cut { change } => self.cut(change),
             Command::SetCutIn { change, cutoff } => self.set_cut_in(change, cutoff),
+            Command::Look { change } => self.look(change),
+            Command::Deafen { change } => self.deafen(change),
+            Command::Hear { change } => self.hear(change),
+            Command::TakeBack { change, new } => self.take_back(change, &new),
             Command::Complete { change } => self.complete(change),
             Command::Close {
                 change,

@@ -39,6 +39,10 @@ pub(super) struct Held {
     pub trial: Option<Repeated>,
     /// What the local end had sent when that was made.
     pub opened_at: Option<u32>,
+    /// While its new path is asked to answer: how often it had before.
+    pub look: Option<(u8, Repeated)>,
+    /// Its new path is taken back, and the old one has not carried all that it did.
+    pub returns: bool,
     /// Waits for what the client answers.
     pub lookout: Option<Lookout>,
     /// What waits for a route.
@@ -73,7 +77,7 @@ impl Showing {
 impl Held {
     /// Is it between two paths?
     pub fn is_underway(&self) -> bool {
-        self.draining || self.showing.is_some()
+        self.draining || self.showing.is_some() || self.returns
     }
 
     /// The slots that are held.
@@ -224,6 +228,7 @@ impl Engine {
             }
         }
         self.show_silent_cuts();
+        self.sweep_returns();
     }
 }
 

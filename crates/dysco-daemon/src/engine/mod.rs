@@ -6,6 +6,7 @@ mod adopt;
 mod chains;
 mod collect;
 mod commands;
+mod doubt;
 mod fault;
 mod firewall;
 mod held;
@@ -124,6 +125,8 @@ enum Answer {
     Straight(Box<straight::Straight>),
     /// A new path did not open.
     Unopened(ChangeId),
+    /// A new path that was in doubt has had time to answer.
+    Looked(ChangeId),
     /// This host's connections.
     Sockets(std::io::Result<HashSet<FlowKey>>),
     /// Sessions that were there first were entered, or could not be.
@@ -387,6 +390,7 @@ impl Engine {
             Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
+            Answer::Looked(change) => self.looked(change),
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
             Answer::Cleared(enlisting) => self.cleared(enlisting),

@@ -57,6 +57,8 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         Message::SetUpAck { .. }
         | Message::SetUpNack { .. }
         | Message::Switched { .. }
+        | Message::Deaf { .. }
+        | Message::Keep { .. }
         | Message::Drained { .. } => expect(right, true),
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
             expect(middle || right, right)
@@ -200,7 +202,10 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
             expect(left && *subsession == own, true)?;
             new_path(right, new)
         }
-        Message::Switched { .. } | Message::Done { .. } => expect(left, true),
+        Message::Switched { .. }
+        | Message::Doubt { .. }
+        | Message::Keep { .. }
+        | Message::Done { .. } => expect(left, true),
         Message::Cancel { .. } => expect(left || middle, left),
         // This host may have asked too, and not waited for the answer.
         Message::Asked { .. } => expect(middle, false),

@@ -123,6 +123,31 @@ pub enum Command {
         /// In the local end's own space.
         cutoff: u32,
     },
+    /// See whether anything comes by the new path; answer [`HostEvent::Looked`].
+    Look {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Hear the new path no more, unless the other end has acknowledged what the local
+    /// one sent there, which no old path can carry; answer [`HostEvent::Deafened`].
+    Deafen {
+        /// The change.
+        change: ChangeId,
+    },
+    /// Hear it again.
+    Hear {
+        /// The change.
+        change: ChangeId,
+    },
+    /// After [`Command::Deafen`] at both anchors: everything takes the old path again,
+    /// as far as this one is still the session's new path. Answer
+    /// [`HostEvent::TakenBack`] once that is forgotten.
+    TakeBack {
+        /// The change.
+        change: ChangeId,
+        /// The new path.
+        new: Subsession,
+    },
     /// All packets take the new path from now on.
     Complete {
         /// The change.
@@ -317,6 +342,10 @@ impl Command {
             Command::Unprepare { .. } => "Unprepare",
             Command::Cut { .. } => "Cut",
             Command::SetCutIn { .. } => "SetCutIn",
+            Command::Look { .. } => "Look",
+            Command::Deafen { .. } => "Deafen",
+            Command::Hear { .. } => "Hear",
+            Command::TakeBack { .. } => "TakeBack",
             Command::Complete { .. } => "Complete",
             Command::Close { .. } => "Close",
             Command::Watch { .. } => "Watch",
@@ -352,6 +381,10 @@ impl Command {
             | Command::Unprepare { change }
             | Command::Cut { change }
             | Command::SetCutIn { change, .. }
+            | Command::Look { change }
+            | Command::Deafen { change }
+            | Command::Hear { change }
+            | Command::TakeBack { change, .. }
             | Command::Complete { change }
             | Command::Close { change, .. }
             | Command::Watch { change, .. }

@@ -152,6 +152,11 @@ impl Context<'_> {
         self.timing.pending.is_empty()
     }
 
+    /// Is anything repeated?
+    pub fn insists(&self) -> bool {
+        self.timing.insists()
+    }
+
     /// When to be called next if nothing happens.
     pub fn deadline(&mut self, after: Duration) {
         self.timing.deadline = Some(self.now + after);

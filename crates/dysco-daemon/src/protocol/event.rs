@@ -67,6 +67,26 @@ pub enum HostEvent {
         /// The change.
         change: ChangeId,
     },
+    /// Answers [`Command::Look`].
+    Looked {
+        /// The change.
+        change: ChangeId,
+        /// Something comes, or what it has carried cannot be taken back.
+        carries: bool,
+    },
+    /// Answers [`Command::Deafen`].
+    Deafened {
+        /// The change.
+        change: ChangeId,
+        /// It is not heard any more.
+        deaf: bool,
+    },
+    /// Answers [`Command::TakeBack`]: the old path has carried all that the local end has
+    /// got by either, and the new one is forgotten.
+    TakenBack {
+        /// The change.
+        change: ChangeId,
+    },
     /// Answers [`Command::Close`].
     Closed {
         /// The change.

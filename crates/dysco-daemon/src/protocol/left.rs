@@ -1,5 +1,5 @@
 //! The left anchor. It alone decides: before its cut it may take everything
-//! back, after it nobody may.
+//! back, after it only where the new path dies before all is drained (`doubt`).
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use super::report::{Progress, Role};
 
 mod after;
 mod before;
+mod doubt;
 
 /// From the request to the plan: longer than the middle's patience with R.
 const LOCK: Duration = Duration::from_secs(12);
@@ -49,6 +50,16 @@ pub(super) struct Left {
     right_drained: bool,
     right_done: bool,
     gone: bool,
+    /// Of the last doubt about the new path.
+    round: u32,
+    /// The right anchor is asked to hear it no more.
+    doubts: bool,
+    /// It does not: this one is about to do the same.
+    deafens: bool,
+    /// What it has carried cannot be taken back.
+    carries: bool,
+    /// The old path is taken again, and has not carried all that the new one did.
+    returns: bool,
     why: Option<Reason>,
 }
 
@@ -84,6 +95,11 @@ impl Left {
             right_drained: false,
             right_done: false,
             gone: false,
+            round: 0,
+            doubts: false,
+            deafens: false,
+            carries: false,
+            returns: false,
             why: None,
         }
     }
@@ -103,18 +119,28 @@ impl Left {
             subsession: a,
         });
         let stage = progress.map_or(LeftStage::Preparing, |(_, stage)| stage);
-        let (LeftStage::Cut { new } | LeftStage::Completing { new }) = stage else {
-            left.phase = Phase::SettingUp;
-            left.cancel(ctx, Reason::Restarted);
-            return left;
-        };
-        left.prepare(ctx, new);
-        if stage == (LeftStage::Cut { new }) {
-            left.phase = Phase::Cutting;
-            ctx.no_deadline();
-            ctx.command(Command::Cut { change });
-        } else {
-            left.complete(ctx);
+        match stage {
+            LeftStage::Preparing => {
+                left.phase = Phase::SettingUp;
+                left.cancel(ctx, Reason::Restarted);
+            }
+            LeftStage::Cut { new, round } => {
+                left.round = round;
+                left.prepare(ctx, new);
+                left.phase = Phase::Cutting;
+                ctx.no_deadline();
+                // A former process may have stopped hearing it.
+                ctx.command(Command::Hear { change });
+                ctx.command(Command::Cut { change });
+            }
+            LeftStage::Completing { new } => {
+                left.prepare(ctx, new);
+                left.complete(ctx);
+            }
+            LeftStage::TakenBack { new } => {
+                left.new = Some(new);
+                left.take_back(ctx);
+            }
         }
         left
     }
@@ -174,10 +200,14 @@ impl Left {
             }
             Message::CancelAck { .. } if self.phase == Phase::Cancelling => {
                 match ctx.hush_to(self.neighbour(from_right)) {
-                    true => self.rolled_back(ctx),
-                    false => Flow::On,
+                    true if !self.returns => self.rolled_back(ctx),
+                    _ => Flow::On,
                 }
             }
+            Message::Deaf { round, .. } if self.phase > Phase::Cutting => {
+                self.deaf_there(ctx, round)
+            }
+            Message::Keep { round, .. } => self.keep(ctx, round),
             Message::Query { .. } => self.answer(ctx, from_right),
             _ => ctx.stale(),
         }
@@ -208,6 +238,9 @@ impl Left {
                 ctx.report(Role::Left, self.a, Progress::Drained);
                 self.maybe_complete(ctx)
             }
+            HostEvent::Looked { carries, .. } => self.looked(ctx, carries),
+            HostEvent::Deafened { deaf, .. } if self.deafens => self.deafened(ctx, deaf),
+            HostEvent::TakenBack { .. } => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
@@ -219,6 +252,7 @@ impl Left {
             Phase::Locking | Phase::Preparing | Phase::SettingUp => {
                 self.cancel(ctx, Reason::TimedOut(self.phase))
             }
+            Phase::Cancelling if self.returns => self.taken_back(ctx),
             Phase::Cancelling => self.rolled_back(ctx),
             Phase::Cutting if self.gone => {
                 self.phase = Phase::SettingUp;
@@ -232,7 +266,7 @@ impl Left {
                 ctx.say(self.middle(), Message::Cancel { change, reason });
                 self.removed(ctx)
             }
-            _ => Flow::On,
+            _ => self.look(ctx),
         }
     }
 

@@ -18,7 +18,7 @@ use super::message::{ChangeId, HostId, Message, Order, Subsession};
 use super::middle::Middle;
 use super::proof::Proof;
 use super::reason::{Phase, Reason};
-use super::record::{LeftStage, Record, RecordError, RoleRecord};
+use super::record::{Record, RecordError, RoleRecord};
 use super::report::{Report, Role, Violation};
 use super::right::Right;
 use super::straight::Straight;
@@ -428,6 +428,9 @@ impl Machine {
             | HostEvent::Tried { change, .. }
             | HostEvent::CutDone { change, .. }
             | HostEvent::Drained { change }
+            | HostEvent::Looked { change, .. }
+            | HostEvent::Deafened { change, .. }
+            | HostEvent::TakenBack { change }
             | HostEvent::Closed { change, .. }
             | HostEvent::Watching { change, .. }
             | HostEvent::Proved { change }
@@ -557,7 +560,7 @@ impl Machine {
                 Part::Left(Left::restore(&mut ctx, (a, b), None))
             }
             RoleRecord::Left { a, plan, stage } => {
-                if stage == LeftStage::Preparing {
+                if stage.is_rolled_back() {
                     ctx.core.locks.entry(a).or_insert(change);
                 } else {
                     ctx.core.locks.insert(a, change);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::reason::{Phase, Reason};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -354,6 +354,28 @@ pub enum Message {
         /// Where it is.
         phase: Phase,
     },
+    /// [L to R] Nothing comes by the new path any more: hear it no more, if all can be
+    /// taken back still.
+    Doubt {
+        /// The change.
+        change: ChangeId,
+        /// Names this doubt among those of the change; a later one is greater.
+        round: u32,
+    },
+    /// [R to L] It is not heard here any more. Answered by `Keep`, `Done` or `Cancel`.
+    Deaf {
+        /// The change.
+        change: ChangeId,
+        /// Which doubt this answers.
+        round: u32,
+    },
+    /// [R to L, L to R] The new path stays: what it has carried cannot be taken back.
+    Keep {
+        /// The change.
+        change: ChangeId,
+        /// Which doubt this ends.
+        round: u32,
+    },
     /// [P to R] Send my client this under my address.
     Prove {
         /// The change.
@@ -582,6 +604,9 @@ impl Message {
             | Message::CancelAck { change }
             | Message::Query { change }
             | Message::Status { change, .. }
+            | Message::Doubt { change, .. }
+            | Message::Deaf { change, .. }
+            | Message::Keep { change, .. }
             | Message::Prove { change, .. }
             | Message::ProveAck { change, .. }
             | Message::Return { change, .. }
@@ -627,6 +652,9 @@ impl Message {
             Message::CancelAck { .. } => "CancelAck",
             Message::Query { .. } => "Query",
             Message::Status { .. } => "Status",
+            Message::Doubt { .. } => "Doubt",
+            Message::Deaf { .. } => "Deaf",
+            Message::Keep { .. } => "Keep",
             Message::Prove { .. } => "Prove",
             Message::ProveAck { .. } => "ProveAck",
             Message::Return { .. } => "Return",

@@ -25,6 +25,8 @@ pub(super) const MEASURE: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(10);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
+/// How long nothing is heard after the cut until the left anchor is asked.
+const STILL: Duration = Duration::from_secs(60);
 /// How long a cancel is repeated: the right anchor's lock has run out by then.
 const CANCEL: Duration = right::LOCK;
 pub(super) const CLOSE: Duration = Duration::from_secs(2);
@@ -149,11 +151,11 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.fail(ctx, reason, true)
             }
-            // It has cut, and let go since: its session is over. What the
-            // middlebox still holds it may relay; it is not needed to go.
-            Message::Cancel { .. } if self.phase == Phase::Locked => {
+            // It has cut, and let go since: its session is over, or the new path has
+            // died. The middlebox stays, and goes on relaying.
+            Message::Cancel { reason, .. } if self.phase == Phase::Locked => {
                 ctx.say(self.left(), Message::CancelAck { change });
-                self.abandoned(ctx)
+                self.abandoned(ctx, reason)
             }
             Message::Cancel { .. } if self.phase == Phase::Cancelling => {
                 ctx.say(self.left(), Message::CancelAck { change });
@@ -214,7 +216,7 @@ impl Middle {
                 };
                 self.fail(ctx, late, false)
             }
-            Phase::Locked if self.gone && self.asked => self.abandoned(ctx),
+            Phase::Locked if self.gone && self.asked => self.abandoned(ctx, Reason::Closing),
             Phase::Locked => {
                 self.ask(ctx);
                 Flow::On
@@ -247,10 +249,11 @@ impl Middle {
     }
 
     /// Nothing to do but to relay what is left, and to wait for `Done`, which
-    /// the left anchor repeats until it is answered, unless its session is over.
+    /// the left anchor repeats until it is answered, unless its session is over, or
+    /// takes the old path again. That it says for a while.
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
-        ctx.no_deadline();
+        ctx.deadline(STILL);
         if !self.switched {
             self.switched = true;
             ctx.report(Role::Middle, self.a, Progress::Switched);

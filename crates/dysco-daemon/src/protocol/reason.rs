@@ -150,6 +150,11 @@ pub enum Reason {
         tame(.0)
     )]
     NewPathUnusable(String),
+    /// It has died when both anchors had taken it.
+    #[error(
+        "nothing comes from {0} by the new path any more, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
+    )]
+    NewPathSilent(HostId),
     /// Two of the three hosts are one.
     #[error(
         "two of client, middlebox and server are on the host {0}: this way of leaving needs three hosts; use another mode"
@@ -308,6 +313,7 @@ impl Reason {
             | Reason::PortsExhausted
             | Reason::NoRoute(_)
             | Reason::NewPathUnusable(_)
+            | Reason::NewPathSilent(_)
             | Reason::NotProven(_)
             | Reason::SameHost(_)
             | Reason::TimedOut(_)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -94,9 +94,24 @@ pub(super) enum LeftStage {
     /// To be rolled back.
     Preparing,
     /// Perhaps cut: to be carried on.
-    Cut { new: Subsession },
+    Cut {
+        new: Subsession,
+        /// Of the last doubt about the new path.
+        round: u32,
+    },
     /// Drained at both ends: to be completed.
     Completing { new: Subsession },
+    /// The new path has died, and both anchors hear it no more: to be rolled back.
+    TakenBack { new: Subsession },
+}
+
+impl LeftStage {
+    pub fn is_rolled_back(self) -> bool {
+        match self {
+            LeftStage::Preparing | LeftStage::TakenBack { .. } => true,
+            LeftStage::Cut { .. } | LeftStage::Completing { .. } => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -105,6 +120,12 @@ pub(super) enum RightStage {
     Prepared,
     /// The left anchor has cut here.
     Switched { cutoff: u32 },
+    /// The new path is not heard any more: the left anchor knows what becomes of it.
+    Deaf {
+        round: u32,
+        /// Where it had cut here.
+        cutoff: Option<u32>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

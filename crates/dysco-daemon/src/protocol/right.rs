@@ -14,6 +14,7 @@ use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
 use super::report::{Progress, Role};
 
+mod doubt;
 mod end;
 
 /// A lock that nobody uses is let go: mostly longer than the middle's patience with
@@ -33,6 +34,8 @@ pub(super) struct Right {
     facts: Option<Facts>,
     new: Option<Subsession>,
     cutoff: Option<u32>,
+    /// The left anchor's.
+    cut_in: Option<u32>,
     drained: bool,
     gone: bool,
     /// The left anchor was asked and has not answered.
@@ -40,6 +43,12 @@ pub(super) struct Right {
     restored: bool,
     /// Why this process could not prepare what a former one recorded.
     unprepared: Option<Reason>,
+    /// The doubt of the left anchor's that is looked into.
+    doubted: Option<u32>,
+    /// The one for which the new path is not heard any more.
+    deaf: Option<u32>,
+    /// While it is taken back: why.
+    why: Option<Reason>,
 }
 
 impl Right {
@@ -62,11 +71,15 @@ impl Right {
             facts: None,
             new: None,
             cutoff: None,
+            cut_in: None,
             drained: false,
             gone: false,
             asked: false,
             restored: false,
             unprepared: None,
+            doubted: None,
+            deaf: None,
+            why: None,
         }
     }
 
@@ -83,7 +96,14 @@ impl Right {
             change: ctx.change,
             subsession: b,
         });
+        if let RightStage::Deaf { round, cutoff } = stage {
+            right.new = Some(new);
+            right.restore_deaf(ctx, round, cutoff);
+            return right;
+        }
         right.prepare(ctx, new);
+        // A former process may have stopped hearing it.
+        ctx.command(Command::Hear { change: ctx.change });
         if let RightStage::Switched { cutoff } = stage {
             right.cut(ctx, cutoff);
         }
@@ -118,6 +138,24 @@ impl Right {
             }
             Message::SetUp { .. } if self.phase == Phase::SettingUp => {
                 self.say_set_up(ctx);
+                Flow::On
+            }
+            Message::Doubt { round, .. } if self.is_between() => self.doubted(ctx, round),
+            Message::Keep { round, .. } => self.keep(ctx, round),
+            Message::Cancel { reason, .. } if self.deaf.is_some() => {
+                let to = if from_left { self.left } else { self.middle };
+                ctx.say(to, Message::CancelAck { change });
+                self.take_back(ctx, reason)
+            }
+            Message::Cancel { .. } if self.phase == Phase::Cancelling => {
+                let to = if from_left { self.left } else { self.middle };
+                ctx.say(to, Message::CancelAck { change });
+                Flow::On
+            }
+            Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
+            Message::Switched { cutoff, .. } if self.deaf.is_some() => {
+                // Once it hears the path again.
+                self.cut_in = Some(cutoff);
                 Flow::On
             }
             Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
@@ -180,6 +218,8 @@ impl Right {
                 self.say_drained(ctx);
                 Flow::On
             }
+            HostEvent::Deafened { deaf, .. } => self.deafened(ctx, deaf),
+            HostEvent::TakenBack { .. } if self.phase == Phase::Cancelling => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
@@ -189,10 +229,12 @@ impl Right {
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         match self.phase {
+            Phase::Cancelling => self.taken_back(ctx),
             Phase::Locking | Phase::Locked => self.roll_back(ctx, Reason::TimedOut(self.phase)),
             Phase::Preparing | Phase::SettingUp if self.gone && self.asked => {
                 self.roll_back(ctx, Reason::Closing)
             }
+            Phase::Preparing | Phase::SettingUp if self.deaf.is_some() => Flow::On,
             Phase::Preparing | Phase::SettingUp => {
                 ctx.insist(self.left, Message::Query { change });
                 self.asked = true;
@@ -206,6 +248,14 @@ impl Right {
             }
             _ => Flow::On,
         }
+    }
+
+    /// May the left anchor have cut, and the session be on its way to the new path?
+    fn is_between(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::SettingUp | Phase::Cutting | Phase::Draining
+        )
     }
 
     fn say_introduced(&mut self, ctx: &mut Context) -> Flow {
@@ -260,6 +310,7 @@ impl Right {
     fn cut(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
         ctx.hush();
         ctx.no_deadline();
+        self.cut_in = Some(cutoff);
         self.phase = Phase::Cutting;
         let change = ctx.change;
         // The wire of the new path speaks this session's own numbers.
@@ -288,9 +339,10 @@ impl Right {
         }
     }
 
-    /// Until `Done` comes.
+    /// Until `Done` comes. Not while the new path may be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
-        if self.phase == Phase::Draining && (self.drained || self.gone) {
+        let drained = self.drained || self.gone;
+        if self.phase == Phase::Draining && drained && self.deaf.is_none() {
             ctx.hush();
             let change = ctx.change;
             ctx.insist(self.left, Message::Drained { change });

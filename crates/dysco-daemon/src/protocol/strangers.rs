@@ -89,11 +89,12 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::Introduced { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
         (Message::Cancel { .. }, Err(_)) => Some(Message::CancelAck { change }),
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
-        // The right anchor drains only after this host's cut.
-        (Message::Drained { .. }, _) | (Message::Query { .. }, Ok(())) => {
+        (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Ok(())) => {
             Some(Message::Done { change })
         }
-        (Message::Query { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
+        (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Err(reason)) => {
+            Some(Message::Cancel { change, reason })
+        }
         _ => None,
     }
 }
@@ -121,7 +122,10 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         Message::Introduced { .. } => Some(Message::Cancel { change, reason }),
         // Of another chain a left anchor tells the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
-        // The right anchor drains only after this host's cut.
+        // It forgets a change that it completes only once the right anchor has.
+        Message::Deaf { .. } => Some(Message::Cancel { change, reason }),
+        // The right anchor drains only after this host's cut, and does not say so while
+        // that may be taken back.
         Message::Drained { .. } => Some(Message::Done { change }),
         _ => None,
     }

@@ -24,6 +24,15 @@ impl World {
         }
     }
 
+    /// Whoever takes the old path again, neither anchor hears the new one.
+    pub fn check_take_back(&self) {
+        for (host, link) in [(0, 0), (2, 1)] {
+            let s = self.session(host, link);
+            let hears = s.state == State::TwoPaths && !s.deaf;
+            assert!(!hears, "taken back while host {host} hears the new path");
+        }
+    }
+
     /// How the change ended on a host.
     pub fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
         let end = |r: &Report| match r {

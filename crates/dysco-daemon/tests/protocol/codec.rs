@@ -84,6 +84,9 @@ fn one_of_each() -> Vec<Message> {
             change,
             phase: Phase::Draining,
         },
+        Message::Doubt { change, round: 1 },
+        Message::Deaf { change, round: 1 },
+        Message::Keep { change, round: 1 },
         Message::AskDelta {
             change,
             session: subsession,

@@ -28,6 +28,7 @@ pub struct Session {
     pub cut_in: Option<u32>,
     pub drained: bool,
     pub gone: bool,
+    pub deaf: bool,
     pub translation: Translation,
 }
 
@@ -66,6 +67,10 @@ pub struct Plane {
     pub locked: BTreeMap<Subsession, ChangeId>,
     /// Sessions A of which replies pass this host by, as far as it was told.
     pub returned: BTreeSet<Subsession>,
+    /// By the new path nothing comes.
+    pub silent: bool,
+    /// It has carried what no old path can.
+    pub carried: bool,
     /// How many segments were sent to clients, and of which session.
     pub proofs: Vec<Subsession>,
     /// Ever rolled back, ever cut.
@@ -130,6 +135,18 @@ impl Plane {
                     s.state = State::Tracked;
                 }
             }
+        }
+    }
+
+    /// Everything takes the old path again.
+    fn take_back(&mut self, change: ChangeId) {
+        if let Some((_, s)) = self.of(change)
+            && s.state == State::TwoPaths
+        {
+            assert!(s.deaf, "taken back while the new path is heard");
+            (s.cut_out, s.cut_in, s.drained, s.deaf) = (None, None, false, false);
+            s.state = State::Tracked;
+            self.ports.remove(&change);
         }
     }
 
@@ -261,6 +278,27 @@ impl Plane {
                 assert!(s.cut_in.is_none_or(|c| c == cutoff), "two cutoffs");
                 s.cut_in = Some(cutoff);
                 Effect::WillDrain(change, subsession)
+            }
+            Command::Look { change } => {
+                let carries = !self.silent || self.carried;
+                Effect::Answer(HostEvent::Looked { change, carries })
+            }
+            Command::Deafen { change } => {
+                let deaf = !self.carried;
+                if let Some((_, s)) = self.of(change) {
+                    s.deaf = deaf;
+                }
+                Effect::Answer(HostEvent::Deafened { change, deaf })
+            }
+            Command::Hear { change } => {
+                if let Some((_, s)) = self.of(change) {
+                    s.deaf = false;
+                }
+                Effect::Nothing
+            }
+            Command::TakeBack { change, .. } => {
+                self.take_back(change);
+                Effect::Answer(HostEvent::TakenBack { change })
             }
             Command::Complete { change } if self.others.contains_key(&change) => {
                 self.relay(change);

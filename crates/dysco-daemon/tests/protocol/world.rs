@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dysco_daemon::protocol::{
-    ChangeId, Facts, HostEvent, HostId, Machine, Message, Reason, Report, Subsession, Time,
+    ChangeId, Command, Facts, HostEvent, HostId, Machine, Message, Reason, Report, Subsession, Time,
 };
 
 use super::plane::{Effect, Plane, Refuse, Session, State, offer_of};
@@ -28,6 +28,8 @@ pub struct Faults {
     pub unheard: usize,
     /// Every message of these names is lost.
     pub lose_all: Vec<&'static str>,
+    /// These hosts never drain: the new path shows them nothing.
+    pub stuck: Vec<usize>,
     /// Longest time that old data takes to drain; 0 for three seconds.
     pub slowest_drain: Duration,
     /// A host's daemon dies before its step with this number, and is back later.
@@ -146,6 +148,9 @@ impl World {
                 if self.dies(host) {
                     return;
                 }
+                if matches!(command, Command::TakeBack { .. }) {
+                    self.check_take_back();
+                }
                 let proofs = self.hosts[host].plane.proofs.len();
                 let effect = self.hosts[host].plane.run(command.clone());
                 if self.hosts[host].plane.proofs.len() > proofs {
@@ -215,6 +220,9 @@ impl World {
     }
 
     fn drains(&mut self, host: usize, change: ChangeId, subsession: Subsession) {
+        if self.faults.stuck.contains(&host) {
+            return;
+        }
         let slowest = match self.faults.slowest_drain.as_millis() {
             0 => 3000,
             most => most as u64,
@@ -403,6 +411,7 @@ impl Host {
                 cut_in: None,
                 drained: false,
                 gone: false,
+                deaf: false,
                 translation: Default::default(),
             }
         };

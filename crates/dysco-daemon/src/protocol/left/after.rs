@@ -14,6 +14,7 @@ impl Left {
         let change = ctx.change;
         ctx.insist(self.right(), Message::Switched { change, cutoff });
         ctx.say(self.middle(), Message::Switched { change, cutoff });
+        self.look_later(ctx);
         self.watch_gone(ctx);
         Flow::On
     }
@@ -25,6 +26,7 @@ impl Left {
         ctx.hush();
         self.cut_in = true;
         self.phase = Phase::Draining;
+        self.say_doubt(ctx);
         ctx.command(Command::SetCutIn {
             change: ctx.change,
             cutoff: cutoff.wrapping_add(plan.translation.seq_in),
@@ -48,6 +50,7 @@ impl Left {
         };
         self.phase = Phase::Completing;
         ctx.hush();
+        ctx.no_deadline();
         self.persist(ctx, LeftStage::Completing { new });
         let change = ctx.change;
         ctx.command(Command::Complete { change });

@@ -147,7 +147,7 @@ impl Left {
         ctx.no_deadline();
         self.phase = Phase::Cutting;
         ctx.report(Role::Left, self.a, Progress::SetUp);
-        self.persist(ctx, LeftStage::Cut { new });
+        self.persist(ctx, LeftStage::Cut { new, round: 0 });
         ctx.command(Command::Cut { change: ctx.change });
         Flow::On
     }
@@ -195,6 +195,11 @@ impl Left {
             Phase::Locking | Phase::Preparing => {}
             // The cut was ordered behind the record: it has not been made.
             Phase::Cutting => self.phase = Phase::SettingUp,
+            Phase::Switching | Phase::Draining | Phase::Cancelling
+                if self.doubts || self.returns =>
+            {
+                return self.unrecorded(ctx, error);
+            }
             _ => {
                 ctx.trouble(Reason::NoRecord(error));
                 return Flow::On;

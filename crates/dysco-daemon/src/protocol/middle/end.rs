@@ -58,11 +58,11 @@ impl Middle {
         }
     }
 
-    /// The session is over before all of the change is.
-    pub(super) fn abandoned(&mut self, ctx: &mut Context) -> Flow {
+    /// The session is over before all of the change is, or has taken the old path again.
+    pub(super) fn abandoned(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         ctx.command(Command::Erase { change: ctx.change });
-        ctx.report(Role::Middle, self.a, Progress::RolledBack(Reason::Closing));
-        self.finish(ctx, Err(Reason::Closing))
+        ctx.report(Role::Middle, self.a, Progress::RolledBack(reason.clone()));
+        self.finish(ctx, Err(reason))
     }
 
     pub(super) fn cancelled(&self) -> Flow {

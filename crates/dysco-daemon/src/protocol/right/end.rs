@@ -62,6 +62,14 @@ impl Right {
             ctx.purge();
             return self.fail(ctx, Reason::NoRecord(error));
         }
+        if let Some(round) = self.deaf.take() {
+            // The left anchor has not been told: it may not build on it.
+            ctx.purge();
+            let change = ctx.change;
+            ctx.command(Command::Hear { change });
+            ctx.say(self.left, Message::Keep { change, round });
+            self.say_drained(ctx);
+        }
         ctx.trouble(Reason::NoRecord(error));
         Flow::On
     }

@@ -1,0 +1,112 @@
+//! A bypass that dies while two paths are in use: it is asked to answer, not heard any
+//! more, and taken back. See `protocol::left::doubt`.
+
+use std::time::Duration;
+
+use dysco_common::two_paths::{has_carried, has_caught_up};
+use dysco_common::{FlowKey, Session, State};
+
+use super::raw::Repeated;
+use super::{Answer, Engine, packets};
+use crate::protocol::{ChangeId, HostEvent, Subsession};
+
+/// When it is asked again after the first time, and when it had time enough to answer.
+const REPEAT: [Duration; 3] = [
+    Duration::from_millis(300),
+    Duration::from_millis(700),
+    Duration::from_secs(1),
+];
+
+impl Engine {
+    /// The right anchor's data plane answers what shows it how far this end has sent,
+    /// whether its daemon runs or not.
+    pub(super) fn look(&mut self, change: ChangeId) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_gone(change);
+        };
+        let s = self.agent.session(slot);
+        let Some(held) = self.held.get_mut(&change) else {
+            return;
+        };
+        let shows = packets::bypass_shows(&s, held.opened_at);
+        let answers = self.answers.clone();
+        let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
+            let _ = answers.send(Answer::Looked(change));
+        });
+        held.look = Some((s.answers, ask));
+    }
+
+    /// It had time to answer.
+    pub(super) fn looked(&mut self, change: ChangeId) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_gone(change);
+        };
+        let look = self.held.get_mut(&change).and_then(|h| h.look.take());
+        let Some((before, _)) = look else { return };
+        let s = self.agent.session(slot);
+        // What comes by itself does not tell that the other end hears anything.
+        let carries = s.answers != before || has_carried(&s) || !is_between(&s);
+        self.tell_machine(HostEvent::Looked { change, carries });
+    }
+
+    pub(super) fn deafen(&mut self, change: ChangeId) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_gone(change);
+        };
+        // Of a session that is over nothing is taken back.
+        let between = is_between(&self.agent.session(slot));
+        let deaf = between && self.agent.deafen(slot);
+        self.tell_machine(HostEvent::Deafened { change, deaf });
+    }
+
+    pub(super) fn hear(&mut self, change: ChangeId) {
+        if let Some(slot) = self.slot_of(change) {
+            self.agent.hear(slot);
+        }
+    }
+
+    pub(super) fn take_back(&mut self, change: ChangeId, new: &Subsession) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_machine(HostEvent::TakenBack { change });
+        };
+        let s = self.agent.session(slot);
+        let sides = [(new.left, new.right), (new.right, new.left)];
+        let ours = sides.iter().any(|(l, r)| s.path == FlowKey::new(*l, *r));
+        // Another change may have the session, where this one's record outlived it.
+        if s.state != State::TwoPaths as u32 || !ours {
+            return self.tell_machine(HostEvent::TakenBack { change });
+        }
+        self.agent.take_back(slot);
+        if let Some(held) = self.held.get_mut(&change) {
+            (held.draining, held.showing, held.look) = (false, None, None);
+            held.returns = true;
+        }
+        self.agent.clamp(slot, 0);
+        self.sweep_returns();
+    }
+
+    /// Ends the second path of those whose old path has caught up.
+    pub(super) fn sweep_returns(&mut self) {
+        let returning = self.held.iter().filter(|(_, h)| h.returns);
+        let mut done = Vec::new();
+        for (change, _) in returning {
+            match self.slot_of(*change) {
+                Some(slot) if !has_caught_up(&self.agent.session(slot)) => {}
+                slot => done.push((*change, slot)),
+            }
+        }
+        for (change, slot) in done {
+            if let Some(slot) = slot {
+                self.agent.unprepare(slot);
+            }
+            if let Some(held) = self.held.get_mut(&change) {
+                held.returns = false;
+            }
+            self.tell_machine(HostEvent::TakenBack { change });
+        }
+    }
+}
+
+fn is_between(s: &Session) -> bool {
+    s.state == State::TwoPaths as u32 && s.life.reset == 0
+}

@@ -1,0 +1,117 @@
+//! The left anchor hears nothing by the new path any more: this one hears it no more
+//! either, until it is told what becomes of that (see `left::doubt`).
+
+use super::*;
+
+impl Right {
+    pub(super) fn doubted(&mut self, ctx: &mut Context, round: u32) -> Flow {
+        let change = ctx.change;
+        match self.deaf {
+            Some(deaf) if deaf >= round => return ctx.stale(),
+            // Of a former process of the left anchor's, which has not heard the answer.
+            Some(_) => return self.fall_deaf(ctx, round),
+            None => {}
+        }
+        if self.gone {
+            ctx.say(self.left, Message::Keep { change, round });
+            return Flow::On;
+        }
+        if self.doubted.replace(round).is_none() {
+            ctx.command(Command::Deafen { change });
+        }
+        Flow::On
+    }
+
+    pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
+        let change = ctx.change;
+        let Some(round) = self.doubted.take().filter(|_| self.is_between()) else {
+            return ctx.stale();
+        };
+        if deaf {
+            return self.fall_deaf(ctx, round);
+        }
+        ctx.say(self.left, Message::Keep { change, round });
+        Flow::On
+    }
+
+    /// The answer must outlive this process: the left anchor builds on it.
+    fn fall_deaf(&mut self, ctx: &mut Context, round: u32) -> Flow {
+        self.deaf = Some(round);
+        if let Some(new) = self.new {
+            let cutoff = self.cut_in;
+            self.persist(ctx, new, RightStage::Deaf { round, cutoff });
+        }
+        ctx.hush();
+        self.say_deaf(ctx);
+        Flow::On
+    }
+
+    fn say_deaf(&self, ctx: &mut Context) {
+        if let Some(round) = self.deaf {
+            let change = ctx.change;
+            ctx.insist(self.left, Message::Deaf { change, round });
+        }
+    }
+
+    /// A former process hears the new path no more.
+    pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<u32>) {
+        self.deaf = Some(round);
+        self.cut_in = cutoff;
+        self.phase = match cutoff {
+            Some(_) => Phase::Draining,
+            None => Phase::SettingUp,
+        };
+        ctx.command(Command::Deafen { change: ctx.change });
+        self.say_deaf(ctx);
+    }
+
+    /// The new path stays.
+    pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
+        if self.deaf != Some(round) {
+            return ctx.stale();
+        }
+        self.deaf = None;
+        ctx.command(Command::Hear { change: ctx.change });
+        ctx.hush();
+        let Some(new) = self.new else {
+            return Flow::On;
+        };
+        match self.cut_in {
+            Some(cutoff) => {
+                self.persist(ctx, new, RightStage::Switched { cutoff });
+                self.cut(ctx, cutoff)
+            }
+            None => {
+                self.persist(ctx, new, RightStage::Prepared);
+                self.asked = false;
+                ctx.deadline(SILENCE);
+                Flow::On
+            }
+        }
+    }
+
+    /// Neither anchor hears the new path: back to the old one.
+    pub(super) fn take_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let Some(new) = self.new else {
+            return ctx.stale();
+        };
+        let change = ctx.change;
+        ctx.hush();
+        ctx.no_deadline();
+        self.deaf = None;
+        self.phase = Phase::Cancelling;
+        self.why = Some(reason);
+        // Whoever finds the record asks, and is told the same.
+        ctx.command(Command::TakeBack { change, new });
+        Flow::On
+    }
+
+    /// The old path has all: the session is as it was.
+    pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
+        let why = self.why.clone().unwrap_or(Reason::Cancelled);
+        self.let_go(ctx);
+        ctx.command(Command::Erase { change: ctx.change });
+        ctx.report(Role::Right, self.b, Progress::RolledBack(why.clone()));
+        Flow::End(Err(why))
+    }
+}

@@ -1,0 +1,205 @@
+//! A new path that dies while two paths are in use.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::plane::{Refuse, State};
+use super::world::{Faults, World};
+use dysco_daemon::protocol::{Progress, Reason, Role};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MIDDLE: usize = 1;
+const LEFT: usize = 0;
+const RIGHT: usize = 2;
+
+/// By the new path nothing comes once both have cut, so that the right anchor never drains.
+fn silent(faults: Faults) -> World {
+    let faults = Faults {
+        stuck: vec![RIGHT],
+        ..faults
+    };
+    let mut world = World::new(3, faults);
+    world.hosts[LEFT].plane.silent = true;
+    world.leave(MIDDLE);
+    world
+}
+
+fn said(world: &World, name: &str) -> usize {
+    world.sent.iter().filter(|n| **n == name).count()
+}
+
+#[test]
+fn the_old_path_is_taken_again() {
+    let mut world = silent(Faults::default());
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+    let right = world.hosts[RIGHT].addresses[0];
+    let why = Progress::RolledBack(Reason::NewPathSilent(right));
+    for (host, role) in [
+        (LEFT, Role::Left),
+        (MIDDLE, Role::Middle),
+        (RIGHT, Role::Right),
+    ] {
+        assert_eq!(world.ends(host), [(role, why.clone())]);
+    }
+    // And it can be left again once that is mended.
+    world.hosts[LEFT].plane.silent = false;
+    world.faults.stuck.clear();
+    world.leave(MIDDLE).unwrap().unwrap();
+    world.run(HOUR);
+    assert!(world.settled(MIDDLE));
+}
+
+#[test]
+fn a_path_that_answers_is_not_in_doubt() {
+    let mut world = World::new(
+        3,
+        Faults {
+            slowest_drain: Duration::from_secs(600),
+            ..Faults::default()
+        },
+    );
+    world.leave(MIDDLE);
+    world.run(HOUR);
+    assert!(world.settled(MIDDLE));
+    assert_eq!(said(&world, "Doubt"), 0);
+}
+
+/// An end that has heard an acknowledgement of it will not send it again: the middlebox
+/// would never get it.
+#[test]
+fn what_was_carried_is_not_taken_back() {
+    for host in [LEFT, RIGHT] {
+        let mut world = silent(Faults::default());
+        world.hosts[host].plane.carried = true;
+        world.hosts[LEFT].plane.silent = true;
+        world.run(HOUR);
+        for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+            let s = world.session(at, link);
+            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+        }
+        // What it waits for comes after all.
+        world.faults.stuck.clear();
+        world.restart(RIGHT);
+        world.run(HOUR);
+        assert!(world.settled(MIDDLE));
+    }
+}
+
+#[test]
+fn each_message_lost_in_turn() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for lose in 0..whole.sent.len() as u64 {
+        let mut world = silent(Faults {
+            lose: Some(lose),
+            ..Faults::default()
+        });
+        world.run(HOUR);
+        assert!(!world.settled(MIDDLE), "without message {lose}");
+    }
+}
+
+#[test]
+fn each_kind_of_answer_lost_for_ever() {
+    for name in ["CancelAck", "Switched"] {
+        let mut world = silent(Faults {
+            lose_all: vec![name],
+            ..Faults::default()
+        });
+        world.run(HOUR);
+        assert!(!world.settled(MIDDLE), "without any {name}");
+    }
+}
+
+#[test]
+fn each_daemon_dies_before_each_step() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for host in 0..3 {
+        for step in 0..whole.hosts[host].steps() {
+            for away in [1, 7, 60] {
+                let mut world = silent(Faults {
+                    crashes: vec![(host, step, Duration::from_secs(away))],
+                    ..Faults::default()
+                });
+                world.run(HOUR);
+                assert!(!world.settled(MIDDLE), "host {host} before step {step}");
+                world.nobody_accused();
+            }
+        }
+    }
+}
+
+#[test]
+fn both_anchors_die() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for step in 0..whole.hosts[LEFT].steps() {
+        for second in 0..whole.hosts[RIGHT].steps() {
+            let mut world = silent(Faults {
+                crashes: vec![
+                    (LEFT, step, Duration::from_secs(2)),
+                    (RIGHT, second, Duration::from_secs(9)),
+                ],
+                ..Faults::default()
+            });
+            world.run(HOUR);
+            assert!(!world.settled(MIDDLE), "steps {step} and {second}");
+        }
+    }
+}
+
+/// What cannot be written down is not built upon.
+#[test]
+fn a_record_that_cannot_be_written() {
+    for (host, after) in [(LEFT, "Drained"), (LEFT, "Deaf"), (RIGHT, "Drained")] {
+        let mut world = silent(Faults::default());
+        world.faults.stuck = vec![LEFT];
+        while said(&world, after) == 0 {
+            assert!(world.step(HOUR));
+        }
+        world.refuse(host, Refuse::SecondPersist);
+        world.run(Duration::from_secs(60));
+        for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+            let s = world.session(at, link);
+            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+        }
+        world.nobody_accused();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Whether the path lives after all or not, both anchors end alike.
+    #[test]
+    fn fair_loss_and_crashes(
+        seed in any::<u64>(),
+        lost in 0u64..60,
+        doubled in 0u64..60,
+        slowest in 1u64..4000,
+        lives in any::<bool>(),
+        crashes in prop::collection::vec((0usize..3, 0u64..50, 1u64..40), 0..5),
+    ) {
+        let crashes = crashes.into_iter().map(|(h, s, t)| (h, s, Duration::from_secs(t)));
+        let faults = Faults {
+            seed,
+            lost,
+            doubled,
+            slowest,
+            until: Duration::from_secs(60),
+            slowest_drain: Duration::from_secs(20),
+            crashes: crashes.collect(),
+            ..Faults::default()
+        };
+        let mut world = silent(faults);
+        if lives {
+            world.faults.stuck.clear();
+        }
+        world.run(HOUR);
+        world.settled(MIDDLE);
+        world.nobody_accused();
+    }
+}

@@ -1,0 +1,194 @@
+//! The new path dies when both anchors have taken it and what the proxy holds has not
+//! drained: the session takes the old path again, and loses nothing.
+
+mod world;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, Reading, Side, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+use world::fates::Fate;
+use world::{DECLARED, World};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Which packets of the new path are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lost {
+    Both,
+    ToServer,
+    ToClient,
+}
+
+impl Lost {
+    fn ways(self) -> &'static [[Role; 2]] {
+        const THERE: [Role; 2] = [Role::Client, Role::Server];
+        const BACK: [Role; 2] = [Role::Server, Role::Client];
+        match self {
+            Lost::Both => &[THERE, BACK],
+            Lost::ToServer => &[THERE],
+            Lost::ToClient => &[BACK],
+        }
+    }
+}
+
+/// What goes straight from one end's host to the other's is the new path, and the
+/// daemons' own messages, which are not TCP.
+fn kill(w: &World, lost: Lost) -> Result<()> {
+    let family = match w.family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    };
+    for ends in lost.ways() {
+        let [from, to] = ends.map(|role| role.at(w.family, 0).ip());
+        let rule = format!("meta l4proto tcp {family} saddr {from} {family} daddr {to} drop");
+        w.lab.add_rule(&rule)?;
+    }
+    Ok(())
+}
+
+fn mend(w: &World) -> Result<()> {
+    let rules = "flush chain inet lab forward\n";
+    w.lab.router.input("nft", &["-f", "-"], rules).map(drop)
+}
+
+fn world(name: &str, family: Family) -> Result<World> {
+    let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    World::with(Lab::builder(name), family, &Role::ALL, &config, |c| c)
+}
+
+/// A session whose ends read nothing: all windows are shut, and the proxy holds as much as
+/// it can of both directions.
+fn full(w: &World) -> Result<Group> {
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(MIB)?;
+    w.wait_removable(&w.ends(&group)?)?;
+    read(&group, Reading::Paused);
+    // Nothing but probes of windows passes the router by then.
+    let (mut last, mut same) = (0, 0);
+    wait::until("the windows to shut", LIMIT, || {
+        let now = w.lab.proxy_packets().ok()?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        (same == 10).then_some(())
+    })?;
+    Ok(group)
+}
+
+fn read(group: &Group, how: Reading) {
+    group.set_reading(Side::Client, how);
+    group.set_reading(Side::Server, how);
+}
+
+/// Both anchors have cut, and the proxy holds data.
+fn between(w: &mut World, group: &Group) -> Result<()> {
+    w.begin(&w.ends(group)?[0])?;
+    for role in [Role::Client, Role::Server] {
+        let daemon = w.daemon(role)?;
+        let cut = || daemon.log().contains("SetCutIn {").then_some(());
+        wait::until("the cut", LIMIT, cut).with_context(|| format!("{role:?}"))?;
+    }
+    Ok(())
+}
+
+/// The removal is taken back, and says why.
+fn taken_back(w: &World, group: &Group) -> Result<()> {
+    let ends = w.ends(group)?;
+    let fates = w.settle(&ends)?;
+    ensure!(fates == [Fate::Tracked], "{fates:?}");
+    for role in Role::ALL {
+        let known = w.sessions(role)?;
+        let told = serde_json::to_string(&known)?;
+        ensure!(
+            told.contains("nothing comes from"),
+            "{role:?} does not say why: {known:#?}"
+        );
+    }
+    Ok(())
+}
+
+fn dies(name: &str, family: Family, lost: Lost) -> Result<()> {
+    let mut w = world(name, family)?;
+    let group = full(&w)?;
+    between(&mut w, &group)?;
+    kill(&w, lost)?;
+    taken_back(&w, &group).with_context(|| format!("{lost:?}\n{}", w.state()))?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    mend(&w)?;
+    w.remove_these(&w.ends(&group)?)?;
+    group.wait_progress(8 * MIB)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn both_ways() -> Result<()> {
+    dies("dying4", Family::V4, Lost::Both)
+}
+
+#[test]
+fn both_ways_v6() -> Result<()> {
+    dies("dying6", Family::V6, Lost::Both)
+}
+
+/// What one end gets by the new path meanwhile the other cannot hear acknowledged: the
+/// proxy has to relay it again.
+fn dies_one_way(name: &str, lost: Lost, gets: Side) -> Result<()> {
+    let mut w = world(name, Family::V4)?;
+    let group = full(&w)?;
+    between(&mut w, &group)?;
+    kill(&w, lost)?;
+    // First what the proxy holds for it, then what comes by the new path.
+    group.set_reading(gets, Reading::Fast);
+    taken_back(&w, &group).with_context(|| format!("{lost:?}\n{}", w.state()))?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn towards_the_server() -> Result<()> {
+    dies_one_way("dyingserver", Lost::ToServer, Side::Client)
+}
+
+#[test]
+fn towards_the_client() -> Result<()> {
+    dies_one_way("dyingclient", Lost::ToClient, Side::Server)
+}
+
+/// The daemon of an anchor dies before this step of taking it back.
+fn dies_with(role: Role, faults: &[&str]) -> Result<()> {
+    for fault in faults {
+        let mut w = world("dyingdaemon", Family::V4)?;
+        let group = full(&w)?;
+        between(&mut w, &group)?;
+        w.fault(role, fault)?;
+        kill(&w, Lost::Both)?;
+        let daemon = w.daemon(role)?;
+        let died = || (!daemon.runs()).then_some(());
+        wait::until("the daemon to die", LIMIT, died).with_context(|| fault.to_string())?;
+        w.fault(role, "")?;
+        w.restart(role)?;
+        taken_back(&w, &group).with_context(|| format!("{fault}\n{}", w.state()))?;
+        read(&group, Reading::Fast);
+        group.wait_progress(4 * MIB).with_context(|| w.state())?;
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn and_the_clients_daemon_with_it() -> Result<()> {
+    dies_with(Role::Client, &["die:Deafen", "die:TakeBack"])
+}
+
+#[test]
+fn and_the_servers_daemon_with_it() -> Result<()> {
+    dies_with(Role::Server, &["die:Deafen", "die:Deaf", "die:TakeBack"])
+}

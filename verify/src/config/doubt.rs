@@ -1,0 +1,108 @@
+//! New paths that die while two paths are in use.
+
+use super::{BASIC, Configuration, NONE, Seen, TWICE};
+use crate::seed::Seed;
+use crate::world::Faults;
+
+/// A path dies, in one direction or both.
+const DIES: Faults = Faults { deaths: 1, ..NONE };
+
+const PATH: Configuration = Configuration {
+    faults: DIES,
+    prompt: true,
+    seen: &[Seen::Removal, Seen::TakenBack],
+    ..BASIC
+};
+
+/// All of them.
+pub fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "dead-path",
+            about: "the new path dies while both are in use, one way or both; bytes both ways",
+            bytes: [2, 1],
+            seen: &[Seen::Removal, Seen::TakenBack, Seen::CaughtUp],
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-lost",
+            about: "the same, and messages are lost",
+            faults: Faults { losses: 2, ..DIES },
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-doubled",
+            about: "the same, and messages come again, and time-outs pass too early",
+            faults: Faults {
+                duplicates: 1,
+                late: 1,
+                ..DIES
+            },
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-crash",
+            about: "the same, and a daemon dies between any two of its steps",
+            faults: Faults { crashes: 1, ..DIES },
+            bytes: [1, 1],
+            acks_at_once: true,
+            seen: &[Seen::Removal, Seen::TakenBack, Seen::GoneOn],
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-again",
+            about: "the same, a command fails, and it is asked for once more",
+            faults: Faults {
+                refusals: 1,
+                ..DIES
+            },
+            requests: TWICE,
+            acks_at_once: true,
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-closing",
+            about: "the same, and both ends close",
+            bytes: [0, 0],
+            closes: [true, true],
+            acks_at_once: true,
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-reset",
+            about: "the same, and an end resets the session",
+            faults: Faults { resets: 1, ..DIES },
+            acks_at_once: true,
+            ..PATH
+        },
+        Configuration {
+            name: "false-alarm",
+            about: "the new path lives, and is taken for dead; packets are lost",
+            faults: Faults {
+                refusals: 1,
+                packets: 1,
+                late: 1,
+                ..NONE
+            },
+            bytes: [1, 2],
+            seen: &[Seen::Removal, Seen::RollBack, Seen::CaughtUp],
+            ..PATH
+        },
+    ]
+}
+
+/// Bugs put in on purpose.
+pub fn seeded() -> Vec<Configuration> {
+    vec![Configuration {
+        name: "hears-on",
+        about: "the right anchor hears the new path while it is taken back",
+        faults: Faults {
+            refusals: 1,
+            late: 1,
+            ..NONE
+        },
+        bytes: [1, 2],
+        seed: Some(Seed::HearsOn),
+        ..PATH
+    }]
+}
