@@ -188,6 +188,36 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
     Ok(())
 }
 
+/// The server's host, which never hears that the change is done, shows firewalls nothing
+/// behind a reset: they would keep the connection for it.
+#[test]
+fn nothing_is_shown_after_a_reset() -> Result<()> {
+    for side in [Side::Client, Side::Server] {
+        let plan = Plan {
+            close: Close::Reset(side),
+            ..Plan::default()
+        };
+        let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &plan))?;
+        r.world.set_faults(At::Proxy, "lose:Done")?;
+        let fw = r.world.ip(At::Fw1);
+        r.world
+            .ctl(At::Proxy, &["insert-middlebox", &fw, "--all"])?;
+        wait::until("the change to be all but done", PATIENCE, || {
+            (r.world.lost(At::Proxy, "Done").ok()? > 0).then_some(())
+        })
+        .with_context(|| r.world.logs())?;
+        r.get_on(1 << 20)?;
+        let Relayed { world, group, .. } = r;
+        all_intact(&group.finish()?)?;
+        wait::until("the firewall to forget the session", PATIENCE, || {
+            let all = (world.host(At::Fw1)).output("conntrack", &["-L", "-p", "tcp"]);
+            (!all.ok()?.contains("dport=9000")).then_some(())
+        })
+        .with_context(|| format!("{side:?}\n{}", world.logs()))?;
+    }
+    Ok(())
+}
+
 /// A daemon dies in the middle: data goes on, and both sides agree.
 fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
     let mut r = Relayed::new(Family::V4, beside, &[], (1, &Plan::default()))?;

@@ -229,15 +229,26 @@ impl Engine {
     /// The same of what was sent since it took the path, which may have gone by the
     /// one before as well.
     fn prime_highest(&self, second: u32) {
-        self.prime(second, self.agent.session(second).snd_max);
+        let s = self.agent.session(second);
+        if !self.was_reset(&s) {
+            self.prime(second, s.snd_max);
+        }
     }
 
     /// The same, unless the other anchor has shown that it has heard that.
     fn prime_unheard(&self, second: u32) {
         let s = self.agent.session(second);
-        if seq::after(s.snd_max, s.rcv_ack) {
+        if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
             self.prime(second, s.snd_max);
         }
+    }
+
+    /// Was the session of a path reset? Nothing more is shown then: a firewall keeps a
+    /// connection for ten seconds after a reset whose number it cannot confirm, but as
+    /// long as ever if anything follows (Linux, `nf_conntrack_tcp_packet`).
+    fn was_reset(&self, s: &Session) -> bool {
+        let relay = s.relayed_by().map(|relay| self.agent.session(relay));
+        s.life.reset != 0 || relay.is_some_and(|relay| relay.life.reset != 0)
     }
 
     pub(in crate::engine) fn settle_path(&mut self, change: ChangeId, far_cutoff: u32) {
