@@ -122,6 +122,19 @@ fn bytes_on_two_paths() {
 }
 
 /// Whole, as they are small.
+/// The new path of a removal dies, or is taken for dead.
+#[test]
+fn a_new_path_dies() {
+    let dead = Configuration {
+        bytes: [1, 1],
+        acks_at_once: true,
+        seen: &[config::Seen::Removal, config::Seen::TakenBack],
+        ..named("dead-path")
+    };
+    holds(dead);
+    holds(named("dead-path-again"));
+}
+
 #[test]
 fn the_proxys_host_is_alone() {
     for name in ["local-crashes", "local-taken-back", "local-resets"] {
@@ -148,7 +161,7 @@ fn bytes_pass_while_the_proxys_host_is_alone() {
 #[test]
 fn every_seeded_bug_is_found() {
     let seeded = config::seeded();
-    assert!(seeded.len() >= 11);
+    assert!(seeded.len() >= 12);
     for config in seeded {
         let sound = Configuration {
             seed: None,

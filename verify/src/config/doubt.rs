@@ -32,12 +32,19 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "dead-path-doubled",
-            about: "the same, and messages come again, and time-outs pass too early",
+            about: "the same, and a message comes again",
             faults: Faults {
                 duplicates: 1,
-                late: 1,
                 ..DIES
             },
+            acks_at_once: true,
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-late",
+            about: "the same, and a time-out passes too early",
+            faults: Faults { late: 1, ..DIES },
+            acks_at_once: true,
             ..PATH
         },
         Configuration {
@@ -77,11 +84,9 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "false-alarm",
-            about: "the new path lives, and is taken for dead; packets are lost",
+            about: "the new path lives, and is taken for dead; bytes both ways",
             faults: Faults {
                 refusals: 1,
-                packets: 1,
-                late: 1,
                 ..NONE
             },
             bytes: [1, 2],
@@ -98,10 +103,10 @@ pub fn seeded() -> Vec<Configuration> {
         about: "the right anchor hears the new path while it is taken back",
         faults: Faults {
             refusals: 1,
-            late: 1,
             ..NONE
         },
         bytes: [1, 2],
+        seen: &[Seen::Removal, Seen::RollBack],
         seed: Some(Seed::HearsOn),
         ..PATH
     }]

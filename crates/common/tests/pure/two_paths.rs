@@ -832,3 +832,56 @@ fn a_reset_that_no_end_believes_ends_nothing_in_two_paths() {
     s.state = State::Tracked as u32;
     assert_eq!(believed(&s), [true; 4]);
 }
+
+/// Both have cut, and the new path has carried data to the local end.
+fn carried() -> Session {
+    let mut s = session();
+    (s.two.cut_set, s.two.cut_in_set) = (1, 1);
+    (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+    s
+}
+
+fn taken_back(mut s: Session) -> Session {
+    (s.two.cut_set, s.two.cut_in_set, s.two.new_heard) = (0, 0, 0);
+    s.deaf = 1;
+    s
+}
+
+#[test]
+fn what_only_the_new_path_can_have_carried() {
+    let mut s = carried();
+    let at = |s: &mut Session, ack: u32| {
+        let seg = segment(CUT_IN, ack, 0, ACK);
+        let judged = two_paths::new_incoming(Anchor::Near, s, &seg, 0);
+        two_paths::hear_far(Anchor::Near, s, ack, &judged);
+        two_paths::has_carried(s)
+    };
+    s.snd_max = CUT_OUT + 500;
+    // All of that the old path has carried, too.
+    assert!(!at(&mut s, CUT_OUT));
+    // What was never sent is nobody's word.
+    assert!(!at(&mut s, CUT_OUT + 501));
+    assert!(at(&mut s, CUT_OUT + 1));
+}
+
+#[test]
+fn the_old_path_catches_up_with_what_the_new_one_has_carried() {
+    let mut s = taken_back(carried());
+    (s.rcv_max, s.snd_ack, s.shown) = (CUT_IN, CUT_IN, CUT_IN + 700);
+    // It is not acknowledged yet, and will be.
+    assert!(!two_paths::has_caught_up(&s));
+    (s.rcv_max, s.snd_ack) = (CUT_IN + 699, CUT_IN + 700);
+    assert!(!two_paths::has_caught_up(&s));
+    s.rcv_max = CUT_IN + 700;
+    assert!(two_paths::has_caught_up(&s));
+    // Where it has carried none, what the proxy holds is waited for by nobody.
+    (s.rcv_max, s.two.new_data) = (CUT_IN, 0);
+    assert!(two_paths::has_caught_up(&s));
+}
+
+#[test]
+fn the_proxys_end_is_the_sessions_once_it_is_taken_back() {
+    let fin = segment(CUT_IN, CUT_OUT, 0, ACK | FIN);
+    assert!(proxy_ends(&carried(), &fin));
+    assert!(!proxy_ends(&taken_back(carried()), &fin));
+}

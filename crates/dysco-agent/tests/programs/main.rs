@@ -7,6 +7,7 @@
 mod back;
 mod bench;
 mod chain;
+mod doubt;
 mod far;
 mod frame;
 mod learn;

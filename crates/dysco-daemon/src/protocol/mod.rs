@@ -25,7 +25,16 @@
 //! What L says to R before it has the plan it says once, and R believes it of a host
 //! that P has introduced. If it comes too early it is not heard, and said again with the
 //! plan. Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
-//! L has cut nobody cancels: each failure is met by going on.
+//! L has cut each failure is met by going on, unless the new path dies before both
+//! anchors have drained (`left::doubt`):
+//!
+//! ```text
+//! left (L)              middle (P)              right (R)
+//!    ----------------- Doubt --------------------->         nothing comes: R hears the
+//!    <---------------- Deaf -----------------------         new path no more, then L
+//!    ----------------- Cancel -------------------->         the old path is taken again
+//!    ----- Cancel -------->   (or Keep)
+//! ```
 //!
 //! Where P is both anchors as well (`local`), the same steps need no message:
 //! P measures itself, locks, measures again, joins its two sessions by a path
