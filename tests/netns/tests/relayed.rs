@@ -188,6 +188,20 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
     Ok(())
 }
 
+/// Has the firewall count what shows it how far an end has sent.
+const COUNT_SHOWN: &str = "add counter inet fw shown
+insert rule inet fw forward tcp flags & (fin|syn|rst|psh|ack) == psh|ack \
+    tcp window 65535 meta length < 80 counter name shown
+";
+
+fn shown(world: &Steered) -> Result<u64> {
+    let list = ["list", "counter", "inet", "fw", "shown"];
+    let told = world.host(At::Fw1).output("nft", &list)?;
+    let mut words = told.split_whitespace().skip_while(|w| *w != "packets");
+    let count = words.nth(1).and_then(|w| w.parse().ok());
+    count.with_context(|| format!("nft did not say it: {told}"))
+}
+
 /// The server's host, which never hears that the change is done, shows firewalls nothing
 /// behind a reset: they would keep the connection for it.
 #[test]
@@ -208,12 +222,22 @@ fn nothing_is_shown_after_a_reset() -> Result<()> {
         .with_context(|| r.world.logs())?;
         r.get_on(1 << 20)?;
         let Relayed { world, group, .. } = r;
+        let fw = world.host(At::Fw1);
+        fw.input("nft", &["-f", "-"], COUNT_SHOWN)?;
+        wait::until("it to be shown", PATIENCE, || {
+            (shown(&world).ok()? > 0).then_some(())
+        })?;
         all_intact(&group.finish()?)?;
+        let before = shown(&world)?;
+        // Which takes it seconds.
         wait::until("the firewall to forget the session", PATIENCE, || {
             let all = (world.host(At::Fw1)).output("conntrack", &["-L", "-p", "tcp"]);
             (!all.ok()?.contains("dport=9000")).then_some(())
         })
         .with_context(|| format!("{side:?}\n{}", world.logs()))?;
+        // One may have been on its way.
+        let after = shown(&world)?;
+        ensure!(after <= before + 1, "{before}, then {after}: {side:?}");
     }
     Ok(())
 }
