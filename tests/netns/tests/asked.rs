@@ -411,3 +411,31 @@ fn the_host_that_decides_dies() -> Result<()> {
     world.wait_only_through(&[])?;
     all_intact(&group.finish()?).map(drop)
 }
+
+/// A host that was to come in answers nothing: who asked hears that it was a matter of time.
+#[test]
+fn a_host_that_does_not_answer_is_told_apart() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, names) = busy(&world, 1)?;
+    world.rechain(&names[0], &[At::Fw1])?;
+    let fw2 = world.ip(At::Fw2);
+    let words = ["replace-middlebox", "self", "--with", &fw2, "--wait"];
+    world.set_faults(At::Fw2, "lose:Enlisted")?;
+    for at in [At::Fw1, At::Client] {
+        let words = match at {
+            At::Fw1 => &words[..],
+            _ => &[
+                "replace-middlebox",
+                &world.ip(At::Fw1),
+                "--with",
+                &fw2,
+                "--wait",
+            ],
+        };
+        let ran = world.try_ctl(at, words)?;
+        ensure!(ran.code == Some(6), "{at:?}: {ran:?}");
+        ensure!(ran.stdout.contains(&fw2), "{at:?}: {ran:?}");
+    }
+    world.wait_only_through(&[At::Fw1])?;
+    all_intact(&group.finish()?).map(drop)
+}

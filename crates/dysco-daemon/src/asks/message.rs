@@ -11,7 +11,7 @@ use crate::api::ChainOutcome;
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'A';
 /// The second.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Most bytes of a reason.
 const MAX_REASON: usize = 1024;
 
@@ -30,6 +30,8 @@ pub struct Answer {
     pub before: Vec<IpAddr>,
     /// The hosts that it was to pass.
     pub after: Vec<IpAddr>,
+    /// A host had not answered in time.
+    pub timed_out: bool,
 }
 
 impl Answer {
@@ -40,6 +42,7 @@ impl Answer {
             reason: Some(why.to_owned()),
             before: Vec::new(),
             after: Vec::new(),
+            timed_out: false,
         }
     }
 

@@ -27,6 +27,7 @@ fn done() -> Answer {
         reason: None,
         before: vec![ASKER],
         after: vec![],
+        timed_out: false,
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Side {
 /// What the host has to do now, in the order given. All are idempotent: after
 /// a restart the machine gives them again. Where the session is gone, answer
 /// with [`HostEvent::SessionGone`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
 pub enum Command {
     /// Measure the middlebox on this session; answer [`HostEvent::Measured`].
     Measure {
@@ -329,41 +329,7 @@ pub enum Command {
 impl Command {
     /// Its name, in the log and for tests.
     pub fn name(&self) -> &'static str {
-        match self {
-            Command::Measure { .. } => "Measure",
-            Command::Lock { .. } => "Lock",
-            Command::LockPair { .. } => "LockPair",
-            Command::Unlock { .. } => "Unlock",
-            Command::Reserve { .. } => "Reserve",
-            Command::Release { .. } => "Release",
-            Command::Prepare { .. } => "Prepare",
-            Command::Join { .. } => "Join",
-            Command::Try { .. } => "Try",
-            Command::Unprepare { .. } => "Unprepare",
-            Command::Cut { .. } => "Cut",
-            Command::SetCutIn { .. } => "SetCutIn",
-            Command::Look { .. } => "Look",
-            Command::Deafen { .. } => "Deafen",
-            Command::Hear { .. } => "Hear",
-            Command::TakeBack { .. } => "TakeBack",
-            Command::Complete { .. } => "Complete",
-            Command::Close { .. } => "Close",
-            Command::Watch { .. } => "Watch",
-            Command::Prove { .. } => "Prove",
-            Command::Return { .. } => "Return",
-            Command::Returned { .. } => "Returned",
-            Command::Hold { .. } => "Hold",
-            Command::Enlist { .. } => "Enlist",
-            Command::AskDelta { .. } => "AskDelta",
-            Command::Extend { .. } => "Extend",
-            Command::MoveState { .. } => "MoveState",
-            Command::Open { .. } => "Open",
-            Command::Splice { .. } => "Splice",
-            Command::Abandon { .. } => "Abandon",
-            Command::Forget { .. } => "Forget",
-            Command::Persist { .. } => "Persist",
-            Command::Erase { .. } => "Erase",
-        }
+        self.into()
     }
 
     /// The change that it belongs to.

@@ -10,6 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::reason::{Phase, Reason};
 
+mod order;
+mod wire;
+
+pub use order::{Margins, Order};
+pub use wire::{DecodeError, EncodeError};
+
 /// Version of the message layout: the first byte of each message.
 pub const VERSION: u8 = 10;
 /// Most bytes of one encoded message.
@@ -113,92 +119,6 @@ pub struct Plan {
     pub translation: Translation,
 }
 
-/// Another chain for a session, or for a segment of its chain.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Order {
-    /// The session, as its two ends have it.
-    pub session: Subsession,
-    /// The hosts that it passes now, from the end that opened it.
-    pub before: Vec<HostId>,
-    /// Those that it shall pass.
-    pub after: Vec<HostId>,
-    /// What of both has no part in it.
-    pub margins: Margins,
-    /// Whose state of the session goes to whom before that.
-    pub state: Vec<(HostId, HostId)>,
-}
-
-/// How many hosts of a chain, from either end, a change leaves alone. The innermost
-/// of them are its anchors; where there are none, that end of the session is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct Margins {
-    /// Next to the end that opened it.
-    pub left: u8,
-    /// Next to the other.
-    pub right: u8,
-}
-
-impl Margins {
-    /// As many as are the same before and after.
-    pub fn between(before: &[HostId], after: &[HostId]) -> Margins {
-        let same = |pair: &(&HostId, &HostId)| pair.0 == pair.1;
-        let left = before.iter().zip(after).take_while(same).count();
-        let rest = |hosts: &[HostId]| hosts[left..].iter().rev().copied().collect::<Vec<_>>();
-        let (one, other) = (rest(before), rest(after));
-        let right = one.iter().zip(&other).take_while(same).count();
-        // A chain has few hosts.
-        let few = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
-        Margins {
-            left: few(left),
-            right: few(right),
-        }
-    }
-
-    fn inner<'a>(&self, hosts: &'a [HostId]) -> &'a [HostId] {
-        let end = hosts.len().saturating_sub(self.right.into());
-        hosts.get(self.left.into()..end).unwrap_or_default()
-    }
-}
-
-impl Order {
-    /// The hosts between the anchors before.
-    pub fn segment_before(&self) -> &[HostId] {
-        self.margins.inner(&self.before)
-    }
-
-    /// Those between them after.
-    pub fn segment_after(&self) -> &[HostId] {
-        self.margins.inner(&self.after)
-    }
-
-    /// The left anchor, if it is a host of the chain.
-    pub fn left(&self) -> Option<HostId> {
-        let last = usize::from(self.margins.left).checked_sub(1)?;
-        self.before.get(last).copied()
-    }
-
-    /// The right anchor, if it is a host of the chain.
-    pub fn inner_right(&self) -> Option<HostId> {
-        let first = self.before.len().checked_sub(self.margins.right.into())?;
-        self.before.get(first).copied()
-    }
-
-    /// The right anchor.
-    pub fn right(&self) -> HostId {
-        self.inner_right().unwrap_or(self.session.right.ip())
-    }
-
-    /// The hosts by which the new path leads to the right anchor, with that if the
-    /// session does not end there.
-    pub fn path(&self) -> Vec<HostId> {
-        self.segment_after()
-            .iter()
-            .copied()
-            .chain(self.inner_right())
-            .collect()
-    }
-}
-
 /// A segment that a client has acknowledged before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Probe {
@@ -213,7 +133,7 @@ pub struct Probe {
 }
 
 /// A message between two daemons. In brackets who says it to whom.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum Message {
     /// [a neighbour to P] Please leave this session.
     Ask {
@@ -548,39 +468,6 @@ pub enum Scope {
     Unopened,
 }
 
-/// A message that cannot be sent.
-#[derive(Debug, thiserror::Error)]
-pub enum EncodeError {
-    /// Too long.
-    #[error("encoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
-    Oversized(usize),
-    /// The encoder failed.
-    #[error("encoding a message: {0}")]
-    Malformed(#[source] postcard::Error),
-}
-
-/// Bytes that are not a message.
-#[derive(Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// Nothing at all.
-    #[error("decoding a message: it is empty")]
-    Empty,
-    /// Too long.
-    #[error("decoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
-    Oversized(usize),
-    /// Of a daemon with another layout.
-    #[error(
-        "decoding a message: its version is {0}, this daemon speaks {VERSION}; run the same release of dyscod on both hosts"
-    )]
-    Version(u8),
-    /// More bytes than the message takes.
-    #[error("decoding a message: {0} bytes are left over")]
-    Trailing(usize),
-    /// Truncated or garbage.
-    #[error("decoding a message: {0}")]
-    Malformed(#[source] postcard::Error),
-}
-
 impl Message {
     /// The change that it speaks of.
     pub fn change(&self) -> ChangeId {
@@ -632,74 +519,6 @@ impl Message {
 
     /// Its name, for logs and reports.
     pub fn name(&self) -> &'static str {
-        match self {
-            Message::Ask { .. } => "Ask",
-            Message::Asked { .. } => "Asked",
-            Message::Leave { .. } => "Leave",
-            Message::Introduce { .. } => "Introduce",
-            Message::Introduced { .. } => "Introduced",
-            Message::RequestLock { .. } => "RequestLock",
-            Message::AckLock { .. } => "AckLock",
-            Message::NackLock { .. } => "NackLock",
-            Message::SetUp { .. } => "SetUp",
-            Message::SetUpAck { .. } => "SetUpAck",
-            Message::SetUpNack { .. } => "SetUpNack",
-            Message::Switched { .. } => "Switched",
-            Message::Drained { .. } => "Drained",
-            Message::Done { .. } => "Done",
-            Message::DoneAck { .. } => "DoneAck",
-            Message::Cancel { .. } => "Cancel",
-            Message::CancelAck { .. } => "CancelAck",
-            Message::Query { .. } => "Query",
-            Message::Status { .. } => "Status",
-            Message::Doubt { .. } => "Doubt",
-            Message::Deaf { .. } => "Deaf",
-            Message::Keep { .. } => "Keep",
-            Message::Prove { .. } => "Prove",
-            Message::ProveAck { .. } => "ProveAck",
-            Message::Return { .. } => "Return",
-            Message::ReturnAck { .. } => "ReturnAck",
-            Message::Enlist { .. } => "Enlist",
-            Message::Enlisted { .. } => "Enlisted",
-            Message::AskDelta { .. } => "AskDelta",
-            Message::TellDelta { .. } => "TellDelta",
-            Message::Extend { .. } => "Extend",
-            Message::Extended { .. } => "Extended",
-            Message::Settled { .. } => "Settled",
-            Message::Dismiss { .. } => "Dismiss",
-            Message::Dismissed { .. } => "Dismissed",
-            Message::Lead { .. } => "Lead",
-            Message::Open { .. } => "Open",
-            Message::Opened { .. } => "Opened",
-            Message::Cut { .. } => "Cut",
-            Message::Abandoned { .. } => "Abandoned",
-            Message::Release { .. } => "Release",
-            Message::Released { .. } => "Released",
-        }
-    }
-
-    /// The bytes of the message: a version byte, then postcard.
-    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let bytes = postcard::to_extend(self, vec![VERSION]).map_err(EncodeError::Malformed)?;
-        if bytes.len() > MAX_MESSAGE {
-            return Err(EncodeError::Oversized(bytes.len()));
-        }
-        Ok(bytes)
-    }
-
-    /// The message that these bytes are, all of them.
-    pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
-        if bytes.len() > MAX_MESSAGE {
-            return Err(DecodeError::Oversized(bytes.len()));
-        }
-        let (&version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
-        if version != VERSION {
-            return Err(DecodeError::Version(version));
-        }
-        let (message, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Malformed)?;
-        if !rest.is_empty() {
-            return Err(DecodeError::Trailing(rest.len()));
-        }
-        Ok(message)
+        self.into()
     }
 }

@@ -146,7 +146,7 @@ impl Engine {
             self.tally.asks_no_more(&task.order.session);
         }
         let mut report = task.report(answer.outcome, answer.reason);
-        report.timed_out = silent;
+        report.timed_out = silent || answer.timed_out;
         report.session = self.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(&task, report, None);

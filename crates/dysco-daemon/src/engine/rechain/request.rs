@@ -366,6 +366,7 @@ impl Engine {
                     reason: report.reason,
                     before: report.before,
                     after: report.after,
+                    timed_out: report.timed_out,
                 };
                 return self.answer_ask(ask, answer);
             }

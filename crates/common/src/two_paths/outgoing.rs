@@ -1,0 +1,202 @@
+//! What the local end sends: its path, and what each path may hear acknowledged.
+
+use super::anchor::Anchor;
+use super::incoming::scaled;
+use super::shown::{has_all_old, has_shown_all, is_past, is_shut_in};
+use crate::flow::Path;
+use crate::seq::{after, before, min};
+use crate::session::Session;
+use crate::tcp::{ACK, RST, Segment};
+
+/// A header-only copy for the path that the segment itself does not take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Its path.
+    pub path: Path,
+    /// The sequence number that path expects.
+    pub seq: u32,
+    /// What that path may hear acknowledged.
+    pub ack: u32,
+    /// Flags: ACK alone, or those of a reset.
+    pub flags: u8,
+    /// Its window, as sent.
+    pub window: u16,
+}
+
+/// Where a segment of the local end goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// The path of the segment itself.
+    pub path: Path,
+    /// The sequence number it goes with.
+    pub seq: u32,
+    /// The acknowledgement it goes with.
+    pub ack: u32,
+    /// The window it goes with, as sent.
+    pub window: u16,
+    /// What the other path gets.
+    pub copy: Option<Copy>,
+}
+
+/// What a path may hear acknowledged.
+pub(super) struct Heard {
+    ack: u32,
+    window: u16,
+}
+
+/// SACK blocks that a path may hear.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sacks {
+    /// Not all.
+    pub limited: bool,
+    /// Those up to here (the local end's own numbers).
+    pub to: u32,
+}
+
+/// Blocks are of all that the end has got, by whichever path. A strict firewall drops
+/// what has one beyond that which it has seen.
+#[inline(always)]
+pub fn sacks(s: &Session, path: Path) -> Sacks {
+    match path {
+        Path::Old => Sacks {
+            limited: s.two.new_data != 0,
+            to: s.rcv_max,
+        },
+        Path::New => Sacks {
+            limited: !has_shown_all(s),
+            to: s.shown,
+        },
+    }
+}
+
+/// What the old path may hear of a segment: it resets what acknowledges more than it
+/// ever sent.
+#[inline(always)]
+pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
+    Heard {
+        ack: min(seg.ack, at.rcv_max(s)),
+        window: seg.window,
+    }
+}
+
+/// What the new path may hear: a strict firewall drops what acknowledges more than
+/// that has shown. The right edge of the window stays where it is.
+#[inline(always)]
+pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
+    if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.shown) {
+        return Heard {
+            ack: seg.ack,
+            window: seg.window,
+        };
+    }
+    let wscale = s.local_wscale() & 15;
+    let edge = seg.ack.wrapping_add((seg.window as u32) << wscale);
+    Heard {
+        ack: s.shown,
+        window: scaled(edge.wrapping_sub(s.shown), wscale),
+    }
+}
+
+/// The segment's own path: retransmissions and segments across the cutoff take
+/// the old one whole (their tail then arrives twice, which TCP discards).
+#[inline(always)]
+pub fn data_path(s: &Session, seq: u32) -> Path {
+    if s.two.cut_set != 0 && !is_early(s, seq) {
+        Path::New
+    } else {
+        Path::Old
+    }
+}
+
+/// After the cut: is this number of the old path?
+#[inline(always)]
+pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
+    !is_past(s) && before(seq, s.cut_out)
+}
+
+/// Splits a segment of the local end between the paths.
+#[inline(always)]
+pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
+    let on_old = on_old(at, s, seg);
+    let whole = |path, seq, heard: &Heard| Outgoing {
+        path,
+        seq,
+        ack: heard.ack,
+        window: heard.window,
+        copy: None,
+    };
+    let copy = |path, seq, heard: &Heard, flags| Copy {
+        path,
+        seq,
+        ack: heard.ack,
+        flags,
+        window: heard.window,
+    };
+    // Unless anybody may have sent it.
+    let shut_in = s.life.reset != 0 && is_shut_in(at, s, seg);
+    let number = if shut_in { at.snd_max(s) } else { seg.seq };
+    if s.two.cut_set == 0 {
+        return whole(Path::Old, number, &on_old);
+    }
+    let on_new = on_new(at, s, seg);
+    if seg.has(RST) {
+        let old_number = if shut_in {
+            min(number, s.cut_out)
+        } else {
+            number
+        };
+        return Outgoing {
+            copy: Some(copy(Path::New, number, &on_new, seg.flags)),
+            ..whole(Path::Old, old_number, &on_old)
+        };
+    }
+    let old_news = s.two.old_ack_set == 0 || after(on_old.ack, s.old_ack);
+    let new_news = s.two.new_ack_set == 0 || after(on_new.ack, s.new_ack);
+    // Probes carry a number before what they probe. On the new path it must not
+    // be of the old one as long as the far end waits for that: it would take
+    // over the new path's clock while the proxy's segments still come with
+    // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
+    let early = is_early(s, seg.seq);
+    let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
+    let old_seq = if early { seg.seq } else { s.cut_out };
+    let new_seq = if early && !far_has_old {
+        s.cut_out
+    } else {
+        seg.seq
+    };
+    if seg.span() > 0 {
+        return match data_path(s, seg.seq) {
+            Path::Old => {
+                let also = copy(Path::New, at.snd_max(s), &on_new, ACK);
+                let wanted = seg.has(ACK) && new_news && after(on_new.ack, at.rcv_max(s));
+                Outgoing {
+                    copy: wanted.then_some(also),
+                    ..whole(Path::Old, seg.seq, &on_old)
+                }
+            }
+            Path::New => {
+                let also = copy(Path::Old, old_seq, &on_old, ACK);
+                let wanted = seg.has(ACK) && old_news;
+                Outgoing {
+                    copy: wanted.then_some(also),
+                    ..whole(Path::New, seg.seq, &on_new)
+                }
+            }
+        };
+    }
+    // A pure ack: the new path always hears it, for the window in it; the old
+    // one until its last byte is acknowledged, and probes of what it carried.
+    let old_done = s.two.drained != 0 && !old_news && !early;
+    let also = copy(Path::Old, old_seq, &on_old, ACK);
+    Outgoing {
+        copy: (!old_done).then_some(also),
+        ..whole(Path::New, new_seq, &on_new)
+    }
+}
+
+/// Has the local end, by this segment, acknowledged all of the old path?
+#[inline(always)]
+pub fn drains(s: &Session, seg: &Segment) -> bool {
+    let waits = s.two.cut_in_set != 0 && s.two.drained == 0 && seg.has(ACK);
+    waits && (has_all_old(s) || !before(seg.ack, s.cut_in))
+}

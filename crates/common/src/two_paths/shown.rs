@@ -1,0 +1,135 @@
+//! What is known of the other end and of the new path: how far it has shown to have
+//! sent, what it has acknowledged, and whether the path can be taken back.
+
+use super::anchor::Anchor;
+use super::incoming::NewIncoming;
+use crate::seq::{after, before};
+use crate::session::{Session, State};
+use crate::tcp::{ACK, RST, Segment};
+
+/// Has the new path carried the highest number that the other end had sent
+/// elsewhere? Then nothing may not be acknowledged on it. Always so where its
+/// opening was not seen.
+#[inline(always)]
+pub const fn has_shown_all(s: &Session) -> bool {
+    s.shown == 0 || s.two.cut_in_set != 0 && (has_all_old(s) || !before(s.shown, s.cut_in))
+}
+
+/// In `new_data`: the end has acknowledged data that came by the new path alone, and so
+/// all that the old path carries. Kept, for the reason that [`PAST`] is: the cutoff may
+/// be told long after.
+pub(super) const ALL_OLD: u8 = 2;
+
+/// Takes in what a segment of the end acknowledges of the new path's data.
+#[inline(always)]
+pub fn acknowledge(s: &mut Session, seg: &Segment) {
+    let new = s.two.new_data != 0 && s.two.new_data & ALL_OLD == 0;
+    if new && seg.has(ACK) && !before(seg.ack, s.new_low) {
+        s.two.new_data |= ALL_OLD;
+    }
+}
+
+/// Has the end acknowledged all that the old path carries, as far as the new one shows?
+#[inline(always)]
+pub(super) const fn has_all_old(s: &Session) -> bool {
+    s.two.new_data & ALL_OLD != 0
+}
+
+/// Has the end acknowledged all before this number, which the old path ends with?
+#[inline(always)]
+pub const fn has_old(at: Anchor, s: &Session, cutoff: u32) -> bool {
+    has_all_old(s) || !before(at.acked(s), cutoff)
+}
+
+/// Takes in the lowest number of data on the new path.
+#[inline(always)]
+pub fn hear_data(s: &mut Session, seg: &Segment) {
+    let lowest = s.two.new_data == 0 || !has_all_old(s) && before(seg.seq, s.new_low);
+    if seg.span() > 0 && lowest {
+        s.new_low = seg.seq;
+        s.two.new_data = 1;
+    }
+}
+
+/// Takes in up to where the other end has shown on the new path to have sent. True
+/// if the session waited for nothing but that.
+#[inline(always)]
+pub fn show(s: &mut Session, to: u32) -> bool {
+    let before = has_shown_all(s);
+    if s.shown == 0 || after(to, s.shown) {
+        s.shown = to;
+    }
+    !before && has_shown_all(s) && s.two.drained != 0
+}
+
+/// In `cut_set`: the far end has all up to the cutoff, so that nothing before it is sent
+/// again. Kept, since numbers tell no more than 2 GiB apart, and this phase may take as
+/// long as a daemon is not there, or an application reads nothing.
+pub(super) const PAST: u8 = 2;
+
+/// Takes in how far the far end has announced to be, on the new path, by a segment that
+/// acknowledges up to `ack`. What was never sent no end acknowledges: that is anybody's.
+#[inline(always)]
+pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
+    if after(ack, at.snd_max(s)) {
+        return;
+    }
+    s.edge = judged.edge;
+    s.far_ack = judged.far_ack;
+    s.two.edge_set = 1;
+    if s.two.cut_set != 0 && !before(s.far_ack, s.cut_out) {
+        s.two.cut_set |= PAST;
+    }
+}
+
+/// Has the far end said that it has all up to the cutoff?
+#[inline(always)]
+pub const fn is_past(s: &Session) -> bool {
+    s.two.cut_set & PAST != 0
+}
+
+/// Has the far end acknowledged what the local one sent on the new path? Then no old path
+/// can carry the session any more.
+#[inline(always)]
+pub const fn has_carried(s: &Session) -> bool {
+    is_past(s) && s.far_ack != s.cut_out
+}
+
+/// Has it been taken back? Everything takes the old path, and the new one is not heard.
+#[inline(always)]
+pub const fn is_taken_back(s: &Session) -> bool {
+    s.deaf != 0 && s.two.cut_set == 0
+}
+
+/// Has the old path, taken again, sent all that the local end may have got by either? Until
+/// then that end's acknowledgements are more than a middlebox may hear ([`outgoing`]).
+#[inline(always)]
+pub const fn has_caught_up(s: &Session) -> bool {
+    let behind = after(s.snd_ack, s.rcv_max) || s.shown != 0 && after(s.shown, s.rcv_max);
+    s.two.new_data == 0 || !behind
+}
+
+/// Is this a reset that the local end may believe, by its number in that end's own
+/// space? It believes none but the next that it expects (RFC 5961, 3.2), which lies
+/// between what it has acknowledged and what has come by either path. Anybody may send
+/// another, and the bytes that the proxy still has to deliver would be given up for it.
+#[inline(always)]
+pub const fn may_reset(s: &Session, seq: u32) -> bool {
+    if s.state != State::TwoPaths as u32 {
+        return true;
+    }
+    let shown = s.shown != 0 && after(s.shown, s.rcv_max);
+    let highest = if shown { s.shown } else { s.rcv_max };
+    !before(seq, s.snd_ack) && !after(seq, highest)
+}
+
+/// Is this the reset of a socket that may not send where it has sent already? The kernel
+/// gives it the end of the window (`tcp_acceptable_seq`, net/ipv4/tcp_output.c), which
+/// the old path takes back, and no other end would believe that number. The acknowledgement
+/// tells it from the answer to a segment that met no socket.
+#[inline(always)]
+pub const fn is_shut_in(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    const FAR_BEHIND: u32 = 1 << 30;
+    let beneath = at.snd_max(s).wrapping_sub(seg.seq);
+    seg.has(RST) && seg.has(ACK) && beneath != 0 && beneath < FAR_BEHIND
+}
