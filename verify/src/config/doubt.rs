@@ -57,6 +57,31 @@ pub fn all() -> Vec<Configuration> {
             ..PATH
         },
         Configuration {
+            name: "dead-path-streams",
+            about: "the same, packets are lost, and sent again across the cutoff",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..DIES
+            },
+            bytes: [1, 1],
+            acks_at_once: true,
+            ..PATH
+        },
+        Configuration {
+            name: "dead-path-mixed",
+            about: "the same; a daemon dies, a message is lost, and one comes again",
+            faults: Faults {
+                crashes: 1,
+                losses: 1,
+                duplicates: 1,
+                ..DIES
+            },
+            bytes: [0, 0],
+            seen: &[Seen::Removal, Seen::TakenBack, Seen::GoneOn],
+            ..PATH
+        },
+        Configuration {
             name: "dead-path-again",
             about: "the same, a command fails, and it is asked for once more",
             faults: Faults {
