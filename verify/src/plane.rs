@@ -332,7 +332,12 @@ impl Entry {
     fn deliver_old(&self, at: Anchor, packet: Packet) -> Option<Packet> {
         match two_paths::old_incoming(at, &self.s, &packet.seg, 0) {
             OldIncoming::Deliver { ack, window, flags } => {
+                let near = at == Anchor::Near;
                 let seg = Segment {
+                    seq: match near {
+                        true => two_paths::old_number(&self.s, &packet.seg),
+                        false => packet.seg.seq,
+                    },
                     ack,
                     window,
                     flags,

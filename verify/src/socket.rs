@@ -32,6 +32,8 @@ pub struct Socket {
     pub nxt: u8,
     /// First unit that has not arrived.
     pub rcv: u8,
+    /// What it has said of that last.
+    told: u8,
     /// Units that arrived beyond a hole, as bits.
     beyond: u16,
     /// Something arrived that is not acknowledged.
@@ -81,6 +83,7 @@ impl Socket {
             _ => return None,
         };
         self.owes = false;
+        self.told = self.rcv;
         let fin = end > bytes && first < end;
         let reset = what == Say::Reset;
         let seg = Segment {
@@ -102,6 +105,13 @@ impl Socket {
         if seg.has(RST) {
             self.dead = true;
             self.reset = true;
+            return Ok(());
+        }
+        // Nothing of what ends before is heard (`tcp_sequence`, net/ipv4/tcp_input.c), but
+        // it is answered.
+        let ends = seg.end().wrapping_sub(base.into) as i32;
+        if ends < i32::from(self.told) {
+            self.owes = seg.span() > 0;
             return Ok(());
         }
         let acked = seg.ack.wrapping_sub(base.out) as i32;

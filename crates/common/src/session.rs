@@ -270,8 +270,8 @@ pub struct Session {
     /// cutoff everything takes the old path again.
     pub deaf: u8,
     /// Learnt, at the left anchor: how often the right one has answered on the new path,
-    /// modulo 256.
-    pub answers: u8,
+    /// modulo 65,536.
+    pub answers: u16,
 }
 
 /// Another five-tuple of a session, which differs from its own in the address of one

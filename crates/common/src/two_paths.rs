@@ -18,7 +18,7 @@ mod outgoing;
 mod shown;
 
 pub use anchor::Anchor;
-pub use incoming::{NewIncoming, OldIncoming, new_incoming, old_incoming, proxy_ends};
+pub use incoming::{NewIncoming, OldIncoming, new_incoming, old_incoming, old_number, proxy_ends};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,

@@ -316,6 +316,7 @@ impl Agent {
     pub fn unprepare(&self, slot: u32) {
         self.memory.set_state(slot, State::Tracked);
         self.memory.set_clamp(slot, 0);
+        self.memory.set_deaf(slot, false);
         let key = self.memory.read(slot).path;
         self.drop_key(&key, slot);
         self.memory.write(slot, |s| {

@@ -347,13 +347,21 @@ fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
             OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
             OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
         };
-    if ack == p.seg.ack && window == p.seg.window && flags == p.seg.flags {
+    let seq = two_paths::old_number(s, &p.seg);
+    let seg = Segment {
+        seq,
+        ack,
+        window,
+        flags,
+        ..p.seg
+    };
+    if seg == p.seg {
         return Decision::Leave(Verdict::Pass);
     }
     c.edit = Edit {
         sport: p.key.whole.remote_port,
         dport: p.key.whole.local_port,
-        seq: p.seg.seq,
+        seq,
         ack,
         window,
         flags,

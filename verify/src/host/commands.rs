@@ -384,7 +384,7 @@ impl Host {
         if hears_on {
             entry.s.deaf = 0;
         }
-        self.tell(HostEvent::Deafened { change, deaf });
+        self.later(HostEvent::Deafened { change, deaf });
     }
 
     fn take_back(&mut self, change: ChangeId, new: Subsession, wrong: &mut Option<Wrong>) {

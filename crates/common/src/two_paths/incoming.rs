@@ -115,6 +115,21 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     OldIncoming::Deliver { ack, window, flags }
 }
 
+/// The number under which the local end gets a segment of the old path. Where that has been
+/// taken again, and is behind what the new one has carried, an acknowledgement or a reset of
+/// the proxy goes under the number that the end expects: Linux hears nothing of a segment
+/// that ends before (`tcp_sequence`, net/ipv4/tcp_input.c), so that two ends which are both
+/// ahead would never get on.
+#[inline(always)]
+pub const fn old_number(s: &Session, seg: &Segment) -> u32 {
+    let newest = seg.span() == 0 && seg.seq == s.rcv_max;
+    if is_taken_back(s) && newest && before(seg.seq, s.snd_ack) {
+        s.snd_ack
+    } else {
+        seg.seq
+    }
+}
+
 /// What becomes of a segment that arrived on the new path, already in the
 /// local end's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -98,7 +98,7 @@ pub const fn has_carried(s: &Session) -> bool {
 /// Has it been taken back? Everything takes the old path, and the new one is not heard.
 #[inline(always)]
 pub const fn is_taken_back(s: &Session) -> bool {
-    s.deaf != 0 && s.two.cut_set == 0
+    s.state == State::TwoPaths as u32 && s.deaf != 0 && s.two.cut_set == 0
 }
 
 /// Has the old path, taken again, sent all that the local end may have got by either? Until
@@ -116,6 +116,10 @@ pub const fn has_caught_up(s: &Session) -> bool {
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state != State::TwoPaths as u32 {
+        return true;
+    }
+    // The old path has been taken again, and is behind.
+    if is_taken_back(s) && seq == s.rcv_max {
         return true;
     }
     let shown = s.shown != 0 && after(s.shown, s.rcv_max);

@@ -17,6 +17,9 @@ const REPEAT: [Duration; 3] = [
     Duration::from_secs(1),
 ];
 
+/// No program takes longer for a packet, even on a processor that others have.
+const SETTLES: Duration = Duration::from_millis(20);
+
 impl Engine {
     /// The right anchor's data plane answers what shows it how far this end has sent,
     /// whether its daemon runs or not.
@@ -55,7 +58,28 @@ impl Engine {
         };
         // Of a session that is over nothing is taken back.
         let between = is_between(&self.agent.session(slot));
-        let deaf = between && self.agent.deafen(slot);
+        if !between || !self.agent.deafen(slot) {
+            let deaf = false;
+            return self.tell_machine(HostEvent::Deafened { change, deaf });
+        }
+        // A program that has just heard something may be held up before it says so.
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(SETTLES).await;
+            let _ = answers.send(Answer::Deafened(change));
+        });
+    }
+
+    /// Whatever was under way at the programs has been told.
+    pub(super) fn deafened(&mut self, change: ChangeId) {
+        let Some(slot) = self.slot_of(change) else {
+            return self.tell_gone(change);
+        };
+        let s = self.agent.session(slot);
+        let deaf = is_between(&s) && s.deaf != 0 && !has_carried(&s);
+        if !deaf {
+            self.agent.hear(slot);
+        }
         self.tell_machine(HostEvent::Deafened { change, deaf });
     }
 

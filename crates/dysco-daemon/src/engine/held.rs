@@ -40,7 +40,7 @@ pub(super) struct Held {
     /// What the local end had sent when that was made.
     pub opened_at: Option<u32>,
     /// While its new path is asked to answer: how often it had before.
-    pub look: Option<(u8, Repeated)>,
+    pub look: Option<(u16, Repeated)>,
     /// Its new path is taken back, and the old one has not carried all that it did.
     pub returns: bool,
     /// Waits for what the client answers.

@@ -127,6 +127,8 @@ enum Answer {
     Unopened(ChangeId),
     /// A new path that was in doubt has had time to answer.
     Looked(ChangeId),
+    /// One that is not heard any more has been silent for a moment.
+    Deafened(ChangeId),
     /// This host's connections.
     Sockets(std::io::Result<HashSet<FlowKey>>),
     /// Sessions that were there first were entered, or could not be.
@@ -391,6 +393,7 @@ impl Engine {
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Looked(change) => self.looked(change),
+            Answer::Deafened(change) => self.deafened(change),
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
             Answer::Cleared(enlisting) => self.cleared(enlisting),

@@ -139,7 +139,8 @@ impl Left {
             }
             LeftStage::TakenBack { new } => {
                 left.new = Some(new);
-                left.take_back(ctx);
+                let reason = Reason::NewPathSilent(left.right());
+                left.go_back(ctx, new, reason);
             }
         }
         left

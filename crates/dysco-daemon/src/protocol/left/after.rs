@@ -38,7 +38,9 @@ impl Left {
         let drained = self.drained || self.gone;
         let settled =
             self.phase == Phase::Draining || (self.phase == Phase::Switching && self.gone);
-        if drained && self.right_drained && settled {
+        // As long as the path is in doubt it is not taken for good.
+        let sure = !self.doubts || self.gone;
+        if drained && self.right_drained && settled && sure {
             return self.complete(ctx);
         }
         Flow::On
@@ -87,6 +89,7 @@ impl Left {
             return self.cancel(ctx, Reason::Closing);
         }
         self.gone = true;
+        self.doubt_no_more(ctx);
         self.watch_gone(ctx);
         if self.phase == Phase::Cutting {
             ctx.deadline(CUT_OF_GONE);

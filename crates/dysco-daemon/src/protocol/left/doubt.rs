@@ -93,7 +93,7 @@ impl Left {
         if deaf {
             ctx.command(Command::Hear { change });
         }
-        // Both anchors have drained meanwhile: the right one is told that.
+        // The session has gone meanwhile.
         if !self.is_between() {
             return ctx.stale();
         }
@@ -107,10 +107,15 @@ impl Left {
         if !self.doubts || round != self.round || !self.is_between() {
             return ctx.stale();
         }
-        self.doubts = false;
         self.carries = true;
-        self.say_all(ctx);
-        Flow::On
+        self.doubt_no_more(ctx);
+        self.maybe_complete(ctx)
+    }
+
+    pub(super) fn doubt_no_more(&mut self, ctx: &mut Context) {
+        if std::mem::take(&mut self.doubts) && self.is_between() {
+            self.say_all(ctx);
+        }
     }
 
     /// Neither anchor hears the new path.
@@ -118,19 +123,25 @@ impl Left {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        let change = ctx.change;
         let reason = Reason::NewPathSilent(self.right());
         ctx.hush();
         ctx.no_deadline();
-        (self.doubts, self.returns) = (false, true);
+        self.doubts = false;
+        self.persist(ctx, LeftStage::TakenBack { new });
+        self.go_back(ctx, new, reason);
+        Flow::On
+    }
+
+    /// It is recorded that it is taken back.
+    pub(super) fn go_back(&mut self, ctx: &mut Context, new: Subsession, reason: Reason) {
+        let change = ctx.change;
+        self.returns = true;
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());
-        self.persist(ctx, LeftStage::TakenBack { new });
         ctx.command(Command::TakeBack { change, new });
         let message = Message::Cancel { change, reason };
         ctx.insist(self.right(), message.clone());
         ctx.insist(self.middle(), message);
-        Flow::On
     }
 
     /// A record cannot be written: the path is kept as it is. A doubt that is not recorded
