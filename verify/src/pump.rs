@@ -158,6 +158,7 @@ fn plain(mut message: Message) -> Message {
         }
         | Message::NackLock { reason, .. }
         | Message::SetUpNack { reason, .. }
+        | Message::Back { reason, .. }
         | Message::Cancel { reason, .. } => reason,
         _ => return message,
     };

@@ -14,6 +14,9 @@ use world::{DECLARED, World};
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The new path, and no message of the daemons'.
+const TCP: &str = "meta l4proto tcp";
+
 /// Which packets of the new path are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lost {
@@ -35,15 +38,15 @@ impl Lost {
 }
 
 /// What goes straight from one end's host to the other's is the new path, and the
-/// daemons' own messages, which are not TCP.
-fn kill(w: &World, lost: Lost) -> Result<()> {
+/// daemons' own messages, which are not TCP. `what` of it is lost.
+fn kill(w: &World, lost: Lost, what: &str) -> Result<()> {
     let family = match w.family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
     };
     for ends in lost.ways() {
         let [from, to] = ends.map(|role| role.at(w.family, 0).ip());
-        let rule = format!("meta l4proto tcp {family} saddr {from} {family} daddr {to} drop");
+        let rule = format!("{what} {family} saddr {from} {family} daddr {to} drop");
         w.lab.add_rule(&rule)?;
     }
     Ok(())
@@ -110,12 +113,12 @@ fn taken_back(w: &World, group: &Group) -> Result<()> {
     Ok(())
 }
 
-fn dies(name: &str, family: Family, lost: Lost) -> Result<()> {
+fn dies(name: &str, family: Family, what: &str) -> Result<()> {
     let mut w = world(name, family)?;
     let group = full(&w)?;
     between(&mut w, &group)?;
-    kill(&w, lost)?;
-    taken_back(&w, &group).with_context(|| format!("{lost:?}\n{}", w.state()))?;
+    kill(&w, Lost::Both, what)?;
+    taken_back(&w, &group).with_context(|| w.state())?;
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;
     mend(&w)?;
@@ -127,12 +130,18 @@ fn dies(name: &str, family: Family, lost: Lost) -> Result<()> {
 
 #[test]
 fn both_ways() -> Result<()> {
-    dies("dying4", Family::V4, Lost::Both)
+    dies("dying4", Family::V4, TCP)
 }
 
 #[test]
 fn both_ways_v6() -> Result<()> {
-    dies("dying6", Family::V6, Lost::Both)
+    dies("dying6", Family::V6, TCP)
+}
+
+/// The anchors do not hear each other either: the proxy's host passes on what they say.
+#[test]
+fn with_all_that_goes_there() -> Result<()> {
+    dies("dyingall", Family::V4, "")
 }
 
 /// What one end gets by the new path meanwhile the other cannot hear acknowledged: the
@@ -141,7 +150,7 @@ fn dies_one_way(name: &str, lost: Lost, gets: Side) -> Result<()> {
     let mut w = world(name, Family::V4)?;
     let group = full(&w)?;
     between(&mut w, &group)?;
-    kill(&w, lost)?;
+    kill(&w, lost, TCP)?;
     // First what the proxy holds for it, then what comes by the new path.
     group.set_reading(gets, Reading::Fast);
     taken_back(&w, &group).with_context(|| format!("{lost:?}\n{}", w.state()))?;
@@ -168,7 +177,7 @@ fn dies_with(role: Role, faults: &[&str]) -> Result<()> {
         let group = full(&w)?;
         between(&mut w, &group)?;
         w.fault(role, fault)?;
-        kill(&w, Lost::Both)?;
+        kill(&w, Lost::Both, TCP)?;
         let daemon = w.daemon(role)?;
         let died = || (!daemon.runs()).then_some(());
         wait::until("the daemon to die", LIMIT, died).with_context(|| fault.to_string())?;

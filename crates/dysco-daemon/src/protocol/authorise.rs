@@ -57,9 +57,8 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         Message::SetUpAck { .. }
         | Message::SetUpNack { .. }
         | Message::Switched { .. }
-        | Message::Deaf { .. }
-        | Message::Keep { .. }
         | Message::Drained { .. } => expect(right, true),
+        Message::Deaf { .. } | Message::Keep { .. } => expect(middle || right, right),
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
             expect(middle || right, right)
         }
@@ -80,7 +79,9 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
         Message::RequestLock { subsession, .. } => {
             expect(left && *subsession == middle.subsession(), false)
         }
-        Message::Introduced { .. } => expect(right, true),
+        Message::Introduced { .. } | Message::Deaf { .. } => expect(right, true),
+        Message::Doubt { .. } | Message::Back { .. } => expect(left, false),
+        Message::Keep { .. } => expect(left || right, right),
         // The left anchor answers a cancel that comes twice, too.
         Message::NackLock { .. } | Message::CancelAck { .. } => expect(left || right, right),
         Message::Switched { .. }
@@ -202,10 +203,9 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
             expect(left && *subsession == own, true)?;
             new_path(right, new)
         }
-        Message::Switched { .. }
-        | Message::Doubt { .. }
-        | Message::Keep { .. }
-        | Message::Done { .. } => expect(left, true),
+        Message::Switched { .. } | Message::Done { .. } => expect(left, true),
+        Message::Doubt { .. } | Message::Keep { .. } => expect(left || middle, left),
+        Message::Back { .. } => expect(middle, false),
         Message::Cancel { .. } => expect(left || middle, left),
         // This host may have asked too, and not waited for the answer.
         Message::Asked { .. } => expect(middle, false),

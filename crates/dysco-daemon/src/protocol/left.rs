@@ -137,7 +137,8 @@ impl Left {
                 left.prepare(ctx, new);
                 left.complete(ctx);
             }
-            LeftStage::TakenBack { new } => {
+            LeftStage::TakenBack { new, round } => {
+                left.round = round;
                 left.new = Some(new);
                 let reason = Reason::NewPathSilent(left.right());
                 left.go_back(ctx, new, reason);

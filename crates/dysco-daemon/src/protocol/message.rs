@@ -274,27 +274,38 @@ pub enum Message {
         /// Where it is.
         phase: Phase,
     },
-    /// [L to R] Nothing comes by the new path any more: hear it no more, if all can be
-    /// taken back still.
+    /// [L to R, by P as well] Nobody answers on the new path any more: hear it no more, if
+    /// all can be taken back still.
     Doubt {
         /// The change.
         change: ChangeId,
         /// Names this doubt among those of the change; a later one is greater.
         round: u32,
     },
-    /// [R to L] It is not heard here any more. Answered by `Keep`, `Done` or `Cancel`.
+    /// [R to L, by P as well] It is not heard here any more. Answered by `Keep`, `Back`,
+    /// `Done` or `Cancel`.
     Deaf {
         /// The change.
         change: ChangeId,
         /// Which doubt this answers.
         round: u32,
     },
-    /// [R to L, L to R] The new path stays: what it has carried cannot be taken back.
+    /// [R to L, L to R, by P as well] The new path stays: what it has carried cannot be
+    /// taken back.
     Keep {
         /// The change.
         change: ChangeId,
         /// Which doubt this ends.
         round: u32,
+    },
+    /// [L to P, P to R] L hears it no more either: take the old path again.
+    Back {
+        /// The change.
+        change: ChangeId,
+        /// Which doubt this ends.
+        round: u32,
+        /// Why.
+        reason: Reason,
     },
     /// [P to R] Send my client this under my address.
     Prove {
@@ -494,6 +505,7 @@ impl Message {
             | Message::Doubt { change, .. }
             | Message::Deaf { change, .. }
             | Message::Keep { change, .. }
+            | Message::Back { change, .. }
             | Message::Prove { change, .. }
             | Message::ProveAck { change, .. }
             | Message::Return { change, .. }

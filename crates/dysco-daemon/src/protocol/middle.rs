@@ -157,9 +157,18 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.abandoned(ctx, reason)
             }
-            Message::Cancel { .. } if self.phase == Phase::Cancelling => {
+            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 Flow::On
+            }
+            Message::Doubt { .. } | Message::Deaf { .. } | Message::Keep { .. }
+                if self.phase == Phase::Locked =>
+            {
+                self.pass_on(ctx, from_right, message)
+            }
+            Message::Back { round, reason, .. } if self.phase == Phase::Locked => {
+                ctx.say(self.left(), Message::CancelAck { change });
+                self.taken_back(ctx, round, reason)
             }
             Message::CancelAck { .. } if from_right && self.phase == Phase::Cancelling => {
                 self.cancelled()

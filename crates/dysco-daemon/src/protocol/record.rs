@@ -102,7 +102,7 @@ pub(super) enum LeftStage {
     /// Drained at both ends: to be completed.
     Completing { new: Subsession },
     /// The new path has died, and both anchors hear it no more: to be rolled back.
-    TakenBack { new: Subsession },
+    TakenBack { new: Subsession, round: u32 },
 }
 
 impl LeftStage {

@@ -142,12 +142,18 @@ impl Right {
             }
             Message::Doubt { round, .. } if self.is_between() => self.doubted(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
+            // The middle's word is its own: it may have given up, or know nothing of it.
+            Message::Cancel { .. } if self.deaf.is_some() && !from_left => ctx.stale(),
             Message::Cancel { reason, .. } if self.deaf.is_some() => {
-                let to = if from_left { self.left } else { self.middle };
-                ctx.say(to, Message::CancelAck { change });
+                ctx.say(self.left, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
-            Message::Cancel { .. } if self.phase == Phase::Cancelling => {
+            // This is the left anchor's.
+            Message::Back { round, reason, .. } if self.deaf == Some(round) => {
+                ctx.say(self.middle, Message::CancelAck { change });
+                self.take_back(ctx, reason)
+            }
+            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
                 let to = if from_left { self.left } else { self.middle };
                 ctx.say(to, Message::CancelAck { change });
                 Flow::On

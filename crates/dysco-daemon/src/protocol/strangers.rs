@@ -87,7 +87,11 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         ) => Some(Message::NackLock { change, reason }),
         (Message::SetUp { .. }, Err(reason)) => Some(Message::SetUpNack { change, reason }),
         (Message::Introduced { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
-        (Message::Cancel { .. }, Err(_)) => Some(Message::CancelAck { change }),
+        (Message::Cancel { .. } | Message::Back { .. }, Err(_)) => {
+            Some(Message::CancelAck { change })
+        }
+        // Only the left anchor decides.
+        (Message::Deaf { .. }, _) if outcome.role != Role::Left => None,
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
         (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Ok(())) => {
             Some(Message::Done { change })
@@ -110,7 +114,7 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
             Some(Message::NackLock { change, reason })
         }
         Message::SetUp { locked: true, .. } => Some(Message::SetUpNack { change, reason }),
-        Message::Cancel { .. } => Some(Message::CancelAck { change }),
+        Message::Cancel { .. } | Message::Back { .. } => Some(Message::CancelAck { change }),
         Message::Done { .. } => Some(Message::DoneAck { change }),
         Message::Open { .. } | Message::Cut { .. } => Some(Message::Extended {
             change,

@@ -77,7 +77,10 @@ fn one_of_each() -> Vec<Message> {
         Message::Drained { change },
         Message::Done { change },
         Message::DoneAck { change },
-        Message::Cancel { change, reason },
+        Message::Cancel {
+            change,
+            reason: reason.clone(),
+        },
         Message::CancelAck { change },
         Message::Query { change },
         Message::Status {
@@ -87,6 +90,11 @@ fn one_of_each() -> Vec<Message> {
         Message::Doubt { change, round: 1 },
         Message::Deaf { change, round: 1 },
         Message::Keep { change, round: 1 },
+        Message::Back {
+            change,
+            round: 1,
+            reason: reason.clone(),
+        },
         Message::AskDelta {
             change,
             session: subsession,

@@ -66,6 +66,36 @@ fn a_path_that_answers_is_not_in_doubt() {
     assert_eq!(said(&world, "Doubt"), 0);
 }
 
+/// What kills a path mostly kills the way of messages as well: the middlebox's host passes
+/// them on.
+#[test]
+fn the_anchors_do_not_reach_each_other() {
+    let cut = |world: &mut World| {
+        while said(world, "Switched") < 3 {
+            assert!(world.step(HOUR));
+        }
+        world.faults.parted = Some((world.now, HOUR));
+    };
+    let mut world = silent(Faults::default());
+    cut(&mut world);
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+    let ends = world.ends(RIGHT);
+    assert!(matches!(
+        ends[..],
+        [(_, Progress::RolledBack(Reason::NewPathSilent(_)))]
+    ));
+    // If it cannot be taken back, they hear so, and go on.
+    let mut world = silent(Faults::default());
+    cut(&mut world);
+    world.hosts[RIGHT].plane.carried = true;
+    world.run(HOUR);
+    for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+        let s = world.session(at, link);
+        assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+    }
+}
+
 /// An end that has heard an acknowledgement of it will not send it again: the middlebox
 /// would never get it.
 #[test]
@@ -181,6 +211,7 @@ proptest! {
         doubled in 0u64..60,
         slowest in 1u64..4000,
         lives in any::<bool>(),
+        parted in prop::option::of(2u64..30),
         crashes in prop::collection::vec((0usize..3, 0u64..50, 1u64..40), 0..5),
     ) {
         let crashes = crashes.into_iter().map(|(h, s, t)| (h, s, Duration::from_secs(t)));
@@ -192,6 +223,7 @@ proptest! {
             until: Duration::from_secs(60),
             slowest_drain: Duration::from_secs(20),
             crashes: crashes.collect(),
+            parted: parted.map(|at| (Duration::from_secs(at), Duration::from_secs(600))),
             ..Faults::default()
         };
         let mut world = silent(faults);

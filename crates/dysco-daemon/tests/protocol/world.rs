@@ -28,6 +28,8 @@ pub struct Faults {
     pub unheard: usize,
     /// Every message of these names is lost.
     pub lose_all: Vec<&'static str>,
+    /// From then, until then, the first and the last host do not reach each other.
+    pub parted: Option<(Duration, Duration)>,
     /// These hosts never drain: the new path shows them nothing.
     pub stuck: Vec<usize>,
     /// Longest time that old data takes to drain; 0 for three seconds.
@@ -263,7 +265,12 @@ impl World {
         let Some(target) = target else { return };
         let foul = self.now < self.faults.until;
         let all = self.faults.lose_all.contains(&message.name());
-        if self.faults.lose == Some(number) || all {
+        let ends = [from, target] == [0, 2] || [from, target] == [2, 0];
+        let parted = self
+            .faults
+            .parted
+            .is_some_and(|(from, to)| ends && (from..to).contains(&self.now));
+        if self.faults.lose == Some(number) || all || parted {
             return;
         }
         if foul && self.roll(100) < self.faults.lost {

@@ -65,7 +65,15 @@ impl Left {
         if self.doubts && self.may_doubt() {
             let (change, round) = (ctx.change, self.round);
             ctx.insist(self.right(), Message::Doubt { change, round });
+            // What carries nothing for the session may carry no message either.
+            ctx.insist(self.middle(), Message::Doubt { change, round });
         }
+    }
+
+    fn say_keep(&self, ctx: &mut Context, round: u32) {
+        let change = ctx.change;
+        ctx.say(self.right(), Message::Keep { change, round });
+        ctx.say(self.middle(), Message::Keep { change, round });
     }
 
     /// The right anchor hears the new path no more, until it is answered.
@@ -79,7 +87,7 @@ impl Left {
                 self.deafens = true;
                 ctx.command(Command::Deafen { change });
             }
-            _ => ctx.say(self.right(), Message::Keep { change, round }),
+            _ => self.say_keep(ctx, round),
         }
         Flow::On
     }
@@ -98,7 +106,7 @@ impl Left {
             return ctx.stale();
         }
         let round = self.round;
-        ctx.say(self.right(), Message::Keep { change, round });
+        self.say_keep(ctx, round);
         self.keep(ctx, round)
     }
 
@@ -127,7 +135,13 @@ impl Left {
         ctx.hush();
         ctx.no_deadline();
         self.doubts = false;
-        self.persist(ctx, LeftStage::TakenBack { new });
+        self.persist(
+            ctx,
+            LeftStage::TakenBack {
+                new,
+                round: self.round,
+            },
+        );
         self.go_back(ctx, new, reason);
         Flow::On
     }
@@ -139,9 +153,18 @@ impl Left {
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());
         ctx.command(Command::TakeBack { change, new });
-        let message = Message::Cancel { change, reason };
-        ctx.insist(self.right(), message.clone());
-        ctx.insist(self.middle(), message);
+        let round = self.round;
+        let cancel = Message::Cancel {
+            change,
+            reason: reason.clone(),
+        };
+        ctx.insist(self.right(), cancel);
+        let back = Message::Back {
+            change,
+            round,
+            reason,
+        };
+        ctx.insist(self.middle(), back);
     }
 
     /// A record cannot be written: the path is kept as it is. A doubt that is not recorded
@@ -156,9 +179,8 @@ impl Left {
                 false => Phase::Switching,
             };
             (self.returns, self.carries, self.why) = (false, true, None);
-            let (change, round) = (ctx.change, self.round);
-            ctx.command(Command::Hear { change });
-            ctx.say(self.right(), Message::Keep { change, round });
+            ctx.command(Command::Hear { change: ctx.change });
+            self.say_keep(ctx, self.round);
         }
         self.say_all(ctx);
         self.look_later(ctx);

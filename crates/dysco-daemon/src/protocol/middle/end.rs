@@ -65,6 +65,37 @@ impl Middle {
         self.finish(ctx, Err(reason))
     }
 
+    /// What the anchors say of a new path that has died, where the way between them may
+    /// carry nothing at all.
+    pub(super) fn pass_on(&self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
+        match (from_right, self.right()) {
+            (true, _) => ctx.say(self.left(), message),
+            (false, Some(right)) => ctx.say(right, message),
+            (false, None) => return ctx.stale(),
+        }
+        Flow::On
+    }
+
+    /// Both anchors take the old path again: the right one may not have heard.
+    pub(super) fn taken_back(&mut self, ctx: &mut Context, round: u32, reason: Reason) -> Flow {
+        ctx.hush();
+        let flow = self.abandoned(ctx, reason.clone());
+        let Some(right) = self.right() else {
+            return flow;
+        };
+        self.phase = Phase::Cancelling;
+        self.why = Some(reason.clone());
+        let change = ctx.change;
+        let back = Message::Back {
+            change,
+            round,
+            reason,
+        };
+        ctx.insist(right, back);
+        ctx.deadline(CANCEL);
+        Flow::On
+    }
+
     pub(super) fn cancelled(&self) -> Flow {
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
     }

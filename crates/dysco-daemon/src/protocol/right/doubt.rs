@@ -13,7 +13,7 @@ impl Right {
             None => {}
         }
         if self.gone {
-            ctx.say(self.left, Message::Keep { change, round });
+            self.say_keep(ctx, round);
             return Flow::On;
         }
         if self.doubted.replace(round).is_none() {
@@ -23,15 +23,20 @@ impl Right {
     }
 
     pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
-        let change = ctx.change;
         let Some(round) = self.doubted.take().filter(|_| self.is_between()) else {
             return ctx.stale();
         };
         if deaf {
             return self.fall_deaf(ctx, round);
         }
-        ctx.say(self.left, Message::Keep { change, round });
+        self.say_keep(ctx, round);
         Flow::On
+    }
+
+    pub(super) fn say_keep(&self, ctx: &mut Context, round: u32) {
+        let change = ctx.change;
+        ctx.say(self.left, Message::Keep { change, round });
+        ctx.say(self.middle, Message::Keep { change, round });
     }
 
     /// The answer must outlive this process: the left anchor builds on it.
@@ -50,6 +55,7 @@ impl Right {
         if let Some(round) = self.deaf {
             let change = ctx.change;
             ctx.insist(self.left, Message::Deaf { change, round });
+            ctx.insist(self.middle, Message::Deaf { change, round });
         }
     }
 

@@ -65,9 +65,8 @@ impl Right {
         if let Some(round) = self.deaf.take() {
             // The left anchor has not been told: it may not build on it.
             ctx.purge();
-            let change = ctx.change;
-            ctx.command(Command::Hear { change });
-            ctx.say(self.left, Message::Keep { change, round });
+            ctx.command(Command::Hear { change: ctx.change });
+            self.say_keep(ctx, round);
             self.say_drained(ctx);
         }
         ctx.trouble(Reason::NoRecord(error));
