@@ -8,6 +8,7 @@ use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Subsession
 use crate::config::Configuration;
 use crate::parts::Letter;
 use crate::place::{self, Side};
+use crate::plane::Packet;
 use crate::pump::{NOW, Twist};
 use crate::world::World;
 
@@ -38,6 +39,8 @@ pub enum Seed {
     HalfDrained,
     /// The right anchor says that it hears the new path no more, and hears it.
     HearsOn,
+    /// Where the old path is behind what an end has got, that hears nothing of it.
+    StaysBehind,
     /// It lets the ends hear what the proxy acknowledges, whoever has got that.
     ProxyBelieved,
 }
@@ -45,6 +48,13 @@ pub enum Seed {
 /// Does a host hear its new path on, whatever it says?
 pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::HearsOn) && place == 2
+}
+
+/// Is what an end that is ahead would hear of the proxy left as it is? `said` is that.
+pub fn stays_behind(seed: Option<Seed>, said: &Packet, told: &mut Packet) {
+    if seed == Some(Seed::StaysBehind) {
+        told.seg.seq = said.seg.seq;
+    }
 }
 
 /// May a session be locked that goes another way by now?

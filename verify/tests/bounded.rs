@@ -161,12 +161,16 @@ fn bytes_pass_while_the_proxys_host_is_alone() {
 #[test]
 fn every_seeded_bug_is_found() {
     let seeded = config::seeded();
-    assert!(seeded.len() >= 12);
+    assert!(seeded.len() >= 13);
     for config in seeded {
-        let sound = Configuration {
+        let mut sound = Configuration {
             seed: None,
             ..config.clone()
         };
+        // The bug shows soon; without it there would be too many states.
+        if sound.name == "stays-behind" {
+            sound.bytes = [1, 1];
+        }
         holds(sound);
         found(&explore(config, None));
     }

@@ -106,7 +106,7 @@ fn taken_back(w: &World, group: &Group) -> Result<()> {
         let known = w.sessions(role)?;
         let told = serde_json::to_string(&known)?;
         ensure!(
-            told.contains("nothing comes from"),
+            told.contains("does not answer any more on the new path"),
             "{role:?} does not say why: {known:#?}"
         );
     }

@@ -122,16 +122,26 @@ pub fn all() -> Vec<Configuration> {
 
 /// Bugs put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
-    vec![Configuration {
-        name: "hears-on",
-        about: "the right anchor hears the new path while it is taken back",
-        faults: Faults {
-            refusals: 1,
-            ..NONE
+    vec![
+        Configuration {
+            name: "hears-on",
+            about: "the right anchor hears the new path while it is taken back",
+            faults: Faults {
+                refusals: 1,
+                ..NONE
+            },
+            bytes: [1, 1],
+            seen: &[Seen::Removal, Seen::RollBack],
+            seed: Some(Seed::HearsOn),
+            ..PATH
         },
-        bytes: [1, 1],
-        seen: &[Seen::Removal, Seen::RollBack],
-        seed: Some(Seed::HearsOn),
-        ..PATH
-    }]
+        Configuration {
+            name: "stays-behind",
+            about: "both ends have got more than the proxy taken again has sent, and do not hear it",
+            bytes: [3, 3],
+            acks_at_once: true,
+            seed: Some(Seed::StaysBehind),
+            ..PATH
+        },
+    ]
 }

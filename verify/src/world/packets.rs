@@ -88,8 +88,14 @@ impl World {
         };
         let heard = self.edit(place, |h| {
             let mut tell = Vec::new();
+            let (seed, said) = (h.seed, packet);
             let packet = match (h.entry_mut(side), way) {
-                (Some(entry), Path::Old) => entry.ingress_old(packet, &mut tell),
+                (Some(entry), Path::Old) => {
+                    let mut told = entry.ingress_old(packet, &mut tell);
+                    told.iter_mut()
+                        .for_each(|t| seed::stays_behind(seed, &said, t));
+                    told
+                }
                 (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
                 (None, Path::Old) => Some(packet),
                 (None, Path::New) => None,

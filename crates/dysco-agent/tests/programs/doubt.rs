@@ -1,10 +1,10 @@
 //! A new path that is not heard any more, and one that is taken back.
 
 use dysco_common::session::offer;
-use dysco_common::tcp::{ACK, FIN, PSH};
+use dysco_common::tcp::{ACK, FIN, PSH, RST};
 use dysco_common::{Counter, Session, State, Translation};
 
-use crate::bench::{PASS, Programs, REDIRECT, SLOT, Way};
+use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, nets};
 
 /// What the local end has sent when it is cut.
@@ -135,8 +135,45 @@ fn the_proxy_hears_no_ack_of_what_the_new_path_alone_has_carried() {
                 ..ack.clone()
             },
         );
+        // What that acknowledges, or that it gives up, the end would not hear.
+        let behind = |flags| Frame {
+            flags,
+            ..from_proxy(&net, GOT, 0)
+        };
+        let expected = |flags| Frame {
+            seq: GOT + 500,
+            ..behind(flags)
+        };
+        p.becomes(Way::In, &behind(ACK), OK, &expected(ACK));
+        // A question whether there is room keeps its number.
+        let probe = Frame {
+            seq: GOT - 1,
+            ..behind(ACK)
+        };
+        p.passes(Way::In, &probe);
         // It sends that again, and more.
         p.passes(Way::In, &from_proxy(&net, GOT, 800));
         p.passes(Way::Out, &sent(&net, SENT, GOT + 800, 0));
+        p.passes(Way::In, &from_proxy(&net, GOT + 800, 0));
+    }
+}
+
+/// It has nothing behind what the end has got, and that end hears its reset.
+#[test]
+fn the_proxys_reset_is_heard_where_it_is_behind() {
+    for net in nets() {
+        let mut p = between(&net, 500);
+        p.change(taken_back);
+        p.run(Way::Out, &sent(&net, SENT, GOT + 500, 0).bytes());
+        let reset = Frame {
+            flags: ACK | RST,
+            ..from_proxy(&net, GOT, 0)
+        };
+        let heard = Frame {
+            seq: GOT + 500,
+            ..reset.clone()
+        };
+        p.becomes(Way::In, &reset, OK, &heard);
+        assert_eq!(p.session(SLOT).life.reset, 1);
     }
 }

@@ -123,7 +123,8 @@ pub enum Command {
         /// In the local end's own space.
         cutoff: u32,
     },
-    /// See whether anything comes by the new path; answer [`HostEvent::Looked`].
+    /// See whether the right anchor's data plane answers on the new path; answer
+    /// [`HostEvent::Looked`].
     Look {
         /// The change.
         change: ChangeId,

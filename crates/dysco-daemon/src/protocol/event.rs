@@ -71,7 +71,7 @@ pub enum HostEvent {
     Looked {
         /// The change.
         change: ChangeId,
-        /// Something comes, or what it has carried cannot be taken back.
+        /// It does, or what the path has carried cannot be taken back.
         carries: bool,
     },
     /// Answers [`Command::Deafen`].

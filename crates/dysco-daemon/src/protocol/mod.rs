@@ -30,10 +30,10 @@
 //!
 //! ```text
 //! left (L)              middle (P)              right (R)
-//!    ----------------- Doubt --------------------->         nothing comes: R hears the
-//!    <---------------- Deaf -----------------------         new path no more, then L
-//!    ----------------- Cancel -------------------->         the old path is taken again
-//!    ----- Cancel -------->   (or Keep)
+//!    ----- Doubt ---------> ------ Doubt -------->          no answer: R hears the
+//!    <---- Deaf ----------- <----- Deaf -----------         new path no more, then L
+//!    ----- Back ----------> ------ Back --------->          the old path is taken again
+//!                                                           (or Keep: it cannot be)
 //! ```
 //!
 //! Where P is both anchors as well (`local`), the same steps need no message:

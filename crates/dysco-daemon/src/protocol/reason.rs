@@ -22,7 +22,7 @@ pub enum Phase {
     Preparing,
     /// Both prepare the new path, which is tried then.
     SettingUp,
-    /// The left anchor cuts: no way back from here on.
+    /// The left anchor cuts: no way back from here on, unless the new path dies.
     Cutting,
     /// The left anchor has cut, the right one has not answered.
     Switching,
@@ -152,7 +152,7 @@ pub enum Reason {
     NewPathUnusable(String),
     /// It has died when both anchors had taken it.
     #[error(
-        "nothing comes from {0} by the new path any more, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
+        "{0} does not answer any more on the new path, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
     )]
     NewPathSilent(HostId),
     /// Two of the three hosts are one.

@@ -105,7 +105,8 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
 
 /// The answer to a message of a change that was never known, or whose outcome
 /// is forgotten. A left anchor keeps its record until both others are done and
-/// writes it before it cuts, so not knowing a change means not having cut.
+/// writes it before it cuts, so not knowing a change means not having cut, or having
+/// taken that back.
 pub(super) fn unknown(message: &Message) -> Option<Message> {
     let change = message.change();
     let reason = Reason::UnknownChange;

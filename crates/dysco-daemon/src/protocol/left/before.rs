@@ -138,7 +138,7 @@ impl Left {
         Flow::On
     }
 
-    /// No way back from here.
+    /// No way back from here, unless the new path dies (`doubt`).
     pub(super) fn cut(&mut self, ctx: &mut Context) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
