@@ -34,6 +34,8 @@ pub struct Socket {
     pub rcv: u8,
     /// What it has said of that last.
     told: u8,
+    /// Something came again that it has: only an acknowledgement by itself answers that.
+    answers: bool,
     /// Units that arrived beyond a hole, as bits.
     beyond: u16,
     /// Something arrived that is not acknowledged.
@@ -74,7 +76,7 @@ impl Socket {
             }
             Say::Again if self.una < self.nxt => (self.una, self.una + 1),
             Say::AllAgain if self.una + 1 < self.nxt => (self.una, self.nxt),
-            Say::Ack if self.owes => (self.nxt, self.nxt),
+            Say::Ack if self.owes || self.answers => (self.nxt, self.nxt),
             Say::Reset => {
                 self.dead = true;
                 self.reset = true;
@@ -84,6 +86,7 @@ impl Socket {
         };
         self.owes = false;
         self.told = self.rcv;
+        self.answers &= what != Say::Ack;
         let fin = end > bytes && first < end;
         let reset = what == Say::Reset;
         let seg = Segment {
@@ -96,8 +99,9 @@ impl Socket {
         Some(Packet { seg, first })
     }
 
-    /// A segment has passed the data plane.
-    pub fn hear(&mut self, packet: &Packet, base: &Base) -> Result<(), Harm> {
+    /// A segment has passed the data plane. `strict`: one that ends before what this end
+    /// has acknowledged says nothing.
+    pub fn hear(&mut self, packet: &Packet, base: &Base, strict: bool) -> Result<(), Harm> {
         if self.dead {
             return Ok(());
         }
@@ -110,8 +114,8 @@ impl Socket {
         // Nothing of what ends before is heard (`tcp_sequence`, net/ipv4/tcp_input.c), but
         // it is answered.
         let ends = seg.end().wrapping_sub(base.into) as i32;
-        if ends < i32::from(self.told) {
-            self.owes = seg.span() > 0;
+        if strict && ends < i32::from(self.told) {
+            self.answers |= seg.span() > 0;
             return Ok(());
         }
         let acked = seg.ack.wrapping_sub(base.out) as i32;

@@ -102,7 +102,9 @@ impl World {
             };
             notices(h, side, tell);
             h.sweep_returns();
-            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
+            packet.map_or(Ok(()), |p| {
+                h.sockets[side as usize].hear(&p, &base, !config.alone)
+            })
         });
         if let Err(harm) = heard {
             self.broken = Some(Broken::Tcp(harm));
@@ -137,7 +139,9 @@ impl World {
         for (goes, packet) in comes.out {
             match goes {
                 Goes::Stack => {
-                    let heard = self.edit(place, |h| h.sockets[side as usize].hear(&packet, &base));
+                    let heard = self.edit(place, |h| {
+                        h.sockets[side as usize].hear(&packet, &base, !config.alone)
+                    });
                     if let Err(harm) = heard {
                         self.broken = Some(Broken::Tcp(harm));
                     }
