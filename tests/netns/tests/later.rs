@@ -169,7 +169,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
     let ran = w.fleet.try_dyscoctl(&w.lab.server, &words)?;
     ensure!(
-        ran.code == Some(5) && format!("{ran:?}").contains("1 rolled back"),
+        ran.code == Some(6) && format!("{ran:?}").contains("1 rolled back"),
         "{ran:?}"
     );
     all_intact(&group.finish()?)?;
