@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::faults::crashes;
 use super::plane::{Refuse, State};
 use super::world::{Faults, World};
 use dysco_daemon::protocol::{Progress, Reason, Role};
@@ -212,9 +213,8 @@ proptest! {
         slowest in 1u64..4000,
         lives in any::<bool>(),
         parted in prop::option::of(2u64..30),
-        crashes in prop::collection::vec((0usize..3, 0u64..50, 1u64..40), 0..5),
+        crashes in crashes(),
     ) {
-        let crashes = crashes.into_iter().map(|(h, s, t)| (h, s, Duration::from_secs(t)));
         let faults = Faults {
             seed,
             lost,
@@ -222,7 +222,7 @@ proptest! {
             slowest,
             until: Duration::from_secs(60),
             slowest_drain: Duration::from_secs(20),
-            crashes: crashes.collect(),
+            crashes,
             parted: parted.map(|at| (Duration::from_secs(at), Duration::from_secs(600))),
             ..Faults::default()
         };

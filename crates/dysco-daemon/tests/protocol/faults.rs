@@ -323,8 +323,9 @@ fn closing_that_fails_is_tried_again_and_told() {
 }
 
 prop_compose! {
-    fn crashes()(
-        list in prop::collection::vec((0usize..3, 0u64..30, 1u64..40), 0..5),
+    /// Daemons of three hosts that die, before which step, and for how long.
+    pub fn crashes()(
+        list in prop::collection::vec((0usize..3, 0u64..50, 1u64..40), 0..5),
     ) -> Vec<(usize, u64, Duration)> {
         list.into_iter().map(|(h, s, t)| (h, s, Duration::from_secs(t))).collect()
     }
