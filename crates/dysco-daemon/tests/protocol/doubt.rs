@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::faults::crashes;
 use super::plane::{Refuse, State};
 use super::world::{Faults, World};
-use dysco_daemon::protocol::{Progress, Reason, Role};
+use dysco_daemon::protocol::{HostEvent, Progress, Reason, Role};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
@@ -95,6 +95,31 @@ fn the_anchors_do_not_reach_each_other() {
         let s = world.session(at, link);
         assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
     }
+}
+
+/// The last that it waited for comes while it is in doubt.
+#[test]
+fn what_is_in_doubt_is_not_taken_for_good() {
+    let mut world = silent(Faults::default());
+    world.faults.stuck = vec![LEFT];
+    while said(&world, "Doubt") == 0 {
+        assert!(world.step(HOUR));
+    }
+    assert_ne!(said(&world, "Drained"), 0);
+    let link = world.links[0];
+    world.hosts[LEFT]
+        .plane
+        .sessions
+        .get_mut(&link)
+        .unwrap()
+        .drained = true;
+    let change = world.hosts[LEFT].machine.as_ref().unwrap().changes().next();
+    let change = change.unwrap().change;
+    world.input(LEFT, |m, now| {
+        m.handle_event(now, HostEvent::Drained { change });
+    });
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
 }
 
 /// An end that has heard an acknowledgement of it will not send it again: the middlebox
