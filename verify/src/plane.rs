@@ -331,13 +331,14 @@ impl Entry {
 
     fn deliver_old(&self, at: Anchor, packet: Packet) -> Option<Packet> {
         match two_paths::old_incoming(at, &self.s, &packet.seg, 0) {
-            OldIncoming::Deliver { ack, window, flags } => {
-                let near = at == Anchor::Near;
+            OldIncoming::Deliver {
+                seq,
+                ack,
+                window,
+                flags,
+            } => {
                 let seg = Segment {
-                    seq: match near {
-                        true => two_paths::old_number(&self.s, &packet.seg),
-                        false => packet.seg.seq,
-                    },
+                    seq,
                     ack,
                     window,
                     flags,

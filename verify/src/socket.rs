@@ -99,9 +99,8 @@ impl Socket {
         Some(Packet { seg, first })
     }
 
-    /// A segment has passed the data plane. `strict`: one that ends before what this end
-    /// has acknowledged says nothing.
-    pub fn hear(&mut self, packet: &Packet, base: &Base, strict: bool) -> Result<(), Harm> {
+    /// A segment has passed the data plane.
+    pub fn hear(&mut self, packet: &Packet, base: &Base) -> Result<(), Harm> {
         if self.dead {
             return Ok(());
         }
@@ -114,7 +113,7 @@ impl Socket {
         // Nothing of what ends before is heard (`tcp_sequence`, net/ipv4/tcp_input.c), but
         // it is answered.
         let ends = seg.end().wrapping_sub(base.into) as i32;
-        if strict && ends < i32::from(self.told) {
+        if ends < i32::from(self.told) {
             self.answers |= seg.span() > 0;
             return Ok(());
         }

@@ -480,22 +480,28 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     if !two_paths::proxy_ends(FAR, s, seg) {
         egress::track(ctx, s, found, slot);
     }
-    let (ack, window, flags) = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
-        OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
+    let (seq, ack, window, flags) = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
+        OldIncoming::Deliver {
+            seq,
+            ack,
+            window,
+            flags,
+        } => (seq, ack, window, flags),
         OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
     };
-    if ack == seg.ack && window == seg.window && flags == seg.flags {
-        return Verdict::Pass;
-    }
-    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
-        return Verdict::Drop;
-    };
     let told = Segment {
+        seq,
         ack,
         window,
         flags,
         ..*seg
+    };
+    if told == *seg {
+        return Verdict::Pass;
+    }
+    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+        return Verdict::Drop;
     };
     egress::old_path(key, &told, c);
     if ack != seg.ack {

@@ -271,7 +271,8 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        ends(s, seg.flags, seg.seq, slot);
+        let told = two_paths::old_number(Anchor::Near, s, seg);
+        ends(s, seg.flags, told, slot);
     }
     // The numbers of a reset may be anybody's.
     if seg.has(RST) {
@@ -323,7 +324,7 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     }
 }
 
-/// `seq` in the local end's own numbers.
+/// `seq` in the local end's own numbers, as it gets it.
 #[inline(always)]
 pub fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
     if flags & RST != 0 {
@@ -341,13 +342,17 @@ pub fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
 fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
-    let (ack, window, flags) =
-        match two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s)) {
-            OldIncoming::Deliver { ack, window, flags } => (ack, window, flags),
-            OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
-            OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
-        };
-    let seq = two_paths::old_number(s, &p.seg);
+    let judged = two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s));
+    let (seq, ack, window, flags) = match judged {
+        OldIncoming::Deliver {
+            seq,
+            ack,
+            window,
+            flags,
+        } => (seq, ack, window, flags),
+        OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
+        OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
+    };
     let seg = Segment {
         seq,
         ack,

@@ -284,7 +284,7 @@ impl World {
         let heard = self.edit(at, |h| h.arrives(other(side), route, packet));
         self.followed |= self.edit(at, |h| std::mem::take(&mut h.followed));
         if let (Some(packet), Some(streams)) = (heard, &mut self.streams)
-            && let Err(harm) = streams.sockets[at].hear(&packet, &streams.bases[at], true)
+            && let Err(harm) = streams.sockets[at].hear(&packet, &streams.bases[at])
         {
             self.broken = Some(Broken::Tcp(harm));
         }

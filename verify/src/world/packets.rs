@@ -102,9 +102,7 @@ impl World {
             };
             notices(h, side, tell);
             h.sweep_returns();
-            packet.map_or(Ok(()), |p| {
-                h.sockets[side as usize].hear(&p, &base, !config.alone)
-            })
+            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
         });
         if let Err(harm) = heard {
             self.broken = Some(Broken::Tcp(harm));
@@ -139,9 +137,7 @@ impl World {
         for (goes, packet) in comes.out {
             match goes {
                 Goes::Stack => {
-                    let heard = self.edit(place, |h| {
-                        h.sockets[side as usize].hear(&packet, &base, !config.alone)
-                    });
+                    let heard = self.edit(place, |h| h.sockets[side as usize].hear(&packet, &base));
                     if let Err(harm) = heard {
                         self.broken = Some(Broken::Tcp(harm));
                     }

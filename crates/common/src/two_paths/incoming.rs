@@ -11,6 +11,8 @@ use crate::tcp::{ACK, FIN, RST, Segment};
 pub enum OldIncoming {
     /// Deliver it so.
     Deliver {
+        /// The number ([`old_number`]).
+        seq: u32,
         /// The acknowledgement.
         ack: u32,
         /// Window as sent.
@@ -65,10 +67,17 @@ pub(super) fn room(edge: u32, ack: u32) -> u32 {
 
 /// Does the proxy ask whether there is room again, or whether the end is there at all? It
 /// repeats a number that the end has acknowledged. The end answers, and takes in nothing
-/// (RFC 9293, 3.10.7.4). It must: without an answer the proxy gives up what it holds.
+/// (RFC 9293, 3.10.7.4). It must: without an answer the proxy gives up what it holds. What it
+/// acknowledges goes under the highest number that it has sent, which is another.
 #[inline(always)]
 pub(super) fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
-    before(seg.seq, at.acked(s))
+    before(seg.seq, at.acked(s)) && !is_newest(at, s, seg)
+}
+
+/// Does it take no number, behind all that the old path has sent?
+#[inline(always)]
+const fn is_newest(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    seg.span() == 0 && seg.seq == at.rcv_max(s)
 }
 
 /// Judges a segment from the old path. The proxy is not believed about bytes
@@ -80,6 +89,7 @@ pub(super) fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
 #[inline(always)]
 pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
     let wscale = wscale & 15;
+    let seq = old_number(at, s, seg);
     let mut flags = seg.flags;
     if proxy_ends(at, s, seg) {
         if seg.has(RST) || seg.len == 0 {
@@ -101,7 +111,12 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
             }
             ack = s.far_ack;
             let window = scaled(room(s.edge, ack), wscale);
-            return OldIncoming::Deliver { ack, window, flags };
+            return OldIncoming::Deliver {
+                seq,
+                ack,
+                window,
+                flags,
+            };
         }
         let far = room(s.edge, ack);
         limit = if far < limit { far } else { limit };
@@ -112,19 +127,24 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     } else {
         scaled(limit, wscale)
     };
-    OldIncoming::Deliver { ack, window, flags }
+    OldIncoming::Deliver {
+        seq,
+        ack,
+        window,
+        flags,
+    }
 }
 
-/// The number under which the local end gets a segment of the old path. Where that has been
-/// taken again, and is behind what the new one has carried, an acknowledgement or a reset of
-/// the proxy goes under the number that the end expects: Linux hears nothing of a segment
-/// that ends before (`tcp_sequence`, net/ipv4/tcp_input.c), so that two ends which are both
-/// ahead would never get on.
+/// The number under which the local end gets a segment of the old path. Where the new one
+/// has carried more to that end, the proxy is behind what it has acknowledged, and an
+/// acknowledgement or a reset of the proxy goes under the number that it expects: Linux
+/// hears nothing of a segment that ends before (`tcp_sequence`, net/ipv4/tcp_input.c), and
+/// would repeat for ever what the proxy has got.
 #[inline(always)]
-pub const fn old_number(s: &Session, seg: &Segment) -> u32 {
-    let newest = seg.span() == 0 && seg.seq == s.rcv_max;
-    if is_taken_back(s) && newest && before(seg.seq, s.snd_ack) {
-        s.snd_ack
+pub const fn old_number(at: Anchor, s: &Session, seg: &Segment) -> u32 {
+    let ahead = s.two.new_data != 0 && before(seg.seq, at.acked(s));
+    if ahead && is_newest(at, s, seg) {
+        at.acked(s)
     } else {
         seg.seq
     }

@@ -4,7 +4,7 @@ use super::anchor::Anchor;
 use super::incoming::scaled;
 use super::shown::{has_all_old, has_shown_all, is_past, is_shut_in};
 use crate::flow::Path;
-use crate::seq::{after, before, min};
+use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, RST, Segment};
 
@@ -114,6 +114,14 @@ pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
     !is_past(s) && before(seq, s.cut_out)
 }
 
+/// The number that the proxy expects behind all of the old path: it may have got more, in
+/// a segment across the cutoff, and hears nothing of what ends before that (`tcp_sequence`,
+/// net/ipv4/tcp_input.c).
+#[inline(always)]
+fn expected(at: Anchor, s: &Session) -> u32 {
+    max(s.cut_out, at.rcv_ack(s))
+}
+
 /// Splits a segment of the local end between the paths.
 #[inline(always)]
 pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
@@ -141,7 +149,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     let on_new = on_new(at, s, seg);
     if seg.has(RST) {
         let old_number = if shut_in {
-            min(number, s.cut_out)
+            min(number, expected(at, s))
         } else {
             number
         };
@@ -158,7 +166,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
     let early = is_early(s, seg.seq);
     let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
-    let old_seq = if early { seg.seq } else { s.cut_out };
+    let old_seq = if early { seg.seq } else { expected(at, s) };
     let new_seq = if early && !far_has_old {
         s.cut_out
     } else {

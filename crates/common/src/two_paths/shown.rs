@@ -109,17 +109,12 @@ pub const fn has_caught_up(s: &Session) -> bool {
     s.two.new_data == 0 || !behind
 }
 
-/// Is this a reset that the local end may believe, by its number in that end's own
-/// space? It believes none but the next that it expects (RFC 5961, 3.2), which lies
+/// Is this a reset that the local end may believe, by the number under which it gets it? It believes none but the next that it expects (RFC 5961, 3.2), which lies
 /// between what it has acknowledged and what has come by either path. Anybody may send
 /// another, and the bytes that the proxy still has to deliver would be given up for it.
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state != State::TwoPaths as u32 {
-        return true;
-    }
-    // The old path has been taken again, and is behind.
-    if is_taken_back(s) && seq == s.rcv_max {
         return true;
     }
     let shown = s.shown != 0 && after(s.shown, s.rcv_max);

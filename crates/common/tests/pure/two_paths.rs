@@ -457,7 +457,11 @@ proptest! {
         }
         if let Some(copy) = out.copy.filter(|c| c.path == Path::Old) {
             prop_assert!(!after(copy.ack, s.rcv_max));
-            prop_assert!(!after(copy.seq, s.cut_out), "a number that it does not expect");
+            let got = max(s.cut_out, s.rcv_ack);
+            prop_assert!(!after(copy.seq, got), "a number that it does not expect");
+            // Under one before that it hears nothing; but the end may probe it.
+            let probes = before(seg.seq, s.cut_out);
+            prop_assert!(probes || !before(copy.seq, s.rcv_ack), "a number that it does not hear");
         }
     }
 
@@ -799,13 +803,62 @@ fn the_proxys_probes_are_heard() {
     s.snd_max = CUT_OUT;
     let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
     two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
-    let heard = |seq| old_incoming(&s, &segment(seq, CUT_OUT, 0, ACK), 0);
-    let probe = heard(s.snd_ack - 1);
+    let heard = |s: &Session, seq| old_incoming(s, &segment(seq, CUT_OUT, 0, ACK), 0);
+    let probe = heard(&s, s.snd_ack - 1);
     assert!(
-        matches!(probe, OldIncoming::Deliver { ack: CUT_OUT, .. }),
+        matches!(probe, OldIncoming::Deliver { seq, ack: CUT_OUT, .. } if seq == s.snd_ack - 1),
         "{probe:?}"
     );
-    assert_eq!(heard(s.snd_ack), OldIncoming::Withhold);
+    assert_eq!(heard(&s, s.snd_ack), OldIncoming::Withhold);
+    // An end that is ahead of the proxy is asked nothing by what that acknowledges.
+    (s.two.new_data, s.new_low) = (1, CUT_IN);
+    (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN + 300);
+    assert_eq!(heard(&s, CUT_IN), OldIncoming::Withhold);
+    assert!(matches!(heard(&s, CUT_IN - 1), OldIncoming::Deliver { .. }));
+}
+
+/// The proxy has got bytes beyond the cutoff, in a segment across it, and acknowledged them.
+#[test]
+fn a_proxy_that_has_got_more_hears_what_is_acknowledged() {
+    let mut s = cut();
+    s.rcv_ack = CUT_OUT + 500;
+    let old = |s: &Session, flags| {
+        let out = outgoing(s, &segment(CUT_OUT + 900, CUT_IN, 0, flags));
+        match (out.path, out.copy) {
+            (Path::Old, _) => out.seq,
+            (_, Some(copy)) => copy.seq,
+            (_, None) => panic!("{out:?}"),
+        }
+    };
+    assert_eq!(old(&s, ACK), CUT_OUT + 500);
+    s.life.reset = 1;
+    s.snd_max = CUT_OUT + 1000;
+    assert_eq!(old(&s, ACK | RST), CUT_OUT + 500);
+}
+
+/// The new path has carried more to the end than the proxy, which acknowledges what the end
+/// repeats to it.
+#[test]
+fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
+    let mut s = carried();
+    (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN + 300);
+    let number = |s: &Session, seg: &Segment| match old_incoming(s, seg, 0) {
+        OldIncoming::Deliver { seq, .. } => seq,
+        other => panic!("{other:?}"),
+    };
+    let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
+    assert_eq!(number(&s, &ack), CUT_IN + 300);
+    assert_eq!(number(&s, &Segment { flags: RST, ..ack }), CUT_IN + 300);
+    // What the proxy repeats is as it is, and what asks for an answer, ...
+    let again = segment(CUT_IN - 10, CUT_OUT, 10, ACK);
+    assert_eq!(number(&s, &again), CUT_IN - 10);
+    let probe = segment(CUT_IN - 1, CUT_OUT, 0, ACK);
+    assert_eq!(number(&s, &probe), CUT_IN - 1);
+    // ... and all where the end is not ahead.
+    s.snd_ack = CUT_IN;
+    assert_eq!(number(&s, &ack), CUT_IN);
+    (s.snd_ack, s.two.new_data) = (CUT_IN + 300, 0);
+    assert_eq!(number(&s, &ack), CUT_IN);
 }
 
 #[test]

@@ -360,6 +360,27 @@ fn acks_of_the_other_end_are_raised() {
     }
 }
 
+/// The server has sent the client more than the proxy had, and what the proxy acknowledges
+/// comes under a number that the client hears.
+#[test]
+fn an_end_that_is_ahead_hears_the_proxy() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out) = (1, SENT);
+            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, GIVEN);
+            s.rcv_ack = GIVEN + 500;
+        });
+        let own = |seq| Frame {
+            seq,
+            ack: SENT,
+            ..net.sent()
+        };
+        p.becomes(Way::Out, &own(GIVEN), PASS, &own(GIVEN + 500));
+        p.passes(Way::Out, &own(GIVEN - 1));
+    }
+}
+
 #[test]
 fn the_clamp_bounds_what_the_stack_announces() {
     for net in nets() {

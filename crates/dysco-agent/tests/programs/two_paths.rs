@@ -354,6 +354,41 @@ fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
     }
 }
 
+/// The new path has carried more to the end than the proxy has sent it, and what the proxy
+/// acknowledges, or that it gives up, comes under a number that the end hears.
+#[test]
+fn an_end_that_is_ahead_hears_the_proxy() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| {
+            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+            (s.rcv_max, s.snd_ack, s.shown) = (CUT_IN, CUT_IN + 500, CUT_IN + 500);
+        });
+        let behind = |flags, seq| Frame {
+            seq,
+            ack: SENT,
+            flags,
+            options: options(Options::Timestamps, 1, 2, 0),
+            ..net.received()
+        };
+        p.becomes(
+            Way::In,
+            &behind(ACK, CUT_IN),
+            OK,
+            &behind(ACK, CUT_IN + 500),
+        );
+        // What asks for an answer keeps its number.
+        p.passes(Way::In, &behind(ACK, CUT_IN - 1));
+        p.becomes(
+            Way::In,
+            &behind(ACK | RST, CUT_IN),
+            OK,
+            &behind(ACK | RST, CUT_IN + 500),
+        );
+        assert_eq!(p.session(SLOT).life.reset, 1);
+    }
+}
+
 /// It is delivered: no end believes it, and another of the same number is believed as
 /// little.
 #[test]
