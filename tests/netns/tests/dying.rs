@@ -58,7 +58,11 @@ fn mend(w: &World) -> Result<()> {
 }
 
 fn world(name: &str, family: Family) -> Result<World> {
-    let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    configured(name, family, "")
+}
+
+fn configured(name: &str, family: Family, more: &str) -> Result<World> {
+    let config = format!("{more}{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     World::with(Lab::builder(name), family, &Role::ALL, &config, |c| c)
 }
 
@@ -69,7 +73,12 @@ fn full(w: &World) -> Result<Group> {
     group.run();
     group.wait_progress(MIB)?;
     w.wait_removable(&w.ends(&group)?)?;
-    read(&group, Reading::Paused);
+    shut(w, &group)?;
+    Ok(group)
+}
+
+fn shut(w: &World, group: &Group) -> Result<()> {
+    read(group, Reading::Paused);
     // Nothing but probes of windows passes the router by then.
     let (mut last, mut same) = (0, 0);
     wait::until("the windows to shut", LIMIT, || {
@@ -77,8 +86,7 @@ fn full(w: &World) -> Result<Group> {
         same = if now == last { same + 1 } else { 0 };
         last = now;
         (same == 10).then_some(())
-    })?;
-    Ok(group)
+    })
 }
 
 fn read(group: &Group, how: Reading) {
@@ -89,6 +97,10 @@ fn read(group: &Group, how: Reading) {
 /// Both anchors have cut, and the proxy holds data.
 fn between(w: &mut World, group: &Group) -> Result<()> {
     w.begin(&w.ends(group)?[0])?;
+    both_cut(w)
+}
+
+fn both_cut(w: &mut World) -> Result<()> {
     for role in [Role::Client, Role::Server] {
         let daemon = w.daemon(role)?;
         let cut = || daemon.log().contains("SetCutIn {").then_some(());
@@ -200,4 +212,62 @@ fn and_the_clients_daemon_with_it() -> Result<()> {
 #[test]
 fn and_the_servers_daemon_with_it() -> Result<()> {
     dies_with(Role::Server, &["die:Deaf", "die:TakeBack"])
+}
+
+/// Not each session has to find out what another one has.
+#[test]
+fn others_go_another_way() -> Result<()> {
+    let mut w = world("dyingothers", Family::V4)?;
+    let group = full(&w)?;
+    between(&mut w, &group)?;
+    kill(&w, Lost::Both, TCP)?;
+    taken_back(&w, &group).with_context(|| w.state())?;
+    read(&group, Reading::Fast);
+    let others = w.open(1, &Plan::default())?;
+    others.run();
+    others.wait_progress(MIB)?;
+    let ends = w.ends(&others)?;
+    w.wait_removable(&ends)?;
+    let done = w.remove(&["--session", &ends[0].name(), "--mode", "auto"])?;
+    let first = &done["removals"][0];
+    let why = first["why_mode"].as_str().unwrap_or_default();
+    // Under the proxy's address what the server says arrives.
+    ensure!(first["mode"] == "return", "{done:#}");
+    ensure!(why.contains("a bypass was given up"), "{done:#}");
+    for group in [group, others] {
+        group.wait_progress(4 * MIB).with_context(|| w.state())?;
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}
+
+/// Nor is the same one held up again and again by a daemon that tries by itself.
+#[test]
+fn and_is_not_tried_again_at_once() -> Result<()> {
+    let by_itself = "[removal]\nautomatic = true\nmode = \"bypass\"\n\n";
+    let mut w = configured("dyingagain", Family::V4, by_itself)?;
+    // So that the windows shut before the removal begins.
+    w.daemon(Role::Server)?.kill()?;
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(MIB)?;
+    shut(&w, &group)?;
+    let mut monitor = w.fleet.monitor(&w.lab.proxy)?;
+    w.restart(Role::Server)?;
+    both_cut(&mut w)?;
+    kill(&w, Lost::Both, TCP)?;
+    taken_back(&w, &group).with_context(|| w.state())?;
+    let refused = || {
+        let log = monitor.log();
+        let mut lines = log.lines().filter(|l| l.contains("\"refused\""));
+        lines
+            .any(|l| l.contains("does not answer any more on the new path"))
+            .then_some(())
+    };
+    wait::until("a refusal", LIMIT, refused).with_context(|| w.state())?;
+    monitor.stop()?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    all_intact(&group.finish()?)?;
+    w.finish()
 }

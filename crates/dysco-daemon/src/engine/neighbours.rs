@@ -1,11 +1,14 @@
-//! Which neighbours answer as agents. Found out once and remembered, since one
-//! that does not answer costs a time-out.
+//! Which neighbours answer as agents, and between which of them a new path has died.
+//! Found out once and remembered: one that does not answer costs a time-out, and such a
+//! path holds each session up for as long as it takes to find out.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::control::DownReason;
+use crate::protocol::Reason;
 
 /// How long it is believed that nobody is there.
 const REMEMBER: Duration = Duration::from_secs(300);
@@ -31,6 +34,8 @@ pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
     /// Clients that replies did not reach, and why.
     unreached: HashMap<IpAddr, (String, Instant)>,
+    /// Two hosts between which a new path has died, the lower address first, and why.
+    silent: HashMap<[IpAddr; 2], (Reason, Instant)>,
 }
 
 impl Neighbours {
@@ -80,18 +85,26 @@ impl Neighbours {
 
     /// Replies of a server's host do not reach this client.
     pub fn not_reached(&mut self, client: IpAddr, why: String) {
-        if self.unreached.len() >= MOST {
-            self.unreached.retain(|_, (_, at)| at.elapsed() < REMEMBER);
-        }
-        if self.unreached.len() < MOST {
-            self.unreached.insert(client, (why, Instant::now()));
-        }
+        remember(&mut self.unreached, client, why);
     }
 
     /// Why replies would not reach this client, if that was found a while ago.
     pub fn unreached(&self, client: IpAddr) -> Option<String> {
         let (why, at) = self.unreached.get(&client)?;
         (at.elapsed() < REMEMBER).then(|| why.clone())
+    }
+
+    /// The new path between these two has died.
+    pub fn died_between(&mut self, mut hosts: [IpAddr; 2], why: Reason) {
+        hosts.sort();
+        remember(&mut self.silent, hosts, why);
+    }
+
+    /// Why none is to be tried between them, if one has died a while ago.
+    pub fn silent_between(&self, mut hosts: [IpAddr; 2]) -> Option<&Reason> {
+        hosts.sort();
+        let (why, at) = self.silent.get(&hosts)?;
+        (at.elapsed() < REMEMBER).then_some(why)
     }
 
     fn keep(&mut self, peer: IpAddr, known: Known) {
@@ -102,6 +115,15 @@ impl Neighbours {
         if self.known.len() < MOST || self.known.contains_key(&peer) {
             self.known.insert(peer, (known, Instant::now()));
         }
+    }
+}
+
+fn remember<K: Eq + Hash, W>(known: &mut HashMap<K, (W, Instant)>, of: K, why: W) {
+    if known.len() >= MOST {
+        known.retain(|_, (_, at)| at.elapsed() < REMEMBER);
+    }
+    if known.len() < MOST {
+        known.insert(of, (why, Instant::now()));
     }
 }
 
@@ -122,5 +144,16 @@ mod tests {
         assert_eq!(neighbours.know(one), Known::Nothing);
         neighbours.is_there(other);
         assert_eq!(neighbours.know(other), Known::Agent);
+    }
+
+    #[test]
+    fn a_path_that_has_died_is_the_same_from_both_its_ends() {
+        let [a, b, c] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut neighbours = Neighbours::default();
+        assert_eq!(neighbours.silent_between([a, b]), None);
+        let why = Reason::NewPathSilent(b);
+        neighbours.died_between([a, b], why.clone());
+        assert_eq!(neighbours.silent_between([b, a]), Some(&why));
+        assert_eq!(neighbours.silent_between([a, c]), None);
     }
 }

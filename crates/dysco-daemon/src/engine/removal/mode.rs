@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::automatic::AUTOMATIC;
 use super::{Running, Stage, Task};
 use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
@@ -38,6 +39,10 @@ impl Undecided {
 impl Engine {
     /// Takes a removal on: at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, task: Task) {
+        if let Some(why) = self.would_hold_up(&task).cloned() {
+            let report = task.refused(why.to_string());
+            return self.finish(task.batch, report, Some(&why));
+        }
         for ip in asked_first(&task) {
             if self.neighbours.worth_asking(ip) {
                 self.control.reach(ip);
@@ -48,6 +53,14 @@ impl Engine {
         }
         let undecided = Undecided::since(Instant::now(), task);
         self.removals.under_way.decide_later(undecided);
+    }
+
+    /// Would a bypass take the session where others have met a dead path a while ago?
+    /// Nobody has asked for it by name, who may know that the path lives again.
+    fn would_hold_up(&self, task: &Task) -> Option<&Reason> {
+        let by_itself = task.batch == AUTOMATIC && task.mode == Mode::Bypass;
+        let hosts = task.neighbours.filter(|_| by_itself)?;
+        self.neighbours.silent_between(hosts)
     }
 
     /// Decides what can be decided by now.
@@ -94,10 +107,16 @@ impl Engine {
         };
         match (self.neighbours.know(left), self.neighbours.know(right)) {
             (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
-            (Known::Agent, Known::Agent) => {
-                let why = "a dyscod answers on both sides".to_owned();
-                Some((Mode::Bypass, Some(why)))
-            }
+            (Known::Agent, Known::Agent) => match self.neighbours.silent_between([left, right]) {
+                Some(died) => {
+                    let why = format!("a bypass was given up a short while ago: {died}");
+                    Some(self.without_client(left, why))
+                }
+                None => {
+                    let why = "a dyscod answers on both sides".to_owned();
+                    Some((Mode::Bypass, Some(why)))
+                }
+            },
             (Known::Nobody(why), Known::Agent) => {
                 let why = nobody(left, &why);
                 Some(self.without_client(left, why))
@@ -172,6 +191,9 @@ impl Engine {
             _ => reason,
         };
         let task = &running.task;
+        if let (Reason::NewPathSilent(_), Some(hosts)) = (reason, task.neighbours) {
+            self.neighbours.died_between(hosts, reason.clone());
+        }
         let may = !task.relayed && task.mode == Mode::Auto && task.ask.is_none();
         if !may || !reason.local_would_do() {
             return None;
