@@ -98,6 +98,7 @@ impl World {
     fn data(&mut self, config: &Configuration) -> bool {
         let before = digest(self);
         for place in 0..config.hosts {
+            self.show(place);
             for side in Side::BOTH {
                 self.talk(config, place, side);
             }
@@ -142,8 +143,8 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if world.hosts().any(left_over) {
         return Fate::Leftover;
     }
-    // What shows how far each end has sent (`two_paths::show`) is not modelled: without it
-    // a path may be taken for good that has carried nothing.
+    // It died when it had been shown to carry all that was sent elsewhere, and was taken for
+    // good: `Wrong::CompletedUndrained` sees to that.
     let gone = world.dead != [false; 2] && removed > 0;
     if starved(config, world) && !gone {
         return Fate::Starved;

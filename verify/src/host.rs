@@ -77,7 +77,8 @@ pub enum Wrong {
     PreparedUnrecorded,
     /// Back to the old path when the new one was in use.
     TakenBackAfterCut,
-    /// The old path given up before all of it was acknowledged.
+    /// The old path given up before all of it was acknowledged, or before the new one had
+    /// shown that it carries as much.
     CompletedUndrained,
     /// A host that kept the rules was taken for one that broke them.
     TakenForIntruder,

@@ -90,6 +90,8 @@ pub enum Action {
     Collect(usize, Side),
     /// The new path carries nothing any more, to the right or to the left.
     PathDies([bool; 2]),
+    /// The left anchor at this place shows on its new path how far its end has sent.
+    Show(usize),
     /// A seeded bug: a deadline of before the cut passes.
     Late(usize),
 }
@@ -301,6 +303,14 @@ impl Exploration {
         }
     }
 
+    /// A path that may die shows at any moment what it has to, and one that lives when
+    /// nothing else is left to happen.
+    fn shows(&self, world: &World, actions: &mut Vec<Action>) {
+        if self.config.faults.deaths > 0 || world.only_time_helps() {
+            actions.extend((0..self.config.hosts).map(Action::Show));
+        }
+    }
+
     /// Is this step a fault? Then one fewer may come.
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps();
@@ -412,6 +422,7 @@ impl Exploration {
             } => world.packet(config, place, side, say, lost),
             Action::Collect(place, side) => world.collect(config, place, side, Twist::Plain),
             Action::PathDies(ways) => world.dies(ways),
+            Action::Show(place) => world.show(place),
             Action::Late(place) => seed::late(world, place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
         }
@@ -432,6 +443,7 @@ impl Exploration {
                 leave(m, at);
             }),
             Request::Again { at } => {
+                world.mended();
                 world.pure = config.closes == [false; 2]
                     && !world.hosts().any(|h| h.sockets.iter().any(|s| s.reset));
                 world.input(config, at, Twist::Plain, |m| {
@@ -466,6 +478,7 @@ impl Model for Exploration {
         self.hosts(world, actions);
         self.packets(world, actions);
         self.deaths(world, actions);
+        self.shows(world, actions);
     }
 
     fn next_state(&self, before: &World, action: Action) -> Option<World> {

@@ -12,6 +12,7 @@ use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_daemon::protocol::Subsession;
 
 pub mod far;
+mod shown;
 
 /// A segment on its way, and what it really carries: the units of the stream
 /// from `first` on, whatever its numbers claim.
@@ -41,9 +42,6 @@ pub struct Entry {
     pub s: Session,
     /// The new path, from two paths on.
     pub path: Option<Subsession>,
-    /// Up to where that has sent. The programs have it in `shown`, which is more: how
-    /// ends show what they have sent elsewhere is not modelled.
-    heard_to: Option<u32>,
 }
 
 impl Entry {
@@ -58,11 +56,7 @@ impl Entry {
             rcv_ack: local,
             ..Session::default()
         };
-        Entry {
-            s,
-            path: None,
-            heard_to: None,
-        }
+        Entry { s, path: None }
     }
 
     /// The state that it is in.
@@ -75,10 +69,14 @@ impl Entry {
         self.s.two.cut_armed | self.s.two.cut_set | self.s.two.new_heard != 0
     }
 
-    /// `Agent::prepare`.
+    /// `Agent::prepare`, and what the SYN shows that follows: at least what the proxy has
+    /// sent by then.
     pub fn prepare(&mut self, new: Subsession, translation: Translation) {
         self.s.translation = translation;
         self.s.two = Default::default();
+        self.s.cut_out = self.s.snd_max;
+        let sent = self.s.rcv_max;
+        two_paths::show(&mut self.s, sent);
         self.s.state = State::TwoPaths as u32;
         self.path = Some(new);
     }
@@ -105,7 +103,12 @@ impl Entry {
         if two_paths::has_old(at, &self.s, cutoff) {
             self.s.two.drained = 1;
         }
-        self.s.two.drained != 0
+        self.is_drained()
+    }
+
+    /// `Engine::is_drained`.
+    pub fn is_drained(&self) -> bool {
+        self.s.two.drained != 0 && two_paths::has_shown_all(&self.s)
     }
 
     /// `Agent::deafen`.
@@ -122,7 +125,7 @@ impl Entry {
         let two = &mut self.s.two;
         (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
         (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
-        (self.s.deaf, self.s.shown) = (1, self.heard_to.unwrap_or(0));
+        self.s.deaf = 1;
     }
 
     /// `Agent::complete`.
@@ -137,7 +140,7 @@ impl Entry {
         s.two = Default::default();
         (s.cut_out, s.cut_in, s.edge, s.far_ack) = (0, 0, 0, 0);
         (s.new_low, s.old_ack, s.new_ack) = (0, 0, 0);
-        (s.deaf, s.shown, self.heard_to) = (0, 0, None);
+        (s.deaf, s.shown) = (0, 0);
     }
 
     /// The local end sends. Calls `send` for each packet and its path.
@@ -364,10 +367,13 @@ impl Entry {
             .incoming(&packet.seg, &FlowKey::default());
         let packet = edited(packet, &edit);
         self.ends(&packet.seg, tell);
-        match two {
-            true => self.hear_new(Anchor::Near, packet),
-            false => Some(packet),
+        if !two {
+            return Some(packet);
         }
+        if !packet.seg.has(RST) && two_paths::show(&mut self.s, packet.seg.end()) {
+            tell.push(Notice::Drained);
+        }
+        self.hear_new(Anchor::Near, packet)
     }
 
     /// `paths::hear`: what the end gets of a segment of the new path.
@@ -377,8 +383,6 @@ impl Entry {
         let s = &mut self.s;
         s.two.new_heard = 1;
         if !seg.has(RST) {
-            let to = self.heard_to.get_or_insert(seg.end());
-            *to = max(*to, seg.end());
             two_paths::hear_data(s, &seg);
             if seg.has(ACK) {
                 two_paths::hear_far(at, s, seg.ack, &judged);
@@ -418,6 +422,6 @@ impl Hash for Entry {
         (cut, heard, two.cut_in_set, two.drained, two.new_data).hash(state);
         (two.old_ack_set, two.new_ack_set, s.cut_out, s.cut_in).hash(state);
         (s.edge, s.far_ack, s.new_low, s.old_ack, s.new_ack).hash(state);
-        (self.path, self.heard_to, s.shown).hash(state);
+        (self.path, s.shown).hash(state);
     }
 }

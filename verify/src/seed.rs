@@ -41,6 +41,8 @@ pub enum Seed {
     HearsOn,
     /// Where the old path is behind what an end has got, that hears nothing of it.
     StaysBehind,
+    /// A new path is taken for good before it has shown what was sent elsewhere.
+    Unshown,
     /// It lets the ends hear what the proxy acknowledges, whoever has got that.
     ProxyBelieved,
 }
@@ -55,6 +57,11 @@ pub fn stays_behind(seed: Option<Seed>, said: &Packet, told: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
         told.seg.seq = said.seg.seq;
     }
+}
+
+/// Does it do without what the new path has to show?
+pub fn is_drained_unshown(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::Unshown)
 }
 
 /// May a session be locked that goes another way by now?

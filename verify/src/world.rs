@@ -357,6 +357,16 @@ impl World {
         true
     }
 
+    /// What lies between the two hosts carries packets again.
+    pub fn mended(&mut self) {
+        if self.dead != [false; 2] {
+            self.dead = [false; 2];
+            for place in 0..self.hosts.len() {
+                self.edit(place, |h| h.silent = false);
+            }
+        }
+    }
+
     /// Has the new path died when it had carried what no old path can?
     pub fn is_lost(&self) -> bool {
         let carried = |h: &Host, s| {

@@ -82,7 +82,7 @@ pub fn all() -> Vec<Configuration> {
         },
         Configuration {
             name: "dead-path-again",
-            about: "the same, a command fails, and it is asked for once more",
+            about: "the same, a command fails, and it is asked for once more when the path lives again",
             faults: Faults {
                 refusals: 1,
                 ..DIES
@@ -141,6 +141,13 @@ pub fn seeded() -> Vec<Configuration> {
             bytes: [3, 3],
             acks_at_once: true,
             seed: Some(Seed::StaysBehind),
+            ..PATH
+        },
+        Configuration {
+            name: "taken-unshown",
+            about: "a new path is taken for good before it has shown that it carries anything",
+            acks_at_once: true,
+            seed: Some(Seed::Unshown),
             ..PATH
         },
     ]

@@ -433,7 +433,7 @@ impl Host {
             return;
         };
         let two = entry.state() == State::TwoPaths;
-        if two && entry.s.two.drained == 0 && entry.s.life.reset == 0 {
+        if two && !entry.is_drained() && entry.s.life.reset == 0 {
             *wrong = Some(Wrong::CompletedUndrained);
         }
         entry.complete();

@@ -5,7 +5,7 @@ use dysco_daemon::protocol::HostEvent;
 
 use super::{Held, Host, Outcome};
 use crate::place::{self, Side};
-use crate::plane::Notice;
+use crate::plane::{Entry, Notice};
 use crate::pump::{NOW, Twist};
 use crate::seed;
 
@@ -42,7 +42,9 @@ impl Host {
     fn drained(&mut self, side: Side) -> Option<HostEvent> {
         let draining = |h: &Held| h.draining && h.slots().any(|s| s == side);
         let (change, held) = self.held.iter().find(|(_, h)| draining(h))?;
-        let has = |s| self.entry(s).is_some_and(|e| e.s.two.drained != 0);
+        let unshown = seed::is_drained_unshown(self.seed);
+        let has = |e: &Entry| e.is_drained() || unshown && e.s.two.drained != 0;
+        let has = |s| self.entry(s).is_some_and(has);
         let drained: Vec<bool> = held.slots().map(has).collect();
         let change = *change;
         if !seed::local::have_drained(self.seed, drained) {

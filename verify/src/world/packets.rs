@@ -8,7 +8,7 @@ use crate::config::Configuration;
 use crate::host::Host;
 use crate::place::{self, Side};
 use crate::plane::far::{self, Goes};
-use crate::plane::{Notice, Packet};
+use crate::plane::{Entry, Notice, Packet};
 use crate::seed;
 use crate::socket::Say;
 
@@ -108,6 +108,45 @@ impl World {
             self.broken = Some(Broken::Tcp(harm));
         }
         self.acks(config, place, side);
+    }
+
+    /// The left anchor at this place shows on its new path how far its end has sent, and
+    /// the right one answers by the same; false if neither is news, or arrives.
+    pub fn show(&mut self, place: usize) -> bool {
+        let host = self.host(place);
+        let entry = host.entry(Side::Right).filter(|_| host.machine.is_some());
+        let Some((shows, path)) = entry.and_then(|e| Some((e.shows()?, e.path?))) else {
+            return false;
+        };
+        let Some((to, at)) = self.end_of(&path, place).filter(|_| !self.dead[0]) else {
+            return false;
+        };
+        let shown = |w: &World| {
+            [(place, Side::Right), (to, at)].map(|(p, s)| w.host(p).entry(s).map(|e| e.s.shown))
+        };
+        let before = shown(self);
+        let answer = self
+            .told(to, at, |e, tell| e.is_shown(&shows, tell))
+            .flatten();
+        if let Some(answer) = answer.filter(|_| !self.dead[1]) {
+            self.told(place, Side::Right, |e, tell| e.is_answered(&answer, tell));
+        }
+        shown(self) != before
+    }
+
+    /// A data plane hears something, and tells its host.
+    fn told<T>(
+        &mut self,
+        place: usize,
+        side: Side,
+        hears: impl FnOnce(&mut Entry, &mut Vec<Notice>) -> T,
+    ) -> Option<T> {
+        self.edit(place, |h| {
+            let mut tell = Vec::new();
+            let heard = hears(h.entry_mut(side)?, &mut tell);
+            notices(h, side, tell);
+            Some(heard)
+        })
     }
 
     fn acks(&mut self, config: &Configuration, place: usize, side: Side) {

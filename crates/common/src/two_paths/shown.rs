@@ -57,7 +57,8 @@ pub fn hear_data(s: &mut Session, seg: &Segment) {
 pub fn show(s: &mut Session, to: u32) -> bool {
     let before = has_shown_all(s);
     if s.shown == 0 || after(to, s.shown) {
-        s.shown = to;
+        // 0 says that nothing is known: one number more does no harm.
+        s.shown = if to == 0 { 1 } else { to };
     }
     !before && has_shown_all(s) && s.two.drained != 0
 }

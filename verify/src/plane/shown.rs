@@ -1,0 +1,51 @@
+//! What the data planes show each other on the new path of a bypass: up to where their
+//! ends have sent by the proxy. No socket hears of it.
+
+use dysco_common::State;
+use dysco_common::tcp::{ACK, PSH, Segment};
+use dysco_common::two_paths;
+
+use super::{Entry, Notice};
+
+impl Entry {
+    /// `Engine::show_cut`: what the left anchor sends, in numbers of the new path.
+    pub fn shows(&self) -> Option<Segment> {
+        let s = &self.s;
+        let cut = self.state() == State::TwoPaths && s.two.cut_set != 0;
+        cut.then(|| Segment {
+            seq: s.sent_on_wire(s.cut_out),
+            ack: s.received_on_wire(s.shown),
+            len: 0,
+            window: u16::MAX,
+            flags: ACK | PSH,
+        })
+    }
+
+    /// `ingress::opening`, at the right anchor: what it answers.
+    pub fn is_shown(&mut self, shows: &Segment, tell: &mut Vec<Notice>) -> Option<Segment> {
+        if self.state() != State::TwoPaths || self.s.deaf != 0 {
+            return None;
+        }
+        if two_paths::hear_opening(&mut self.s, shows) {
+            tell.push(Notice::Drained);
+        }
+        let answer = two_paths::answer_opening(&self.s, shows);
+        Some(Segment {
+            seq: answer.seq,
+            ack: answer.ack,
+            flags: answer.flags,
+            ..*shows
+        })
+    }
+
+    /// `ingress::answered`, at the left anchor.
+    pub fn is_answered(&mut self, answer: &Segment, tell: &mut Vec<Notice>) {
+        if self.state() != State::TwoPaths || self.s.deaf != 0 {
+            return;
+        }
+        let to = self.s.received_off_wire(answer.seq);
+        if two_paths::show(&mut self.s, to) {
+            tell.push(Notice::Drained);
+        }
+    }
+}
