@@ -69,7 +69,11 @@ fn configured(name: &str, family: Family, more: &str) -> Result<World> {
 /// A session whose ends read nothing: all windows are shut, and the proxy holds as much as
 /// it can of both directions.
 fn full(w: &World) -> Result<Group> {
-    let group = w.open(1, &Plan::default())?;
+    full_of(w, 1)
+}
+
+fn full_of(w: &World, sessions: usize) -> Result<Group> {
+    let group = w.open(sessions, &Plan::default())?;
     group.run();
     group.wait_progress(MIB)?;
     w.wait_removable(&w.ends(&group)?)?;
@@ -113,7 +117,7 @@ fn both_cut(w: &mut World) -> Result<()> {
 fn taken_back(w: &World, group: &Group) -> Result<()> {
     let ends = w.ends(group)?;
     let fates = w.settle(&ends)?;
-    ensure!(fates == [Fate::Tracked], "{fates:?}");
+    ensure!(fates.iter().all(|f| *f == Fate::Tracked), "{fates:?}");
     for role in Role::ALL {
         let known = w.sessions(role)?;
         let told = serde_json::to_string(&known)?;
@@ -266,6 +270,35 @@ fn and_is_not_tried_again_at_once() -> Result<()> {
     };
     wait::until("a refusal", LIMIT, refused).with_context(|| w.state())?;
     monitor.stop()?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// Nor are those held up that wait for their turn.
+#[test]
+fn and_those_that_wait_are_spared() -> Result<()> {
+    let one_by_one = "[removal]\nconcurrency = 1\n\n";
+    let mut w = configured("dyingwait", Family::V4, one_by_one)?;
+    let group = full_of(&w, 3)?;
+    let mut monitor = w.fleet.monitor(&w.lab.proxy)?;
+    between(&mut w, &group)?;
+    for ends in &w.ends(&group)?[1..] {
+        w.begin(ends)?;
+    }
+    kill(&w, Lost::Both, TCP)?;
+    taken_back(&w, &group).with_context(|| w.state())?;
+    monitor.stop()?;
+    let log = monitor.log();
+    let told = |what: &str| {
+        let outcome = format!("\"kind\":\"{what}\"");
+        let because = "does not answer any more on the new path";
+        let lines = log.lines().filter(|l| l.contains(&outcome));
+        lines.filter(|l| l.contains(because)).count()
+    };
+    let outcomes = ["rolled_back", "refused"].map(told);
+    ensure!(outcomes == [1, 2], "{outcomes:?}\n{log}");
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;
     all_intact(&group.finish()?)?;

@@ -1,7 +1,8 @@
 //! What the local end may hear, by either path.
 
 use super::anchor::Anchor;
-use super::shown::{is_past, is_taken_back};
+use super::outgoing::ACROSS;
+use super::shown::{has_all_old, is_past, is_taken_back};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -35,7 +36,8 @@ pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
     }
     if seg.has(RST) {
         // What the highest number seen says is not enough: there may be a hole.
-        return s.two.cut_set & s.two.drained != 0 && !before(at.rcv_ack(s), s.cut_out);
+        let relayed = s.two.drained != 0 && !before(at.rcv_ack(s), s.cut_out);
+        return s.two.cut_set != 0 && (relayed || needs_no_proxy(s));
     }
     let fin_at = seg.seq.wrapping_add(seg.len);
     let cut_in = if s.two.cut_in_set != 0 {
@@ -46,6 +48,12 @@ pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
         return false;
     };
     seg.has(FIN) && !before(fin_at, cut_in)
+}
+
+/// Has each end all of the old path that is for it, and said so?
+#[inline(always)]
+const fn needs_no_proxy(s: &Session) -> bool {
+    s.deaf == 0 && is_past(s) && has_all_old(s)
 }
 
 /// The window of `bytes` as sent under a scale.
@@ -75,9 +83,19 @@ pub(super) fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
 }
 
 /// Does it take no number, behind all that the old path has sent?
+///
+/// Anybody may have sent it, and what it follows as well. So in a reset it has to be the
+/// number that the other anchor has told, and else not far from there.
 #[inline(always)]
 const fn is_newest(at: Anchor, s: &Session, seg: &Segment) -> bool {
-    seg.span() == 0 && seg.seq == at.rcv_max(s)
+    let its_own = if is_taken_back(s) {
+        true
+    } else if seg.has(RST) {
+        s.two.cut_in_set != 0 && seg.seq == s.cut_in
+    } else {
+        s.two.new_data == 0 || !after(seg.seq, s.new_low.wrapping_add(ACROSS))
+    };
+    its_own && seg.span() == 0 && seg.seq == at.rcv_max(s)
 }
 
 /// Judges a segment from the old path. The proxy is not believed about bytes

@@ -4,7 +4,7 @@ use super::anchor::Anchor;
 use super::incoming::scaled;
 use super::shown::{has_all_old, has_shown_all, is_past, is_shut_in};
 use crate::flow::Path;
-use crate::seq::{after, before, max, min};
+use crate::seq::{after, before, min};
 use crate::session::Session;
 use crate::tcp::{ACK, RST, Segment};
 
@@ -114,12 +114,21 @@ pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
     !is_past(s) && before(seq, s.cut_out)
 }
 
+/// How far a segment may reach across the cutoff: no super-packet is longer (`GSO_MAX_SIZE`,
+/// include/linux/netdevice.h).
+pub(super) const ACROSS: u32 = 1 << 19;
+
 /// The number that the proxy expects behind all of the old path: it may have got more, in
 /// a segment across the cutoff, and hears nothing of what ends before that (`tcp_sequence`,
-/// net/ipv4/tcp_input.c).
+/// net/ipv4/tcp_input.c). Who else acknowledges more is somebody else.
 #[inline(always)]
 fn expected(at: Anchor, s: &Session) -> u32 {
-    max(s.cut_out, at.rcv_ack(s))
+    let acked = at.rcv_ack(s);
+    if acked.wrapping_sub(s.cut_out) < ACROSS {
+        acked
+    } else {
+        s.cut_out
+    }
 }
 
 /// Splits a segment of the local end between the paths.
@@ -148,8 +157,11 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
     let on_new = on_new(at, s, seg);
     if seg.has(RST) {
+        // One that answers the proxy has the number of what that may have heard acknowledged.
         let old_number = if shut_in {
             min(number, expected(at, s))
+        } else if number == s.cut_out {
+            expected(at, s)
         } else {
             number
         };

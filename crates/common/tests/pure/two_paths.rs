@@ -301,6 +301,25 @@ fn the_proxy_is_not_believed_past_the_cutoff() {
     assert_eq!(raised.ack, CUT_OUT);
 }
 
+/// A proxy that nobody needs closes, and the other anchor's cutoff was never told.
+#[test]
+fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
+    let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
+    let mut s = carried();
+    (s.two.cut_in_set, s.snd_max, s.rcv_ack) = (0, CUT_OUT + 10, CUT_OUT - 1);
+    assert!(!proxy_ends(&s, &rst));
+    two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 300, 0, ACK));
+    assert!(
+        !proxy_ends(&s, &rst),
+        "it holds what the other end waits for"
+    );
+    let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
+    two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+    assert!(proxy_ends(&s, &rst));
+    s.deaf = 1;
+    assert!(!proxy_ends(&s, &rst), "it may be needed again");
+}
+
 #[test]
 fn a_reset_before_all_is_acknowledged_is_real() {
     let mut s = cut();
@@ -457,11 +476,12 @@ proptest! {
         }
         if let Some(copy) = out.copy.filter(|c| c.path == Path::Old) {
             prop_assert!(!after(copy.ack, s.rcv_max));
-            let got = max(s.cut_out, s.rcv_ack);
+            let across = s.rcv_ack.wrapping_sub(s.cut_out) < 1 << 19;
+            let got = if across { s.rcv_ack } else { s.cut_out };
             prop_assert!(!after(copy.seq, got), "a number that it does not expect");
             // Under one before that it hears nothing; but the end may probe it.
             let probes = before(seg.seq, s.cut_out);
-            prop_assert!(probes || !before(copy.seq, s.rcv_ack), "a number that it does not hear");
+            prop_assert!(probes || !before(copy.seq, got), "a number that it does not hear");
         }
     }
 
@@ -834,6 +854,12 @@ fn a_proxy_that_has_got_more_hears_what_is_acknowledged() {
     s.life.reset = 1;
     s.snd_max = CUT_OUT + 1000;
     assert_eq!(old(&s, ACK | RST), CUT_OUT + 500);
+    // Nor is that reset heard which answers what acknowledges up to the cutoff.
+    let answers = outgoing(&s, &segment(CUT_OUT, 0, 0, RST));
+    assert_eq!((answers.path, answers.seq), (Path::Old, CUT_OUT + 500));
+    // No segment is as long as that: who acknowledges so much is not the proxy.
+    s.rcv_ack = CUT_OUT + (1 << 19);
+    assert_eq!(old(&s, ACK), CUT_OUT);
 }
 
 /// The new path has carried more to the end than the proxy, which acknowledges what the end
@@ -849,6 +875,19 @@ fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
     let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
     assert_eq!(number(&s, &ack), CUT_IN + 300);
     assert_eq!(number(&s, &Segment { flags: RST, ..ack }), CUT_IN + 300);
+    // What the proxy has sent beyond is little, and no reset comes from there.
+    let beyond = |s: &Session, by, flags| {
+        let max = s.rcv_max.wrapping_add(by);
+        let s = Session {
+            rcv_max: max,
+            snd_ack: max.wrapping_add(1),
+            ..*s
+        };
+        number(&s, &segment(max, CUT_OUT, 0, flags)).wrapping_sub(max)
+    };
+    assert_eq!(beyond(&s, 1 << 19, ACK), 1);
+    assert_eq!(beyond(&s, (1 << 19) + 1, ACK), 0);
+    assert_eq!(beyond(&s, 1, RST), 0);
     // What the proxy repeats is as it is, and what asks for an answer, ...
     let again = segment(CUT_IN - 10, CUT_OUT, 10, ACK);
     assert_eq!(number(&s, &again), CUT_IN - 10);

@@ -389,6 +389,32 @@ fn an_end_that_is_ahead_hears_the_proxy() {
     }
 }
 
+/// No daemon has told the other cutoff, and the proxy, which nobody needs any more, closes:
+/// or nobody has its socket, and each copy is answered by a reset.
+#[test]
+fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out) = (1, SENT);
+            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+            (s.rcv_max, s.shown) = (CUT_IN, CUT_IN + 500);
+        });
+        // The far end has all, and this one acknowledges what came by the new path.
+        p.run(Way::In, &from_far(&net, CUT_IN, SENT, 500).bytes());
+        p.run(Way::Out, &sent(&net, SENT, CUT_IN + 500, 0).bytes());
+        for flags in [RST, RST | ACK] {
+            let reset = Frame {
+                seq: CUT_IN,
+                ack: SENT,
+                flags,
+                ..net.received()
+            };
+            p.drops(Way::In, &reset, Counter::DroppedLateOld);
+        }
+    }
+}
+
 /// It is delivered: no end believes it, and another of the same number is believed as
 /// little.
 #[test]

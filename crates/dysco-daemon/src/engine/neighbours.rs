@@ -95,15 +95,18 @@ impl Neighbours {
     }
 
     /// The new path between these two has died.
-    pub fn died_between(&mut self, mut hosts: [IpAddr; 2], why: Reason) {
-        hosts.sort();
-        remember(&mut self.silent, hosts, why);
+    pub fn died_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
+        remember(&mut self.silent, in_order(hosts), why);
+    }
+
+    /// A new path between these two lives.
+    pub fn lives_between(&mut self, hosts: [IpAddr; 2]) {
+        self.silent.remove(&in_order(hosts));
     }
 
     /// Why none is to be tried between them, if one has died a while ago.
-    pub fn silent_between(&self, mut hosts: [IpAddr; 2]) -> Option<&Reason> {
-        hosts.sort();
-        let (why, at) = self.silent.get(&hosts)?;
+    pub fn silent_between(&self, hosts: [IpAddr; 2]) -> Option<&Reason> {
+        let (why, at) = self.silent.get(&in_order(hosts))?;
         (at.elapsed() < REMEMBER).then_some(why)
     }
 
@@ -118,11 +121,17 @@ impl Neighbours {
     }
 }
 
+/// A path is the same from both its ends.
+pub(super) fn in_order(mut hosts: [IpAddr; 2]) -> [IpAddr; 2] {
+    hosts.sort();
+    hosts
+}
+
 fn remember<K: Eq + Hash, W>(known: &mut HashMap<K, (W, Instant)>, of: K, why: W) {
     if known.len() >= MOST {
         known.retain(|_, (_, at)| at.elapsed() < REMEMBER);
     }
-    if known.len() < MOST {
+    if known.len() < MOST || known.contains_key(&of) {
         known.insert(of, (why, Instant::now()));
     }
 }
@@ -155,5 +164,7 @@ mod tests {
         neighbours.died_between([a, b], why.clone());
         assert_eq!(neighbours.silent_between([b, a]), Some(&why));
         assert_eq!(neighbours.silent_between([a, c]), None);
+        neighbours.lives_between([b, a]);
+        assert_eq!(neighbours.silent_between([a, b]), None);
     }
 }

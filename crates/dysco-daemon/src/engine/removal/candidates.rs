@@ -9,7 +9,7 @@ use super::{Candidates, Said, Stage, Task};
 use crate::api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use crate::engine::listing::left_by_chain;
 use crate::engine::{Engine, measure};
-use crate::protocol::Reason;
+use crate::protocol::{Reason, Subsession};
 
 impl Engine {
     /// The sessions that a request is about, and those of them that cannot be.
@@ -152,6 +152,15 @@ impl Engine {
             .collect()
     }
 
+    /// The hosts on both sides of a session whose proxy is, or was, on this one.
+    pub(super) fn hosts_beside(&self, subsession: &Subsession) -> Option<[IpAddr; 2]> {
+        if let Some(slots) = self.relay_of(subsession) {
+            return Some(slots.map(|o| self.agent.session(o).key.remote().ip()));
+        }
+        let pair = self.pair_of_session(subsession)?;
+        Some([pair.a, pair.b].map(|side| side.key.remote().ip()))
+    }
+
     pub(in crate::engine) fn task_of(
         &self,
         slot: u32,
@@ -167,7 +176,6 @@ impl Engine {
         } else {
             measure::accepted(&s.key)
         };
-        let pair = self.pair_of_session(&subsession);
         let relay = match host {
             None => self.relay_of(&subsession),
             Some(_) => None,
@@ -178,11 +186,7 @@ impl Engine {
             Some(slots) if returns(slots) => Way::Return,
             Some(_) => Way::Local,
         };
-        let neighbours = match (host, relay) {
-            (None, Some(slots)) => Some(slots.map(|o| self.agent.session(o).key.remote().ip())),
-            (None, None) => pair.map(|p| [p.a.key.remote().ip(), p.b.key.remote().ip()]),
-            (Some(_), _) => None,
-        };
+        let neighbours = host.map_or_else(|| self.hosts_beside(&subsession), |_| None);
         Task {
             batch: 0,
             session: self.session_id(slot, &s),

@@ -318,6 +318,9 @@ impl Engine {
         if progress.is_end() {
             self.held.remove(&change);
         }
+        if let Progress::RolledBack(why @ Reason::NewPathSilent(_)) = &progress {
+            self.path_died(subsession, why);
+        }
         let Some(running) = self.removals.under_way.get_mut(change) else {
             return;
         };
@@ -340,6 +343,9 @@ impl Engine {
         self.held.remove(&change);
         if progress == Progress::Removed {
             self.keep_history(&running.task);
+            if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
+                self.neighbours.lives_between(hosts);
+            }
         }
         if self.goes_on(&running, &progress) {
             return self.start_waiting();

@@ -8,8 +8,8 @@ use super::automatic::AUTOMATIC;
 use super::{Running, Stage, Task};
 use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
-use crate::engine::neighbours::Known;
-use crate::protocol::{Progress, Reason};
+use crate::engine::neighbours::{Known, in_order};
+use crate::protocol::{Progress, Reason, Subsession};
 
 /// How long is waited for neighbours: longer than a handshake may take, after
 /// which the channel says itself that nobody is there.
@@ -53,6 +53,27 @@ impl Engine {
         }
         let undecided = Undecided::since(Instant::now(), task);
         self.removals.under_way.decide_later(undecided);
+    }
+
+    /// The new path of this session, between the hosts on both sides, has died. Those that
+    /// wait for their turn are not held up by it; who asks from now on may know better.
+    pub(super) fn path_died(&mut self, subsession: &Subsession, why: &Reason) {
+        let Some(hosts) = self.hosts_beside(subsession) else {
+            return;
+        };
+        self.neighbours.died_between(hosts, why.clone());
+        let same = |task: &Task| {
+            let sides = task.neighbours.map(in_order);
+            task.way == Some(Mode::Bypass) && sides == Some(in_order(hosts))
+        };
+        for task in self.removals.under_way.take_waiting(same) {
+            if task.mode == Mode::Auto {
+                self.take_on(task);
+            } else {
+                let report = task.refused(why.to_string());
+                self.finish(task.batch, report, Some(why));
+            }
+        }
     }
 
     /// Would a bypass take the session where others have met a dead path a while ago?
@@ -191,9 +212,6 @@ impl Engine {
             _ => reason,
         };
         let task = &running.task;
-        if let (Reason::NewPathSilent(_), Some(hosts)) = (reason, task.neighbours) {
-            self.neighbours.died_between(hosts, reason.clone());
-        }
         let may = !task.relayed && task.mode == Mode::Auto && task.ask.is_none();
         if !may || !reason.local_would_do() {
             return None;

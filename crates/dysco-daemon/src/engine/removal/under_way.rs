@@ -64,6 +64,17 @@ impl UnderWay {
         Some(task)
     }
 
+    /// Those that wait for their turn, and are like this.
+    pub fn take_waiting(&mut self, like: impl Fn(&Task) -> bool) -> Vec<Task> {
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(like);
+        self.waiting = kept;
+        for task in &taken {
+            self.goes(task.subsession);
+        }
+        taken.into()
+    }
+
     pub fn begin(&mut self, change: ChangeId, running: Running) {
         self.comes(running.task.subsession);
         if let Some(former) = self.running.insert(change, running) {
@@ -163,6 +174,18 @@ mod tests {
         assert!(all.end(ChangeId([1; 16])).is_none());
         assert!(all.next_waiting().is_some());
         assert!(all.known.is_empty());
+    }
+
+    #[test]
+    fn what_waits_is_taken_out_in_its_order() {
+        let mut all = UnderWay::default();
+        (1..=4).for_each(|port| all.wait(task(port)));
+        let odd = |t: &Task| t.session.0 % 2 == 1;
+        let taken: Vec<_> = all.take_waiting(odd).iter().map(|t| t.session.0).collect();
+        assert_eq!(taken, [1, 3]);
+        assert!(!all.knows(&task(1).subsession) && all.knows(&task(2).subsession));
+        let left = std::iter::from_fn(|| all.next_waiting());
+        assert_eq!(left.map(|t| t.session.0).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]
