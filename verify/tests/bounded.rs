@@ -121,7 +121,6 @@ fn bytes_on_two_paths() {
     });
 }
 
-/// Whole, as they are small.
 /// The new path of a removal dies, or is taken for dead.
 #[test]
 fn a_new_path_dies() {
