@@ -383,7 +383,7 @@ impl Entry {
         let s = &mut self.s;
         s.two.new_heard = 1;
         if !seg.has(RST) {
-            two_paths::hear_data(s, &seg);
+            two_paths::hear_data(at, s, &seg);
             if seg.has(ACK) {
                 two_paths::hear_far(at, s, seg.ack, &judged);
             }

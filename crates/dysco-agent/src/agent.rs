@@ -322,6 +322,8 @@ impl Agent {
         self.memory.write(slot, |s| {
             s.path = FlowKey::default();
             s.short_path = ShortKey::default();
+            // What came by it is no more held against the proxy's FIN.
+            s.two.new_data = 0;
         });
     }
 

@@ -80,7 +80,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
     s.two.new_heard = 1;
     if !seg.has(RST) {
-        two_paths::hear_data(s, seg);
+        two_paths::hear_data(at, s, seg);
         if seg.has(ACK) {
             two_paths::hear_far(at, s, seg.ack, &judged);
         }

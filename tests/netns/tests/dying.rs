@@ -237,7 +237,7 @@ fn others_go_another_way() -> Result<()> {
     let why = first["why_mode"].as_str().unwrap_or_default();
     // Under the proxy's address what the server says arrives.
     ensure!(first["mode"] == "return", "{done:#}");
-    ensure!(why.contains("a bypass was given up"), "{done:#}");
+    ensure!(why.contains("has died under another session"), "{done:#}");
     for group in [group, others] {
         group.wait_progress(4 * MIB).with_context(|| w.state())?;
         all_intact(&group.finish()?)?;
@@ -265,7 +265,7 @@ fn and_is_not_tried_again_at_once() -> Result<()> {
         let log = monitor.log();
         let mut lines = log.lines().filter(|l| l.contains("\"refused\""));
         lines
-            .any(|l| l.contains("does not answer any more on the new path"))
+            .any(|l| l.contains("has died under another session"))
             .then_some(())
     };
     wait::until("a refusal", LIMIT, refused).with_context(|| w.state())?;
@@ -291,13 +291,14 @@ fn and_those_that_wait_are_spared() -> Result<()> {
     taken_back(&w, &group).with_context(|| w.state())?;
     monitor.stop()?;
     let log = monitor.log();
-    let told = |what: &str| {
+    let told = |[what, because]: [&str; 2]| {
         let outcome = format!("\"kind\":\"{what}\"");
-        let because = "does not answer any more on the new path";
         let lines = log.lines().filter(|l| l.contains(&outcome));
         lines.filter(|l| l.contains(because)).count()
     };
-    let outcomes = ["rolled_back", "refused"].map(told);
+    let one = ["rolled_back", "does not answer any more on the new path"];
+    let others = ["refused", "has died under another session"];
+    let outcomes = [one, others].map(told);
     ensure!(outcomes == [1, 2], "{outcomes:?}\n{log}");
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;

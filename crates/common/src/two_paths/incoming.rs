@@ -2,7 +2,7 @@
 
 use super::anchor::Anchor;
 use super::outgoing::ACROSS;
-use super::shown::{has_all_old, is_past, is_taken_back};
+use super::shown::{has_all_old, has_shown_all, is_past, is_taken_back};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -35,9 +35,7 @@ pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
         return false;
     }
     if seg.has(RST) {
-        // What the highest number seen says is not enough: there may be a hole.
-        let relayed = s.two.drained != 0 && !before(at.rcv_ack(s), s.cut_out);
-        return s.two.cut_set != 0 && (relayed || needs_no_proxy(s));
+        return s.two.cut_set != 0 && s.deaf == 0 && (is_through(at, s) || needs_no_proxy(s));
     }
     let fin_at = seg.seq.wrapping_add(seg.len);
     let cut_in = if s.two.cut_in_set != 0 {
@@ -50,10 +48,18 @@ pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
     seg.has(FIN) && !before(fin_at, cut_in)
 }
 
-/// Has each end all of the old path that is for it, and said so?
+/// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest
+/// number seen says is not enough: there may be a hole. A new path that has not shown what
+/// it has to may be dead, and then nothing but the proxy tells that the other end resets.
+#[inline(always)]
+fn is_through(at: Anchor, s: &Session) -> bool {
+    s.two.drained != 0 && has_shown_all(s) && !before(at.rcv_ack(s), s.cut_out)
+}
+
+/// Has each end all of the old path that is for it, and said so on the new one?
 #[inline(always)]
 const fn needs_no_proxy(s: &Session) -> bool {
-    s.deaf == 0 && is_past(s) && has_all_old(s)
+    is_past(s) && has_all_old(s)
 }
 
 /// The window of `bytes` as sent under a scale.
@@ -85,7 +91,9 @@ pub(super) fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
 /// Does it take no number, behind all that the old path has sent?
 ///
 /// Anybody may have sent it, and what it follows as well. So in a reset it has to be the
-/// number that the other anchor has told, and else not far from there.
+/// number that the other anchor has told, which is not the proxy's where that has sent a
+/// segment across the cutoff; and else not far from there. Once that path is taken again
+/// the proxy's number may be any.
 #[inline(always)]
 const fn is_newest(at: Anchor, s: &Session, seg: &Segment) -> bool {
     let its_own = if is_taken_back(s) {

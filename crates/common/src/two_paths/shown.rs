@@ -41,13 +41,20 @@ pub const fn has_old(at: Anchor, s: &Session, cutoff: u32) -> bool {
     has_all_old(s) || !before(at.acked(s), cutoff)
 }
 
-/// Takes in the lowest number of data on the new path.
+/// Takes in the lowest number of data on the new path. An acknowledgement there has the
+/// number of what comes next, and says as much where the end has acknowledged all before.
 #[inline(always)]
-pub fn hear_data(s: &mut Session, seg: &Segment) {
+pub fn hear_data(at: Anchor, s: &mut Session, seg: &Segment) {
     let lowest = s.two.new_data == 0 || !has_all_old(s) && before(seg.seq, s.new_low);
-    if seg.span() > 0 && lowest {
+    if !lowest {
+        return;
+    }
+    if seg.span() > 0 {
         s.new_low = seg.seq;
         s.two.new_data = 1;
+    } else if !before(at.acked(s), seg.seq) {
+        s.new_low = seg.seq;
+        s.two.new_data = 1 | ALL_OLD;
     }
 }
 
@@ -110,9 +117,10 @@ pub const fn has_caught_up(s: &Session) -> bool {
     s.two.new_data == 0 || !behind
 }
 
-/// Is this a reset that the local end may believe, by the number under which it gets it? It believes none but the next that it expects (RFC 5961, 3.2), which lies
-/// between what it has acknowledged and what has come by either path. Anybody may send
-/// another, and the bytes that the proxy still has to deliver would be given up for it.
+/// Is this a reset that the local end may believe, by the number under which it gets it?
+/// It believes none but the next that it expects (RFC 5961, 3.2), which lies between what
+/// it has acknowledged and what has come by either path. Anybody may send another, and the
+/// bytes that the proxy still has to deliver would be given up for it.
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state != State::TwoPaths as u32 {

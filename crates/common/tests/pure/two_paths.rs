@@ -320,6 +320,39 @@ fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
     assert!(!proxy_ends(&s, &rst), "it may be needed again");
 }
 
+/// An end that is sent nothing by the new path learns from the number of what it hears
+/// acknowledged there that the proxy holds nothing for it.
+#[test]
+fn an_acknowledgement_tells_where_the_old_path_ends() {
+    let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
+    let mut s = cut();
+    (s.two.cut_in_set, s.snd_max, s.rcv_max) = (0, CUT_OUT, CUT_IN);
+    for (acked, all) in [(CUT_IN - 1, false), (CUT_IN, true)] {
+        s.snd_ack = acked;
+        let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
+        let judged = new_incoming(&s, &ack, 0);
+        two_paths::hear_data(Anchor::Near, &mut s, &ack);
+        two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+        assert_eq!(s.two.new_data != 0, all);
+        assert_eq!(two_paths::has_old(Anchor::Near, &s, CUT_IN + 1), all);
+        assert_eq!(proxy_ends(&s, &rst), all);
+    }
+}
+
+/// A new path that has not shown what it has to may be dead.
+#[test]
+fn a_reset_is_real_as_long_as_the_new_path_has_to_show_something() {
+    let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
+    let mut s = cut();
+    (s.two.drained, s.rcv_ack, s.shown) = (1, CUT_OUT, CUT_IN - 1);
+    let ends = |s: &Session| two_paths::proxy_ends(Anchor::Near, s, &rst);
+    assert!(!ends(&s));
+    s.shown = CUT_IN;
+    assert!(ends(&s));
+    s.deaf = 1;
+    assert!(!ends(&s), "it may be needed again");
+}
+
 #[test]
 fn a_reset_before_all_is_acknowledged_is_real() {
     let mut s = cut();
@@ -796,13 +829,13 @@ fn two_paths_may_last_for_any_number_of_bytes() {
 fn what_the_old_path_carries_stays_acknowledged() {
     let mut s = cut();
     (s.two.cut_in_set, s.cut_in, s.shown) = (0, 0, CUT_IN);
-    two_paths::hear_data(&mut s, &segment(CUT_IN + 10, 900, 10, ACK));
+    two_paths::hear_data(Anchor::Near, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
     two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 9, 0, ACK));
     s.snd_ack = CUT_IN - 1;
     assert!(!two_paths::has_old(Anchor::Near, &s, CUT_IN), "a hole");
     for quarter in 0..=12u32 {
         let now = CUT_IN.wrapping_add(20).wrapping_add(quarter << 30);
-        two_paths::hear_data(&mut s, &segment(now - 10, 900, 10, ACK));
+        two_paths::hear_data(Anchor::Near, &mut s, &segment(now - 10, 900, 10, ACK));
         two_paths::show(&mut s, now);
         let ack = segment(CUT_OUT, now, 0, ACK);
         two_paths::acknowledge(&mut s, &ack);

@@ -34,8 +34,9 @@ pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
     /// Clients that replies did not reach, and why.
     unreached: HashMap<IpAddr, (String, Instant)>,
-    /// Two hosts between which a new path has died, the lower address first, and why.
-    silent: HashMap<[IpAddr; 2], (Reason, Instant)>,
+    /// Two hosts between which a new path has died, the lower address first, and which of
+    /// them did not answer.
+    silent: HashMap<[IpAddr; 2], (IpAddr, Instant)>,
 }
 
 impl Neighbours {
@@ -94,9 +95,9 @@ impl Neighbours {
         (at.elapsed() < REMEMBER).then(|| why.clone())
     }
 
-    /// The new path between these two has died.
-    pub fn died_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
-        remember(&mut self.silent, in_order(hosts), why);
+    /// The new path between these two has died: this one did not answer.
+    pub fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
+        remember(&mut self.silent, in_order(hosts), silent);
     }
 
     /// A new path between these two lives.
@@ -105,9 +106,9 @@ impl Neighbours {
     }
 
     /// Why none is to be tried between them, if one has died a while ago.
-    pub fn silent_between(&self, hosts: [IpAddr; 2]) -> Option<&Reason> {
-        let (why, at) = self.silent.get(&in_order(hosts))?;
-        (at.elapsed() < REMEMBER).then_some(why)
+    pub fn silent_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
+        let (silent, at) = self.silent.get(&in_order(hosts))?;
+        (at.elapsed() < REMEMBER).then_some(Reason::PathDied(*silent))
     }
 
     fn keep(&mut self, peer: IpAddr, known: Known) {
@@ -160,9 +161,9 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
         let mut neighbours = Neighbours::default();
         assert_eq!(neighbours.silent_between([a, b]), None);
-        let why = Reason::NewPathSilent(b);
-        neighbours.died_between([a, b], why.clone());
-        assert_eq!(neighbours.silent_between([b, a]), Some(&why));
+        neighbours.died_between([a, b], b);
+        let died = Some(Reason::PathDied(b));
+        assert_eq!(neighbours.silent_between([b, a]), died);
         assert_eq!(neighbours.silent_between([a, c]), None);
         neighbours.lives_between([b, a]);
         assert_eq!(neighbours.silent_between([a, b]), None);

@@ -156,7 +156,7 @@ impl Engine {
         let mode = request.mode.unwrap_or(self.config.removal.mode);
         let task_of = |slot| -> Task {
             let mut task = self.task_of(slot, None, timeout, mode, said);
-            task.dry = request.dry_run;
+            (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
             task
         };
         let mut found = super::removal::Candidates::default();

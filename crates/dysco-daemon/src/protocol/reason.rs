@@ -271,6 +271,11 @@ pub enum Reason {
         "{0} has not answered in time: no dyscod runs there, or it is not reached or trusted ('dyscoctl status' has it under Peers), or the session does not pass that host; mend that, then ask again"
     )]
     NoAnswer(HostId),
+    /// A new path has died under another session.
+    #[error(
+        "a new path to {0} has died under another session in the last five minutes; mend what lies between the two hosts, then wait that long, or ask with --mode bypass; or keep the middlebox"
+    )]
+    PathDied(HostId),
 }
 
 /// Another host's text, without what a terminal would obey. Quotes stay: they are part of
@@ -314,6 +319,7 @@ impl Reason {
             | Reason::NoRoute(_)
             | Reason::NewPathUnusable(_)
             | Reason::NewPathSilent(_)
+            | Reason::PathDied(_)
             | Reason::NotProven(_)
             | Reason::SameHost(_)
             | Reason::TimedOut(_)

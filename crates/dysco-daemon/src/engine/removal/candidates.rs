@@ -47,6 +47,7 @@ impl Engine {
         for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {
             let task = Task {
                 dry: request.dry_run,
+                by_name: request.mode.is_some(),
                 ..self.task_of(session, host, timeout, mode, said)
             };
             match host {
@@ -196,6 +197,7 @@ impl Engine {
             ask: host,
             timeout,
             mode,
+            by_name: false,
             way: None,
             why: None,
             neighbours,

@@ -318,8 +318,12 @@ impl Engine {
         if progress.is_end() {
             self.held.remove(&change);
         }
-        if let Progress::RolledBack(why @ Reason::NewPathSilent(_)) = &progress {
-            self.path_died(subsession, why);
+        match (role, &progress) {
+            (_, Progress::RolledBack(Reason::NewPathSilent(host))) => {
+                self.path_died(subsession, *host);
+            }
+            (Role::Middle, Progress::Removed) => self.path_lives(subsession),
+            _ => {}
         }
         let Some(running) = self.removals.under_way.get_mut(change) else {
             return;
@@ -343,9 +347,6 @@ impl Engine {
         self.held.remove(&change);
         if progress == Progress::Removed {
             self.keep_history(&running.task);
-            if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
-                self.neighbours.lives_between(hosts);
-            }
         }
         if self.goes_on(&running, &progress) {
             return self.start_waiting();

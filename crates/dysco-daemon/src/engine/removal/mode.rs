@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::automatic::AUTOMATIC;
 use super::{Running, Stage, Task};
 use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
@@ -39,7 +38,7 @@ impl Undecided {
 impl Engine {
     /// Takes a removal on: at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, task: Task) {
-        if let Some(why) = self.would_hold_up(&task).cloned() {
+        if let Some(why) = self.would_hold_up(&task) {
             let report = task.refused(why.to_string());
             return self.finish(task.batch, report, Some(&why));
         }
@@ -57,11 +56,12 @@ impl Engine {
 
     /// The new path of this session, between the hosts on both sides, has died. Those that
     /// wait for their turn are not held up by it; who asks from now on may know better.
-    pub(super) fn path_died(&mut self, subsession: &Subsession, why: &Reason) {
+    pub(super) fn path_died(&mut self, subsession: &Subsession, silent: IpAddr) {
         let Some(hosts) = self.hosts_beside(subsession) else {
             return;
         };
-        self.neighbours.died_between(hosts, why.clone());
+        self.neighbours.died_between(hosts, silent);
+        let why = &Reason::PathDied(silent);
         let same = |task: &Task| {
             let sides = task.neighbours.map(in_order);
             task.way == Some(Mode::Bypass) && sides == Some(in_order(hosts))
@@ -76,10 +76,17 @@ impl Engine {
         }
     }
 
+    /// A bypass of this session is in use.
+    pub(super) fn path_lives(&mut self, subsession: &Subsession) {
+        if let Some(hosts) = self.hosts_beside(subsession) {
+            self.neighbours.lives_between(hosts);
+        }
+    }
+
     /// Would a bypass take the session where others have met a dead path a while ago?
     /// Nobody has asked for it by name, who may know that the path lives again.
-    fn would_hold_up(&self, task: &Task) -> Option<&Reason> {
-        let by_itself = task.batch == AUTOMATIC && task.mode == Mode::Bypass;
+    fn would_hold_up(&self, task: &Task) -> Option<Reason> {
+        let by_itself = task.mode == Mode::Bypass && !task.by_name;
         let hosts = task.neighbours.filter(|_| by_itself)?;
         self.neighbours.silent_between(hosts)
     }
@@ -130,7 +137,7 @@ impl Engine {
             (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
             (Known::Agent, Known::Agent) => match self.neighbours.silent_between([left, right]) {
                 Some(died) => {
-                    let why = format!("a bypass was given up a short while ago: {died}");
+                    let why = format!("bypass was not tried: {died}");
                     Some(self.without_client(left, why))
                 }
                 None => {

@@ -50,6 +50,8 @@ pub(in crate::engine) struct Task {
     pub(super) timeout: Duration,
     /// As asked for.
     pub(super) mode: Mode,
+    /// By its name, and not as the configuration has it.
+    pub(in crate::engine) by_name: bool,
     /// As decided, and why.
     pub(super) way: Option<Mode>,
     pub(super) why: Option<String>,

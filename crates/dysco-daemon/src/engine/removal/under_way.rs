@@ -132,6 +132,7 @@ mod tests {
             ask: None,
             timeout: std::time::Duration::from_secs(10),
             mode: Mode::Auto,
+            by_name: false,
             way: None,
             why: None,
             neighbours: None,
