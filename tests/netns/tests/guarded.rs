@@ -147,6 +147,34 @@ fn where_packets_are_lost() -> Result<()> {
     leave(w, 8, &Plan::default(), 200_000)
 }
 
+/// Both ends have acknowledged the new path's opening before any data passes there: the
+/// firewall would take what is acknowledged far behind for late, and not remember the data.
+#[test]
+fn the_path_is_established_before_it_is_used() -> Result<()> {
+    let mut w = guarded(Lab::builder("guardopens"), Family::V4)?;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(MIB)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.fault(Role::Client, "die:Cut")?;
+    w.begin(&ends[0])?;
+    let daemon = w.daemon(Role::Client)?;
+    let died = || (!daemon.runs()).then_some(());
+    wait::until("the daemon to die", Duration::from_secs(30), died)?;
+    let [from, to] = [Role::Client, Role::Server].map(|r| r.at(w.family, 0).ip().to_string());
+    let words = ["-L", "-p", "tcp", "-s", &from, "-d", &to];
+    let list = w.lab.router.output("conntrack", &words)?;
+    assert!(list.contains(" ESTABLISHED "), "{list}");
+    w.fault(Role::Client, "")?;
+    w.restart(Role::Client)?;
+    w.settle(&ends)?;
+    group.wait_progress(MIB)?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    w.finish()
+}
+
 /// The two sessions scale windows otherwise, and one end not at all.
 #[test]
 fn without_window_scaling_at_the_server() -> Result<()> {

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A session that is busy both ways, and what it is called.
 fn busy(world: &Steered) -> Result<(Group, String)> {
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(world, &group)?;
     let session = world.name(group.locals()[0]);

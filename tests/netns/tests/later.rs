@@ -57,7 +57,7 @@ fn bypassed(w: &World, group: &Group, ends: &[Ends], progress: u64) -> Result<()
 }
 
 fn busy(name: &str, family: Family, count: usize) -> Result<()> {
-    let (mut w, group, ends) = relayed(Lab::builder(name), family, &Plan::default(), count)?;
+    let (mut w, group, ends) = relayed(Lab::builder(name), family, &Plan::gentle(), count)?;
     drop(w.haproxy.take());
     let done = w.remove(&["--all", "--mode", "bypass"])?;
     ensure!(

@@ -92,7 +92,7 @@ fn a_firewall_comes_and_goes_where_the_proxy_was_v6() -> Result<()> {
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
-    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
     world.rechain(&names[0], &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     // The other lets nobody in that it does not know.
@@ -208,7 +208,7 @@ fn with_one_percent_loss() -> Result<()> {
 #[test]
 fn a_dead_firewall_is_not_taken() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
-    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
     for (fw, what, why) in [
         (At::Fw1, "tcp flags syn", "no answer to a SYN"),
         (At::Fw2, "tcp flags & syn == 0x0", "no answer to a SYN"),
@@ -303,7 +303,7 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
-    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
     let session = &names[0];
     for (at, fault) in DEATHS {
         world.set_faults(at, fault)?;

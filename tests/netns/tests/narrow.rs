@@ -155,7 +155,7 @@ fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
         let words = ["-K", "eth0", "tso", "off", "gso", "off", "gro", "off"];
         world.host(at).output("ethtool", &words)?;
     }
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let parts = [
         (At::Client, At::Fw1),
         (At::Fw1, At::Server),
@@ -181,7 +181,7 @@ fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
 fn a_middlebox_does_not_leave_where_the_direct_way_is_narrower() -> Result<()> {
     for ends in [[At::Client, At::Server], [At::Server, At::Client]] {
         let world = Steered::new(Family::V4)?;
-        let (group, session) = busy(&world, &Plan::default())?;
+        let (group, session) = busy(&world, &Plan::gentle())?;
         takes(&world, &group, &session, &[At::Fw1])?;
         let [from, to] = ends;
         swallow(&world, from, to, 1400)?;
@@ -199,7 +199,7 @@ fn short_segments_pass_a_narrow_link() -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let world = Steered::new(family)?;
         world.set_mtu(At::Client, narrow(family))?;
-        let (group, session) = busy(&world, &Plan::default())?;
+        let (group, session) = busy(&world, &Plan::gentle())?;
         world.set_mtu(At::Fw1, narrow(family))?;
         takes(&world, &group, &session, &[At::Fw1])?;
         takes(&world, &group, &session, &[])?;
@@ -219,7 +219,7 @@ fn what_an_end_announces_is_not_what_it_sends() -> Result<()> {
         let change = format!("{option} route change {default} advmss 1000");
         let words: Vec<_> = change.split_whitespace().collect();
         world.host(At::Client).output("ip", &words)?;
-        let (group, session) = busy(&world, &Plan::default())?;
+        let (group, session) = busy(&world, &Plan::gentle())?;
         world.set_mtu(At::Fw1, narrow(family))?;
         refuses(&world, &group, &session, &[At::Fw1])?;
         world.set_mtu(At::Fw1, 1500)?;
@@ -236,7 +236,7 @@ fn jumbo_frames() -> Result<()> {
     for at in [At::Client, At::Server, At::Fw1] {
         world.set_mtu(at, 9000)?;
     }
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     refuses(&world, &group, &session, &[At::Fw2])?;
     takes(&world, &group, &session, &[At::Fw1])?;
     refuses(&world, &group, &session, &[At::Fw2])?;
@@ -249,7 +249,7 @@ fn jumbo_frames() -> Result<()> {
 #[test]
 fn where_packets_are_lost() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let lossy = "table inet narrow {\n chain forward {\n type filter hook forward priority 0\n \
                  meta l4proto tcp numgen random mod 100 < 5 drop\n }\n}\n";
     world.router.input("nft", &["-f", "-"], lossy)?;
@@ -266,7 +266,7 @@ fn where_packets_are_lost() -> Result<()> {
 #[test]
 fn a_session_that_its_proxy_has_left() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
-    let (group, names) = world.left("bypass", 1, &Plan::default())?;
+    let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
     let session = &names[0];
     world.set_mtu(At::Fw1, 1400)?;
     refuses(&world, &group, session, &[At::Fw1])?;
@@ -280,7 +280,7 @@ fn a_session_that_its_proxy_has_left() -> Result<()> {
 #[test]
 fn a_session_that_a_host_relays() -> Result<()> {
     for beside in [Beside::Client, Beside::Server] {
-        let r = Relayed::new(Family::V4, beside, &[], (1, &Plan::default()))?;
+        let r = Relayed::new(Family::V4, beside, &[], (1, &Plan::gentle()))?;
         let session = r.only()?;
         r.world.set_mtu(At::Fw1, 1400)?;
         is_refused(&r.try_rechain(&session, &[At::Fw1])?).with_context(|| r.world.logs())?;

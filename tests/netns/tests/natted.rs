@@ -95,7 +95,7 @@ fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
 /// Others come before the NAT and behind it, it leaves, and comes again.
 fn around(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let known = client_of(&world)?;
     let opener = group.locals()[0].to_string();
     ensure!(
@@ -141,7 +141,7 @@ fn chains_change_around_a_nat_v6() -> Result<()> {
 #[test]
 fn a_nat_comes_and_goes() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw3], &[])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let known = client_of(&world)?;
     ensure!(
         known == (group.locals()[0].to_string(), Value::Null),
@@ -179,7 +179,7 @@ fn ask(world: &Steered, session: &str, words: &[&str]) -> Result<()> {
 /// One host at a time: the NAT's host, and those behind it, are anchors.
 fn segments(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let [fw1, fw2, fw3, fw4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4].map(|at| world.ip(at));
     let known = client_of(&world)?;
     let steps: [(&[&str], &[At]); 6] = [
@@ -219,7 +219,7 @@ fn segments_change_around_a_nat_v6() -> Result<()> {
 #[test]
 fn both_sides_of_a_nat_change_at_once() -> Result<()> {
     let world = world(Family::V4, &[At::Fw2], &[])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let [fw1, fw2, fw3, fw4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4].map(|at| world.ip(at));
     let three = [fw1.as_str(), &fw2, &fw3].join(",");
     for _ in 0..3 {
@@ -250,7 +250,7 @@ fn both_sides_of_a_nat_change_at_once() -> Result<()> {
 #[test]
 fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1], &[])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     for (has, asked) in [
         (&[At::Fw2][..], &[At::Fw1, At::Fw2][..]),
         (&[At::Fw1, At::Fw2], &[At::Fw2]),
@@ -279,7 +279,7 @@ fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
 #[test]
 fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw2], &[At::Fw1])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let known = client_of(&world)?;
     world.replace_with_state(At::Fw1, At::Fw2)?;
     is_on(&world, &group, &session, &[At::Fw2])?;
@@ -320,7 +320,7 @@ fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
     let mut world = world(Family::V4, &[At::Fw1], &[At::Fw1])?;
-    let (group, session) = busy(&world, &Plan::default())?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let deaths = [
         (At::Client, "die:Switched"),
         (At::Server, "die:Cut"),

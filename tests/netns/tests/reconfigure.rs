@@ -55,7 +55,7 @@ fn a_strict_firewall_comes_into_a_busy_session_v6() -> Result<()> {
 /// In, out, and in again; nothing is left where the session has been.
 fn to_and_fro(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 4 << 20)?;
     let session = &names(&world, &group)[0];
@@ -88,7 +88,7 @@ fn chains_follow_each_other_v6() -> Result<()> {
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 4 << 20)?;
     let session = &names(&world, &group)[0];
@@ -134,7 +134,7 @@ fn only_state_of_the_named_kinds_moves() -> Result<()> {
     for (fw, rules) in rules {
         world.host(fw).input("nft", &["-f", "-"], &rules)?;
     }
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let (local, session) = (group.locals()[0], &names(&world, &group)[0]);
@@ -164,7 +164,7 @@ table inet raw {
 }\n";
     let world = Steered::new(Family::V4)?;
     world.host(At::Fw1).input("nft", &["-f", "-"], NONE)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = &names(&world, &group)[0];
@@ -184,7 +184,7 @@ table inet raw {
 
 fn ten_changes(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = &names(&world, &group)[0];
@@ -214,7 +214,7 @@ fn ten_changes_of_one_session_v6() -> Result<()> {
 #[test]
 fn a_dead_path_is_not_taken() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = &names(&world, &group)[0];
@@ -289,7 +289,7 @@ fn a_hundred_sessions_at_once() -> Result<()> {
 #[test]
 fn what_cannot_be_is_refused() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     let session = &names(&world, &group)[0];
     let (fw, server) = (world.ip(At::Fw1), world.ip(At::Server));
@@ -339,7 +339,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
 #[test]
 fn of_two_requests_one_wins() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = &names(&world, &group)[0];
@@ -397,7 +397,7 @@ fn chains_of_rules_are_known_to_a_daemon_that_is_started_anew() -> Result<()> {
     for chain in [&[one][..], &[two, one]] {
         world.apply_policy(&rule(family, chain))?;
         world.wait_neighbours(chain)?;
-        let group = world.open(1, &Plan::default())?;
+        let group = world.open(1, &Plan::gentle())?;
         group.run();
         get_on(&world, &group, 1 << 20)?;
         let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();

@@ -12,7 +12,7 @@ use steered::{At, Steered, TO_AND_FRO};
 
 /// In, replaced, two of them, and out again; nothing is left where it has been.
 fn to_and_fro(family: Family, beside: Beside, settings: &[(At, &str, &str)]) -> Result<()> {
-    let r = Relayed::new(family, beside, settings, (1, &Plan::default()))?;
+    let r = Relayed::new(family, beside, settings, (1, &Plan::gentle()))?;
     let session = r.only()?;
     for chain in TO_AND_FRO {
         r.rechain(&session, chain)?;
@@ -64,7 +64,7 @@ fn only_the_server_has_timestamps() -> Result<()> {
 #[test]
 fn a_firewall_on_each_side() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "")?;
-    let (group, names) = world.left("local", 1, &Plan::default())?;
+    let (group, names) = world.left("local", 1, &Plan::gentle())?;
     world.rechain(&names[0], &[At::Fw1])?;
     let r = Relayed {
         world,
@@ -85,7 +85,7 @@ fn a_firewall_on_each_side() -> Result<()> {
 /// The entry of connection tracking goes along.
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
-    let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::default()))?;
+    let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
     r.rechain(&session, &[At::Fw1])?;
     r.get_on(4 << 20)?;
@@ -145,7 +145,7 @@ fn many_at_once() -> Result<()> {
 /// Where nothing runs no host comes in, and the reason says so.
 #[test]
 fn none_comes_in_where_no_end_runs_an_agent() -> Result<()> {
-    let mut r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::default()))?;
+    let mut r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
     let client = r.group.locals()[0];
     let near = format!("{}:8080>{client}", r.world.ip(At::Proxy));
@@ -244,7 +244,7 @@ fn nothing_is_shown_after_a_reset() -> Result<()> {
 
 /// A daemon dies in the middle: data goes on, and both sides agree.
 fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
-    let mut r = Relayed::new(Family::V4, beside, &[], (1, &Plan::default()))?;
+    let mut r = Relayed::new(Family::V4, beside, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
     let asked = beside.opened().0;
     for (at, fault) in deaths {

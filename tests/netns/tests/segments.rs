@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A session that passes three firewalls and is busy both ways, and what it is called.
 fn through_three(world: &Steered) -> Result<(Group, String)> {
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     group.run();
     get_on(world, &group)?;
     let session = world.name(group.locals()[0]);
@@ -368,7 +368,7 @@ fn a_session_of_a_rule_has_segments_too() -> Result<()> {
         })
         .with_context(|| world.logs())?;
     }
-    let group = world.open(1, &Plan::default())?;
+    let group = world.open(1, &Plan::gentle())?;
     let session = world.name(group.locals()[0]);
     group.run();
     get_on(&world, &group)?;

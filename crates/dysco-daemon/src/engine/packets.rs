@@ -83,12 +83,21 @@ pub(super) fn bypass_opens(s: &Session) -> [Vec<u8>; 2] {
     ]
 }
 
+/// What completes the opening of a bypass: the widest window of this end, for firewalls
+/// that have seen none but those of the SYNs. `first` is what that opened with, the local
+/// end's.
+pub(super) fn bypass_opened(s: &Session, first: u32) -> Vec<u8> {
+    let wire = &s.on_wire_of(s.path);
+    let heard = s.received_on_wire(s.shown);
+    opens_windows(wire, s.sent_on_wire(first), heard)
+}
+
 /// What shows on a bypass up to where this end has sent by the proxy, in steps of the
 /// widest window: firewalls let numbers go ahead no further. It opened at `opened`
 /// (local end's space), if that is known.
 pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
     let wire = &s.on_wire_of(s.path);
-    let heard = s.shown.wrapping_sub(s.translation.seq_in);
+    let heard = s.received_on_wire(s.shown);
     let widest = u32::from(u16::MAX) << wire.remote_wscale();
     let opened = opened.unwrap_or(s.cut_out);
     let ahead = s.cut_out.wrapping_sub(opened);

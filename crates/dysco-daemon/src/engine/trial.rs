@@ -1,11 +1,11 @@
 //! A bypass is opened before it is used: the left anchor sends SYNs on it, which the
-//! right anchor's data plane answers. A path that does not carry them is refused while
-//! nothing has changed. Later the left anchor shows firewalls on the path up to where
+//! right anchor's data plane answers, and then, as in any handshake, an acknowledgement. A
+//! path that does not carry them is refused while nothing has changed. Later the left anchor shows firewalls on the path up to where
 //! it had sent elsewhere; the right one answers with its own number.
 
 use std::time::Duration;
 
-use dysco_common::State;
+use dysco_common::{Session, State};
 
 use super::raw::{self, Repeated};
 use super::{Answer, Engine, packets};
@@ -58,12 +58,19 @@ impl Engine {
             .find(|(_, h)| here(h));
         let Some((change, held)) = found else { return };
         held.opened = true;
-        if held.trial.take().is_some() {
-            self.tell_machine(HostEvent::Tried {
-                change,
-                result: Ok(()),
-            });
+        if held.trial.take().is_none() {
+            return;
         }
+        // Before anything else of this end: what its stack acknowledges there first may be
+        // more than a window behind what the other end has shown, and for a strict firewall
+        // such a segment tells nothing, so that it drops the answer.
+        let s = self.agent.session(slot);
+        let first = held.opened_at.unwrap_or(s.snd_max);
+        send(&s, &packets::bypass_opened(&s, first));
+        self.tell_machine(HostEvent::Tried {
+            change,
+            result: Ok(()),
+        });
     }
 
     /// Shows what this end has sent by the proxy, if it is the left anchor of a bypass.
@@ -79,9 +86,7 @@ impl Engine {
             opened = held.opened_at;
         }
         for packet in packets::bypass_shows(&s, opened) {
-            if let Err(error) = raw::send(&packet, s.path.remote()) {
-                tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
-            }
+            send(&s, &packet);
         }
     }
 
@@ -119,5 +124,11 @@ impl Engine {
             change,
             result: Err(reason),
         });
+    }
+}
+
+fn send(s: &Session, packet: &[u8]) {
+    if let Err(error) = raw::send(packet, s.path.remote()) {
+        tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
     }
 }

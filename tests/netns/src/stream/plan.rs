@@ -93,6 +93,15 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Bytes both ways that leave the processors to what a test is about, where that is
+    /// not the load.
+    pub fn gentle() -> Plan {
+        Plan {
+            rate: Some(8_000_000),
+            ..Plan::default()
+        }
+    }
+
     pub(crate) fn amount(&self, side: Side) -> Amount {
         match side {
             Side::Client => self.up,
