@@ -334,21 +334,7 @@ impl Entry {
 
     fn deliver_old(&self, at: Anchor, packet: Packet) -> Option<Packet> {
         match two_paths::old_incoming(at, &self.s, &packet.seg, 0) {
-            OldIncoming::Deliver {
-                seq,
-                ack,
-                window,
-                flags,
-            } => {
-                let seg = Segment {
-                    seq,
-                    ack,
-                    window,
-                    flags,
-                    ..packet.seg
-                };
-                Some(Packet { seg, ..packet })
-            }
+            OldIncoming::Deliver(seg) => Some(Packet { seg, ..packet }),
             OldIncoming::Drop | OldIncoming::Withhold => None,
         }
     }

@@ -480,22 +480,10 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     if !two_paths::proxy_ends(FAR, s, seg) {
         egress::track(ctx, s, found, slot);
     }
-    let (seq, ack, window, flags) = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
-        OldIncoming::Deliver {
-            seq,
-            ack,
-            window,
-            flags,
-        } => (seq, ack, window, flags),
+    let told = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
+        OldIncoming::Deliver(told) => told,
         OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
-    };
-    let told = Segment {
-        seq,
-        ack,
-        window,
-        flags,
-        ..*seg
     };
     if told == *seg {
         return Verdict::Pass;
@@ -504,7 +492,7 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         return Verdict::Drop;
     };
     egress::old_path(key, &told, c);
-    if ack != seg.ack {
+    if told.ack != seg.ack {
         c.edit.strip |= edit::SACK;
     }
     if !write::apply(ctx, Run::Egress as u32) {

@@ -342,35 +342,22 @@ pub fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
 fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
-    let judged = two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s));
-    let (seq, ack, window, flags) = match judged {
-        OldIncoming::Deliver {
-            seq,
-            ack,
-            window,
-            flags,
-        } => (seq, ack, window, flags),
+    let told = match two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s)) {
+        OldIncoming::Deliver(told) => told,
         OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
         OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
     };
-    let seg = Segment {
-        seq,
-        ack,
-        window,
-        flags,
-        ..p.seg
-    };
-    if seg == p.seg {
+    if told == p.seg {
         return Decision::Leave(Verdict::Pass);
     }
     c.edit = Edit {
         sport: p.key.whole.remote_port,
         dport: p.key.whole.local_port,
-        seq,
-        ack,
-        window,
-        flags,
-        strip: if ack == p.seg.ack { 0 } else { edit::SACK },
+        seq: told.seq,
+        ack: told.ack,
+        window: told.window,
+        flags: told.flags,
+        strip: if told.ack == p.seg.ack { 0 } else { edit::SACK },
         ..Edit::default()
     };
     c.src = p.key.whole.remote;

@@ -238,7 +238,17 @@ fn others_go_another_way() -> Result<()> {
     // Under the proxy's address what the server says arrives.
     ensure!(first["mode"] == "return", "{done:#}");
     ensure!(why.contains("has died under another session"), "{done:#}");
-    for group in [group, others] {
+    // Who asks for it by name finds out that it lives again, and for all.
+    mend(&w)?;
+    w.remove_these(&w.ends(&group)?)?;
+    let more = w.open(1, &Plan::default())?;
+    more.run();
+    more.wait_progress(MIB)?;
+    let ends = w.ends(&more)?;
+    w.wait_removable(&ends)?;
+    let done = w.remove(&["--session", &ends[0].name(), "--mode", "auto"])?;
+    ensure!(done["removals"][0]["mode"] == "bypass", "{done:#}");
+    for group in [group, others, more] {
         group.wait_progress(4 * MIB).with_context(|| w.state())?;
         all_intact(&group.finish()?)?;
     }

@@ -11,16 +11,7 @@ use crate::tcp::{ACK, FIN, RST, Segment};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldIncoming {
     /// Deliver it so.
-    Deliver {
-        /// The number ([`old_number`]).
-        seq: u32,
-        /// The acknowledgement.
-        ack: u32,
-        /// Window as sent.
-        window: u16,
-        /// Flags.
-        flags: u8,
-    },
+    Deliver(Segment),
     /// The proxy itself ends the session after all it had to relay is
     /// delivered: nobody may hear that.
     Drop,
@@ -137,12 +128,13 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
             }
             ack = s.far_ack;
             let window = scaled(room(s.edge, ack), wscale);
-            return OldIncoming::Deliver {
+            return OldIncoming::Deliver(Segment {
                 seq,
                 ack,
                 window,
                 flags,
-            };
+                ..*seg
+            });
         }
         let far = room(s.edge, ack);
         limit = if far < limit { far } else { limit };
@@ -153,12 +145,13 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     } else {
         scaled(limit, wscale)
     };
-    OldIncoming::Deliver {
+    OldIncoming::Deliver(Segment {
         seq,
         ack,
         window,
         flags,
-    }
+        ..*seg
+    })
 }
 
 /// The number under which the local end gets a segment of the old path. Where the new one

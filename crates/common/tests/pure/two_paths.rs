@@ -249,7 +249,8 @@ fn the_proxys_own_end_is_not_the_sessions() {
     assert!(proxy_ends(&s, &fin(CUT_IN - 10, 10)));
     assert!(!proxy_ends(&session(), &fin(CUT_IN, 0)));
     // With data before it, the data is delivered without the FIN.
-    let OldIncoming::Deliver { flags, .. } = old_incoming(&s, &fin(CUT_IN - 10, 10), 0) else {
+    let OldIncoming::Deliver(Segment { flags, .. }) = old_incoming(&s, &fin(CUT_IN - 10, 10), 0)
+    else {
         panic!("its data is wanted");
     };
     assert_eq!(flags, ACK);
@@ -291,7 +292,7 @@ fn the_proxy_is_not_believed_past_the_cutoff() {
     let mut s = cut();
     let past = segment(4000, CUT_OUT + 50, 0, ACK);
     let delivered = |s: &Session| match old_incoming(s, &past, 0) {
-        OldIncoming::Deliver { ack, .. } => ack,
+        OldIncoming::Deliver(Segment { ack, .. }) => ack,
         other => panic!("{other:?}"),
     };
     assert_eq!(delivered(&s), CUT_OUT);
@@ -406,7 +407,7 @@ fn a_raised_pure_ack_needs_room() {
 fn the_clamp_bounds_the_window() {
     let mut s = session();
     let window = |s: &Session, wscale| match old_incoming(s, &segment(0, 900, 0, ACK), wscale) {
-        OldIncoming::Deliver { window, .. } => window,
+        OldIncoming::Deliver(Segment { window, .. }) => window,
         other => panic!("{other:?}"),
     };
     assert_eq!(window(&s, 7), 100);
@@ -421,7 +422,8 @@ fn the_far_ends_edge_bounds_the_old_window() {
     let mut s = cut();
     s.two.edge_set = 1;
     (s.edge, s.far_ack) = (940, 800);
-    let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &segment(0, 900, 0, ACK), 0)
+    let OldIncoming::Deliver(Segment { ack, window, .. }) =
+        old_incoming(&s, &segment(0, 900, 0, ACK), 0)
     else {
         panic!("an ack with news");
     };
@@ -432,7 +434,8 @@ fn the_far_ends_edge_bounds_the_old_window() {
         old_incoming(&s, &segment(4500, 900, 0, ACK), 0),
         OldIncoming::Withhold
     );
-    let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &segment(0, 900, 10, ACK), 0)
+    let OldIncoming::Deliver(Segment { ack, window, .. }) =
+        old_incoming(&s, &segment(0, 900, 10, ACK), 0)
     else {
         panic!("data is delivered");
     };
@@ -543,7 +546,7 @@ proptest! {
     #[test]
     fn the_old_window_keeps_every_bound((s, seg) in near_segment(), ack in 0u32..1 << 21, wscale in 0u8..=14) {
         let seg = Segment { ack: s.cut_out.wrapping_sub(ack), ..seg };
-        let OldIncoming::Deliver { ack, window, .. } = old_incoming(&s, &seg, wscale) else {
+        let OldIncoming::Deliver(Segment { ack, window, .. }) = old_incoming(&s, &seg, wscale) else {
             return Ok(());
         };
         let bytes = u64::from(window) << wscale;
@@ -601,7 +604,7 @@ proptest! {
                 let seg = seg(proxy);
                 s.rcv_ack = max(s.rcv_ack, seg.ack);
                 match old_incoming(&s, &seg, 0) {
-                    OldIncoming::Deliver { ack, .. } => Some(ack),
+                    OldIncoming::Deliver(Segment { ack, .. }) => Some(ack),
                     OldIncoming::Withhold => None,
                     OldIncoming::Drop => return Err(TestCaseError::fail("no end was sent")),
                 }
@@ -859,7 +862,7 @@ fn the_proxys_probes_are_heard() {
     let heard = |s: &Session, seq| old_incoming(s, &segment(seq, CUT_OUT, 0, ACK), 0);
     let probe = heard(&s, s.snd_ack - 1);
     assert!(
-        matches!(probe, OldIncoming::Deliver { seq, ack: CUT_OUT, .. } if seq == s.snd_ack - 1),
+        matches!(probe, OldIncoming::Deliver(Segment { seq, ack: CUT_OUT, .. }) if seq == s.snd_ack - 1),
         "{probe:?}"
     );
     assert_eq!(heard(&s, s.snd_ack), OldIncoming::Withhold);
@@ -867,7 +870,7 @@ fn the_proxys_probes_are_heard() {
     (s.two.new_data, s.new_low) = (1, CUT_IN);
     (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN + 300);
     assert_eq!(heard(&s, CUT_IN), OldIncoming::Withhold);
-    assert!(matches!(heard(&s, CUT_IN - 1), OldIncoming::Deliver { .. }));
+    assert!(matches!(heard(&s, CUT_IN - 1), OldIncoming::Deliver(_)));
 }
 
 /// The proxy has got bytes beyond the cutoff, in a segment across it, and acknowledged them.
@@ -902,7 +905,7 @@ fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
     let mut s = carried();
     (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN + 300);
     let number = |s: &Session, seg: &Segment| match old_incoming(s, seg, 0) {
-        OldIncoming::Deliver { seq, .. } => seq,
+        OldIncoming::Deliver(Segment { seq, .. }) => seq,
         other => panic!("{other:?}"),
     };
     let ack = segment(CUT_IN, CUT_OUT, 0, ACK);

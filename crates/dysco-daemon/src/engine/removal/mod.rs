@@ -318,12 +318,8 @@ impl Engine {
         if progress.is_end() {
             self.held.remove(&change);
         }
-        match (role, &progress) {
-            (_, Progress::RolledBack(Reason::NewPathSilent(host))) => {
-                self.path_died(subsession, *host);
-            }
-            (Role::Middle, Progress::Removed) => self.path_lives(subsession),
-            _ => {}
+        if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
+            self.path_died(subsession, *host);
         }
         let Some(running) = self.removals.under_way.get_mut(change) else {
             return;
@@ -347,6 +343,9 @@ impl Engine {
         self.held.remove(&change);
         if progress == Progress::Removed {
             self.keep_history(&running.task);
+            if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
+                self.neighbours.lives_between(hosts);
+            }
         }
         if self.goes_on(&running, &progress) {
             return self.start_waiting();

@@ -62,10 +62,9 @@ impl Engine {
         };
         self.neighbours.died_between(hosts, silent);
         let why = &Reason::PathDied(silent);
-        let same = |task: &Task| {
-            let sides = task.neighbours.map(in_order);
-            task.way == Some(Mode::Bypass) && sides == Some(in_order(hosts))
-        };
+        let here = Some(in_order(hosts));
+        let same =
+            |task: &Task| task.way == Some(Mode::Bypass) && task.neighbours.map(in_order) == here;
         for task in self.removals.under_way.take_waiting(same) {
             if task.mode == Mode::Auto {
                 self.take_on(task);
@@ -73,13 +72,6 @@ impl Engine {
                 let report = task.refused(why.to_string());
                 self.finish(task.batch, report, Some(why));
             }
-        }
-    }
-
-    /// A bypass of this session is in use.
-    pub(super) fn path_lives(&mut self, subsession: &Subsession) {
-        if let Some(hosts) = self.hosts_beside(subsession) {
-            self.neighbours.lives_between(hosts);
         }
     }
 
