@@ -11,8 +11,6 @@ use dysco_netns::{Family, strict, wait};
 use serde_json::{Value, json};
 use steered::{At, DEATHS, Steered};
 
-/// Bytes in a second, of sessions that leave the processors to the daemons.
-const GENTLE: Option<u64> = Some(8_000_000);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the host that opened the session may die, from the request to the end: before
@@ -58,12 +56,8 @@ const TAKING_BACK: [(At, &str); 8] = [
     (At::Fw1, "Forget"),
 ];
 
-fn busy(world: &Steered, rate: Option<u64>) -> Result<(Group, String)> {
-    let plan = Plan {
-        rate,
-        ..Plan::default()
-    };
-    let group = world.open(1, &plan)?;
+fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
+    let group = world.open(1, plan)?;
     group.run();
     get_on(world, &group, 1 << 18)?;
     let session = world.name(group.locals()[0]);
@@ -80,7 +74,7 @@ fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
 /// a chain.
 fn daemons_die(before: &[At]) -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
-    let (group, session) = busy(&world, GENTLE)?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     for (at, fault) in DEATHS {
         if !before.is_empty() {
             world.rechain(&session, before)?;
@@ -125,7 +119,7 @@ fn a_daemon_dies_between_two_firewalls() -> Result<()> {
 /// with its state.
 fn dies_at_each(deaths: impl IntoIterator<Item = (At, &'static str)>, dead: bool) -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
-    let (group, session) = busy(&world, GENTLE)?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     world.rechain(&session, &[At::Fw2])?;
     let [new, old] = At::FIREWALLS.map(|fw| world.ip(fw));
     let replace = [
@@ -192,7 +186,7 @@ fn a_daemon_dies_while_a_change_is_taken_back() -> Result<()> {
 /// place behind it, with its state.
 fn inner_anchor_dies(steps: &[&str], dead: bool) -> Result<()> {
     let mut world = Steered::of_four(Family::V4)?;
-    let (group, session) = busy(&world, GENTLE)?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
     let [old, new] = [At::Fw2, At::Fw3].map(|fw| world.ip(fw));
     let before = [At::Fw1, At::Fw2];
     world.rechain(&session, &before)?;
@@ -259,7 +253,7 @@ fn an_inner_left_anchors_host_dies_while_a_change_is_taken_back() -> Result<()> 
 /// one of them has is not heard either, so neither leaves the path before for good.
 fn a_path_dies(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
-    let (group, session) = busy(&world, None)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[])?;
     world.set_faults(At::Server, "")?;
@@ -311,7 +305,7 @@ fn a_new_path_dies_after_both_ends_have_taken_it_v6() -> Result<()> {
 fn back_past_a_firewall(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     strict::guard(&world.router)?;
-    let (group, session) = busy(&world, None)?;
+    let (group, session) = busy(&world, &Plan::default())?;
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[])?;
     world.set_faults(At::Server, "")?;
