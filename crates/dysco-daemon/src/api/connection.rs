@@ -108,7 +108,7 @@ async fn skip_line(read: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
 
 fn parse(line: &[u8]) -> Result<Request, Failure> {
     serde_json::from_slice(line).map_err(|error| {
-        let mend = "use dyscoctl of the same version, or see the API's documentation";
+        let mend = "use dyscoctl of the same version";
         bad_request(error.to_string(), mend)
     })
 }

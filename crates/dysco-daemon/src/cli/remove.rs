@@ -51,8 +51,8 @@ pub struct Args {
     wait: bool,
 
     /// How long each removal may take before it is rolled back, such as 500ms or 10s; the
-    /// daemon's configuration by default, and always of hosts of a chain. One whose data takes
-    /// the new path by then goes on, and is reported as pending
+    /// daemon's configuration by default. One whose data takes the new path by then goes on,
+    /// and is reported as pending. Hosts of a chain have times of their own, whatever is said
     #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
