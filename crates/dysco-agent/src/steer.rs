@@ -97,8 +97,12 @@ impl Agent {
         let Some(other) = s.joined_to().filter(|_| s.state == State::Relay as u32) else {
             return;
         };
-        let idle = self.path_of_relay(relay).is_none() && self.second_path(relay).is_none();
-        if idle && self.session(other).relay == relay + 1 {
+        // Of most relays there is nothing to undo, and a look for paths is one at the whole
+        // table.
+        if self.session(other).relay != relay + 1 {
+            return;
+        }
+        if self.path_of_relay(relay).is_none() && self.second_path(relay).is_none() {
             self.memory().set_relay(other, 0);
         }
     }

@@ -258,13 +258,16 @@ fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
 #[inline(always)]
 pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
-    steady::sent(s, seg);
-    if let Some((tsval, _)) = found.timestamps(ctx) {
-        s.tsval_out = tsval;
-    }
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
         ends(s, seg, slot);
+    }
+    // The numbers of a reset may be anybody's.
+    if !seg.has(RST) {
+        steady::sent(s, seg);
+    }
+    if let Some((tsval, _)) = found.timestamps(ctx) {
+        s.tsval_out = tsval;
     }
     if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
         cold_path();
@@ -279,14 +282,16 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) {
+    let near = s.joined_to().and_then(maps::session);
     if seg.has(RST) {
-        if s.relay != 0 {
-            // The relay's entry judges it.
+        let believed = near.is_none_or(|near| two_paths::may_be_reset(s, near, seg.seq));
+        // The relay's entry judges it.
+        if s.relay != 0 || !believed {
             return;
         }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
-    } else {
+    } else if near.is_none_or(|near| two_paths::may_be_closed(s, near, seg)) {
         s.life.fin_out = 1;
     }
 }

@@ -209,7 +209,7 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
 fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
     let seg = &p.seg;
     if seg.flags & (FIN | RST) != 0 {
-        ingress::ends(s, seg.flags, seg.seq, slot);
+        ingress::ends(s, seg, seg.seq, slot);
     }
     if !seg.has(RST) {
         steady::arrived(s, seg);
@@ -278,25 +278,25 @@ pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
     }
 }
 
-/// An end closes its half, or resets. No socket of this host judges a reset:
-/// one that the other end cannot believe ends nothing here either, or anybody
-/// could end a silent session (RFC 5961, section 3).
+/// An end closes its half, or resets. No socket of this host judges that: what the
+/// other end cannot believe ends nothing here either, or anybody could end a silent
+/// session (RFC 5961, section 3). The segment must not have been taken in yet.
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment) {
     let Some((o, slot)) = other(s) else {
         return;
     };
+    let acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
+    // Of the direction that passes this host by only the client's part is
+    // known.
+    let (low, high) = if o.two.returns != 0 {
+        (acked, acked.wrapping_add(NEAR))
+    } else if s.two.returns != 0 {
+        (s.rcv_max.wrapping_sub(NEAR), s.rcv_max)
+    } else {
+        (acked, s.rcv_max)
+    };
     if seg.has(RST) {
-        let acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
-        // Of the direction that passes this host by only the client's part is
-        // known.
-        let (low, high) = if o.two.returns != 0 {
-            (acked, acked.wrapping_add(NEAR))
-        } else if s.two.returns != 0 {
-            (s.rcv_max.wrapping_sub(NEAR), s.rcv_max)
-        } else {
-            (acked, s.rcv_max)
-        };
         let expected = !before(seg.seq, low) && !after(seg.seq, high);
         if !expected && !is_its_own(s, o, seg) {
             return;
@@ -307,12 +307,21 @@ fn ends(s: &mut Session, seg: &Segment) {
         }
         return;
     }
+    if before(seg.end(), low) || after(seg.seq, high.wrapping_add(widest(s))) {
+        return;
+    }
     s.life.fin_in = 1;
     o.life.fin_out = 1;
     if s.life.fin_out != 0 && s.life.told == 0 {
         (s.life.told, o.life.told) = (1, 1);
         maps::tell(EventKind::Closed, slot);
     }
+}
+
+/// The widest window that an end can be shown: by its own scale, whoever shows it.
+#[inline(always)]
+fn widest(s: &Session) -> u32 {
+    (u16::MAX as u32) << (s.local_wscale() & 15)
 }
 
 /// Judges a packet of an end in the two-path phase.

@@ -272,7 +272,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
         let told = two_paths::old_number(Anchor::Near, s, seg);
-        ends(s, seg.flags, told, slot);
+        ends(s, seg, told, slot);
     }
     // The numbers of a reset may be anybody's.
     if seg.has(RST) {
@@ -314,27 +314,27 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+    if seg.flags & (FIN | RST) != 0 {
+        cold_path();
+        ends(s, seg, e.seq, slot);
+    }
     if !seg.has(RST) {
         received_exactly(s, e.seq.wrapping_add(seg.span()));
     }
     s.new_in = s.new_in.wrapping_add(1);
-    if seg.flags & (FIN | RST) != 0 {
-        cold_path();
-        ends(s, seg.flags, e.seq, slot);
-    }
 }
 
 /// `seq` in the local end's own numbers, as it gets it.
 #[inline(always)]
-pub fn ends(s: &mut Session, flags: u8, seq: u32, slot: u32) {
-    if flags & RST != 0 {
+pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) {
+    if seg.has(RST) {
         // Elsewhere the relay's entry judges it.
         if s.relay != 0 || !two_paths::may_reset(s, seq) {
             return;
         }
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
-    } else {
+    } else if two_paths::may_close(s, seg, seq) {
         s.life.fin_in = 1;
     }
 }
@@ -433,7 +433,7 @@ fn from_new_path(
     if two_paths {
         s.new_in = s.new_in.wrapping_add(1);
         if p.seg.flags & (FIN | RST) != 0 {
-            ends(s, p.seg.flags, e.seq, slot);
+            ends(s, &p.seg, e.seq, slot);
         }
         let seg = Segment {
             seq: e.seq,

@@ -118,7 +118,8 @@ fn judges(world: &Steered, fw: At, session: &str) -> Result<()> {
         let documents: Value = serde_json::from_str(&listed).ok()?;
         let tcp = &documents[0]["state"]["tcp"];
         let strict = |end: &str| tcp[end]["liberal"] == json!(false);
-        (strict("original") && strict("reply")).then_some(())
+        let settled = strict("original") && strict("reply") && tcp.get("unsettled").is_none();
+        settled.then_some(())
     })
     .with_context(|| listed.clone())
 }

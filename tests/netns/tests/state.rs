@@ -29,9 +29,14 @@ fn wait_settled(world: &Firewalls, fw: Fw, session: &str) -> Result<()> {
     wait::until("the entry to settle", PATIENCE, || {
         let documents = world.export(fw, session).ok()?;
         let tcp = &of_kind(&documents, "conntrack").ok()?["state"]["tcp"];
-        let strict = |end: &str| tcp[end]["liberal"] == json!(false);
-        (strict("original") && strict("reply")).then_some(())
+        judges(tcp).then_some(())
     })
+}
+
+/// Does it judge the windows of both ends?
+fn judges(tcp: &Value) -> bool {
+    let strict = |end: &str| tcp[end]["liberal"] == json!(false);
+    strict("original") && strict("reply") && tcp.get("unsettled").is_none()
 }
 
 #[test]
@@ -216,10 +221,11 @@ fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     world.move_all(&sessions, Fw::One)?;
     let documents = world.export(Fw::Two, &sessions[0])?;
     let tcp = &of_kind(&documents, "conntrack")?["state"]["tcp"];
-    ensure!(
-        tcp["original"]["liberal"] == true && tcp["reply"]["liberal"] == true,
-        "{tcp}"
-    );
+    ensure!(tcp["unsettled"] == true, "{tcp}");
+    // Moved on before it does, it is no other than it was.
+    let strict = |end: &str| tcp[end]["liberal"] == json!(false);
+    ensure!(strict("original") && strict("reply"), "{tcp}");
+    world.install(Fw::Two, &sessions[0], &documents)?;
     group.run();
     wait_settled(&world, Fw::Two, &sessions[0])?;
     group.wait_progress(64 << 20)?;
@@ -227,6 +233,50 @@ fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     let refused = world.refused(Fw::Two)?;
     ensure!(refused == 0, "{refused} packets were refused");
     Ok(())
+}
+
+/// What only passes has no socket here: it is taken for dead after a time without a packet.
+#[test]
+fn what_passes_and_is_silent_is_forgotten() -> Result<()> {
+    let mut world = Firewalls::new(Family::V4)?;
+    world.restart_with(Fw::One, "\n[removal]\nrelay_idle_s = 10\n")?;
+    let (silent, busy) = (
+        world.open(1, &Plan::default())?,
+        world.open(1, &Plan::gentle())?,
+    );
+    for group in [&silent, &busy] {
+        group.run();
+        group.wait_progress(1 << 16)?;
+    }
+    let end = |group: &Group| group.locals()[0].to_string();
+    let (silents, busys) = (end(&silent), end(&busy));
+    let known = |world: &Firewalls, end: &str| -> Option<bool> {
+        let listed = world.listed(Fw::One).ok()?;
+        let its = |s: &Value| [&s["local"], &s["remote"]].iter().any(|e| *e == end);
+        Some(listed.iter().any(its))
+    };
+    ensure!(known(&world, &silents) == Some(true), "it is not tracked");
+    // Its ends vanish as far as the firewall can see.
+    let port = silent.locals()[0].port();
+    for (host, way) in [(&world.client, "sport"), (&world.server, "dport")] {
+        let rule = format!("tcp {way} {port} drop");
+        let text = format!(
+            "table inet gone {{
+               chain out {{ type filter hook output priority 0; {rule}; }}
+             }}\n"
+        );
+        host.input("nft", &["-f", "-"], &text)?;
+    }
+    let limit = Duration::from_secs(120);
+    wait::until("the silent one to be forgotten", limit, || {
+        (!known(&world, &silents)?).then_some(())
+    })?;
+    ensure!(
+        known(&world, &busys) == Some(true),
+        "the other is not tracked"
+    );
+    busy.wait_progress(1 << 16)?;
+    all_intact(&busy.finish()?).map(drop)
 }
 
 #[test]

@@ -119,16 +119,63 @@ pub const fn has_caught_up(s: &Session) -> bool {
 
 /// Is this a reset that the local end may believe, by the number under which it gets it?
 /// It believes none but the next that it expects (RFC 5961, 3.2), which lies between what
-/// it has acknowledged and what has come by either path. Anybody may send another, and the
-/// bytes that the proxy still has to deliver would be given up for it.
+/// it has acknowledged and what has come by either path. Anybody may send another: while
+/// there are two paths, the bytes that the proxy still has to deliver would be given up for
+/// it. A host of a chain has no socket that judges, and would forget a session that lives.
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
-    if s.state != State::TwoPaths as u32 {
-        return true;
+    if s.state == State::TwoPaths as u32 {
+        let shown = s.shown != 0 && after(s.shown, s.rcv_max);
+        let highest = if shown { s.shown } else { s.rcv_max };
+        return !before(seq, s.snd_ack) && !after(seq, highest);
     }
-    let shown = s.shown != 0 && after(s.shown, s.rcv_max);
-    let highest = if shown { s.shown } else { s.rcv_max };
-    !before(seq, s.snd_ack) && !after(seq, highest)
+    !is_judged_here(s) || !before(seq, s.snd_ack) && !after(seq, s.rcv_max)
+}
+
+/// Is this FIN within the window of the local end, or one that it has acknowledged? The
+/// segment must not have been taken in yet.
+#[inline(always)]
+pub const fn may_close(s: &Session, seg: &Segment, seq: u32) -> bool {
+    let highest = s
+        .rcv_max
+        .wrapping_add(MOST_WINDOW << (s.local_wscale() & 15));
+    let last = seq.wrapping_add(seg.span());
+    !is_judged_here(s) || !before(last, s.snd_ack) && !after(seq, highest)
+}
+
+/// Is this a reset from the side of the local end that the remote one may believe? The sides
+/// are a chain's, and `near` is the entry of the local one.
+#[inline(always)]
+pub const fn may_be_reset(s: &Session, near: &Session, seq: u32) -> bool {
+    !is_judged_here(s) || !before(seq, least_out(s, near)) && !after(seq, s.snd_max)
+}
+
+/// Is this FIN from the side of the local end within the window of the remote one, or one that
+/// was acknowledged? The segment must not have been taken in yet.
+#[inline(always)]
+pub const fn may_be_closed(s: &Session, near: &Session, seg: &Segment) -> bool {
+    let highest = s
+        .snd_max
+        .wrapping_add(MOST_WINDOW << (s.remote_wscale() & 15));
+    !is_judged_here(s) || !before(seg.end(), least_out(s, near)) && !after(seg.seq, highest)
+}
+
+/// What the remote end has acknowledged of what this host has sent it: all but what came from
+/// the other side and was not acknowledged there.
+#[inline(always)]
+const fn least_out(s: &Session, near: &Session) -> u32 {
+    let under_way = near.rcv_max.wrapping_sub(near.snd_ack);
+    s.snd_max.wrapping_sub(under_way)
+}
+
+/// The most that a window field says.
+const MOST_WINDOW: u32 = u16::MAX as u32;
+
+/// Is there no socket behind this entry that judges what ends its session? While the chain
+/// changes, each path has seen a part of the numbers only, and what comes is believed.
+#[inline(always)]
+const fn is_judged_here(s: &Session) -> bool {
+    s.two.chained != 0 && s.joined != 0 && s.other_path == 0
 }
 
 /// Is this the reset of a socket that may not send where it has sent already? The kernel

@@ -1,9 +1,11 @@
 //! Sessions that are steered through a chain from their SYN on.
 
 mod crossing;
+mod ended;
 mod fast_open;
 mod kept;
 mod leaving;
+mod lost;
 mod natted;
 mod remembered;
 

@@ -287,6 +287,29 @@ fn both_ends_closing_is_told_once() {
     }
 }
 
+/// It may come before data that was lost on its way here, and again when it was acknowledged.
+#[test]
+fn a_fin_that_no_end_takes_closes_nothing() {
+    for net in nets() {
+        for (seq, taken) in [
+            (SENT - 5001, true),
+            (SENT - 5002, false),
+            (SENT + 65_535, true),
+            (SENT + 65_536, false),
+            (SENT ^ 0x8000_0000, false),
+        ] {
+            let p = joined(&net, State::Relay);
+            let fin = Frame {
+                flags: ACK | FIN,
+                ..from_client(&net, seq, GIVEN, 0, Options::None)
+            };
+            assert_eq!(p.run(Way::In, &fin.bytes()).0, REDIRECT);
+            let life = [p.session(SLOT).life.fin_in, p.session(OTHER).life.fin_out];
+            assert_eq!(life, [u8::from(taken); 2], "{seq}");
+        }
+    }
+}
+
 #[test]
 fn before_the_cut_all_is_the_stacks() {
     for net in nets() {

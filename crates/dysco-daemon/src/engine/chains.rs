@@ -8,25 +8,24 @@
 
 mod file;
 mod kept;
+mod keys;
 mod policy;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
 use serde::{Deserialize, Serialize};
 
+use keys::Shared;
+
 use super::{Answer, Engine};
-use crate::control::{Identity, Incoming, Secret};
+use crate::control::Incoming;
 use crate::policy::Policy;
 
 /// What these messages begin with; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
-/// A key is still believed for so long after its connection has ended: a
-/// neighbour without a daemon goes on to use it.
-const KEPT: Duration = Duration::from_secs(3600);
 /// Neighbours that are wanted are asked for this often while they are not there, and
 /// the policy's file is looked at.
 const ASK: Duration = Duration::from_secs(2);
@@ -52,16 +51,6 @@ enum Message {
 /// Is it one of these messages?
 pub(super) fn is_ours(message: &[u8]) -> bool {
     message.first() == Some(&TAG)
-}
-
-/// A key shared with a neighbour.
-struct Shared {
-    peer: Arc<Identity>,
-    key: Secret,
-    /// The neighbour believes it too.
-    confirmed: bool,
-    /// Its connection has ended.
-    gone: Option<Instant>,
 }
 
 /// The way to a neighbour.
@@ -103,15 +92,7 @@ impl Engine {
     /// Takes up what a former process left, and puts the policy in force.
     pub(super) fn start_chains(&mut self) {
         let now = Instant::now();
-        for id in self.agent.key_ids() {
-            let nobody = Shared {
-                peer: Arc::new(Identity { addresses: vec![] }),
-                key: Secret([0; 2]),
-                confirmed: false,
-                gone: Some(now),
-            };
-            self.chains.keys.insert(id, nobody);
-        }
+        self.adopt_keys(now);
         let hops = self.agent.hops();
         self.chains
             .kept
@@ -120,96 +101,12 @@ impl Engine {
         self.sweep_chains();
     }
 
-    /// Both ends of a new connection have a key.
-    pub(super) fn take_key(&mut self, peer: &Arc<Identity>, via: IpAddr, id: u64, key: Secret) {
-        if let Err(error) = self.agent.add_key(id, key.0) {
-            return tracing::error!(%via, %error, "a neighbour's SYNs will not be believed");
-        }
-        let shared = Shared {
-            peer: Arc::clone(peer),
-            key,
-            confirmed: self.chains.early.remove(&id),
-            gone: None,
-        };
-        let confirmed = shared.confirmed;
-        self.chains.keys.insert(id, shared);
-        self.send_about_chains(via, &Message::Believed(id));
-        self.introduce(|host| peer.holds(host));
-        for &address in &peer.addresses {
-            self.chains.kept.is_back(address, Instant::now());
-        }
-        if confirmed {
-            self.find_ways(&peer.addresses);
-        }
-    }
-
-    /// The connection of a key has ended.
-    pub(super) fn key_gone(&mut self, id: u64) {
-        let Some(shared) = self.chains.keys.get_mut(&id) else {
-            return;
-        };
-        let now = Instant::now();
-        shared.gone = Some(now);
-        let addresses = shared.peer.addresses.clone();
-        for &address in &addresses {
-            match (self.key_for(address), self.is_connected(address)) {
-                (Some(_), _) => {}
-                (None, true) => self.chains.kept.keep(address, now),
-                (None, false) => self.lose_hop(address),
-            }
-        }
-        self.find_ways(&addresses);
-        self.greet_again(&addresses);
-    }
-
-    /// What was said to a neighbour went by the connection that has ended, and may be
-    /// lost, if it came back meanwhile.
-    fn greet_again(&self, addresses: &[IpAddr]) {
-        let its = |s: &Shared| s.gone.is_none() && addresses.iter().any(|a| s.peer.holds(*a));
-        for (id, shared) in self.chains.keys.iter().filter(|(_, s)| its(s)) {
-            if let Some(&to) = shared.peer.addresses.first() {
-                self.send_about_chains(to, &Message::Believed(*id));
-                self.introduce(|host| shared.peer.holds(host));
-            }
-        }
-    }
-
-    /// Asks a neighbour once more whether it believes the keys shared with it.
-    pub(super) fn ask_about_keys(&self, host: IpAddr) {
-        let keys = self.chains.keys.iter();
-        let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
-        for (id, _) in keys.filter(|(_, shared)| unsure(shared)) {
-            self.send_about_chains(host, &Message::Ask(*id));
-        }
-    }
-
-    /// The same of all whose word is missing.
-    fn ask_about_all_keys(&self) {
-        let keys = self.chains.keys.iter();
-        for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
-            if let Some(&to) = shared.peer.addresses.first() {
-                self.send_about_chains(to, &Message::Ask(*id));
-            }
-        }
-    }
-
     /// Makes a host one that sessions may be steered to, as long as it is needed.
     pub(super) fn meet(&mut self, host: IpAddr) {
         let known = self.chains.met.insert(host, Instant::now()).is_some();
         if !known || self.key_for(host).is_none() {
             self.control.reach(host);
         }
-    }
-
-    fn is_connected(&self, host: IpAddr) -> bool {
-        let mut keys = self.chains.keys.values();
-        keys.any(|s| s.gone.is_none() && s.peer.holds(host))
-    }
-
-    fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
-        let keys = self.chains.keys.iter();
-        let mut live = keys.filter(|(_, s)| s.confirmed && s.gone.is_none() && s.peer.holds(peer));
-        live.next().map(|(id, shared)| (*id, shared.key.0))
     }
 
     /// Looks up the ways to addresses of a neighbour with a key.
@@ -291,20 +188,6 @@ impl Engine {
         }
     }
 
-    fn believed(&mut self, id: u64, from: &Arc<Identity>) {
-        match self.chains.keys.get_mut(&id) {
-            Some(shared) if shared.peer == *from => {
-                shared.confirmed = true;
-                self.find_ways(&from.addresses);
-            }
-            Some(_) => tracing::warn!(?from, "spoke of a key of others"),
-            None if self.chains.early.len() < MANY => {
-                self.chains.early.insert(id);
-            }
-            None => {}
-        }
-    }
-
     /// A session came to this host that should go on to one that is not known.
     pub(super) fn stranger(&mut self, slot: u32) {
         let s = self.agent.session(slot);
@@ -370,18 +253,7 @@ impl Engine {
 
     fn forget_old(&mut self, now: Instant) {
         self.chains.met.retain(|_, at| now - *at < HOLDS);
-        let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
-        let ids: Vec<u64> = self
-            .chains
-            .keys
-            .iter()
-            .filter(|(_, shared)| old(shared))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            self.chains.keys.remove(&id);
-            self.agent.remove_key(id);
-        }
+        self.forget_old_keys(now);
         for (host, _) in self.agent.hops() {
             if self.key_for(host).is_none() && !self.chains.kept.has(host) {
                 self.agent.remove_hop(host);
@@ -392,7 +264,10 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::control::{Identity, Secret};
 
     #[test]
     fn a_host_is_known_by_all_addresses_of_its_certificate() {

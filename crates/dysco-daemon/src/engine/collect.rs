@@ -7,24 +7,22 @@ use std::time::{Duration, Instant};
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 
+use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
 use super::{Engine, held, measure};
 use crate::protocol::HostEvent;
 
-/// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
-const TWO_MSL: Duration = Duration::from_secs(60);
-/// A session that nobody changed needs its entry only for last words.
-const UNCHANGED: Duration = Duration::from_secs(2);
 /// From so much of the table on, in percent, it is crowded: new sessions need the room
 /// of those that have ended, whose last words may be lost.
 const CROWDED: u64 = 75;
-/// A SYN that was never answered: longer than Linux repeats one.
-const UNANSWERED: Duration = Duration::from_secs(135);
+/// In a crowded table a session that nobody changed, and that may have no end here, is
+/// done without after so long a silence: it goes on, and cannot be changed.
+const QUIET_CROWDED: Duration = Duration::from_secs(300);
 
 /// Which slots end when.
 #[derive(Default)]
 pub(super) struct Collector {
     ending: HashMap<u32, Ending>,
-    /// Relayed sessions, and when they last moved.
+    /// Sessions that no socket of this host ends, and when they last moved.
     quiet: HashMap<u32, Ending>,
     /// Slots of sessions whose reset was told, and when these began.
     reset: HashMap<u32, u64>,
@@ -184,7 +182,7 @@ impl Engine {
                 self.agent.confirm(slot);
             }
             let known = self.collector.ending.get(&slot).copied();
-            let linger = self.linger(&s, boot);
+            let linger = self.linger(&s, boot, crowded);
             // The other entry of one that is being made, or changed, may not have been seen.
             let stays = s.two.part == part::CURRENT || linger.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
@@ -193,7 +191,7 @@ impl Engine {
                 (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
                     self.collector.ending.remove(&slot);
-                    self.sweep_quiet(slot, &s, now);
+                    self.sweep_quiet(slot, &s, now, crowded);
                     continue;
                 }
             };
@@ -233,26 +231,35 @@ impl Engine {
         changed && (moves || self.sockets.listed(slot, s.created_ns))
     }
 
-    /// No socket of this host ends a relayed session, and ends that vanish say
+    /// No socket of this host ends a session that passes it, and ends that vanish say
     /// nothing: one that is silent for long is taken for dead.
-    fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant) {
+    fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant, crowded: bool) {
         let between = s.two.chained != 0 && s.joined_to().is_some();
-        if s.state != State::Relay as u32 && !between {
+        let passes = s.state == State::Relay as u32 || between;
+        let unchanged = [State::Tracked as u32, State::Adopted as u32].contains(&s.state);
+        let unseen = unchanged && !self.sockets.had_one(slot, s.created_ns);
+        if !passes && !unseen {
             self.collector.quiet.remove(&slot);
             return;
         }
-        let idle = self.config.removal.relay_idle;
-        let fresh = Ending::new(s, self.activity(slot, s), now + idle);
+        let relay_idle = self.config.removal.relay_idle;
+        let idle = match unseen && crowded {
+            true => relay_idle.min(QUIET_CROWDED),
+            false => relay_idle,
+        };
+        let fresh = Ending::new(s, self.activity(slot, s), now);
         let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
         if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
             *quiet = fresh;
         }
-        if quiet.due > now {
+        if now.saturating_duration_since(quiet.since) < idle {
             return;
         }
-        let id = self.session_id(slot, s);
-        let text = format!("{:?} was silent for {} s", s.key, idle.as_secs());
-        self.report("closed", Some(id), text);
+        if passes {
+            let id = self.session_id(slot, s);
+            let text = format!("{:?} was silent for {} s", s.key, idle.as_secs());
+            self.report("closed", Some(id), text);
+        }
         self.collect(slot, s);
     }
 
@@ -282,13 +289,13 @@ impl Engine {
 
     /// How long an entry is still needed. The path of a session that is relayed is,
     /// as long as the relay.
-    fn linger(&self, s: &Session, boot: Duration) -> Option<Duration> {
+    fn linger(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
         let other = s.other_path().map(|slot| self.agent.session(slot));
         if is_orphan(s, other.as_ref()) {
             return Some(UNCHANGED);
         }
         let Some(relay) = s.relayed_by() else {
-            return linger(s, boot);
+            return linger(s, boot, crowded);
         };
         let gone = self.agent.session(relay).created_ns != s.created_ns;
         gone.then_some(Duration::ZERO)
@@ -311,85 +318,10 @@ impl Engine {
     }
 }
 
-/// Is this an entry of one path of a session, and that of its other path is gone? That may
-/// have been collected while no daemon could take back a change, and be another's since. A
-/// relay goes on by a chain's path, and has no other.
-fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
-    if s.two.part == part::CURRENT || s.state == State::Relay as u32 {
-        return false;
-    }
-    let nobodys = [State::Free as u32, State::Closed as u32];
-    other.is_none_or(|other| nobodys.contains(&other.state) || other.key != s.key)
-}
-
-/// How long an entry is still needed; `None` while its session lives.
-fn linger(s: &Session, boot: Duration) -> Option<Duration> {
-    let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
-    match State::from_word(s.state)? {
-        State::Tracked | State::Adopted => ended.then_some(UNCHANGED),
-        State::Tombstone => Some(TWO_MSL),
-        // The session's other entry ends it.
-        _ if s.two.part != part::CURRENT => None,
-        State::TwoPaths
-        | State::NewPath
-        | State::FarTwoPaths
-        | State::Relay
-        | State::Return
-        | State::Joining
-        | State::Switching
-        | State::Passing => {
-            let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
-            let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
-            match (ended, unanswered) {
-                (true, _) => Some(TWO_MSL),
-                (false, true) => Some(Duration::ZERO),
-                (false, false) => None,
-            }
-        }
-        State::Opening => {
-            let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
-            (age > UNANSWERED).then_some(Duration::ZERO)
-        }
-        State::Free | State::Closed => None,
-    }
-}
-
 /// CLOCK_BOOTTIME, as the programs stamp sessions.
 pub(super) fn boot_time() -> Duration {
     match nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
         Ok(t) => Duration::new(t.tv_sec() as u64, t.tv_nsec() as u32),
         Err(_) => Duration::ZERO,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_outlives_its_session_by_nothing() {
-        let mut s = Session::default();
-        (s.key.local_port, s.two.part) = (1, part::NEXT);
-        let mut other = Session::default();
-        (other.state, other.key) = (State::Passing as u32, s.key);
-        assert!(!is_orphan(&s, Some(&other)));
-        assert!(is_orphan(&s, None));
-        for state in [State::Closed, State::Free] {
-            other.state = state as u32;
-            assert!(is_orphan(&s, Some(&other)));
-        }
-        // Its slot was given to another.
-        other.state = State::Tracked as u32;
-        other.key.local_port = 2;
-        assert!(is_orphan(&s, Some(&other)));
-    }
-
-    #[test]
-    fn a_relay_that_goes_on_by_a_chain_has_no_other_path() {
-        let mut s = Session::default();
-        (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
-        assert!(!is_orphan(&s, None));
-        // Nor does its end come closer while nothing passes.
-        assert_eq!(linger(&s, Duration::from_secs(3600)), None);
     }
 }

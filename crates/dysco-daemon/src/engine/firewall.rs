@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
 use dysco_common::{FlowKey, Session};
 use tokio::sync::mpsc;
 
+use super::install::install;
 use super::{Answer, Engine};
 use crate::api::{
     AboutState, Failure, FailureCode, InstallState, MoveState, Reply, SessionName, StateInstalled,
@@ -17,14 +17,8 @@ use crate::api::{
 use crate::control;
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::scheduling::{spawn_long, spawn_short};
-use crate::state::conntrack::{Settled, Settling};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, Document, FiveTuple, KindName, StateError};
-
-/// New entries are looked at this often until they have settled …
-const LOOK: Duration = Duration::from_millis(250);
-/// … and this often at most: a session that stays silent needs no judge.
-const LOOKS: u32 = 2400;
 
 type Replies = mpsc::Sender<Reply>;
 
@@ -385,60 +379,6 @@ pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
 fn packed(session: &FiveTuple, kinds: &[KindName], all: &[Document]) -> Result<Vec<u8>, String> {
     state::has_each(session, kinds, all).map_err(|error| error.to_string())?;
     serde_json::to_vec(all).map_err(|error| error.to_string())
-}
-
-/// Installs documents, or sees whether they could be.
-fn install(
-    runtime: &tokio::runtime::Handle,
-    session: &FiveTuple,
-    documents: &[Document],
-    dry_run: bool,
-) -> Result<StateInstalled, StateError> {
-    let mut report = StateInstalled {
-        dry_run,
-        documents: documents.len(),
-        ..StateInstalled::default()
-    };
-    if dry_run {
-        state::check(session, documents)?;
-        return Ok(report);
-    }
-    let installed = state::install(session, documents)?;
-    (report.new, report.updated) = (installed.new, installed.updated);
-    for settling in installed.settling {
-        runtime.spawn(settle(settling));
-    }
-    Ok(report)
-}
-
-/// Looks at a new entry until it judges windows again.
-async fn settle(mut settling: Settling) {
-    for _ in 0..LOOKS {
-        tokio::time::sleep(LOOK).await;
-        let looked = spawn_long(move || {
-            let settled = settling.settle();
-            (settling, settled)
-        });
-        let Ok((next, settled)) = looked.await else {
-            return;
-        };
-        settling = next;
-        let session = settling.session();
-        match settled {
-            Ok(Settled::NotYet) => {}
-            Ok(Settled::Yes) => {
-                tracing::info!(%session, "installed state has settled: windows are judged");
-                return;
-            }
-            Ok(Settled::Gone) => return,
-            Err(error) => {
-                tracing::warn!(%session, %error, "installed state cannot be looked at");
-                return;
-            }
-        }
-    }
-    let session = settling.session();
-    tracing::warn!(%session, "installed state has not settled: its windows are not judged");
 }
 
 fn failure(error: &StateError) -> Failure {

@@ -28,6 +28,11 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    /// Had this session a socket, some time?
+    pub fn had_one(&self, slot: u32, created_ns: u64) -> bool {
+        self.seen.contains(&(slot, created_ns))
+    }
+
     /// Had this session a socket when it was last looked?
     pub fn listed(&self, slot: u32, created_ns: u64) -> bool {
         let session = (slot, created_ns);
@@ -57,8 +62,6 @@ impl Engine {
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
         let now = collect::boot_time();
-        let local =
-            |s: &dysco_common::Session| self.config.host.addresses.contains(&s.key.local.ip());
         let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
         for (slot, s) in self.agent.sessions() {
             let session = (slot, s.created_ns);
@@ -67,7 +70,7 @@ impl Engine {
                 State::from_word(s.state),
                 Some(State::Tracked | State::Adopted | State::NewPath | State::Return)
             );
-            if !ours || age < YOUNG || !local(&s) {
+            if !ours || age < YOUNG {
                 continue;
             }
             let listed = open.contains(&s.key);

@@ -32,7 +32,7 @@ pub fn translated() -> Seen {
     }
 }
 
-fn entry() -> Value {
+pub fn entry() -> Value {
     let end = json!({"window_scale": 7, "sack": true, "close_first": false, "liberal": false});
     json!({
         "assured": true, "seen_reply": true, "timeout_s": 432_000, "mark": 7,

@@ -5,7 +5,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
 use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
-use dysco_common::{Counter, mark};
+use dysco_common::{Counter, EventKind, mark};
 
 use super::crossing::{self, dysco_chain_yields};
 use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
@@ -86,6 +86,9 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return accept(skb);
     }
     if !s.key.mirrors(&payload.session) || s.remote.isn != p.seg.seq {
+        if dysco_chain_outlives(slot) != 0 {
+            return accept(skb);
+        }
         return drop(Counter::ChainTaken);
     }
     if s.two.chained > 1 {
@@ -152,7 +155,8 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             _ if s.state == State::Opening as u32 => claimed = Some((slot, s)),
             _ => {
                 let over = [State::Closed as u32, State::Tombstone as u32];
-                if !s.has_ended() && s.state != over[0] && s.state != over[1] {
+                let lives = !s.has_ended() && s.state != over[0] && s.state != over[1];
+                if lives && dysco_chain_outlives(slot) == 0 {
                     return taken();
                 }
                 ended = Some(s);
@@ -177,6 +181,39 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     // SAFETY: a readable field of the context.
     s.ifindex = unsafe { (*skb).ifindex };
     slot + 1
+}
+
+/// Has this entry outlived its session at the neighbour that a SYN is from? That neighbour
+/// was without power, say, and gives the same subsession to another session, or the same
+/// session another, by a key that is younger than the entry. A SYN that is replayed has an
+/// older one. What the other end still sends goes to neither.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_chain_outlives(slot: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p, payload, ..
+        }),
+        Some(s),
+    ) = (maps::scratch(IN), maps::session(slot))
+    else {
+        return 0;
+    };
+    // SAFETY: copied at once (see `maps::look_up`).
+    let Some(since_ns) = unsafe { KEYS.get(&payload.key_id) }.map(|key| key.since_ns) else {
+        return 0;
+    };
+    let passes = s.state == State::NewPath as u32 && s.two.chained != 0 && s.other_path == 0;
+    let theirs = s.life.opened_here == 0 && s.path.remote == p.key.whole.remote;
+    if !passes || !theirs || payload.is_live() || since_ns <= s.created_ns {
+        return 0;
+    }
+    s.state = State::Tombstone as u32;
+    if let Some((goes_on, next)) = s.joined_to().and_then(|to| Some((to, maps::session(to)?))) {
+        next.life.reset = 1;
+        maps::tell(EventKind::Reset, goes_on);
+    }
+    1
 }
 
 /// Is the live session in the scratch memory, which is not known here by this five-tuple,
@@ -371,11 +408,11 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
         return UNFIT;
     }
     // SAFETY: copied at once (see `maps::look_up`).
-    let Some(key) = (unsafe { KEYS.get(&payload.key_id) }) else {
+    let Some(believed) = (unsafe { KEYS.get(&payload.key_id) }) else {
         count(Counter::ChainKey);
         return UNFIT;
     };
-    hop.key = *key;
+    hop.key = believed.key;
     dysco_chain_check(IN)
 }
 

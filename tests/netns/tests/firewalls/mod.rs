@@ -278,14 +278,30 @@ impl Firewalls {
              [control]\npki_dir = \"{keys}\"\n"
         );
         fs::write(&file, text)?;
+        self.start_again(host)
+    }
+
+    /// Starts the `dyscod` of a host that has its configuration.
+    fn start_again(&self, host: &Host) -> Result<Process> {
         let program = Program::new(self.program("dyscod")?)
             .arg("--config")
-            .arg(&file);
+            .arg(host.dir().join("dyscod.toml"));
+        let dyscoctl = self.program("dyscoctl")?;
         let mut daemon = host.spawn(program)?;
         daemon.wait_ready("dyscod to answer", || {
             host.output(&dyscoctl, &["status"]).is_ok()
         })?;
         Ok(daemon)
+    }
+
+    /// Starts a firewall's `dyscod` anew, with more in its configuration.
+    pub fn restart_with(&mut self, fw: Fw, more: &str) -> Result<()> {
+        self.kill_daemon(fw)?;
+        let file = self.host(fw).dir().join("dyscod.toml");
+        let text = fs::read_to_string(&file)? + more;
+        fs::write(&file, text)?;
+        self.daemons[fw as usize] = self.start_again(self.host(fw))?;
+        Ok(())
     }
 
     fn authority(&self) -> String {
@@ -380,6 +396,13 @@ impl Firewalls {
     }
 
     /// What a firewall knows of a session.
+    /// The sessions that a firewall's host lists.
+    pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
+        let words = ["sessions", "-o", "json"];
+        let listed = self.host(fw).output(&self.program("dyscoctl")?, &words)?;
+        serde_json::from_str(&listed).context("dyscoctl printed no JSON")
+    }
+
     pub fn export(&self, fw: Fw, session: &str) -> Result<Value> {
         let text = self.state(fw, &["export", session])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))

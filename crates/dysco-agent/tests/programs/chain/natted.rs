@@ -146,10 +146,11 @@ fn a_nats_own_stack_ends_nothing() {
                 assert_eq!(p.session(SECOND).life.reset, 1);
                 assert_eq!(p.events(), [(EventKind::Reset, SECOND)]);
             }
-            // The other way it is from no address of this host's.
+            // The other way it is from no address of this host's. It refuses the SYN.
             let other = Frame {
                 src: h.net.remote,
                 dst: h.net.local,
+                seq: 0,
                 ..reset
             };
             assert_eq!(p.run(Way::Out, &other.bytes()).0, REDIRECT);

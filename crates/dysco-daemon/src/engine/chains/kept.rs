@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
 
-use super::KEPT;
+use super::keys::KEPT;
 use crate::engine::Engine;
 
 /// A neighbour that is connected has so long to believe the new key.

@@ -1,6 +1,8 @@
 //! The policy in force, the file that it is read from, and what is said of both.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -229,12 +231,15 @@ fn words(hosts: &[IpAddr]) -> String {
     words.join(", ")
 }
 
-/// Writes a file so that it is there whole or as before.
+/// Writes a file so that it is there whole or as before, also after a loss of power.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(dir)?;
     let new = path.with_extension("toml.new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, path)
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    File::open(dir)?.sync_all()
 }

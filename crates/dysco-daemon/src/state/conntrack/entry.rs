@@ -337,6 +337,7 @@ impl Entry {
                 state,
                 original: self.end(0),
                 reply: self.end(1),
+                unsettled: false,
             },
         })
     }

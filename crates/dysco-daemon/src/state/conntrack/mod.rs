@@ -90,6 +90,10 @@ pub struct TcpState {
     pub original: TcpEnd,
     /// Of the other end.
     pub reply: TcpEnd,
+    /// Windows are not judged yet on the host where it is, since it has been moved there.
+    /// Of no account where it is installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsettled: bool,
 }
 
 /// What is known of one end.
@@ -189,7 +193,11 @@ impl Kind for Conntrack {
         here.entries
             .iter()
             .map(|entry| {
-                let state = entry.state()?;
+                let mut state = entry.state()?;
+                if let Some(own) = settle::own_liberal(entry.original, entry.zone) {
+                    [state.tcp.original.liberal, state.tcp.reply.liberal] = own;
+                    state.tcp.unsettled = true;
+                }
                 Ok(Document::new(&entry.seen(), self.name(), &state))
             })
             .collect()
@@ -265,12 +273,12 @@ fn create(document: &Document, state: &ConntrackState) -> Result<Created, StateE
 
 /// Brings the entry that is there up to date.
 fn update(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
-    let Some(there) = there(document, state.zone)? else {
+    if there(document, state.zone)?.is_none() {
         return Err(document.refused(Fault::Taken(document.translated)));
-    };
+    }
     // The kernel takes translations of new entries only.
     act(write::update(&document.seen(), state), 0).map_err(|error| not_done(document, error))?;
-    there.keeps(document, state)
+    kept(document, state)
 }
 
 const GONE: Fault = Fault::NotKept(

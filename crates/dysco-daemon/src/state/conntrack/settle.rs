@@ -1,5 +1,9 @@
 //! When a new entry has learnt its windows, and judges packets by them again.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
 use super::entry::at;
 use super::write::{flag, set_flags};
 use super::{ConntrackState, FiveTuple, Netfilter, StateError, Zone, failed};
@@ -7,15 +11,36 @@ use super::{ConntrackState, FiveTuple, Netfilter, StateError, Zone, failed};
 /// In so many intervals both ends must have been inside the windows.
 const ROUNDS: u32 = 3;
 
+/// Entries that do not judge windows yet: which ends' the old host did not judge either, and
+/// by which [`Settling`]. The flag of the entry does not tell.
+type Unsettled = HashMap<(FiveTuple, Zone), ([bool; 2], u64)>;
+
+static UNSETTLED: LazyLock<Mutex<Unsettled>> = LazyLock::new(Mutex::default);
+
+fn unsettled() -> MutexGuard<'static, Unsettled> {
+    // A thread that panicked has left it whole.
+    UNSETTLED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of an entry that does not judge windows yet: are those of its two ends judged where it
+/// came from?
+pub(super) fn own_liberal(session: FiveTuple, zone: Zone) -> Option<[bool; 2]> {
+    unsettled()
+        .get(&(session, zone))
+        .map(|(liberal, _)| *liberal)
+}
+
 /// An entry that does not judge windows yet. Ask it from time to time, a few
 /// round trips apart.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub struct Settling {
     session: FiveTuple,
     zone: Zone,
     /// The old host did not judge the windows of these ends either.
     liberal: [bool; 2],
     rounds: u32,
+    /// Its own: the state may be installed again meanwhile.
+    number: u64,
 }
 
 /// How far it is.
@@ -31,12 +56,17 @@ pub enum Settled {
 
 impl Settling {
     pub(super) fn new(session: FiveTuple, state: &ConntrackState) -> Settling {
-        Settling {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let settling = Settling {
             session,
             zone: state.zone,
             liberal: [state.tcp.original.liberal, state.tcp.reply.liberal],
             rounds: 0,
-        }
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        };
+        let what = (settling.liberal, settling.number);
+        unsettled().insert((session, state.zone), what);
+        settling
     }
 
     /// The session it is of.
@@ -68,5 +98,45 @@ impl Settling {
         let message = set_flags(&self.session, self.zone, mask, flags);
         let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
         done.map_err(failed("settle an entry of connection tracking"))
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        let mut all = unsettled();
+        let at = (self.session, self.zone);
+        if all
+            .get(&at)
+            .is_some_and(|(_, number)| *number == self.number)
+        {
+            all.remove(&at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::state::tests::{entry, plain};
+
+    #[test]
+    fn what_the_old_host_did_is_known_until_the_last_has_settled() {
+        let session = plain().session;
+        let state = |liberal: bool| {
+            let mut state = entry();
+            state["tcp"]["reply"]["liberal"] = json!(liberal);
+            serde_json::from_value::<ConntrackState>(state).expect("a state")
+        };
+        let zone = state(false).zone;
+        assert_eq!(own_liberal(session, zone), None);
+        let first = Settling::new(session, &state(true));
+        assert_eq!(own_liberal(session, zone), Some([false, true]));
+        let second = Settling::new(session, &state(false));
+        drop(first);
+        assert_eq!(own_liberal(session, zone), Some([false, false]));
+        drop(second);
+        assert_eq!(own_liberal(session, zone), None);
     }
 }

@@ -15,8 +15,9 @@
 //! until that comes.
 //!
 //! Only a host that holds an end of the session may ask, and the new host takes
-//! documents from the one old host that it named, of that one session. Asking
-//! again is harmless: the state is exported anew, and brought up to date.
+//! documents from the one old host that it named, of that one session. No end of it can
+//! be that host: it would open its own way through a firewall. Asking again is harmless:
+//! the state is exported anew, and brought up to date.
 
 mod message;
 #[cfg(test)]
@@ -196,6 +197,12 @@ impl Transfers {
                     forget_at: now + MEMORY,
                 };
                 match end_of(&session, peer) {
+                    Some(anchor) if peer.contains(&from) || is_end(&session, from) => {
+                        let why = format!(
+                            "{from} holds an end of the session, and is no middlebox of it"
+                        );
+                        vec![tell(anchor, transfer, Err(why))]
+                    }
                     Some(anchor) => self.expect(transfer, expected(anchor)),
                     None => Vec::new(),
                 }
@@ -461,4 +468,8 @@ fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, String>) -> Acti
 fn end_of(session: &FiveTuple, peer: &[IpAddr]) -> Option<IpAddr> {
     let ends = session.ends().map(|end| end.ip().to_canonical());
     ends.into_iter().find(|end| peer.contains(end))
+}
+
+fn is_end(session: &FiveTuple, host: IpAddr) -> bool {
+    end_of(session, &[host.to_canonical()]).is_some()
 }

@@ -251,6 +251,29 @@ fn only_the_named_host_may_give() {
     assert_eq!(at(&mut new, OLD, part(1)), []);
 }
 
+/// It would open its own way through a firewall.
+#[test]
+fn no_end_of_the_session_may_give() {
+    let session = plain().session;
+    let other_address = STRANGER;
+    let expect = |from| Message::Expect {
+        transfer: TRANSFER,
+        session,
+        from,
+        dry_run: false,
+    };
+    for from in [anchor(), session.destination.ip(), other_address] {
+        let mut new = Transfers::default();
+        let peer = [other_address, anchor()];
+        let said = new.handle(Duration::ZERO, &peer, expect(from));
+        let [Action::Transmit(to, Message::Ended { result: Err(_), .. })] = &said[..] else {
+            panic!("{from}: {said:?}");
+        };
+        assert_eq!(*to, anchor());
+        assert_eq!(at(&mut new, from, part(1)), []);
+    }
+}
+
 #[test]
 fn only_the_new_host_says_that_it_is_done() {
     let mut world = World::new(2);

@@ -1,0 +1,227 @@
+//! Keys shared with neighbours: SYNs that come with one are believed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Chains, MANY, Message};
+use crate::control::{Identity, Secret};
+use crate::engine::Engine;
+
+/// A key is still believed for so long after its connection has ended: a
+/// neighbour without a daemon goes on to use it.
+pub(super) const KEPT: Duration = Duration::from_secs(3600);
+/// And so many of one neighbour, the newest: one whose connection comes and goes takes no
+/// more room.
+const KEPT_OF_ONE: usize = 8;
+
+/// A key shared with a neighbour.
+pub(super) struct Shared {
+    pub peer: Arc<Identity>,
+    pub key: Secret,
+    /// The neighbour believes it too.
+    pub confirmed: bool,
+    /// Its connection has ended.
+    pub gone: Option<Instant>,
+}
+
+impl Chains {
+    /// The keys of this neighbour whose connections have ended, if there are more than are
+    /// kept: those that ended first.
+    fn too_many(&self, peer: &Identity) -> Vec<u64> {
+        let its = self.keys.iter().filter(|(_, s)| *s.peer == *peer);
+        let mut gone: Vec<_> = its.filter_map(|(id, s)| Some((s.gone?, *id))).collect();
+        gone.sort_unstable();
+        gone.truncate(gone.len().saturating_sub(KEPT_OF_ONE));
+        gone.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The key whose connection ended first.
+    fn first_gone(&self) -> Option<u64> {
+        let gone = self.keys.iter().filter_map(|(id, s)| Some((s.gone?, *id)));
+        gone.min().map(|(_, id)| id)
+    }
+}
+
+impl Engine {
+    /// Takes up those that a former process has shared with neighbours.
+    pub(super) fn adopt_keys(&mut self, now: Instant) {
+        for id in self.agent.key_ids() {
+            let nobody = Shared {
+                peer: Arc::new(Identity { addresses: vec![] }),
+                key: Secret([0; 2]),
+                confirmed: false,
+                gone: Some(now),
+            };
+            self.chains.keys.insert(id, nobody);
+        }
+    }
+
+    /// Both ends of a new connection have a key.
+    pub(in crate::engine) fn take_key(
+        &mut self,
+        peer: &Arc<Identity>,
+        via: IpAddr,
+        id: u64,
+        key: Secret,
+    ) {
+        for id in self.chains.too_many(peer) {
+            self.forget_key(id);
+        }
+        let mut added = self.agent.add_key(id, key.0);
+        // There is no room: what is over makes some.
+        if added.is_err()
+            && let Some(first) = self.chains.first_gone()
+        {
+            self.forget_key(first);
+            added = self.agent.add_key(id, key.0);
+        }
+        if let Err(error) = added {
+            return tracing::error!(%via, %error, "a neighbour's SYNs will not be believed");
+        }
+        let shared = Shared {
+            peer: Arc::clone(peer),
+            key,
+            confirmed: self.chains.early.remove(&id),
+            gone: None,
+        };
+        let confirmed = shared.confirmed;
+        self.chains.keys.insert(id, shared);
+        self.send_about_chains(via, &Message::Believed(id));
+        self.introduce(|host| peer.holds(host));
+        for &address in &peer.addresses {
+            self.chains.kept.is_back(address, Instant::now());
+        }
+        if confirmed {
+            self.find_ways(&peer.addresses);
+        }
+    }
+
+    /// The connection of a key has ended.
+    pub(in crate::engine) fn key_gone(&mut self, id: u64) {
+        let Some(shared) = self.chains.keys.get_mut(&id) else {
+            return;
+        };
+        let now = Instant::now();
+        shared.gone = Some(now);
+        let addresses = shared.peer.addresses.clone();
+        for &address in &addresses {
+            match (self.key_for(address), self.is_connected(address)) {
+                (Some(_), _) => {}
+                (None, true) => self.chains.kept.keep(address, now),
+                (None, false) => self.lose_hop(address),
+            }
+        }
+        self.find_ways(&addresses);
+        self.greet_again(&addresses);
+    }
+
+    /// What was said to a neighbour went by the connection that has ended, and may be
+    /// lost, if it came back meanwhile.
+    fn greet_again(&self, addresses: &[IpAddr]) {
+        let its = |s: &Shared| s.gone.is_none() && addresses.iter().any(|a| s.peer.holds(*a));
+        for (id, shared) in self.chains.keys.iter().filter(|(_, s)| its(s)) {
+            if let Some(&to) = shared.peer.addresses.first() {
+                self.send_about_chains(to, &Message::Believed(*id));
+                self.introduce(|host| shared.peer.holds(host));
+            }
+        }
+    }
+
+    /// Asks a neighbour once more whether it believes the keys shared with it.
+    pub(in crate::engine) fn ask_about_keys(&self, host: IpAddr) {
+        let keys = self.chains.keys.iter();
+        let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
+        for (id, _) in keys.filter(|(_, shared)| unsure(shared)) {
+            self.send_about_chains(host, &Message::Ask(*id));
+        }
+    }
+
+    /// The same of all whose word is missing.
+    pub(super) fn ask_about_all_keys(&self) {
+        let keys = self.chains.keys.iter();
+        for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
+            if let Some(&to) = shared.peer.addresses.first() {
+                self.send_about_chains(to, &Message::Ask(*id));
+            }
+        }
+    }
+
+    pub(super) fn is_connected(&self, host: IpAddr) -> bool {
+        let mut keys = self.chains.keys.values();
+        keys.any(|s| s.gone.is_none() && s.peer.holds(host))
+    }
+
+    pub(super) fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
+        let keys = self.chains.keys.iter();
+        let mut live = keys.filter(|(_, s)| s.confirmed && s.gone.is_none() && s.peer.holds(peer));
+        live.next().map(|(id, shared)| (*id, shared.key.0))
+    }
+
+    pub(super) fn believed(&mut self, id: u64, from: &Arc<Identity>) {
+        match self.chains.keys.get_mut(&id) {
+            Some(shared) if shared.peer == *from => {
+                shared.confirmed = true;
+                self.find_ways(&from.addresses);
+            }
+            Some(_) => tracing::warn!(?from, "spoke of a key of others"),
+            None if self.chains.early.len() < MANY => {
+                self.chains.early.insert(id);
+            }
+            None => {}
+        }
+    }
+
+    fn forget_key(&mut self, id: u64) {
+        self.chains.keys.remove(&id);
+        self.agent.remove_key(id);
+    }
+
+    /// Forgets those whose connections have ended long ago.
+    pub(super) fn forget_old_keys(&mut self, now: Instant) {
+        let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
+        let ids: Vec<u64> = self
+            .chains
+            .keys
+            .iter()
+            .filter(|(_, shared)| old(shared))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.forget_key(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_one_neighbour_only_the_newest_keys_are_kept() {
+        let start = Instant::now();
+        let peer = |last| {
+            let addresses = vec![IpAddr::from([10, 0, 0, last])];
+            Arc::new(Identity { addresses })
+        };
+        let (flaps, stays) = (peer(1), peer(2));
+        let mut chains = Chains::default();
+        let mut add = |id, peer: &Arc<Identity>, gone: Option<u64>| {
+            let shared = Shared {
+                peer: Arc::clone(peer),
+                key: Secret([0; 2]),
+                confirmed: true,
+                gone: gone.map(|s| start + Duration::from_secs(s)),
+            };
+            chains.keys.insert(id, shared);
+        };
+        add(100, &stays, Some(0));
+        add(101, &flaps, None);
+        for id in 1..=KEPT_OF_ONE as u64 + 2 {
+            add(id, &flaps, Some(id));
+        }
+        assert_eq!(chains.too_many(&flaps), [1, 2]);
+        assert!(chains.too_many(&stays).is_empty());
+        assert_eq!(chains.first_gone(), Some(100));
+    }
+}

@@ -1,0 +1,126 @@
+//! How long an entry is still needed, by what it says itself.
+
+use std::time::Duration;
+
+use dysco_common::session::part;
+use dysco_common::{Session, State};
+
+/// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
+pub(super) const TWO_MSL: Duration = Duration::from_secs(60);
+/// A session that nobody changed needs its entry only for last words.
+pub(super) const UNCHANGED: Duration = Duration::from_secs(2);
+/// A SYN that was never answered, or the answer to it: longer than Linux repeats one.
+const UNANSWERED: Duration = Duration::from_secs(135);
+/// The same in a crowded table, which somebody may be filling with SYNs.
+const UNANSWERED_CROWDED: Duration = Duration::from_secs(5);
+
+/// Is this an entry of one path of a session, and that of its other path is gone? That may
+/// have been collected while no daemon could take back a change, and be another's since. A
+/// relay goes on by a chain's path, and has no other.
+pub(super) fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
+    if s.two.part == part::CURRENT || s.state == State::Relay as u32 {
+        return false;
+    }
+    let nobodys = [State::Free as u32, State::Closed as u32];
+    other.is_none_or(|other| nobodys.contains(&other.state) || other.key != s.key)
+}
+
+/// Was a session's SYN answered, and that answer not? A listener that sends cookies has no
+/// socket for it, and no end of it is ever seen.
+fn is_half_open(s: &Session) -> bool {
+    match s.life.opened_here {
+        0 => s.rcv_ack == s.local.isn,
+        _ => s.snd_ack == s.remote.isn,
+    }
+}
+
+/// How long an entry is still needed; `None` while its session lives.
+pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
+    let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
+    let patience = match crowded {
+        true => UNANSWERED_CROWDED,
+        false => UNANSWERED,
+    };
+    let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
+    match State::from_word(s.state)? {
+        State::Tracked | State::Adopted if ended => Some(UNCHANGED),
+        State::Tracked if is_half_open(s) && age > patience => Some(Duration::ZERO),
+        State::Tracked | State::Adopted => None,
+        State::Tombstone => Some(TWO_MSL),
+        // The session's other entry ends it.
+        _ if s.two.part != part::CURRENT => None,
+        State::TwoPaths
+        | State::NewPath
+        | State::FarTwoPaths
+        | State::Relay
+        | State::Return
+        | State::Joining
+        | State::Switching
+        | State::Passing => {
+            let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
+            match (ended, unanswered) {
+                (true, _) => Some(TWO_MSL),
+                (false, true) => Some(Duration::ZERO),
+                (false, false) => None,
+            }
+        }
+        State::Opening => (age > patience).then_some(Duration::ZERO),
+        State::Free | State::Closed => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_outlives_its_session_by_nothing() {
+        let mut s = Session::default();
+        (s.key.local_port, s.two.part) = (1, part::NEXT);
+        let mut other = Session::default();
+        (other.state, other.key) = (State::Passing as u32, s.key);
+        assert!(!is_orphan(&s, Some(&other)));
+        assert!(is_orphan(&s, None));
+        for state in [State::Closed, State::Free] {
+            other.state = state as u32;
+            assert!(is_orphan(&s, Some(&other)));
+        }
+        // Its slot was given to another.
+        other.state = State::Tracked as u32;
+        other.key.local_port = 2;
+        assert!(is_orphan(&s, Some(&other)));
+    }
+
+    #[test]
+    fn a_relay_that_goes_on_by_a_chain_has_no_other_path() {
+        let mut s = Session::default();
+        (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
+        assert!(!is_orphan(&s, None));
+        // Nor does its end come closer while nothing passes.
+        assert_eq!(linger(&s, Duration::from_secs(3600), false), None);
+    }
+
+    #[test]
+    fn an_answer_that_nobody_acknowledges_is_forgotten() {
+        let mut s = Session::default();
+        (s.state, s.created_ns) = (State::Tracked as u32, 1_000_000_000);
+        (s.local.isn, s.remote.isn) = (700, 900);
+        (s.rcv_ack, s.snd_ack) = (700, 901);
+        let after = |s: &Session, age, crowded| {
+            let age = age + Duration::from_millis(1);
+            linger(s, Duration::from_secs(1) + age, crowded)
+        };
+        // By the end that has answered, and by one that passes the answer on.
+        for opened in [0, 1] {
+            s.life.opened_here = opened;
+            assert_eq!(after(&s, UNANSWERED, false), Some(Duration::ZERO));
+            assert_eq!(after(&s, UNANSWERED - Duration::from_secs(1), false), None);
+            assert_eq!(after(&s, UNANSWERED_CROWDED, true), Some(Duration::ZERO));
+            (s.rcv_ack, s.snd_ack) = (701, 901);
+            assert_eq!(after(&s, UNANSWERED, true), None);
+            (s.rcv_ack, s.snd_ack) = (701, 900);
+        }
+        s.life.reset = 1;
+        assert_eq!(after(&s, Duration::ZERO, false), Some(UNCHANGED));
+    }
+}
