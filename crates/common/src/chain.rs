@@ -307,16 +307,6 @@ impl Payload {
     }
 }
 
-/// A key that SYNs with a payload are believed by.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Believed {
-    /// What proves the sender.
-    pub key: Key,
-    /// CLOCK_BOOTTIME since when it is, nanoseconds.
-    pub since_ns: u64,
-}
-
 /// A neighbour that SYNs with a payload may be sent to.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -29,6 +29,9 @@ pub enum EventKind {
     /// `two_paths::opens_windows`). The first on a path that is being opened is told with
     /// what shows the length behind it.
     Primed = 10,
+    /// A chain's SYN came for another session by the subsession of this one, or for this one
+    /// by another.
+    Taken = 11,
 }
 
 impl EventKind {
@@ -45,6 +48,7 @@ impl EventKind {
             8 => EventKind::Stranger,
             9 => EventKind::Joins,
             10 => EventKind::Primed,
+            11 => EventKind::Taken,
             _ => return None,
         })
     }

@@ -192,7 +192,7 @@ fn listens(listeners: &HashSet<(std::net::IpAddr, u16)>, key: &FlowKey) -> bool 
 }
 
 /// CLOCK_BOOTTIME, as the programs stamp sessions.
-pub(crate) fn boot_time() -> u64 {
+fn boot_time() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| Duration::from(t).as_nanos() as u64)
 }

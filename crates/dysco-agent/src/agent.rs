@@ -234,6 +234,13 @@ impl Agent {
         own.then_some(flow.slot)
     }
 
+    /// The slot of the session with this subsession.
+    pub fn find_path(&self, path: &FlowKey) -> Option<u32> {
+        let flow = lock(&self.flows).get(&Key(path.short()), 0).ok()?.0;
+        let its = flow.path == FlowPath::New as u16 && self.memory.read(flow.slot).path == *path;
+        its.then_some(flow.slot)
+    }
+
     /// Is the five-tuple anybody's?
     pub fn in_use(&self, key: &FlowKey) -> bool {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::{Ebpf, Pod};
-use dysco_common::chain::{Believed, Chain, Hop, Token};
+use dysco_common::chain::{Chain, Hop, Token};
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
 use dysco_common::{Addr, Session};
 
 use crate::Agent;
-use crate::adopt::boot_time;
 use crate::agent::{lock, map_error, pod, take};
 use crate::delta::ToldPod;
 use crate::error::AgentError;
@@ -20,7 +19,6 @@ use crate::error::AgentError;
 pod!(RulePod, PolicyRule);
 pod!(AddrPod, Addr);
 pod!(HopPod, Hop);
-pod!(BelievedPod, Believed);
 pod!(ChainPod, Chain);
 
 /// No program looks at a packet for so long: rules that were in force before are
@@ -34,7 +32,7 @@ pub(crate) struct Chains {
     rules: Vec<PolicyRule>,
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
-    keys: HashMap<MapData, u64, BelievedPod>,
+    keys: HashMap<MapData, u64, Key>,
     joins: HashMap<MapData, Token, u32>,
     of_slots: HashMap<MapData, u32, ChainPod>,
     pub(crate) deltas: HashMap<MapData, u32, ToldPod>,
@@ -207,12 +205,11 @@ impl Agent {
         hops.map(|(addr, hop)| (addr.0.ip(), hop.0)).collect()
     }
 
-    /// Believes SYNs that come with this key, which is new.
+    /// Believes SYNs that come with this key.
     pub fn add_key(&self, id: u64, key: Key) -> Result<(), AgentError> {
-        let since_ns = boot_time();
         lock(&self.chains)
             .keys
-            .insert(id, BelievedPod(Believed { key, since_ns }), 0)
+            .insert(id, key, 0)
             .map_err(map_error("write", "KEYS"))
     }
 

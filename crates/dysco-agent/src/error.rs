@@ -95,6 +95,12 @@ pub enum AgentError {
         /// Why.
         source: Box<rtnetlink::Error>,
     },
+    /// The kernel would drop what arrives by this interface under this address, since it
+    /// sends to that by another (`rp_filter`).
+    #[error(
+        "what comes from {0} by the new path's interface is dropped: the way to it is by another, and rp_filter is 1"
+    )]
+    ReversePath(std::net::IpAddr),
     /// There is no route.
     #[error("there is no route to {0}")]
     NoRoute(std::net::IpAddr),

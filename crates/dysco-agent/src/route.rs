@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt;
 use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 
 use crate::error::AgentError;
@@ -15,7 +18,20 @@ pub struct Route {
     pub ifindex: u32,
 }
 
-/// Asks the kernel for routes.
+/// A host on one of this host's links, as the kernel knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// Its address.
+    pub address: IpAddr,
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// Its link-layer address, while one is known.
+    pub link: Option<Vec<u8>>,
+    /// Is the kernel about to ask, or asking, whether it is there still?
+    pub doubted: bool,
+}
+
+/// Asks the kernel for routes and neighbours.
 #[derive(Clone)]
 pub struct Routes(rtnetlink::Handle);
 
@@ -58,4 +74,65 @@ impl Routes {
             })
             .ok_or(AgentError::NoRoute(to))
     }
+
+    /// All neighbours that were not set by hand.
+    ///
+    /// # Errors
+    /// If the kernel does not tell them.
+    pub async fn neighbours(&self) -> Result<Vec<Neighbour>, AgentError> {
+        let all = self.0.neighbours().get().execute();
+        let all: Vec<NeighbourMessage> = all.try_collect().await.map_err(failed)?;
+        Ok(all.iter().filter_map(neighbour).collect())
+    }
+
+    /// Has the kernel take this neighbour for one that is there, as if it had just been heard.
+    ///
+    /// # Errors
+    /// If the kernel does not.
+    pub async fn confirm(&self, of: &Neighbour) -> Result<(), AgentError> {
+        let link = of.link.as_deref().unwrap_or_default();
+        let neighbours = self.0.neighbours();
+        let confirmed = neighbours
+            .add(of.ifindex, of.address)
+            .link_layer_address(link)
+            .state(NeighbourState::Reachable)
+            .replace();
+        confirmed.execute().await.map_err(failed)
+    }
+}
+
+fn failed(source: rtnetlink::Error) -> AgentError {
+    AgentError::System {
+        operation: "keep a neighbour",
+        source: std::io::Error::other(source),
+    }
+}
+
+fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
+    let state = message.header.state;
+    if matches!(state, NeighbourState::Permanent | NeighbourState::Noarp) {
+        return None;
+    }
+    let address = message.attributes.iter().find_map(|a| match a {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => Some(IpAddr::from(*ip)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::from(*ip)),
+        _ => None,
+    });
+    let link = message.attributes.iter().find_map(|a| match a {
+        NeighbourAttribute::LinkLayerAddress(link) => Some(link.clone()),
+        _ => None,
+    });
+    let there = matches!(
+        state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+    );
+    Some(Neighbour {
+        address: address?,
+        ifindex: message.header.ifindex,
+        link: link.filter(|_| there),
+        doubted: !matches!(state, NeighbourState::Reachable | NeighbourState::Stale),
+    })
 }

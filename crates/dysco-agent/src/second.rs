@@ -2,6 +2,8 @@
 //! the two is taken is said by the flow map: the session's own five-tuple leads to
 //! one of them, and is made to lead to the other by a single write.
 
+use std::collections::HashMap;
+
 use dysco_common::session::{Alias, Two, part};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
@@ -360,6 +362,15 @@ impl Agent {
         let s = self.session(slot);
         let other = s.other_path()?;
         Some([s, self.session(other)])
+    }
+
+    /// The entries of sessions' paths that are being opened, by those of their other paths.
+    pub fn second_paths(&self) -> HashMap<u32, u32> {
+        let all = self.sessions().into_iter();
+        let next = all.filter(|(_, n)| n.two.part == part::NEXT);
+        let of = next.filter_map(|(next, n)| Some((n.other_path()?, next, n.key)));
+        let same = of.filter(|(first, _, key)| self.session(*first).key == *key);
+        same.map(|(first, next, _)| (first, next)).collect()
     }
 
     /// The entry of a session's path that is being opened, or was a moment ago.

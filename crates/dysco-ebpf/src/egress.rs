@@ -258,12 +258,13 @@ fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
 #[inline(always)]
 pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
+    let mut believed = true;
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        ends(s, seg, slot);
+        believed = ends(s, seg, slot);
     }
     // The numbers of a reset may be anybody's.
-    if !seg.has(RST) {
+    if believed && !seg.has(RST) {
         steady::sent(s, seg);
     }
     if let Some((tsval, _)) = found.timestamps(ctx) {
@@ -280,20 +281,27 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     }
 }
 
+/// False of what the other end cannot believe.
 #[inline(always)]
-fn ends(s: &mut Session, seg: &Segment, slot: u32) {
+fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let near = s.joined_to().and_then(maps::session);
+    // It may be another's by now.
+    let near = near.filter(|near| near.joined_to() == Some(slot));
+    let near = near.as_deref();
     if seg.has(RST) {
-        let believed = near.is_none_or(|near| two_paths::may_be_reset(s, near, seg.seq));
         // The relay's entry judges it.
-        if s.relay != 0 || !believed {
-            return;
+        let believed = s.relay == 0 && two_paths::may_be_reset(s, near, seg.seq);
+        if believed && s.life.reset == 0 {
+            s.life.reset = 1;
+            maps::tell(EventKind::Reset, slot);
         }
-        s.life.reset = 1;
-        maps::tell(EventKind::Reset, slot);
-    } else if near.is_none_or(|near| two_paths::may_be_closed(s, near, seg)) {
+        return believed;
+    }
+    let believed = two_paths::may_be_closed(s, near, seg);
+    if believed {
         s.life.fin_out = 1;
     }
+    believed
 }
 
 /// Makes the change that translates the segment onto the new path.

@@ -259,11 +259,9 @@ fn onto_new_path(s: &Session, edit: Edit, c: &mut Change) {
 /// Takes in what a segment teaches that is relayed.
 #[inline(always)]
 fn take_in(s: &mut Session, seg: &Segment) {
-    if seg.flags & (FIN | RST) != 0 {
-        ends(s, seg);
-    }
+    let believed = seg.flags & (FIN | RST) == 0 || ends(s, seg);
     // Their numbers may be anything.
-    if seg.flags & (SYN | RST) != 0 {
+    if !believed || seg.flags & (SYN | RST) != 0 {
         return;
     }
     usual_taken_in(s, seg);
@@ -280,13 +278,18 @@ pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
 
 /// An end closes its half, or resets. No socket of this host judges that: what the
 /// other end cannot believe ends nothing here either, or anybody could end a silent
-/// session (RFC 5961, section 3). The segment must not have been taken in yet.
+/// session (RFC 5961, section 3). The segment must not have been taken in yet. False of
+/// what cannot be believed.
 #[inline(always)]
-fn ends(s: &mut Session, seg: &Segment) {
+fn ends(s: &mut Session, seg: &Segment) -> bool {
     let Some((o, slot)) = other(s) else {
-        return;
+        return true;
     };
-    let acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
+    let mut acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
+    if s.two.returns | o.two.returns == 0 && after(acked, s.rcv_max) {
+        // Nobody acknowledges what has not been sent.
+        acked = s.rcv_max.wrapping_sub(widest(s));
+    }
     // Of the direction that passes this host by only the client's part is
     // known.
     let (low, high) = if o.two.returns != 0 {
@@ -299,16 +302,16 @@ fn ends(s: &mut Session, seg: &Segment) {
     if seg.has(RST) {
         let expected = !before(seg.seq, low) && !after(seg.seq, high);
         if !expected && !is_its_own(s, o, seg) {
-            return;
+            return false;
         }
         if s.life.reset == 0 {
             (s.life.reset, o.life.reset) = (1, 1);
             maps::tell(EventKind::Reset, slot);
         }
-        return;
+        return true;
     }
     if before(seg.end(), low) || after(seg.seq, high.wrapping_add(widest(s))) {
-        return;
+        return false;
     }
     s.life.fin_in = 1;
     o.life.fin_out = 1;
@@ -316,6 +319,7 @@ fn ends(s: &mut Session, seg: &Segment) {
         (s.life.told, o.life.told) = (1, 1);
         maps::tell(EventKind::Closed, slot);
     }
+    true
 }
 
 /// The widest window that an end can be shown: by its own scale, whoever shows it.
@@ -389,10 +393,8 @@ fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
 #[inline(always)]
 fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
     let seg = &p.seg;
-    if seg.flags & (FIN | RST) != 0 {
-        ends(s, seg);
-    }
-    if seg.has(RST) {
+    let believed = seg.flags & (FIN | RST) == 0 || ends(s, seg);
+    if !believed || seg.has(RST) {
         return;
     }
     let sent = sent_to(s, o);

@@ -314,29 +314,35 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 /// Takes in what a segment on the new path teaches.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+    s.new_in = s.new_in.wrapping_add(1);
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        ends(s, seg, e.seq, slot);
+        if !ends(s, seg, e.seq, slot) {
+            return;
+        }
     }
     if !seg.has(RST) {
         received_exactly(s, e.seq.wrapping_add(seg.span()));
     }
-    s.new_in = s.new_in.wrapping_add(1);
 }
 
-/// `seq` in the local end's own numbers, as it gets it.
+/// `seq` in the local end's own numbers, as it gets it. False of what that cannot believe.
 #[inline(always)]
-pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) {
+pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     if seg.has(RST) {
         // Elsewhere the relay's entry judges it.
-        if s.relay != 0 || !two_paths::may_reset(s, seq) {
-            return;
+        let believed = s.relay == 0 && two_paths::may_reset(s, seq);
+        if believed && s.life.reset == 0 {
+            s.life.reset = 1;
+            maps::tell(EventKind::Reset, slot);
         }
-        s.life.reset = 1;
-        maps::tell(EventKind::Reset, slot);
-    } else if two_paths::may_close(s, seg, seq) {
+        return believed;
+    }
+    let believed = two_paths::may_close(s, seg, seq);
+    if believed {
         s.life.fin_in = 1;
     }
+    believed
 }
 
 /// Delivers a segment of the old path with the window it may announce.
@@ -431,6 +437,11 @@ fn from_new_path(
 ) -> Decision {
     let mut e = s.translation.incoming(&p.seg, &s.key);
     if two_paths {
+        // Where the other end has not cut, it answers what opened the path, which met no
+        // socket there: the change was given up.
+        if p.seg.has(RST) && s.two.new_heard | s.two.cut_in_set == 0 {
+            return Decision::Leave(dropped(Counter::DroppedStray));
+        }
         s.new_in = s.new_in.wrapping_add(1);
         if p.seg.flags & (FIN | RST) != 0 {
             ends(s, &p.seg, e.seq, slot);

@@ -8,7 +8,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
-use dysco_common::chain::{Believed, Chain, Hop, Payload, Pending, Token};
+use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
 use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
@@ -71,7 +71,7 @@ pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
 
 /// The keys that a chain's SYN may come with.
 #[map]
-pub static KEYS: HashMap<u64, Believed> = HashMap::with_max_entries(16384, 0);
+pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
 
 /// This host's addresses. Set by user space.
 #[map]

@@ -265,7 +265,7 @@ fn a_host_that_nobody_knows_is_told() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Without a word of which, all that pass it.
+/// Without a word of which all that pass it, as with `--all`.
 #[test]
 fn a_middlebox_has_itself_replaced() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -275,6 +275,15 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     }
     let other = world.ip(At::Fw2);
     let words = ["replace-middlebox", "self", "--with", &other];
+    for (which, meant) in [
+        (&["--all"][..], 4),
+        (&["--filter", "port=9000"], 4),
+        (&["--filter", "port=9"], 0),
+    ] {
+        let dry = [&words[..], which, &["--dry-run"]].concat();
+        let changes = asks(&world, At::Fw1, &dry)?;
+        ensure!(changes.len() == meant, "{which:?}: {changes:#?}");
+    }
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 4)?;
     world.wait_only_through(&[At::Fw2])?;
     all_intact(&group.finish()?).map(drop)

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use dysco_netns::stream::{Close, Group, Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
+use steered::policy::rule;
 use steered::{At, Steered};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,6 +103,43 @@ fn both_win(world: &Steered, session: &str, asked: [Ask; 2], chain: &[At]) -> Re
         );
     }
     has(world, session, chain)
+}
+
+/// More sessions than are changed at a time: those that wait for their turn find a chain that
+/// the other request has changed, elsewhere.
+#[test]
+fn two_requests_for_many_sessions_both_win() -> Result<()> {
+    const CHAIN: [At; 3] = [At::Fw1, At::Fw2, At::Fw3];
+    const SESSIONS: usize = 48;
+    let world = Steered::four_with_policy(Family::V4, &rule(Family::V4, &CHAIN))?;
+    world.wait_neighbours(&CHAIN)?;
+    let group = world.open(SESSIONS, &Plan::gentle())?;
+    group.run();
+    get_on(&world, &group)?;
+    let [fw1, fw3, fw4] = [At::Fw1, At::Fw3, At::Fw4].map(|at| world.ip(at));
+    let asked = [
+        &["replace-middlebox", &fw1, "--with", &fw4, "--all", "--wait"][..],
+        &["reconfigure", "--all", "--without", &fw3, "--wait"],
+    ];
+    let done = std::thread::scope(|scope| {
+        let asked = asked.map(|words| scope.spawn(|| world.try_json(At::Client, words)));
+        asked.map(|one| one.join().map_err(|_| anyhow!("a thread panicked")))
+    });
+    for done in done {
+        let done = done??;
+        let changes = done["changes"].as_array().context("no changes")?;
+        let others: Vec<_> = changes
+            .iter()
+            .filter(|c| c["outcome"] != "changed")
+            .collect();
+        ensure!(
+            changes.len() == SESSIONS && others.is_empty(),
+            "{others:#?}\n{}",
+            world.logs()
+        );
+    }
+    world.wait_only_through(&[At::Fw4, At::Fw2])?;
+    all_intact(&group.finish()?).map(drop)
 }
 
 /// The chain is the session's, and all data takes it.

@@ -129,53 +129,84 @@ pub const fn may_reset(s: &Session, seq: u32) -> bool {
         let highest = if shown { s.shown } else { s.rcv_max };
         return !before(seq, s.snd_ack) && !after(seq, highest);
     }
-    !is_judged_here(s) || !before(seq, s.snd_ack) && !after(seq, s.rcv_max)
+    if !is_judged(s) {
+        return true;
+    }
+    let (low, high) = expected(s);
+    !before(seq, low.wrapping_sub(s.life.fin_in as u32)) && !after(seq, high)
 }
 
 /// Is this FIN within the window of the local end, or one that it has acknowledged? The
 /// segment must not have been taken in yet.
 #[inline(always)]
 pub const fn may_close(s: &Session, seg: &Segment, seq: u32) -> bool {
-    let highest = s
-        .rcv_max
-        .wrapping_add(MOST_WINDOW << (s.local_wscale() & 15));
+    let (low, high) = expected(s);
     let last = seq.wrapping_add(seg.span());
-    !is_judged_here(s) || !before(last, s.snd_ack) && !after(seq, highest)
+    !is_judged(s) || !before(last, low) && !after(seq, high.wrapping_add(widest_in(s)))
 }
 
-/// Is this a reset from the side of the local end that the remote one may believe? The sides
-/// are a chain's, and `near` is the entry of the local one.
+/// Is this a reset of the local end's side that the remote end may believe? Of a host of a
+/// chain, `near` is the entry by which it came.
 #[inline(always)]
-pub const fn may_be_reset(s: &Session, near: &Session, seq: u32) -> bool {
-    !is_judged_here(s) || !before(seq, least_out(s, near)) && !after(seq, s.snd_max)
+pub const fn may_be_reset(s: &Session, near: Option<&Session>, seq: u32) -> bool {
+    let low = least_out(s, near).wrapping_sub(s.life.fin_out as u32);
+    !is_judged(s) || !before(seq, low) && !after(seq, s.snd_max)
 }
 
-/// Is this FIN from the side of the local end within the window of the remote one, or one that
-/// was acknowledged? The segment must not have been taken in yet.
+/// Is this FIN of the local end's side within the window of the remote end, or one that was
+/// acknowledged? The segment must not have been taken in yet.
 #[inline(always)]
-pub const fn may_be_closed(s: &Session, near: &Session, seg: &Segment) -> bool {
-    let highest = s
-        .snd_max
-        .wrapping_add(MOST_WINDOW << (s.remote_wscale() & 15));
-    !is_judged_here(s) || !before(seg.end(), least_out(s, near)) && !after(seg.seq, highest)
+pub const fn may_be_closed(s: &Session, near: Option<&Session>, seg: &Segment) -> bool {
+    let high = s.snd_max.wrapping_add(widest_out(s));
+    !is_judged(s) || !before(seg.end(), least_out(s, near)) && !after(seg.seq, high)
 }
 
-/// What the remote end has acknowledged of what this host has sent it: all but what came from
-/// the other side and was not acknowledged there.
+/// Is what ends this session judged by its numbers? Where it has one path, and the SYN has
+/// been answered: while its chain changes, each path has seen a part of the numbers only.
 #[inline(always)]
-const fn least_out(s: &Session, near: &Session) -> u32 {
-    let under_way = near.rcv_max.wrapping_sub(near.snd_ack);
+const fn is_judged(s: &Session) -> bool {
+    let one_path = s.state == State::Tracked as u32 || s.state == State::NewPath as u32;
+    one_path && s.two.chained != 1 && s.other_path == 0 && s.relay == 0
+}
+
+/// The numbers of the remote end's that the local one may expect next: from what it has
+/// acknowledged to what has come here. What acknowledges more than a window beyond that is
+/// nobody's word.
+#[inline(always)]
+const fn expected(s: &Session) -> (u32, u32) {
+    if after(s.snd_ack, s.rcv_max.wrapping_add(widest_in(s))) {
+        (s.rcv_max.wrapping_sub(widest_in(s)), s.rcv_max)
+    } else if after(s.snd_ack, s.rcv_max) {
+        (s.rcv_max, s.snd_ack)
+    } else {
+        (s.snd_ack, s.rcv_max)
+    }
+}
+
+/// What the remote end has acknowledged at least of what was sent to it: all but what came
+/// from the other side and was not acknowledged there, or else but a window.
+#[inline(always)]
+const fn least_out(s: &Session, near: Option<&Session>) -> u32 {
+    let under_way = match near {
+        Some(near) => {
+            let (low, high) = expected(near);
+            high.wrapping_sub(low)
+        }
+        None => widest_out(s),
+    };
     s.snd_max.wrapping_sub(under_way)
 }
 
-/// The most that a window field says.
-const MOST_WINDOW: u32 = u16::MAX as u32;
-
-/// Is there no socket behind this entry that judges what ends its session? While the chain
-/// changes, each path has seen a part of the numbers only, and what comes is believed.
+/// The widest window that the local end can have announced.
 #[inline(always)]
-const fn is_judged_here(s: &Session) -> bool {
-    s.two.chained != 0 && s.joined != 0 && s.other_path == 0
+const fn widest_in(s: &Session) -> u32 {
+    (u16::MAX as u32) << (s.local_wscale() & 15)
+}
+
+/// The same of the remote end.
+#[inline(always)]
+const fn widest_out(s: &Session) -> u32 {
+    (u16::MAX as u32) << (s.remote_wscale() & 15)
 }
 
 /// Is this the reset of a socket that may not send where it has sent already? The kernel

@@ -330,15 +330,9 @@ impl Programs {
     }
 
     pub fn key(&mut self, id: u64, key: Key) {
-        self.key_since(id, key, 0);
-    }
-
-    /// The same of a key that is believed since a moment of CLOCK_BOOTTIME.
-    pub fn key_since(&mut self, id: u64, key: Key, since_ns: u64) {
         let map = self.ebpf.get_mut().unwrap().map_mut("KEYS").unwrap();
-        // As `chain::Believed` lies in memory.
-        let mut map: HashMap<_, u64, [u64; 3]> = map.try_into().unwrap();
-        map.insert(id, [key[0], key[1], since_ns], 0).unwrap();
+        let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
+        map.insert(id, key, 0).unwrap();
     }
 
     /// A SYN with this secret is awaited by the entry of a slot.

@@ -259,6 +259,7 @@ fn a_reset_without_ack_keeps_the_field() {
     for net in nets() {
         let mut p = Programs::with(&net, State::NewPath, T);
         let (sent, wire) = outgoing(&net, Options::Timestamps, 0);
+        p.change(|s| s.snd_max = sent.seq);
         let sent = Frame { flags: RST, ..sent };
         let wire = Frame {
             flags: RST,
@@ -278,6 +279,11 @@ fn both_ends_closed_is_told_once() {
         let mut p = Programs::with(&net, State::NewPath, T);
         let flags = ACK | FIN;
         let (wire, delivered) = incoming(&net, Options::None, 5);
+        let (sent, _) = outgoing(&net, Options::None, 5);
+        p.change(|s| {
+            (s.rcv_max, s.snd_ack) = (delivered.seq, delivered.seq);
+            s.snd_max = sent.seq;
+        });
         p.becomes(
             Way::In,
             &Frame { flags, ..wire },

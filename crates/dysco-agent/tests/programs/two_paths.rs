@@ -415,6 +415,26 @@ fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
     }
 }
 
+/// The change was given up there, and what opened the path met no socket: as long as that
+/// end has not cut it sends nothing of the session by the path.
+#[test]
+fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        let acked = p.session(SLOT).snd_ack;
+        let reset = Frame {
+            flags: RST,
+            ..from_far(&net, acked, 0, 0)
+        };
+        p.drops(Way::In, &reset, Counter::DroppedStray);
+        let s = p.session(SLOT);
+        assert_eq!((s.life.reset, s.two.new_heard, s.two.cut_set), (0, 0, 0));
+        p.change(|s| s.two.cut_in_set = 1);
+        p.run(Way::In, &reset.bytes());
+        assert_eq!(p.session(SLOT).life.reset, 1);
+    }
+}
+
 /// It is delivered: no end believes it, and another of the same number is believed as
 /// little.
 #[test]

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
@@ -23,6 +23,8 @@ const SILENT: Duration = Duration::from_secs(30);
 const STUCK: Duration = Duration::from_secs(5);
 /// How many replies wait for the client.
 const REPLIES: usize = 1024;
+/// Whether a client that waits is still there is looked at this often.
+const LOOK: Duration = Duration::from_secs(1);
 /// Replies that are there are written together, up to this.
 const WRITE: usize = 64 * 1024;
 
@@ -37,7 +39,7 @@ pub async fn run(stream: UnixStream, caller: Caller, policy: Policy, calls: mpsc
             .and_then(|request| policy.judge(&caller, &request).map(|()| request));
         let done = match asked {
             Ok(request) => {
-                let leaving = request == Request::Monitor;
+                let ends = request == Request::Monitor;
                 let (replies, answers) = mpsc::channel(REPLIES);
                 let call = Call {
                     request,
@@ -46,7 +48,7 @@ pub async fn run(stream: UnixStream, caller: Caller, policy: Policy, calls: mpsc
                 };
                 // Without an engine, `answers` ends at once, and says so.
                 let _ = calls.send(call).await;
-                relay(&mut read, &mut write, answers, leaving).await
+                relay(&mut read, &mut write, answers, ends).await
             }
             Err(failure) => {
                 stats::count(failure.code);
@@ -122,20 +124,20 @@ fn bad_request(why: String, mend: &str) -> Failure {
     }
 }
 
-/// Writes answers up to the final one. `leaving`: an end without a final
-/// answer is the client's to choose, by closing.
+/// Writes answers up to the final one, as long as the client is there. `ends`: without a
+/// final answer the end is its to choose, by closing, and whatever it says is too early.
 async fn relay(
     read: &mut BufReader<OwnedReadHalf>,
     write: &mut OwnedWriteHalf,
     mut answers: mpsc::Receiver<Reply>,
-    leaving: bool,
+    ends: bool,
 ) -> io::Result<()> {
     let mut batch = Vec::new();
     loop {
         batch.clear();
         tokio::select! {
             _ = answers.recv_many(&mut batch, REPLIES) => {}
-            left = left(read), if leaving => return Err(left),
+            left = left(read, ends) => return Err(left),
         }
         if batch.is_empty() {
             batch.push(Reply::Error(Failure {
@@ -152,15 +154,27 @@ async fn relay(
     }
 }
 
-/// Waits until the client has left. Whatever else it says, it says too early.
-async fn left(read: &mut BufReader<OwnedReadHalf>) -> io::Error {
+/// Waits until the client has left. Of one that goes on to speak, or closes its half, only
+/// the end of both halves says so.
+async fn left(read: &mut BufReader<OwnedReadHalf>, ends: bool) -> io::Error {
     loop {
         match read.fill_buf().await {
-            Ok([]) => return io::ErrorKind::UnexpectedEof.into(),
-            Ok(early) => {
+            Ok([]) if ends => return io::ErrorKind::UnexpectedEof.into(),
+            Ok(early) if ends => {
                 let len = early.len();
                 read.consume(len);
             }
+            Ok(_) => return hung_up(read.get_ref()).await,
+            Err(error) => return error,
+        }
+    }
+}
+
+async fn hung_up(read: &OwnedReadHalf) -> io::Error {
+    loop {
+        match read.ready(Interest::WRITABLE).await {
+            Ok(ready) if ready.is_write_closed() => return io::ErrorKind::BrokenPipe.into(),
+            Ok(_) => tokio::time::sleep(LOOK).await,
             Err(error) => return error,
         }
     }

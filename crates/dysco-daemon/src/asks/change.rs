@@ -39,6 +39,14 @@ impl ChainWish {
         !matches!(self, ChainWish::Become(_))
     }
 
+    /// The host that is to leave.
+    pub fn leaves(&self) -> Option<IpAddr> {
+        match self {
+            ChainWish::Replace(old, _) | ChainWish::Remove(old) => Some(*old),
+            ChainWish::Become(_) | ChainWish::Insert(_) => None,
+        }
+    }
+
     /// Is a session with this chain meant, where all are?
     pub fn makes_sense(&self, now: &[IpAddr]) -> bool {
         match self {

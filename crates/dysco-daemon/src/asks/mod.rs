@@ -84,6 +84,8 @@ pub struct Asks {
     /// To be asked when others are answered.
     waiting: HashMap<IpAddr, VecDeque<(AskId, Asked)>>,
     others: HashMap<AskId, Others>,
+    /// How many of those are not answered, by how their asker is told.
+    open: HashMap<IpAddr, usize>,
 }
 
 struct Own {
@@ -181,8 +183,7 @@ impl Asks {
             let why = "dyscod was started anew there meanwhile, and what became of it is not known; see 'dyscoctl sessions' for the chain that it has now";
             return vec![tell(via, ask, Answer::refused(why))];
         }
-        let of_peer = |others: &&Others| others.answer.is_none() && peer.contains(&others.via);
-        let its = self.others.values().filter(of_peer).count();
+        let its: usize = peer.iter().filter_map(|via| self.open.get(via)).sum();
         if self.others.len() >= MOST || its >= MOST_OF_ONE {
             let why = "it is asked for too much at once; ask again later";
             return vec![tell(via, ask, Answer::refused(why))];
@@ -193,6 +194,7 @@ impl Asks {
             forget_at: None,
         };
         self.others.insert(ask, others);
+        *self.open.entry(via).or_default() += 1;
         let judge = Action::Judge {
             ask,
             from: peer.to_vec(),
@@ -206,6 +208,11 @@ impl Asks {
         let Some(others) = self.others.get_mut(&ask) else {
             return Vec::new();
         };
+        if others.answer.is_none()
+            && let Some(open) = self.open.get_mut(&others.via)
+        {
+            *open -= 1;
+        }
         others.answer = Some(answer.clone());
         others.forget_at = Some(now + MEMORY);
         vec![tell(others.via, ask, answer)]
@@ -215,6 +222,7 @@ impl Asks {
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         self.others
             .retain(|_, others| others.forget_at.is_none_or(|at| at > now));
+        self.open.retain(|_, open| *open > 0);
         let mut actions = Vec::new();
         let silent = self.own.extract_if(|_, own| own.give_up_at <= now);
         let silent: Vec<(AskId, Own)> = silent.collect();

@@ -23,7 +23,8 @@ const CHANGEABLE: &str = "changeable";
 /// What all of them take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// All sessions that this host has opened and that match, such as port=443: see below
+    /// All sessions that this host has opened and that match, such as port=443: see below.
+    /// Where it is to leave them itself, those that pass it
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
     filter: Option<Filter>,
 
@@ -32,7 +33,8 @@ pub struct Common {
     #[arg(long, value_name = "HOST", conflicts_with = "all")]
     through: Option<HostName>,
 
-    /// All sessions that this host has opened
+    /// All sessions that this host has opened. Where it is to leave them itself, those that
+    /// pass it
     #[arg(long)]
     all: bool,
 

@@ -10,6 +10,7 @@ mod file;
 mod kept;
 mod keys;
 mod policy;
+mod stale;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use keys::Shared;
 use super::{Answer, Engine};
 use crate::control::Incoming;
 use crate::policy::Policy;
+use crate::protocol::Subsession;
 
 /// What these messages begin with; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
@@ -46,6 +48,10 @@ enum Message {
     Meet(Vec<IpAddr>),
     /// Is the key of this name believed there? Its word was lost, if it was said.
     Ask(u64),
+    /// Do you hold this session still?
+    Has(stale::Held),
+    /// No more the one of this subsession.
+    HasNot(Subsession),
 }
 
 /// Is it one of these messages?
@@ -83,6 +89,8 @@ pub(super) struct Chains {
     kept: kept::Kept,
     /// Hosts that another's chains need here.
     met: HashMap<IpAddr, Instant>,
+    /// Entries about which a neighbour was asked, by slot.
+    doubted: HashMap<u32, stale::Asked>,
     asked: Option<Instant>,
     refreshed: Option<Instant>,
     file: file::PolicyFile,
@@ -181,6 +189,8 @@ impl Engine {
                     }
                 }
             }
+            Ok(Message::Has(held)) => self.is_held(&held, incoming),
+            Ok(Message::HasNot(path)) => self.not_held(path, incoming),
             Err(error) => {
                 self.state.malformed += 1;
                 tracing::warn!(from = %incoming.via, %error, "a message was discarded");

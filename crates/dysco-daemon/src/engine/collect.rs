@@ -18,6 +18,19 @@ const CROWDED: u64 = 75;
 /// done without after so long a silence: it goes on, and cannot be changed.
 const QUIET_CROWDED: Duration = Duration::from_secs(300);
 
+/// By then a session's socket was listed, if it has one here.
+const SEEN_BY: Duration = Duration::from_secs(60);
+
+/// A session that no socket of this host ends.
+enum Quiet {
+    /// It goes on through this host.
+    Passes,
+    /// It has a chain that begins or ends here, and was not seen to have a socket.
+    Led,
+    /// Nobody changed it, and it was not seen to have a socket.
+    Unseen,
+}
+
 /// Which slots end when.
 #[derive(Default)]
 pub(super) struct Collector {
@@ -39,8 +52,9 @@ struct Ending {
     activity: Activity,
 }
 
-/// What moves while the session still does.
-type Activity = (u32, u32, u32);
+/// What moves while the session still does: packets, of a session that was changed, numbers,
+/// and the clocks of its ends.
+type Activity = [u32; 7];
 
 impl Ending {
     fn new(s: &Session, activity: Activity, due: Instant) -> Ending {
@@ -61,7 +75,17 @@ impl Ending {
 }
 
 fn activity(s: &Session) -> Activity {
-    (s.new_out.wrapping_add(s.new_in), s.snd_max, s.snd_ack)
+    let packets = s.new_out.wrapping_add(s.new_in);
+    let (out, back) = ([s.snd_max, s.snd_ack], [s.rcv_max, s.rcv_ack]);
+    [
+        packets,
+        out[0],
+        out[1],
+        back[0],
+        back[1],
+        s.tsval_out,
+        s.tsval_in,
+    ]
 }
 
 impl Collector {
@@ -165,6 +189,7 @@ impl Engine {
         if part == 0 {
             self.agent.release_quarantine();
             self.sweep_interfaces();
+            self.keep_neighbours();
             self.sweep_sockets();
             self.removals_due();
             self.sweep_automatic();
@@ -177,6 +202,7 @@ impl Engine {
         let crowded = self.collector.is_crowded(part, sessions.len(), capacity);
         for (slot, s) in sessions {
             self.sweep_return(slot, &s, now);
+            self.on_link.see(&s);
             if s.state == State::Adopted as u32 {
                 // If it was heard, and the ring was full.
                 self.agent.confirm(slot);
@@ -234,19 +260,17 @@ impl Engine {
     /// No socket of this host ends a session that passes it, and ends that vanish say
     /// nothing: one that is silent for long is taken for dead.
     fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant, crowded: bool) {
-        let between = s.two.chained != 0 && s.joined_to().is_some();
-        let passes = s.state == State::Relay as u32 || between;
-        let unchanged = [State::Tracked as u32, State::Adopted as u32].contains(&s.state);
-        let unseen = unchanged && !self.sockets.had_one(slot, s.created_ns);
-        if !passes && !unseen {
+        let Some(quiet) = self.may_be_quiet(slot, s) else {
             self.collector.quiet.remove(&slot);
             return;
-        }
-        let relay_idle = self.config.removal.relay_idle;
-        let idle = match unseen && crowded {
-            true => relay_idle.min(QUIET_CROWDED),
-            false => relay_idle,
         };
+        let relay_idle = self.config.removal.relay_idle;
+        let idle = match quiet {
+            Quiet::Unseen if crowded => relay_idle.clamp(SEEN_BY, QUIET_CROWDED),
+            Quiet::Unseen | Quiet::Led => relay_idle.max(SEEN_BY),
+            Quiet::Passes => relay_idle,
+        };
+        let passes = !matches!(quiet, Quiet::Unseen);
         let fresh = Ending::new(s, self.activity(slot, s), now);
         let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
         if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
@@ -263,11 +287,36 @@ impl Engine {
         self.collect(slot, s);
     }
 
+    /// Is it a session that no socket of this host ends, as far as can be seen?
+    fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
+        let chained = s.two.chained != 0;
+        if s.state == State::Relay as u32 || chained && s.joined_to().is_some() {
+            return Some(Quiet::Passes);
+        }
+        let of_two = s.two.part != part::CURRENT || s.other_path().is_some();
+        if of_two || s.relay != 0 || self.sockets.had_one(slot, s.created_ns) {
+            return None;
+        }
+        match State::from_word(s.state) {
+            Some(State::Tracked | State::Adopted) if !self.is_changing(slot) => Some(Quiet::Unseen),
+            // A host that leads a session to a server without an agent, or opens it for another.
+            Some(State::NewPath) if chained => Some(Quiet::Led),
+            _ => None,
+        }
+    }
+
+    /// Has a change this entry?
+    pub(super) fn is_changing(&self, slot: u32) -> bool {
+        let mut held = self.held.values().flat_map(held::Held::slots);
+        self.rechain.has(slot) || held.any(|(held, _)| held == slot)
+    }
+
     /// What moves, in both directions where they are entries of their own.
     fn activity(&self, slot: u32, s: &Session) -> Activity {
-        let (packets, sent, acked) = activity(s);
+        let mut activity = activity(s);
         let other = self.linked(slot, s).map(|o| self.agent.session(o).new_in);
-        (packets.wrapping_add(other.unwrap_or(0)), sent, acked)
+        activity[0] = activity[0].wrapping_add(other.unwrap_or(0));
+        activity
     }
 
     /// The entry that a session is joined to, if that is still its own.
@@ -315,6 +364,21 @@ impl Engine {
             self.tell_gone(change);
         }
         self.chain_gone(slot, s.created_ns);
+        self.tell_elsewhere(s);
+    }
+
+    /// A change of this session's chain may be one of a segment that does not begin here: no
+    /// entry of this host is its.
+    fn tell_elsewhere(&mut self, s: &Session) {
+        if s.two.part != part::CURRENT || s.state == State::Tombstone as u32 {
+            return;
+        }
+        let names = [Some(s.key), s.alias()];
+        for subsession in names.iter().flatten().map(measure::opened) {
+            if self.machine.is_changing(&subsession) {
+                self.tell_machine(HostEvent::SessionGone { subsession });
+            }
+        }
     }
 }
 

@@ -192,10 +192,11 @@ impl Engine {
     }
 
     pub(super) fn state_done(&mut self, done: Done) {
-        let transfers = &self.moves.transfers;
+        let now = self.now();
+        let transfers = &mut self.moves.transfers;
         let actions = match done {
             Done::Exported(give, documents) => transfers.exported(give, documents),
-            Done::Installed(transfer, result) => transfers.installed(transfer, result),
+            Done::Installed(transfer, result) => transfers.installed(now, transfer, result),
         };
         self.move_on(actions);
     }

@@ -130,15 +130,48 @@ impl Engine {
     }
 
     pub(super) fn look_up(&mut self, change: ChangeId, from: IpAddr, to: IpAddr) {
-        if let Some(ifindex) = self.state.route(from, to) {
+        let own = self
+            .slot_of(change)
+            .map(|slot| self.agent.session(slot).key);
+        let known = self.state.route(from, to);
+        if let Some(ifindex) = known
+            && !self.is_strict(ifindex)
+        {
             return self.routed(change, Ok(ifindex));
         }
+        let strict = self.strict_interfaces();
         let routes = self.routes.clone();
         let answers = self.answers.clone();
         tokio::spawn(async move {
-            let found = routes.get(from, to).await.map(|r| r.ifindex);
+            let found = match known {
+                Some(ifindex) => Ok(ifindex),
+                None => routes.get(from, to).await.map(|r| r.ifindex),
+            };
+            // What comes by the new path bears the address of the session's other end.
+            let found = match (found, own) {
+                (Ok(ifindex), Some(own)) if strict.contains(&ifindex) => {
+                    let (local, remote) = (own.local.ip(), own.remote.ip());
+                    match routes.get(local, remote).await {
+                        Ok(back) if back.ifindex != ifindex => Err(AgentError::ReversePath(remote)),
+                        _ => Ok(ifindex),
+                    }
+                }
+                (found, _) => found,
+            };
             let _ = answers.send(Answer::Route(change, found));
         });
+    }
+
+    /// The interfaces where the kernel drops IPv4 packets whose source it reaches by another
+    /// (RFC 3704, 2.2).
+    fn strict_interfaces(&self) -> Vec<u32> {
+        let ours = self.config.host.interfaces.iter();
+        let strict = ours.filter(|i| is_strict(&rp_filter("all"), &rp_filter(&i.name)));
+        strict.map(|i| i.index).collect()
+    }
+
+    fn is_strict(&self, ifindex: u32) -> bool {
+        self.strict_interfaces().contains(&ifindex)
     }
 
     /// Goes on with what waited for the route.
@@ -150,7 +183,10 @@ impl Engine {
             return;
         };
         let usable = found
-            .map_err(|_| Reason::NoRoute(new.remote().ip()))
+            .map_err(|error| match error {
+                AgentError::ReversePath(_) => Reason::NewPathUnusable(error.to_string()),
+                _ => Reason::NoRoute(new.remote().ip()),
+            })
             .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
         let event = match waiting {
             // It waits for two: see `ways_found`.
@@ -232,9 +268,35 @@ impl Engine {
     }
 }
 
+/// The setting of an interface, or of all; empty if it cannot be read.
+fn rp_filter(interface: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The larger of the two holds (Documentation/networking/ip-sysctl.rst); 2 is the loose one.
+fn is_strict(all: &str, own: &str) -> bool {
+    let number = |text: &str| text.trim().parse::<u8>().unwrap_or(0);
+    number(all).max(number(own)) == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_larger_setting_decides_whether_the_way_back_is_looked_at() {
+        for (all, own, strict) in [
+            ("0\n", "0\n", false),
+            ("1\n", "0\n", true),
+            ("0\n", "1\n", true),
+            ("2\n", "1\n", false),
+            ("1\n", "2\n", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_strict(all, own), strict, "{all:?} {own:?}");
+        }
+    }
 
     #[test]
     fn who_is_silent_shows_itself_more_and_more_seldom() {

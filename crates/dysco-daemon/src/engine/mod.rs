@@ -19,6 +19,7 @@ mod listing;
 mod measure;
 mod monitors;
 mod neighbours;
+mod on_link;
 mod outside;
 mod packets;
 mod proof;
@@ -86,6 +87,7 @@ struct Engine {
     removals: Removals,
     history: History,
     collector: collect::Collector,
+    on_link: on_link::OnLink,
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
     sockets: sockets::Sockets,
@@ -226,6 +228,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         answers,
         history,
         collector: collect::Collector::default(),
+        on_link: on_link::OnLink::default(),
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),
@@ -380,7 +383,10 @@ impl Engine {
         // A reset may be sent by anybody, as often as he likes.
         let mut told = HashSet::new();
         for (kind, slot) in happened.drain(..) {
-            let repeats = matches!(kind, EventKind::Primed | EventKind::Reset);
+            let repeats = matches!(
+                kind,
+                EventKind::Primed | EventKind::Reset | EventKind::Taken
+            );
             if !repeats || told.insert((kind as u32, slot)) {
                 self.take_event(kind, slot);
             }
@@ -473,6 +479,7 @@ impl Engine {
                 self.confirmed(slot);
             }
             EventKind::Stranger => self.stranger(slot),
+            EventKind::Taken => self.subsession_taken(slot),
             EventKind::Opened => {
                 let s = self.agent.session(slot);
                 // Not where it is another path of a session.

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use dysco_common::State;
 
 use super::Engine;
+use super::held::Held;
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
@@ -15,7 +16,7 @@ impl Engine {
         self.take_up_history();
         let (path, records) = self.state.records();
         self.agent.forget_joins();
-        self.rechain.taking_up = true;
+        self.rechain.taking_up = Some(self.agent.second_paths());
         for record in records {
             // Without its record this host would tell the others that it knows
             // of no change, and they would roll back what may have been cut.
@@ -47,7 +48,7 @@ impl Engine {
             }
         }
         self.pump_at_once();
-        self.rechain.taking_up = false;
+        self.rechain.taking_up = None;
         self.undo_unrecorded();
         self.pump_at_once();
         Ok(())
@@ -63,14 +64,10 @@ impl Engine {
     /// A lock that was never recorded ends with its process, and so does a
     /// second path that nobody used.
     fn undo_unrecorded(&mut self) {
-        let recorded = |slot: u32| {
-            self.held
-                .values()
-                .any(|h| h.slots().any(|(s, _)| s == slot))
-                || self.rechain.has(slot)
-        };
+        let held = self.held.values().flat_map(Held::slots);
+        let held: HashSet<u32> = held.map(|(slot, _)| slot).collect();
         let mut all = self.agent.sessions();
-        all.retain(|(slot, _)| !recorded(*slot));
+        all.retain(|(slot, _)| !held.contains(slot) && !self.rechain.has(*slot));
         for (slot, s) in all {
             let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
             match State::from_word(s.state) {

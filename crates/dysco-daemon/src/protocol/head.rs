@@ -279,9 +279,7 @@ impl Head {
             // As long as an anchor is not heard its end of the new path is needed: it
             // is told until it answers.
             Phase::Cancelling if !self.right_done && self.taken => {
-                if self.left_back {
-                    self.tell_end(ctx);
-                }
+                self.tell_end(ctx);
                 Flow::On
             }
             Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),

@@ -42,6 +42,8 @@ pub(super) struct Tail {
     cutoff: Option<u32>,
     settled: bool,
     gone: bool,
+    /// A former process has begun it.
+    restored: bool,
 }
 
 impl Tail {
@@ -63,6 +65,7 @@ impl Tail {
             cutoff: None,
             settled: false,
             gone: false,
+            restored: false,
         }
     }
 
@@ -70,7 +73,7 @@ impl Tail {
     pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         let mut tail = Tail::new(session, token, inner);
         tail.hold(ctx);
-        tail.phase = Phase::SettingUp;
+        (tail.phase, tail.restored) = (Phase::SettingUp, true);
         let change = ctx.change;
         ctx.insist(tail.left(), Message::Query { change });
         tail
@@ -170,7 +173,7 @@ impl Tail {
             }
             // Both anchors may be on the new path for good, and a reset may have
             // been nobody's: the left one says what becomes of it.
-            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting => {
+            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
                 self.gone = true;
                 ctx.deadline(GONE);
                 Flow::On

@@ -2,10 +2,10 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::chain::{MAGIC, PAYLOAD, Unfit};
+use dysco_common::chain::{MAGIC, PAYLOAD, Payload, Unfit};
 use dysco_common::session::{Alias, Session, State, part};
 use dysco_common::tcp::ACK;
-use dysco_common::{Counter, EventKind, mark};
+use dysco_common::{Counter, EventKind, FlowKey, mark};
 
 use super::crossing::{self, dysco_chain_yields};
 use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
@@ -86,10 +86,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return accept(skb);
     }
     if !s.key.mirrors(&payload.session) || s.remote.isn != p.seg.seq {
-        if dysco_chain_outlives(slot) != 0 {
-            return accept(skb);
-        }
-        return drop(Counter::ChainTaken);
+        return doubt(slot, payload, &p.key.whole);
     }
     if s.two.chained > 1 {
         return drop(Counter::DroppedSyn);
@@ -155,9 +152,9 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             _ if s.state == State::Opening as u32 => claimed = Some((slot, s)),
             _ => {
                 let over = [State::Closed as u32, State::Tombstone as u32];
-                let lives = !s.has_ended() && s.state != over[0] && s.state != over[1];
-                if lives && dysco_chain_outlives(slot) == 0 {
-                    return taken();
+                if !s.has_ended() && s.state != over[0] && s.state != over[1] {
+                    doubt(slot, payload, &p.key.whole);
+                    return 0;
                 }
                 ended = Some(s);
             }
@@ -183,37 +180,15 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     slot + 1
 }
 
-/// Has this entry outlived its session at the neighbour that a SYN is from? That neighbour
-/// was without power, say, and gives the same subsession to another session, or the same
-/// session another, by a key that is younger than the entry. A SYN that is replayed has an
-/// older one. What the other end still sends goes to neither.
-#[inline(never)]
-#[unsafe(no_mangle)]
-extern "C" fn dysco_chain_outlives(slot: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p, payload, ..
-        }),
-        Some(s),
-    ) = (maps::scratch(IN), maps::session(slot))
-    else {
-        return 0;
-    };
-    // SAFETY: copied at once (see `maps::look_up`).
-    let Some(since_ns) = unsafe { KEYS.get(&payload.key_id) }.map(|key| key.since_ns) else {
-        return 0;
-    };
-    let passes = s.state == State::NewPath as u32 && s.two.chained != 0 && s.other_path == 0;
-    let theirs = s.life.opened_here == 0 && s.path.remote == p.key.whole.remote;
-    if !passes || !theirs || payload.is_live() || since_ns <= s.created_ns {
-        return 0;
+/// A SYN is for another session than this entry, whose subsession it comes by, or for that
+/// session by another. The neighbour may have lost it without a word, with its power: user
+/// space asks it. Not where a NAT has changed the subsession, which that knows by another name.
+#[inline(always)]
+fn doubt(slot: u32, payload: &Payload, comes_by: &FlowKey) -> u64 {
+    if !payload.is_live() && payload.subsession.mirrors(comes_by) {
+        maps::tell(EventKind::Taken, slot);
     }
-    s.state = State::Tombstone as u32;
-    if let Some((goes_on, next)) = s.joined_to().and_then(|to| Some((to, maps::session(to)?))) {
-        next.life.reset = 1;
-        maps::tell(EventKind::Reset, goes_on);
-    }
-    1
+    drop(Counter::ChainTaken)
 }
 
 /// Is the live session in the scratch memory, which is not known here by this five-tuple,
@@ -408,11 +383,11 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
         return UNFIT;
     }
     // SAFETY: copied at once (see `maps::look_up`).
-    let Some(believed) = (unsafe { KEYS.get(&payload.key_id) }) else {
+    let Some(key) = (unsafe { KEYS.get(&payload.key_id) }) else {
         count(Counter::ChainKey);
         return UNFIT;
     };
-    hop.key = believed.key;
+    hop.key = *key;
     dysco_chain_check(IN)
 }
 

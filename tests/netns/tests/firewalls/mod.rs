@@ -395,7 +395,6 @@ impl Firewalls {
         self.daemons[fw as usize].kill().map(drop)
     }
 
-    /// What a firewall knows of a session.
     /// The sessions that a firewall's host lists.
     pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
         let words = ["sessions", "-o", "json"];
@@ -403,6 +402,7 @@ impl Firewalls {
         serde_json::from_str(&listed).context("dyscoctl printed no JSON")
     }
 
+    /// What a firewall knows of a session.
     pub fn export(&self, fw: Fw, session: &str) -> Result<Value> {
         let text = self.state(fw, &["export", session])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))

@@ -18,7 +18,7 @@ const SENT: u32 = 1000;
 const ACKED: u32 = 400;
 
 impl Hosts {
-    fn between_ends(&self) -> Between {
+    fn opening(&self) -> Between {
         let next = Addr::from(self.net.remote.ip());
         let mut p = self.middlebox();
         p.hop(next, &self.hop(self.net.new_remote));
@@ -30,7 +30,11 @@ impl Hosts {
         p.run(Way::In, &self.steered(b"", &[]).bytes());
         p.run(Way::Out, &self.syn(b"").bytes());
         let left = p.session(FIRST).path;
-        let mut between = Between { p, left, right };
+        Between { p, left, right }
+    }
+
+    fn between_ends(&self) -> Between {
+        let mut between = self.opening();
         between.back(&self.syn_ack());
         between.forth(&self.client_says(0, ACK | PSH, SENT as usize));
         between.back(&self.server_says(0, ACK, ACKED));
@@ -117,7 +121,9 @@ fn a_fin_that_no_end_takes_closes_nothing() {
     const WINDOW: u32 = 65_535 << 7;
     for h in all() {
         let mut b = h.between_ends();
-        for past in [ACKED - 2, SENT + WINDOW + 1, 1 << 31] {
+        // Nor does its number count, so that another would fit it.
+        let most = SENT + WINDOW + 1;
+        for past in [ACKED - 2, most, most, 1 << 31] {
             b.forth(&h.client_says(past, FIN | ACK, 0));
             let [left, right] = b.lives();
             assert_eq!((left.fin_in, right.fin_out), (0, 0), "{past}");
@@ -143,6 +149,51 @@ fn a_fin_closes_its_half() {
             b.back(&h.server_says(0, FIN | ACK, ACKED));
             let told = b.lives().map(|life| life.fin_in & life.fin_out);
             assert_eq!(told, [1, 1]);
+        }
+    }
+}
+
+/// Whoever knows the five-tuple may acknowledge anything.
+#[test]
+fn numbers_that_are_nobodys_are_not_judged_by() {
+    for h in all() {
+        let mut b = h.between_ends();
+        b.back(&h.server_says(0, ACK, 1 << 30));
+        b.forth(&h.client_says(1 << 30, RST, 0));
+        assert_eq!(b.lives().map(|life| life.reset), [0, 0]);
+        b.forth(&h.client_says(SENT, FIN | ACK, 0));
+        assert_eq!(b.lives().map(|life| life.fin_in), [1, 0]);
+        b.forth(&h.client_says(SENT, RST, 0));
+        assert_eq!(b.lives().map(|life| life.reset), [1, 1]);
+    }
+}
+
+/// A server that has a session of that name still says so, and the client resets it.
+#[test]
+fn before_the_answer_there_is_nothing_to_judge_by() {
+    for h in all() {
+        let mut b = h.opening();
+        b.back(&h.server_says(77, ACK, 90_000));
+        b.forth(&h.client_says(90_000, RST, 0));
+        assert_eq!(b.lives().map(|life| life.reset), [1, 1]);
+    }
+}
+
+/// The last host before a server without an agent has no entry behind it.
+#[test]
+fn the_last_host_judges_what_comes_by_the_chain() {
+    for h in all() {
+        for (past, believed) in [(SENT, 1), (SENT + 1, 0), (1 << 31, 0)] {
+            let mut p = h.middlebox();
+            p.run(Way::In, &h.steered(b"", &[]).bytes());
+            let left = p.session(FIRST).path;
+            p.run(Way::Out, &h.syn_ack().bytes());
+            let data = h.client_says(0, ACK | PSH, SENT as usize);
+            for frame in [&data, &h.client_says(past, RST, 0)] {
+                p.becomes(Way::In, &on(mirror(left), frame), OK, frame);
+            }
+            assert_eq!(p.session(FIRST).joined, 0);
+            assert_eq!(p.session(FIRST).life.reset, believed, "{past}");
         }
     }
 }

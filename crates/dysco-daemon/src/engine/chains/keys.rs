@@ -27,13 +27,15 @@ pub(super) struct Shared {
 
 impl Chains {
     /// The keys of this neighbour whose connections have ended, if there are more than are
-    /// kept: those that ended first.
+    /// kept: those that ended first, and before all those that the neighbour may never have
+    /// come to use.
     fn too_many(&self, peer: &Identity) -> Vec<u64> {
         let its = self.keys.iter().filter(|(_, s)| *s.peer == *peer);
-        let mut gone: Vec<_> = its.filter_map(|(id, s)| Some((s.gone?, *id))).collect();
+        let gone = its.filter_map(|(id, s)| Some((s.confirmed, s.gone?, *id)));
+        let mut gone: Vec<_> = gone.collect();
         gone.sort_unstable();
         gone.truncate(gone.len().saturating_sub(KEPT_OF_ONE));
-        gone.into_iter().map(|(_, id)| id).collect()
+        gone.into_iter().map(|(.., id)| id).collect()
     }
 
     /// The key whose connection ended first.
@@ -221,6 +223,8 @@ mod tests {
             add(id, &flaps, Some(id));
         }
         assert_eq!(chains.too_many(&flaps), [1, 2]);
+        chains.keys.entry(5).and_modify(|s| s.confirmed = false);
+        assert_eq!(chains.too_many(&flaps), [5, 1]);
         assert!(chains.too_many(&stays).is_empty());
         assert_eq!(chains.first_gone(), Some(100));
     }

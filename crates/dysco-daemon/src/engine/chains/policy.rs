@@ -147,11 +147,22 @@ impl Engine {
             None => self.policy_of_file(),
         };
         let applied = policy.map_err(|e| e.to_string()).and_then(|policy| {
-            if let Some(text) = text {
-                write_whole(&file, text)
-                    .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-            }
-            self.put_in_force(policy)
+            let Some(text) = text else {
+                return self.put_in_force(policy);
+            };
+            let before = std::fs::read_to_string(&file);
+            write_whole(&file, text)
+                .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+            self.put_in_force(policy).inspect_err(|_| {
+                // Or it would be put in force as soon as somebody looks at the file.
+                let back = match before {
+                    Ok(before) => write_whole(&file, &before),
+                    Err(_) => std::fs::remove_file(&file),
+                };
+                if let Err(error) = back {
+                    tracing::error!(path = %file.display(), %error, "the policy's file is one that is not in force");
+                }
+            })
         });
         match applied {
             Ok(()) => {
@@ -241,5 +252,8 @@ fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
-    File::open(dir)?.sync_all()
+    if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {
+        tracing::warn!(path = %path.display(), %error, "the policy may be lost with the power");
+    }
+    Ok(())
 }

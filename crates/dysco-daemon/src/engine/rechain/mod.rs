@@ -41,9 +41,9 @@ const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// All that is known of it.
 pub(super) struct Rechain {
-    /// What a former process left is being taken up: nothing of it is to be
-    /// forgotten yet.
-    pub taking_up: bool,
+    /// What a former process left is being taken up, and nothing of it is to be forgotten
+    /// yet: which sessions have another path, by the slots of both entries.
+    pub taking_up: Option<HashMap<u32, u32>>,
     paths: HashMap<ChangeId, Paths>,
     /// The change of each slot that hears a second path.
     by_slot: HashMap<u32, ChangeId>,
@@ -146,7 +146,7 @@ impl Default for Rechain {
             farewells: farewell::Farewells::new(),
             clearing: clearing::Clearing::default(),
             names: LruCache::new(NAMES),
-            taking_up: false,
+            taking_up: None,
             paths: HashMap::new(),
             by_slot: HashMap::new(),
             back: Vec::new(),

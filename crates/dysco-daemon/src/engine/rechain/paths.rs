@@ -27,10 +27,14 @@ impl Engine {
     fn hold(&mut self, change: ChangeId, session: Subsession) -> Result<Facts, Reason> {
         let slot = self.find(&session).ok_or(Reason::NotTracked(session))?;
         let (mut first, mut second) = (slot, None);
-        let found = match self.rechain.taking_up {
-            true => self.agent.second_path(slot),
-            false => None,
-        };
+        let found = self.rechain.taking_up.as_ref().and_then(|second| {
+            let taken = self.agent.session(slot).other_path().is_some();
+            if taken {
+                Some(slot)
+            } else {
+                second.get(&slot).copied()
+            }
+        });
         if let Some(found) = found {
             second = Some(found);
             first = self.agent.session(found).other_path().unwrap_or(slot);
@@ -40,10 +44,15 @@ impl Engine {
         }
         let s = self.confirmed(slot);
         self.not_in_between(&s)?;
-        if !self.rechain.taking_up {
+        if self.rechain.taking_up.is_none() {
             self.may_begin_here(change, &s, &session)?;
         }
-        let mut facts = anchor_facts(&s, &session)?;
+        // What a record says is gone on with, though the session has ended meanwhile: its
+        // last bytes are under way by a path that somebody has to take back or to keep.
+        let mut facts = match anchor_facts(&s, &session) {
+            Err(Reason::Closing) if self.rechain.taking_up.is_some() => Facts::default(),
+            facts => facts?,
+        };
         facts.reach = self.agent.reach(slot);
         let paths = Paths {
             session,
@@ -324,8 +333,10 @@ impl Engine {
             return;
         };
         self.forget_token(&paths);
-        if let Some((_, Some(second))) = slots {
+        if let Some(second) = paths.second {
             self.rechain.by_slot.remove(&second);
+        }
+        if let Some((_, Some(second))) = slots {
             self.entomb_path(self.agent.drop_path_before(second));
             let s = self.agent.session(second);
             if s.has_ended() {
@@ -403,10 +414,13 @@ impl Engine {
         let of =
             |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));
         let change = self.rechain.paths.iter().find(|(_, p)| of(p));
-        if let Some((change, paths)) = change.map(|(c, p)| (*c, p.completed)) {
-            match paths {
-                None => self.tell_chain_gone(change),
-                Some(_) => self.end_paths(change),
+        if let Some((change, paths)) = change.map(|(c, p)| (*c, p)) {
+            let completed = paths.completed.is_some();
+            if !completed || paths.second == Some(slot) {
+                self.tell_chain_gone(change);
+            }
+            if completed {
+                self.end_paths(change);
             }
         }
     }

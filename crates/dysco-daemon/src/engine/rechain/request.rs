@@ -209,9 +209,21 @@ impl Engine {
             },
             Which::Filter(_) | Which::All => None,
         };
-        let all = self.agent.sessions().into_iter();
-        let all = all.filter(|(_, s)| opens(s));
+        let mut all = self.agent.sessions();
+        all.retain(|(_, s)| opens(s));
+        // Those that a host is to leave are the ones that pass it, whoever has opened them.
+        let leaves = |host: IpAddr| self.config.host.addresses.contains(&host);
+        if wish.leaves().is_some_and(leaves) {
+            let passing = self.passing_here().into_iter();
+            let passing = passing.map(|slot| (slot, self.agent.session(slot)));
+            match &request.which {
+                Which::All => return Ok(passing.map(|(slot, _)| slot).collect()),
+                Which::Filter(_) => all.extend(passing),
+                Which::Through(_) | Which::Sessions(_) => {}
+            }
+        }
         Ok(all
+            .into_iter()
             .filter(|(slot, s)| {
                 let now = self.chain_now(*slot, s);
                 match &request.which {

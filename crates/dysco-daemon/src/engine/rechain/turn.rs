@@ -58,17 +58,6 @@ impl<T> Behind<T> {
 }
 
 impl Engine {
-    /// Another request may have changed it while this one waited for its turn.
-    fn still_has_chain(&self, task: &Task) -> Result<(), Reason> {
-        let now = self
-            .find(&task.order.session)
-            .map(|slot| self.chain_now(slot, &self.agent.session(slot)));
-        match now {
-            Some(now) if now != task.order.before => Err(changed()),
-            _ => Ok(()),
-        }
-    }
-
     /// Begins what waits, as far as there is room. What has its new path makes
     /// room: it only waits for late packets of the path before.
     pub(super) fn start_chains_waiting(&mut self) {
@@ -83,10 +72,8 @@ impl Engine {
             let Some(task) = self.rechain.queue.pop_front() else {
                 return;
             };
-            let now = self.now();
-            let begun = self
-                .still_has_chain(&task)
-                .and_then(|()| self.machine.request_chain(now, task.order.clone()));
+            let (now, (task, judged)) = (self.now(), self.in_turn(task));
+            let begun = judged.and_then(|()| self.machine.request_chain(now, task.order.clone()));
             match begun {
                 Ok(change) => {
                     let running = Running {
@@ -146,13 +133,25 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    /// It was judged by a session that another request may have changed since.
+    /// Another request may have changed its chain while this one waited for its turn.
+    fn in_turn(&self, task: Task) -> (Task, Result<(), Reason>) {
+        let slot = self.find(&task.order.session);
+        let now = slot.map(|slot| self.chain_now(slot, &self.agent.session(slot)));
+        match now {
+            Some(now) if now != task.order.before => self.judged_anew(task),
+            _ => (task, Ok(())),
+        }
+    }
+
+    /// It was judged by a session that another request may have changed since. If that was
+    /// about another segment, both win.
     fn judged_anew(&self, task: Task) -> (Task, Result<(), Reason>) {
         let Some(slot) = self.find(&task.order.session) else {
             return (task, Err(Reason::Closing));
         };
         let (mut now, judged) = self.chain_task(task.whose, slot, &task.wish, &task.kinds);
-        if now.order.before != task.order.before || now.whole != task.whole {
+        let same = now.order.is_about_segment_of(&task.order);
+        if !same || now.whole != task.whole {
             return (task, Err(changed()));
         }
         now.asked = task.asked;

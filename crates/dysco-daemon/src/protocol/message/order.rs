@@ -52,6 +52,13 @@ impl Margins {
 }
 
 impl Order {
+    /// Is it about the same segment of the session's chain as another, whatever has become
+    /// of the rest?
+    pub fn is_about_segment_of(&self, other: &Order) -> bool {
+        let what = |o: &Order| (o.left(), o.segment_before().to_vec(), o.inner_right());
+        what(self) == what(other)
+    }
+
     /// The hosts between the anchors before.
     pub fn segment_before(&self) -> &[HostId] {
         self.margins.inner(&self.before)

@@ -210,7 +210,6 @@ impl Kind for Conntrack {
 
     fn install(&self, document: &Document) -> Result<Undo, StateError> {
         let state = judged(document)?;
-        let settling = Settling::new(document.session, &state);
         let undo = match create(document, &state)? {
             Created::New => {
                 let undo = Undo::new(take_back(document.session, state.zone));
@@ -225,7 +224,7 @@ impl Kind for Conntrack {
                 Undo::none()
             }
         };
-        Ok(undo.settling(settling))
+        Ok(undo.settling(Settling::new(document.session, &state)))
     }
 
     fn remove(&self, here: &Here) -> Result<usize, StateError> {

@@ -50,7 +50,7 @@ pub enum Settled {
     Yes,
     /// Both ends have not been heard often enough.
     NotYet,
-    /// The entry has ended.
+    /// The entry has ended, or was installed again: another looks at it.
     Gone,
 }
 
@@ -78,7 +78,7 @@ impl Settling {
     /// was last asked. Once they have several times, the windows are judged
     /// again.
     pub fn settle(&mut self) -> Result<Settled, StateError> {
-        let Some(entry) = at(&self.session, self.zone)? else {
+        let Some(entry) = at(&self.session, self.zone)?.filter(|_| self.is_last()) else {
             return Ok(Settled::Gone);
         };
         if entry.flags.iter().any(|flags| flags & flag::SEEN == 0) {
@@ -94,6 +94,11 @@ impl Settling {
         Ok(Settled::Yes)
     }
 
+    fn is_last(&self) -> bool {
+        let last = unsettled().get(&(self.session, self.zone)).copied();
+        last.is_some_and(|(_, number)| number == self.number)
+    }
+
     fn set(&self, mask: u8, flags: [u8; 2]) -> Result<(), StateError> {
         let message = set_flags(&self.session, self.zone, mask, flags);
         let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
@@ -103,13 +108,8 @@ impl Settling {
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        let mut all = unsettled();
-        let at = (self.session, self.zone);
-        if all
-            .get(&at)
-            .is_some_and(|(_, number)| *number == self.number)
-        {
-            all.remove(&at);
+        if self.is_last() {
+            unsettled().remove(&(self.session, self.zone));
         }
     }
 }
@@ -134,6 +134,7 @@ mod tests {
         let first = Settling::new(session, &state(true));
         assert_eq!(own_liberal(session, zone), Some([false, true]));
         let second = Settling::new(session, &state(false));
+        assert!(!first.is_last() && second.is_last());
         drop(first);
         assert_eq!(own_liberal(session, zone), Some([false, false]));
         drop(second);

@@ -15,8 +15,8 @@
 //! until that comes.
 //!
 //! Only a host that holds an end of the session may ask, and the new host takes
-//! documents from the one old host that it named, of that one session. No end of it can
-//! be that host: it would open its own way through a firewall. Asking again is harmless:
+//! documents from the one old host that it named, of that one session. That cannot be the
+//! host that asks: it would open its own way through a firewall. Asking again is harmless:
 //! the state is exported anew, and brought up to date.
 
 mod message;
@@ -37,8 +37,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Who was asked to expect state forgets it after this.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Most transfers at once, in each of the parts.
+/// Most transfers at once that this host began, and that one host and all want it to expect.
 const MOST: usize = 4096;
+const MOST_EXPECTED: (usize, usize) = (16_384, 65_536);
 /// Most parts that came before it was known what for, of one host and of all, and how
 /// long they are kept.
 const MOST_EARLY: (usize, usize) = (1024, 8192);
@@ -121,6 +122,8 @@ pub struct Order {
 pub struct Transfers {
     orders: HashMap<TransferId, Ordered>,
     expected: HashMap<TransferId, Expected>,
+    /// How many of them one anchor wants.
+    expected_of: HashMap<IpAddr, usize>,
     early: Vec<Early>,
 }
 
@@ -197,10 +200,8 @@ impl Transfers {
                     forget_at: now + MEMORY,
                 };
                 match end_of(&session, peer) {
-                    Some(anchor) if peer.contains(&from) || is_end(&session, from) => {
-                        let why = format!(
-                            "{from} holds an end of the session, and is no middlebox of it"
-                        );
+                    Some(anchor) if peer.contains(&from.to_canonical()) => {
+                        let why = format!("{from} asks for it, and gives no state itself");
                         vec![tell(anchor, transfer, Err(why))]
                     }
                     Some(anchor) => self.expect(transfer, expected(anchor)),
@@ -255,14 +256,17 @@ impl Transfers {
         let anchor = expected.anchor;
         let known = self.expected.get(&transfer);
         let same = known.is_none_or(|known| known.names(&expected));
-        if !same || (known.is_none() && self.expected.len() >= MOST) {
+        if !same || known.is_none() && !self.expects_more_of(anchor) {
             let result = Err("the new host expects too much, or something else".to_owned());
             return vec![Action::Transmit(
                 anchor,
                 Message::Ended { transfer, result },
             )];
         }
-        self.expected.entry(transfer).or_insert(expected);
+        self.expected.entry(transfer).or_insert_with(|| {
+            *self.expected_of.entry(anchor).or_default() += 1;
+            expected
+        });
         let mut actions = vec![Action::Transmit(anchor, Message::Expecting { transfer })];
         let its = |early: &mut Early| early.transfer == transfer;
         let came: Vec<Early> = self.early.extract_if(.., its).collect();
@@ -314,6 +318,12 @@ impl Transfers {
             documents,
             dry_run: expected.dry_run,
         }]
+    }
+
+    /// Nobody crowds out what others ask for.
+    fn expects_more_of(&self, anchor: IpAddr) -> bool {
+        let its = |anchor| self.expected_of.get(&anchor).copied().unwrap_or(0);
+        self.expected.len() < MOST_EXPECTED.1 && its(anchor) < MOST_EXPECTED.0
     }
 
     /// Nobody crowds out what others send.
@@ -368,9 +378,18 @@ impl Transfers {
     }
 
     /// Documents were installed, or why not.
-    pub fn installed(&self, transfer: TransferId, result: Result<Moved, String>) -> Vec<Action> {
-        let expected = self.expected.get(&transfer);
-        let anchor = expected.map(|expected| expected.anchor);
+    pub fn installed(
+        &mut self,
+        now: Duration,
+        transfer: TransferId,
+        result: Result<Moved, String>,
+    ) -> Vec<Action> {
+        let expected = self.expected.get_mut(&transfer);
+        let anchor = expected.map(|expected| {
+            // Who asked may still bring it up to date, as long as it has patience.
+            expected.forget_at = expected.forget_at.min(now + PATIENCE);
+            expected.anchor
+        });
         anchor
             .map(|anchor| tell(anchor, transfer, result))
             .into_iter()
@@ -380,14 +399,22 @@ impl Transfers {
     /// This host forgets a session: nothing of it is expected any more.
     pub fn forget(&mut self, session: &FiveTuple) {
         let names = [*session, session.reversed()];
-        self.expected
-            .retain(|_, expected| !names.contains(&expected.session));
+        self.expect_only(|expected| !names.contains(&expected.session));
+    }
+
+    fn expect_only(&mut self, keep: impl Fn(&Expected) -> bool) {
+        for (_, gone) in self.expected.extract_if(|_, expected| !keep(expected)) {
+            if let Some(its) = self.expected_of.get_mut(&gone.anchor) {
+                *its -= 1;
+            }
+        }
+        self.expected_of.retain(|_, its| *its > 0);
     }
 
     /// Says again what was not answered, gives up, and forgets. Once a second or
     /// more often.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
-        self.expected.retain(|_, expected| expected.forget_at > now);
+        self.expect_only(|expected| expected.forget_at > now);
         self.early.retain(|early| early.forget_at > now);
         let late = |ordered: &Ordered| ordered.give_up_at <= now;
         let mut actions = Vec::new();
@@ -468,8 +495,4 @@ fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, String>) -> Acti
 fn end_of(session: &FiveTuple, peer: &[IpAddr]) -> Option<IpAddr> {
     let ends = session.ends().map(|end| end.ip().to_canonical());
     ends.into_iter().find(|end| peer.contains(end))
-}
-
-fn is_end(session: &FiveTuple, host: IpAddr) -> bool {
-    end_of(session, &[host.to_canonical()]).is_some()
 }

@@ -68,7 +68,9 @@ impl World {
                 } => {
                     assert_eq!(host, NEW);
                     self.installed.push(documents);
-                    let next = self.host(host).installed(transfer, Ok(Moved::default()));
+                    let next =
+                        self.host(host)
+                            .installed(Duration::ZERO, transfer, Ok(Moved::default()));
                     self.carry_out(host, next);
                 }
                 Action::Ended { result, .. } => self.ended.push(result),
@@ -253,7 +255,7 @@ fn only_the_named_host_may_give() {
 
 /// It would open its own way through a firewall.
 #[test]
-fn no_end_of_the_session_may_give() {
+fn who_asks_does_not_give() {
     let session = plain().session;
     let other_address = STRANGER;
     let expect = |from| Message::Expect {
@@ -262,7 +264,7 @@ fn no_end_of_the_session_may_give() {
         from,
         dry_run: false,
     };
-    for from in [anchor(), session.destination.ip(), other_address] {
+    for from in [anchor(), other_address] {
         let mut new = Transfers::default();
         let peer = [other_address, anchor()];
         let said = new.handle(Duration::ZERO, &peer, expect(from));

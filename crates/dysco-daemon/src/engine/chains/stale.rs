@@ -1,0 +1,173 @@
+//! Sessions that a neighbour has lost without a word: with its power, or since the word was
+//! lost. It gives their subsessions again, and a SYN for another session finds them taken
+//! here. So the neighbour is asked: what it holds no more is forgotten.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dysco_common::session::part;
+use dysco_common::{FlowKey, Session, State};
+use serde::{Deserialize, Serialize};
+
+use super::{MANY, Message};
+use crate::control::Incoming;
+use crate::engine::{Engine, measure};
+use crate::protocol::Subsession;
+
+/// A neighbour is asked about a session this often at most: anybody may repeat a SYN.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A session by its subsession, as two neighbours know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(in crate::engine) struct Held {
+    /// The subsession between them, from who has opened it.
+    path: Subsession,
+    /// What the session is called, from the end that opened it.
+    names: Vec<Subsession>,
+    /// The initial sequence number of its SYN.
+    isn: u32,
+}
+
+/// What was asked about an entry.
+pub(super) struct Asked {
+    created_ns: u64,
+    at: Instant,
+}
+
+fn key(own: std::net::SocketAddr, other: std::net::SocketAddr) -> FlowKey {
+    FlowKey::new(own, other)
+}
+
+/// Is it a session that a neighbour has entered here by a chain, whose path does not change?
+fn entered(s: &Session) -> bool {
+    s.state == State::NewPath as u32
+        && s.two.chained != 0
+        && s.two.part == part::CURRENT
+        && s.other_path().is_none()
+        && s.life.opened_here == 0
+        && s.relay == 0
+}
+
+/// Does this entry, if there is one, hold what a neighbour asks about? While its SYN is not
+/// answered it may be the same session, opened anew.
+fn holds(entry: Option<&Session>, asked: &Held) -> bool {
+    let Some(s) = entry else {
+        return false;
+    };
+    let names = [Some(s.key), s.alias()];
+    let mut names = names.iter().flatten().map(measure::opened);
+    let same = names.any(|name| asked.names.contains(&name));
+    let opens = s.two.chained == 1 && s.two.part == part::CURRENT;
+    same && (!opens || s.local.isn == asked.isn)
+}
+
+impl Engine {
+    /// A SYN came for another session by the subsession of this entry, or for this session by
+    /// another.
+    pub(in crate::engine) fn subsession_taken(&mut self, slot: u32) {
+        let s = self.agent.session(slot);
+        if !entered(&s) {
+            return;
+        }
+        let now = Instant::now();
+        let doubted = &mut self.chains.doubted;
+        if doubted.len() >= MANY {
+            doubted.retain(|_, asked| now - asked.at < AGAIN);
+        }
+        let before = doubted.get(&slot).filter(|a| a.created_ns == s.created_ns);
+        if before.is_some_and(|asked| now - asked.at < AGAIN) || doubted.len() >= MANY {
+            return;
+        }
+        let created_ns = s.created_ns;
+        doubted.insert(
+            slot,
+            Asked {
+                created_ns,
+                at: now,
+            },
+        );
+        let names = [Some(s.key), s.alias()];
+        let held = Held {
+            path: measure::accepted(&s.path),
+            names: names.iter().flatten().map(measure::accepted).collect(),
+            isn: s.remote.isn,
+        };
+        self.send_about_chains(held.path.left.ip(), &Message::Has(held));
+    }
+
+    /// A neighbour asks whether this host holds a session still.
+    pub(super) fn is_held(&self, asked: &Held, incoming: &Incoming) {
+        if !incoming.from.holds(asked.path.right.ip()) || !self.is_own(asked.path.left.ip()) {
+            return;
+        }
+        let slot = self
+            .agent
+            .find_path(&key(asked.path.left, asked.path.right));
+        let entry = slot.map(|slot| self.agent.session(slot));
+        if !holds(entry.as_ref(), asked) {
+            self.send_about_chains(incoming.via, &Message::HasNot(asked.path));
+        }
+    }
+
+    /// A neighbour holds a session no more that it was asked about.
+    pub(super) fn not_held(&mut self, path: Subsession, incoming: &Incoming) {
+        if !incoming.from.holds(path.left.ip()) {
+            return;
+        }
+        let Some(slot) = self.agent.find_path(&key(path.right, path.left)) else {
+            return;
+        };
+        let s = self.agent.session(slot);
+        let asked = self.chains.doubted.remove(&slot);
+        let its = asked.is_some_and(|asked| asked.created_ns == s.created_ns);
+        let both = [Some(slot), self.linked(slot, &s)];
+        let mut both = both.iter().flatten();
+        if !its || !entered(&s) || both.any(|slot| self.is_changing(*slot)) {
+            return;
+        }
+        let id = self.session_id(slot, &s);
+        let text = format!("{:?} is held no more by {}", s.key, path.left.ip());
+        self.report("closed", Some(id), text);
+        self.collect(slot, &s);
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.config.host.addresses.contains(&address.to_canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(own: &str, other: &str) -> FlowKey {
+        FlowKey::new(own.parse().unwrap(), other.parse().unwrap())
+    }
+
+    #[test]
+    fn what_a_neighbour_holds() {
+        let key = of("10.0.0.1:40000", "10.0.1.1:80");
+        let asked = Held {
+            path: measure::opened(&of("10.0.0.1:61000", "10.0.2.1:80")),
+            names: vec![measure::opened(&key)],
+            isn: 7,
+        };
+        assert!(!holds(None, &asked));
+        let mut s = Session {
+            key,
+            ..Session::default()
+        };
+        (s.two.chained, s.local.isn) = (2, 99);
+        assert!(holds(Some(&s), &asked));
+        // It is being opened, or was anew.
+        s.two.chained = 1;
+        assert!(!holds(Some(&s), &asked));
+        s.local.isn = 7;
+        assert!(holds(Some(&s), &asked));
+        // Of another path of a session that lives it is another number.
+        (s.two.part, s.local.isn) = (part::NEXT, 99);
+        assert!(holds(Some(&s), &asked));
+        s.key.local_port ^= 1;
+        assert!(!holds(Some(&s), &asked));
+    }
+}
