@@ -269,6 +269,9 @@ pub struct Session {
     /// By user space, in the two-path phase: nothing is heard on the new path. Without a
     /// cutoff everything takes the old path again.
     pub deaf: u8,
+    /// The subsession that it came by was changed on its way here: its neighbour knows that by
+    /// another five-tuple.
+    pub renamed: u8,
     /// Learnt, at the left anchor: how often the right one has answered on the new path,
     /// modulo 65,536.
     pub answers: u16,

@@ -367,6 +367,13 @@ impl Agent {
 
     /// All packets take the new path.
     pub fn complete(&self, slot: u32) {
+        // What came by it meanwhile was not counted: the end has acknowledged it.
+        let s = self.memory.read(slot);
+        let received = Session {
+            rcv_max: s.snd_ack,
+            ..s
+        };
+        self.memory.raise(slot, &received);
         self.memory.set_state(slot, State::NewPath);
     }
 

@@ -27,7 +27,7 @@ pub use events::Events;
 pub use interfaces::InterfaceChange;
 pub use load::{LAYOUT, hints};
 pub use relay::Joint;
-pub use route::{Neighbour, Route, Routes};
+pub use route::{Neighbour, NeighbourFlags, NeighbourState, Route, Routes};
 pub use second::Keep;
 pub use xdp::Xdp;
 

@@ -4,9 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt;
 use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
+pub use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 
 use crate::error::AgentError;
@@ -27,8 +26,10 @@ pub struct Neighbour {
     pub ifindex: u32,
     /// Its link-layer address, while one is known.
     pub link: Option<Vec<u8>>,
-    /// Is the kernel about to ask, or asking, whether it is there still?
-    pub doubted: bool,
+    /// What the kernel thinks of it.
+    pub state: NeighbourState,
+    /// What it is besides, such as a router.
+    pub flags: NeighbourFlags,
 }
 
 /// Asks the kernel for routes and neighbours.
@@ -96,6 +97,7 @@ impl Routes {
             .add(of.ifindex, of.address)
             .link_layer_address(link)
             .state(NeighbourState::Reachable)
+            .flags(of.flags)
             .replace();
         confirmed.execute().await.map_err(failed)
     }
@@ -122,17 +124,12 @@ fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
         NeighbourAttribute::LinkLayerAddress(link) => Some(link.clone()),
         _ => None,
     });
-    let there = matches!(
-        state,
-        NeighbourState::Reachable
-            | NeighbourState::Stale
-            | NeighbourState::Delay
-            | NeighbourState::Probe
-    );
+    let there = !matches!(state, NeighbourState::Incomplete | NeighbourState::Failed);
     Some(Neighbour {
         address: address?,
         ifindex: message.header.ifindex,
         link: link.filter(|_| there),
-        doubted: !matches!(state, NeighbourState::Reachable | NeighbourState::Stale),
+        state,
+        flags: message.header.flags,
     })
 }

@@ -367,7 +367,8 @@ impl Agent {
     /// The entries of sessions' paths that are being opened, by those of their other paths.
     pub fn second_paths(&self) -> HashMap<u32, u32> {
         let all = self.sessions().into_iter();
-        let next = all.filter(|(_, n)| n.two.part == part::NEXT);
+        let left = State::Tombstone as u32;
+        let next = all.filter(|(_, n)| n.two.part == part::NEXT && n.state != left);
         let of = next.filter_map(|(next, n)| Some((n.other_path()?, next, n.key)));
         let same = of.filter(|(first, _, key)| self.session(*first).key == *key);
         same.map(|(first, next, _)| (first, next)).collect()

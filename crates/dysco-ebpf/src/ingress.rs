@@ -272,7 +272,9 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
         let told = two_paths::old_number(Anchor::Near, s, seg);
-        ends(s, seg, told, slot);
+        if !ends(s, seg, told, slot) {
+            return;
+        }
     }
     // The numbers of a reset may be anybody's.
     if seg.has(RST) {
@@ -437,9 +439,10 @@ fn from_new_path(
 ) -> Decision {
     let mut e = s.translation.incoming(&p.seg, &s.key);
     if two_paths {
-        // Where the other end has not cut, it answers what opened the path, which met no
-        // socket there: the change was given up.
-        if p.seg.has(RST) && s.two.new_heard | s.two.cut_in_set == 0 {
+        // Where the other end has not cut, a stack that knows no such socket answers what
+        // opened the path: the change was given up there. A socket's own reset has an ACK.
+        let bare = p.seg.has(RST) && !p.seg.has(ACK);
+        if bare && s.two.new_heard | s.two.cut_in_set == 0 {
             return Decision::Leave(dropped(Counter::DroppedStray));
         }
         s.new_in = s.new_in.wrapping_add(1);

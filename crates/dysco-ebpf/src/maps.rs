@@ -499,6 +499,8 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
         }
         // A hint leads to it.
         s.short = ShortKey::default();
+        // First: it is another's as soon as it is in the queue.
+        s.state = State::Free as u32;
         let _ = FREE.push(slot, 0);
         return false;
     }

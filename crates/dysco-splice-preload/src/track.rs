@@ -126,12 +126,13 @@ fn noisy(a: Life, b: Life) {
 /// `n` bytes went from one descriptor to another by a splice of `len`.
 #[inline]
 pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
-    let (Some(f), Some(t)) = (slot(from), slot(to)) else {
-        return;
-    };
+    // First: to look may change `errno`, which a failed call's caller reads.
     if n <= 0 {
         return;
     }
+    let (Some(f), Some(t)) = (slot(from), slot(to)) else {
+        return;
+    };
     match (f.kind.load(Relaxed), t.kind.load(Relaxed)) {
         (kind::SOCKET | kind::ACCEPTED, kind::PIPE_WRITE) => {
             into_pipe(f.life(from), f, t.peer(), n as i64, len);

@@ -957,7 +957,10 @@ fn a_reset_that_no_end_believes_ends_nothing_in_two_paths() {
     assert_eq!(believed(&s), [false, true, true, false]);
     s.shown = 4501;
     assert_eq!(believed(&s), [false, true, true, true]);
+    // Of one path it has what came there; and nothing to judge by while it is opened.
     s.state = State::Tracked as u32;
+    assert_eq!(believed(&s), [false, true, true, false]);
+    s.state = State::Opening as u32;
     assert_eq!(believed(&s), [true; 4]);
 }
 

@@ -300,7 +300,7 @@ impl Engine {
         match State::from_word(s.state) {
             Some(State::Tracked | State::Adopted) if !self.is_changing(slot) => Some(Quiet::Unseen),
             // A host that leads a session to a server without an agent, or opens it for another.
-            Some(State::NewPath) if chained => Some(Quiet::Led),
+            Some(State::NewPath) if chained && self.sockets.are_listed() => Some(Quiet::Led),
             _ => None,
         }
     }
@@ -308,7 +308,8 @@ impl Engine {
     /// Has a change this entry?
     pub(super) fn is_changing(&self, slot: u32) -> bool {
         let mut held = self.held.values().flat_map(held::Held::slots);
-        self.rechain.has(slot) || held.any(|(held, _)| held == slot)
+        let of_chain = self.rechain.has(slot) || self.rechain.leads_from(slot);
+        of_chain || held.any(|(held, _)| held == slot)
     }
 
     /// What moves, in both directions where they are entries of their own.
@@ -363,8 +364,10 @@ impl Engine {
         if let Some(change) = change {
             self.tell_gone(change);
         }
-        self.chain_gone(slot, s.created_ns);
-        self.tell_elsewhere(s);
+        let of_chain = self.chain_gone(slot, s.created_ns);
+        if change.is_none() && !of_chain {
+            self.tell_elsewhere(s);
+        }
     }
 
     /// A change of this session's chain may be one of a segment that does not begin here: no
@@ -375,7 +378,8 @@ impl Engine {
         }
         let names = [Some(s.key), s.alias()];
         for subsession in names.iter().flatten().map(measure::opened) {
-            if self.machine.is_changing(&subsession) {
+            // Another session may have the name by now.
+            if self.machine.is_changing(&subsession) && self.find(&subsession).is_none() {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }

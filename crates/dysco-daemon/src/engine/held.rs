@@ -2,7 +2,7 @@
 //! route or for old data to drain.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
 use dysco_common::two_paths::has_shown_all;
@@ -13,6 +13,9 @@ use super::raw::Repeated;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::proxy::Pair;
+
+/// Settings of interfaces are read again after this.
+const STRICT_FOR: Duration = Duration::from_secs(1);
 
 /// What this host holds for a change.
 #[derive(Default)]
@@ -134,12 +137,14 @@ impl Engine {
             .slot_of(change)
             .map(|slot| self.agent.session(slot).key);
         let known = self.state.route(from, to);
-        if let Some(ifindex) = known
-            && !self.is_strict(ifindex)
-        {
+        let strict = if from.is_ipv4() {
+            self.strict_interfaces()
+        } else {
+            Vec::new()
+        };
+        if let Some(ifindex) = known.filter(|ifindex| !strict.contains(ifindex)) {
             return self.routed(change, Ok(ifindex));
         }
-        let strict = self.strict_interfaces();
         let routes = self.routes.clone();
         let answers = self.answers.clone();
         tokio::spawn(async move {
@@ -164,14 +169,19 @@ impl Engine {
 
     /// The interfaces where the kernel drops IPv4 packets whose source it reaches by another
     /// (RFC 3704, 2.2).
-    fn strict_interfaces(&self) -> Vec<u32> {
+    fn strict_interfaces(&mut self) -> Vec<u32> {
+        let now = Instant::now();
+        if let Some((at, known)) = &self.strict
+            && now - *at < STRICT_FOR
+        {
+            return known.clone();
+        }
+        let all = rp_filter("all");
         let ours = self.config.host.interfaces.iter();
-        let strict = ours.filter(|i| is_strict(&rp_filter("all"), &rp_filter(&i.name)));
-        strict.map(|i| i.index).collect()
-    }
-
-    fn is_strict(&self, ifindex: u32) -> bool {
-        self.strict_interfaces().contains(&ifindex)
+        let strict = ours.filter(|i| is_strict(&all, &rp_filter(&i.name)));
+        let strict: Vec<u32> = strict.map(|i| i.index).collect();
+        self.strict = Some((now, strict.clone()));
+        strict
     }
 
     /// Goes on with what waited for the route.

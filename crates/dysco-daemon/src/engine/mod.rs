@@ -88,6 +88,8 @@ struct Engine {
     history: History,
     collector: collect::Collector,
     on_link: on_link::OnLink,
+    /// Interfaces with strict reverse-path filtering, and when that was read.
+    strict: Option<(Instant, Vec<u32>)>,
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
     sockets: sockets::Sockets,
@@ -229,6 +231,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         history,
         collector: collect::Collector::default(),
         on_link: on_link::OnLink::default(),
+        strict: None,
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),

@@ -1,19 +1,27 @@
 //! Proxies that have left, on a link of this host. The stack resolves the address that it knows
 //! before a packet gets to the programs, which send it elsewhere: with the proxy's host off its
-//! neighbour would fail, and the session with it. So the kernel is told, as long as a session
-//! needs it, that the proxy is there, under the link-layer address that it has or had.
+//! neighbour would fail, and the session with it. So where nobody answers for the address any
+//! more the kernel is told, as long as a session needs it, that it is where it was.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dysco_agent::{AgentError, Neighbour, Routes};
+use dysco_agent::{AgentError, Neighbour, NeighbourState, Routes};
 use dysco_common::{Session, State};
 
 use super::Engine;
 
-/// Where those are that sessions need, by address.
-type Known = HashMap<IpAddr, Neighbour>;
+/// Where those are that sessions need, by address and interface.
+type Known = HashMap<(IpAddr, u32), Place>;
+
+/// Where one was last.
+struct Place {
+    at: Neighbour,
+    /// It has been asked for in vain by a broadcast since: nobody has its address.
+    nobodys: bool,
+    asked: bool,
+}
 
 #[derive(Default)]
 pub(super) struct OnLink {
@@ -25,49 +33,74 @@ pub(super) struct OnLink {
 impl OnLink {
     /// Takes in a session of the table.
     pub fn see(&mut self, s: &Session) {
-        let elsewhere = s.state == State::NewPath as u32;
-        if elsewhere && s.two.chained == 0 && s.joined_to().is_none() {
+        let state = State::from_word(s.state);
+        let elsewhere = matches!(state, Some(State::NewPath | State::Switching));
+        let left = s.two.chained == 0 || s.was_bypassed();
+        if elsewhere && left && s.joined_to().is_none() {
             self.needed.insert(s.key.remote.ip());
         }
     }
 }
 
-/// Which of all neighbours are to be confirmed. Keeps in mind where they are.
+/// Which of all neighbours are to be confirmed. Keeps in mind where they are. As long as a
+/// broadcast may find it, also elsewhere, the kernel is let alone.
 fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) -> Vec<Neighbour> {
-    known.retain(|address, _| needed.contains(address));
+    known.retain(|(address, _), _| needed.contains(address));
     let mut doubted = Vec::new();
     for now in all.into_iter().filter(|n| needed.contains(&n.address)) {
-        let is_doubted = now.doubted;
-        if now.link.is_some() {
-            known.insert(now.address, now.clone());
+        let name = (now.address, now.ifindex);
+        let stays = |place: &Place| now.link.is_none() || now.link == place.at.link;
+        if !known.get(&name).is_some_and(stays) {
+            if now.link.is_some() {
+                let (nobodys, asked) = (false, false);
+                let at = now;
+                known.insert(name, Place { at, nobodys, asked });
+            }
+            continue;
         }
-        let at = known.get(&now.address).filter(|_| is_doubted);
-        doubted.extend(at.cloned());
+        let Some(place) = known.get_mut(&name) else {
+            continue;
+        };
+        match now.state {
+            NeighbourState::Incomplete => place.asked = true,
+            NeighbourState::Failed => place.nobodys |= place.asked,
+            _ => {}
+        }
+        let there = [NeighbourState::Reachable, NeighbourState::Stale].contains(&now.state);
+        let asks = now.state == NeighbourState::Incomplete;
+        if place.nobodys && !there && !asks {
+            doubted.push(place.at.clone());
+        }
     }
     doubted
 }
 
 async fn keep(routes: Routes, known: Arc<Mutex<Known>>, needed: HashSet<IpAddr>) {
-    let done: Result<(), AgentError> = async {
-        let all = routes.neighbours().await?;
-        let doubted = {
+    let doubted = match routes.neighbours().await {
+        Ok(all) => {
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
             to_confirm(&mut known, &needed, all)
-        };
-        for neighbour in doubted {
-            routes.confirm(&neighbour).await?;
         }
-        Ok(())
+        Err(error) => return warn(&error),
+    };
+    for neighbour in doubted {
+        if let Err(error) = routes.confirm(&neighbour).await {
+            // Its interface may be gone, and made anew.
+            let name = (neighbour.address, neighbour.ifindex);
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.remove(&name);
+            warn(&error);
+        }
     }
-    .await;
-    if let Err(error) = done {
-        tracing::warn!(%error, "sessions that their proxy has left may stop once its host is off");
-    }
+}
+
+fn warn(error: &AgentError) {
+    tracing::warn!(%error, "sessions that their proxy has left may stop once its host is off");
 }
 
 impl Engine {
     /// Keeps the neighbours that sessions were seen to need. Once in each pass over the table,
-    /// which is sooner than the kernel has asked in vain for one that it doubts.
+    /// which is sooner than the kernel has asked in vain.
     pub(super) fn keep_neighbours(&mut self) {
         let needed = std::mem::take(&mut self.on_link.needed);
         if needed.is_empty() {
@@ -80,28 +113,52 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use dysco_agent::NeighbourFlags;
+
     use super::*;
 
     #[test]
-    fn those_that_are_needed_and_doubted_are_confirmed_where_they_were() {
-        let at = |last, link: Option<u8>, doubted| Neighbour {
-            address: IpAddr::from([10, 0, 0, last]),
-            ifindex: 3,
-            link: link.map(|b| vec![2, 0, 0, 0, 0, b]),
-            doubted,
+    fn what_nobody_answers_for_is_kept_where_it_was() {
+        use NeighbourState::{Delay, Failed, Incomplete, Probe, Reachable, Stale};
+        let at = |last, link: u8, state| {
+            let there = ![Incomplete, Failed].contains(&state);
+            Neighbour {
+                address: IpAddr::from([10, 0, 0, last]),
+                ifindex: 3,
+                link: there.then(|| vec![2, 0, 0, 0, 0, link]),
+                state,
+                flags: NeighbourFlags::empty(),
+            }
         };
-        let needed = HashSet::from([at(1, None, false).address]);
+        let needed = HashSet::from([at(1, 0, Failed).address]);
         let mut known = Known::new();
-        let mut confirm = |now: Neighbour| {
-            let others = at(2, Some(9), true);
-            to_confirm(&mut known, &needed, vec![others, now])
+        let mut looked = |now: Neighbour| {
+            let all = vec![at(2, 9, Failed), now];
+            let confirmed = to_confirm(&mut known, &needed, all);
+            confirmed
+                .iter()
+                .filter_map(|n| Some(n.link.as_ref()?[5]))
+                .collect::<Vec<_>>()
         };
-        // Never seen, there, asked for, moved elsewhere, and gone.
-        assert_eq!(confirm(at(1, None, true)), []);
-        assert_eq!(confirm(at(1, Some(1), false)), []);
-        assert_eq!(confirm(at(1, Some(1), true)), [at(1, Some(1), true)]);
-        assert_eq!(confirm(at(1, Some(7), false)), []);
-        assert_eq!(confirm(at(1, None, true)), [at(1, Some(7), false)]);
+        // Never seen; there; asked for itself, and for whoever has its address.
+        for (link, state) in [
+            (0, Failed),
+            (1, Reachable),
+            (1, Delay),
+            (1, Probe),
+            (0, Failed),
+        ] {
+            assert!(looked(at(1, link, state)).is_empty(), "{state:?}");
+        }
+        assert!(looked(at(1, 0, Incomplete)).is_empty());
+        assert_eq!(looked(at(1, 0, Failed)), [1]);
+        // From then on it is not asked for again.
+        assert!(looked(at(1, 1, Reachable)).is_empty() && looked(at(1, 1, Stale)).is_empty());
+        assert_eq!(looked(at(1, 1, Delay)), [1]);
+        // Until somebody has the address.
+        assert!(looked(at(1, 7, Stale)).is_empty() && looked(at(1, 7, Probe)).is_empty());
+        assert!(looked(at(1, 0, Incomplete)).is_empty());
+        assert_eq!(looked(at(1, 0, Failed)), [7]);
         to_confirm(&mut known, &HashSet::new(), vec![]);
         assert!(known.is_empty());
     }

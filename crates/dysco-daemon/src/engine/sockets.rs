@@ -20,6 +20,8 @@ const YOUNG: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Sockets {
     last: Option<Instant>,
+    /// They have been listed.
+    ever: bool,
     /// Slots and sessions that had a socket, some time. Others never do: where
     /// addresses are translated, or the socket is in another namespace.
     seen: HashSet<(u32, u64)>,
@@ -28,6 +30,11 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    /// Could this host's sockets be listed?
+    pub fn are_listed(&self) -> bool {
+        self.ever
+    }
+
     /// Had this session a socket, some time?
     pub fn had_one(&self, slot: u32, created_ns: u64) -> bool {
         self.seen.contains(&(slot, created_ns))
@@ -61,6 +68,7 @@ impl Engine {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
+        self.sockets.ever = true;
         let now = collect::boot_time();
         let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
         for (slot, s) in self.agent.sessions() {

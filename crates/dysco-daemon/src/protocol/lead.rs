@@ -81,6 +81,14 @@ impl Lead {
         self.session.left.ip()
     }
 
+    /// The other anchor is asked what became of it, if it is silent. A session that has gone
+    /// here is waited for longer, whatever is said meanwhile.
+    fn wait(&self, ctx: &mut Context) {
+        if !self.gone {
+            ctx.deadline(SILENCE);
+        }
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -107,7 +115,7 @@ impl Lead {
             }
             Message::Status { .. } if self.phase < Phase::Cancelling && !self.settled => {
                 ctx.hush();
-                ctx.deadline(SILENCE);
+                self.wait(ctx);
                 Flow::On
             }
             Message::Done { .. } if self.is_belated() => {
@@ -191,7 +199,7 @@ impl Lead {
         self.phase = Phase::Locked;
         ctx.report(Role::Lead, self.session, Progress::Locked);
         self.persist(ctx, false);
-        ctx.deadline(SILENCE);
+        self.wait(ctx);
         self.say_held(ctx)
     }
 
@@ -210,7 +218,7 @@ impl Lead {
             Phase::Locked => {
                 ctx.hush();
                 self.phase = Phase::SettingUp;
-                ctx.deadline(SILENCE);
+                self.wait(ctx);
                 ctx.command(Command::Open {
                     change,
                     session,
@@ -243,7 +251,7 @@ impl Lead {
 
     fn cut(&mut self, ctx: &mut Context) {
         ctx.hush();
-        ctx.deadline(SILENCE);
+        self.wait(ctx);
         self.phase = Phase::Cutting;
         ctx.command(Command::Cut { change: ctx.change });
     }
@@ -264,7 +272,7 @@ impl Lead {
         }
         let change = ctx.change;
         ctx.hush();
-        ctx.deadline(SILENCE);
+        self.wait(ctx);
         ctx.command(Command::SetCutIn { change, cutoff });
         if self.phase < Phase::Cutting {
             // A former process has taken it.

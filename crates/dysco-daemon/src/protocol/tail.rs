@@ -98,6 +98,14 @@ impl Tail {
         self.session.left.ip()
     }
 
+    /// The other anchor is asked what became of it, if it is silent. A session that has gone
+    /// here is waited for longer, whatever is said meanwhile.
+    fn wait(&self, ctx: &mut Context) {
+        if !self.gone {
+            ctx.deadline(SILENCE);
+        }
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }
@@ -111,13 +119,13 @@ impl Tail {
             Message::Switched { .. } if self.phase == Phase::Draining => {
                 if !self.settled {
                     ctx.hush();
-                    ctx.deadline(SILENCE);
+                    self.wait(ctx);
                 }
                 self.say_switched(ctx)
             }
             Message::Status { .. } => {
                 ctx.hush();
-                ctx.deadline(SILENCE);
+                self.wait(ctx);
                 Flow::On
             }
             Message::Done { .. } if self.is_belated() => self.let_go(ctx),
@@ -141,7 +149,7 @@ impl Tail {
                 Ok(()) => {
                     self.phase = Phase::SettingUp;
                     ctx.report(Role::Tail, self.session, Progress::SetUp);
-                    ctx.deadline(SILENCE);
+                    self.wait(ctx);
                     self.say_extended(ctx)
                 }
                 Err(reason) => self.refuse(ctx, reason),
@@ -150,7 +158,7 @@ impl Tail {
                 self.cutoff = Some(cutoff);
                 self.phase = Phase::Draining;
                 ctx.report(Role::Tail, self.session, Progress::Switched);
-                ctx.deadline(SILENCE);
+                self.wait(ctx);
                 self.say_switched(ctx)
             }
             HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.settled => {

@@ -234,7 +234,6 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
     };
     let ended = scratch.known().map(|flow| flow.s);
     if !maps::claim_path(&scratch.session, slot, s, ended) {
-        s.state = State::Free as u32;
         learn::no_room();
         return 0;
     }
@@ -268,6 +267,7 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
     };
     if !payload.subsession.mirrors(&p.key.whole) {
         count(Counter::ChainNat);
+        s.renamed = 1;
     }
     if let Some(pending) = remembered::remember(s, p.seg.seq) {
         pending.session = payload.session;

@@ -299,7 +299,6 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
     s.path.remote_port = destination.to_be();
     s.ifindex = hop.ifindex;
     if !maps::claim_path(&p.key, slot, s, None) {
-        s.state = State::Free as u32;
         learn::no_room();
         return false;
     }

@@ -150,14 +150,18 @@ impl Engine {
             let Some(text) = text else {
                 return self.put_in_force(policy);
             };
-            let before = std::fs::read_to_string(&file);
-            write_whole(&file, text)
+            let before = match std::fs::read(&file) {
+                Ok(before) => Some(before),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+                Err(e) => return Err(format!("cannot read {}: {e}", file.display())),
+            };
+            write_whole(&file, text.as_bytes())
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
             self.put_in_force(policy).inspect_err(|_| {
                 // Or it would be put in force as soon as somebody looks at the file.
                 let back = match before {
-                    Ok(before) => write_whole(&file, &before),
-                    Err(_) => std::fs::remove_file(&file),
+                    Some(before) => write_whole(&file, &before),
+                    None => std::fs::remove_file(&file),
                 };
                 if let Err(error) = back {
                     tracing::error!(path = %file.display(), %error, "the policy's file is one that is not in force");
@@ -243,13 +247,13 @@ fn words(hosts: &[IpAddr]) -> String {
 }
 
 /// Writes a file so that it is there whole or as before, also after a loss of power.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+fn write_whole(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     std::fs::create_dir_all(dir)?;
     let new = path.with_extension("toml.new");
     let mut file = File::create(&new)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(text)?;
     file.sync_all()?;
     std::fs::rename(&new, path)?;
     if let Err(error) = File::open(dir).and_then(|dir| dir.sync_all()) {

@@ -38,13 +38,15 @@ fn key(own: std::net::SocketAddr, other: std::net::SocketAddr) -> FlowKey {
     FlowKey::new(own, other)
 }
 
-/// Is it a session that a neighbour has entered here by a chain, whose path does not change?
+/// Is it a session that a neighbour has entered here by a chain, whose path does not change,
+/// and bears the name that the neighbour has for it?
 fn entered(s: &Session) -> bool {
     s.state == State::NewPath as u32
         && s.two.chained != 0
         && s.two.part == part::CURRENT
         && s.other_path().is_none()
         && s.life.opened_here == 0
+        && s.renamed == 0
         && s.relay == 0
 }
 

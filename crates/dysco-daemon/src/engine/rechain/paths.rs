@@ -410,19 +410,22 @@ impl Engine {
     }
 
     /// A slot was collected.
-    pub(in crate::engine) fn chain_gone(&mut self, slot: u32, created_ns: u64) {
+    /// Was it a change's?
+    pub(in crate::engine) fn chain_gone(&mut self, slot: u32, created_ns: u64) -> bool {
         let of =
             |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));
         let change = self.rechain.paths.iter().find(|(_, p)| of(p));
-        if let Some((change, paths)) = change.map(|(c, p)| (*c, p)) {
-            let completed = paths.completed.is_some();
-            if !completed || paths.second == Some(slot) {
-                self.tell_chain_gone(change);
-            }
-            if completed {
-                self.end_paths(change);
-            }
+        let Some((change, paths)) = change.map(|(c, p)| (*c, p)) else {
+            return false;
+        };
+        let completed = paths.completed.is_some();
+        if !completed || paths.second == Some(slot) {
+            self.tell_chain_gone(change);
         }
+        if completed {
+            self.end_paths(change);
+        }
+        true
     }
 }
 

@@ -218,7 +218,7 @@ impl Engine {
             let passing = passing.map(|slot| (slot, self.agent.session(slot)));
             match &request.which {
                 Which::All => return Ok(passing.map(|(slot, _)| slot).collect()),
-                Which::Filter(_) => all.extend(passing),
+                Which::Filter(_) => all = passing.collect(),
                 Which::Through(_) | Which::Sessions(_) => {}
             }
         }
