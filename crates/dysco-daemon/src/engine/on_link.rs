@@ -18,10 +18,12 @@ type Known = HashMap<(IpAddr, u32), Place>;
 /// Where one was last.
 struct Place {
     at: Neighbour,
-    /// It has been asked for in vain by a broadcast since: nobody has its address.
-    nobodys: bool,
-    asked: bool,
+    /// For so many looks the kernel has asked all on the link, and was not answered.
+    asked: u32,
 }
+
+/// After so many, a second apart, nobody has the address: the kernel asks thrice.
+const IN_VAIN: u32 = 4;
 
 #[derive(Default)]
 pub(super) struct OnLink {
@@ -52,23 +54,20 @@ fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) 
         let stays = |place: &Place| now.link.is_none() || now.link == place.at.link;
         if !known.get(&name).is_some_and(stays) {
             if now.link.is_some() {
-                let (nobodys, asked) = (false, false);
-                let at = now;
-                known.insert(name, Place { at, nobodys, asked });
+                known.insert(name, Place { at: now, asked: 0 });
             }
             continue;
         }
         let Some(place) = known.get_mut(&name) else {
             continue;
         };
-        match now.state {
-            NeighbourState::Incomplete => place.asked = true,
-            NeighbourState::Failed => place.nobodys |= place.asked,
-            _ => {}
-        }
         let there = [NeighbourState::Reachable, NeighbourState::Stale].contains(&now.state);
-        let asks = now.state == NeighbourState::Incomplete;
-        if place.nobodys && !there && !asks {
+        if now.link.is_none() && place.asked < IN_VAIN {
+            place.asked += 1;
+        } else if there && place.asked < IN_VAIN {
+            place.asked = 0;
+        }
+        if place.asked == IN_VAIN && !there {
             doubted.push(place.at.clone());
         }
     }
@@ -140,24 +139,34 @@ mod tests {
                 .filter_map(|n| Some(n.link.as_ref()?[5]))
                 .collect::<Vec<_>>()
         };
-        // Never seen; there; asked for itself, and for whoever has its address.
-        for (link, state) in [
+        // Never seen; there; asked for itself, and then all on the link.
+        let states = [
             (0, Failed),
             (1, Reachable),
             (1, Delay),
             (1, Probe),
             (0, Failed),
-        ] {
+        ];
+        for (link, state) in states {
             assert!(looked(at(1, link, state)).is_empty(), "{state:?}");
         }
-        assert!(looked(at(1, 0, Incomplete)).is_empty());
-        assert_eq!(looked(at(1, 0, Failed)), [1]);
+        for _ in 2..IN_VAIN {
+            assert!(looked(at(1, 0, Incomplete)).is_empty());
+        }
+        assert_eq!(looked(at(1, 0, Incomplete)), [1]);
         // From then on it is not asked for again.
         assert!(looked(at(1, 1, Reachable)).is_empty() && looked(at(1, 1, Stale)).is_empty());
         assert_eq!(looked(at(1, 1, Delay)), [1]);
         // Until somebody has the address.
         assert!(looked(at(1, 7, Stale)).is_empty() && looked(at(1, 7, Probe)).is_empty());
-        assert!(looked(at(1, 0, Incomplete)).is_empty());
+        for _ in 1..IN_VAIN {
+            assert!(looked(at(1, 0, Incomplete)).is_empty());
+        }
+        // It was lost, and answers.
+        assert!(looked(at(1, 7, Reachable)).is_empty());
+        for _ in 1..IN_VAIN {
+            assert!(looked(at(1, 0, Incomplete)).is_empty());
+        }
         assert_eq!(looked(at(1, 0, Failed)), [7]);
         to_confirm(&mut known, &HashSet::new(), vec![]);
         assert!(known.is_empty());
