@@ -6,7 +6,7 @@ mod world;
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use dysco_netns::delay::Delay;
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, Lab, Role, wait};
@@ -125,7 +125,10 @@ fn a_slow_reader() -> Result<()> {
     let done = w.remove(&["--all", "--timeout", "300s"])?;
     assert_eq!(done["summary"]["removed"], 2, "{done:#}\n{}", w.state());
     group.set_reading(Side::Server, Reading::Fast);
-    group.wait_progress(10 * MIB)?;
+    group.wait_progress(10 * MIB).with_context(|| {
+        let list = w.lab.router.output("conntrack", &["-L", "-p", "tcp"]);
+        format!("{:?} refused, {list:?}\n{}", w.lab.refused(), w.state())
+    })?;
     all_intact(&group.finish()?)?;
     assert_eq!(w.lab.refused()?, 0, "{}", w.state());
     w.finish()
