@@ -13,6 +13,7 @@ use crate::Verdict;
 use crate::chain;
 use crate::far;
 use crate::hop;
+use crate::ingress;
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, OWN, Run, Scratch, count};
@@ -291,9 +292,8 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     if seg.has(RST) {
         // The relay's entry judges it.
         let believed = s.relay == 0 && two_paths::may_be_reset(s, near, seg.seq);
-        if believed && s.life.reset == 0 {
-            s.life.reset = 1;
-            maps::tell(EventKind::Reset, slot);
+        if believed {
+            ingress::was_reset(s, slot);
         }
         return believed;
     }

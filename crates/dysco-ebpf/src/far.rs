@@ -288,7 +288,7 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
     let mut acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
     if s.two.returns | o.two.returns == 0 && after(acked, s.rcv_max) {
         // Nobody acknowledges what has not been sent.
-        acked = s.rcv_max.wrapping_sub(widest(s));
+        acked = s.rcv_max.wrapping_sub(two_paths::widest_in(s));
     }
     // Of the direction that passes this host by only the client's part is
     // known.
@@ -310,7 +310,7 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
         }
         return true;
     }
-    if before(seg.end(), low) || after(seg.seq, high.wrapping_add(widest(s))) {
+    if before(seg.end(), low) || after(seg.seq, high.wrapping_add(two_paths::widest_in(s))) {
         return false;
     }
     s.life.fin_in = 1;
@@ -320,12 +320,6 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
         maps::tell(EventKind::Closed, slot);
     }
     true
-}
-
-/// The widest window that an end can be shown: by its own scale, whoever shows it.
-#[inline(always)]
-fn widest(s: &Session) -> u32 {
-    (u16::MAX as u32) << (s.local_wscale() & 15)
 }
 
 /// Judges a packet of an end in the two-path phase.

@@ -328,15 +328,23 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     }
 }
 
+/// A reset passes that an end may believe. It is told once.
+#[inline(always)]
+pub fn was_reset(s: &mut Session, slot: u32) {
+    if s.life.reset == 0 {
+        s.life.reset = 1;
+        maps::tell(EventKind::Reset, slot);
+    }
+}
+
 /// `seq` in the local end's own numbers, as it gets it. False of what that cannot believe.
 #[inline(always)]
 pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     if seg.has(RST) {
         // Elsewhere the relay's entry judges it.
         let believed = s.relay == 0 && two_paths::may_reset(s, seq);
-        if believed && s.life.reset == 0 {
-            s.life.reset = 1;
-            maps::tell(EventKind::Reset, slot);
+        if believed {
+            was_reset(s, slot);
         }
         return believed;
     }

@@ -197,9 +197,9 @@ const fn least_out(s: &Session, near: Option<&Session>) -> u32 {
     s.snd_max.wrapping_sub(under_way)
 }
 
-/// The widest window that the local end can have announced.
+/// The widest window that the local end can have announced, in bytes.
 #[inline(always)]
-const fn widest_in(s: &Session) -> u32 {
+pub const fn widest_in(s: &Session) -> u32 {
     (u16::MAX as u32) << (s.local_wscale() & 15)
 }
 

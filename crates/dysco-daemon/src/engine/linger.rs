@@ -41,7 +41,7 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
         true => UNANSWERED_CROWDED,
         false => UNANSWERED,
     };
-    let ended = s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0);
+    let ended = s.has_ended();
     match State::from_word(s.state)? {
         State::Tracked | State::Adopted if ended => Some(UNCHANGED),
         State::Tracked if is_half_open(s) && age > patience => Some(Duration::ZERO),

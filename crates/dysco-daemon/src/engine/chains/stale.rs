@@ -34,10 +34,6 @@ pub(super) struct Asked {
     at: Instant,
 }
 
-fn key(own: std::net::SocketAddr, other: std::net::SocketAddr) -> FlowKey {
-    FlowKey::new(own, other)
-}
-
 /// Is it a session that a neighbour has entered here by a chain, whose path does not change,
 /// and bears the name that the neighbour has for it?
 fn entered(s: &Session) -> bool {
@@ -104,7 +100,7 @@ impl Engine {
         }
         let slot = self
             .agent
-            .find_path(&key(asked.path.left, asked.path.right));
+            .find_path(&FlowKey::new(asked.path.left, asked.path.right));
         let entry = slot.map(|slot| self.agent.session(slot));
         if !holds(entry.as_ref(), asked) {
             self.send_about_chains(incoming.via, &Message::HasNot(asked.path));
@@ -116,7 +112,7 @@ impl Engine {
         if !incoming.from.holds(path.left.ip()) {
             return;
         }
-        let Some(slot) = self.agent.find_path(&key(path.right, path.left)) else {
+        let Some(slot) = self.agent.find_path(&FlowKey::new(path.right, path.left)) else {
             return;
         };
         let s = self.agent.session(slot);
