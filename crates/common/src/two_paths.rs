@@ -27,5 +27,6 @@ pub use opening::{
 pub use outgoing::{Copy, Outgoing, Sacks, data_path, drains, outgoing, sacks};
 pub use shown::{
     acknowledge, has_carried, has_caught_up, has_old, has_shown_all, hear_data, hear_far, is_past,
-    is_shut_in, is_taken_back, may_be_closed, may_be_reset, may_close, may_reset, show, widest_in,
+    is_shut_in, is_taken_back, may_be_closed, may_be_reset, may_close, may_reset, show, shows_to,
+    widest_in,
 };

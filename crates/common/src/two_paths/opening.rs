@@ -1,6 +1,6 @@
 //! What opens a path and ends it: packets of the data planes, which no stack hears.
 
-use super::shown::show;
+use super::shown::{show, shows_to};
 use crate::seq::{after, before, min};
 use crate::session::{Session, State};
 use crate::tcp::{ACK, Edit, PSH, RST, SYN, Segment};
@@ -24,7 +24,7 @@ pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
 #[inline(always)]
 pub fn answer_opening(s: &Session, seg: &Segment) -> Edit {
     let opens = seg.has(SYN);
-    let mut first = s.sent_on_wire(s.cut_out);
+    let mut first = s.sent_on_wire(shows_to(s));
     if !opens {
         // No further than firewalls let it go ahead. What is acknowledged next does.
         let widest = (u16::MAX as u32) << (s.remote_wscale() & 15);

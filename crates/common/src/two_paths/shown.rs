@@ -96,6 +96,15 @@ pub const fn is_past(s: &Session) -> bool {
     s.two.cut_set & PAST != 0
 }
 
+/// Up to where this end shows on the new path to have sent: to the cutoff, which only the
+/// data behind it shows otherwise. Where the far end has that, to all that was sent, for
+/// the reason that [`PAST`] is: far behind, a cutoff is taken for one far ahead, by this
+/// data plane and by every firewall.
+#[inline(always)]
+pub const fn shows_to(s: &Session) -> u32 {
+    if is_past(s) { s.snd_max } else { s.cut_out }
+}
+
 /// Has the far end acknowledged what the local one sent on the new path? Then no old path
 /// can carry the session any more.
 #[inline(always)]

@@ -743,6 +743,24 @@ fn the_right_anchor_answers_what_opens_the_path() {
     assert_eq!(e.seq, 5000 + 200_000);
 }
 
+#[test]
+fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
+    let mut s = unshown();
+    (s.two.cut_set, s.cut_out, s.snd_max, s.edge) = (1, 5000, 5000, 5000);
+    let shows = |ack| segment(76, ack, 0, ACK | PSH);
+    let answer = |s: &Session, ack| two_paths::answer_opening(s, &shows(ack)).seq;
+    assert_eq!(answer(&s, 5000), 5000);
+    // The other direction drains, and drains.
+    for _ in 0..9 {
+        s.snd_max = s.snd_max.wrapping_add(1 << 29);
+        let ack = s.snd_max.wrapping_sub(1 << 10);
+        let judged = two_paths::new_incoming(Anchor::Near, &s, &segment(76, ack, 0, ACK), 0);
+        two_paths::hear_far(Anchor::Near, &mut s, ack, &judged);
+        assert_eq!(two_paths::shows_to(&s), s.snd_max);
+        assert_eq!(answer(&s, ack), s.snd_max);
+    }
+}
+
 /// A path that is being opened: up to 4500 the other end has shown, in this end's
 /// numbers.
 fn being_opened() -> Session {

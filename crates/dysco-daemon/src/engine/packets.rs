@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
 use dysco_common::session::offer;
-use dysco_common::two_paths::LAST_WINDOW;
+use dysco_common::two_paths::{LAST_WINDOW, is_past, shows_to};
 use dysco_common::{Addr, FlowKey, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
@@ -94,16 +94,17 @@ pub(super) fn bypass_opened(s: &Session, first: u32) -> Vec<u8> {
 
 /// What shows on a bypass up to where this end has sent by the proxy, in steps of the
 /// widest window: firewalls let numbers go ahead no further. It opened at `opened`
-/// (local end's space), if that is known.
+/// (local end's space), if that is known, and the far end has not got all that.
 pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
     let wire = &s.on_wire_of(s.path);
     let heard = s.received_on_wire(s.shown);
     let widest = u32::from(u16::MAX) << wire.remote_wscale();
-    let opened = opened.unwrap_or(s.cut_out);
-    let ahead = s.cut_out.wrapping_sub(opened);
+    let last = shows_to(s);
+    let opened = opened.filter(|_| !is_past(s)).unwrap_or(last);
+    let ahead = last.wrapping_sub(opened);
     let steps = (1..STEPS).map(|step| widest.saturating_mul(step));
     let between = steps.take_while(|by| *by < ahead);
-    let all = between.map(|by| opened.wrapping_add(by)).chain([s.cut_out]);
+    let all = between.map(|by| opened.wrapping_add(by)).chain([last]);
     all.map(|seq| opens_windows(wire, s.sent_on_wire(seq), heard))
         .collect()
 }
