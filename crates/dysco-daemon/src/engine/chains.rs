@@ -39,9 +39,9 @@ const HOLDS: Duration = Duration::from_secs(90);
 const FEW: usize = 16;
 pub(super) const MANY: usize = 1024;
 
-/// What daemons say to each other about chains.
+/// What daemons say to each other about chains, and about sessions that live elsewhere.
 #[derive(Debug, Serialize, Deserialize)]
-enum Message {
+pub(super) enum Message {
     /// The key of this name is believed here.
     Believed(u64),
     /// You will be asked to pass sessions on to these: know them.
@@ -52,6 +52,10 @@ enum Message {
     Has(stale::Held),
     /// No more the one of this subsession.
     HasNot(Subsession),
+    /// Which of these sessions to you live, whose ports are held here?
+    Lives(Vec<Subsession>),
+    /// These do, or do not.
+    Lived(Vec<(Subsession, bool)>),
 }
 
 /// Is it one of these messages?
@@ -159,7 +163,7 @@ impl Engine {
         self.neighbour_ready(way.to);
     }
 
-    fn send_about_chains(&self, to: IpAddr, message: &Message) {
+    pub(super) fn send_about_chains(&self, to: IpAddr, message: &Message) {
         match postcard::to_extend(message, vec![TAG]) {
             Ok(bytes) => self.control.send(to, bytes),
             Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
@@ -191,6 +195,8 @@ impl Engine {
             }
             Ok(Message::Has(held)) => self.is_held(&held, incoming),
             Ok(Message::HasNot(path)) => self.not_held(path, incoming),
+            Ok(Message::Lives(all)) => self.tell_lives(all, incoming),
+            Ok(Message::Lived(told)) => self.told_lives(told, incoming),
             Err(error) => {
                 self.state.malformed += 1;
                 tracing::warn!(from = %incoming.via, %error, "a message was discarded");

@@ -226,13 +226,15 @@ impl Engine {
             if !ending.is_due(&s, crowded) {
                 continue;
             }
-            if self.still_needed(slot, &s, &ending) {
+            let kept = !crowded && self.keeps_ports(slot, &s);
+            if kept || self.still_needed(slot, &s, &ending) {
                 let again = Ending::new(&s, self.activity(slot, &s), now + TWO_MSL);
                 self.collector.ending.insert(slot, again);
             } else {
                 self.collect(slot, &s);
             }
         }
+        self.ask_about_ports();
     }
 }
 
@@ -255,6 +257,15 @@ impl Engine {
         );
         let moves = self.activity(slot, s) != ending.activity;
         changed && (moves || self.sockets.listed(slot, s.created_ns))
+    }
+
+    /// Does it hold a port, or the one that goes with it?
+    fn keeps_ports(&mut self, slot: u32, s: &Session) -> bool {
+        let other = self.linked(slot, s);
+        let other = other.map(|other| (other, self.agent.session(other)));
+        let both = [Some((slot, *s)), other].into_iter().flatten();
+        // Each asks.
+        both.fold(false, |kept, (slot, s)| self.keeps_port(slot, &s) || kept)
     }
 
     /// No socket of this host ends a session that passes it, and ends that vanish say
@@ -357,6 +368,7 @@ impl Engine {
         self.collector.quiet.remove(&slot);
         self.collector.reset.remove(&slot);
         self.returns.forget(slot);
+        self.ports.release(slot);
         self.history.forget(self.session_id(slot, s));
         self.agent.collect(slot);
         let of = |h: &held::Held| h.slots().any(|held| held == (slot, s.created_ns));

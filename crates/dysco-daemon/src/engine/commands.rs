@@ -13,6 +13,7 @@ use super::rechain::Enlisting;
 use super::straight::Errand;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
+use crate::proxy::port::HeldPort;
 
 /// Bytes of window that the old path may announce from the lock on, at least: what the
 /// proxy holds shrinks while the new path is set up. The paper's value, less one.
@@ -395,7 +396,7 @@ impl Engine {
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
         let pair = known.or_else(|| self.proxy.find(&key_a));
         let proxy = self.proxy.clone();
-        let answers = self.answers.clone();
+        let (answers, opened) = (self.answers.clone(), *b);
         tokio::spawn(async move {
             // A daemon that started anew may not have been told of it.
             let pair = match pair {
@@ -409,7 +410,10 @@ impl Engine {
                     Ok(())
                 }
             };
+            // At once, before the kernel gives it to another.
+            let port = HeldPort::hold(&key_b);
             let result = result.map_err(|e| Reason::Failed(e.to_string()));
+            let _ = answers.send(Answer::Left(opened, port));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }

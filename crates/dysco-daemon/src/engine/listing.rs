@@ -264,6 +264,7 @@ impl Engine {
             ("shim_pairs_no_room", shim.no_room),
             ("shim_pairs_over_share", shim.over_share),
         ];
+        let ours = ours.into_iter().chain(self.ports.counts());
         all.extend(ours.map(|(name, v)| (name.to_owned(), v)));
         all
     }

@@ -22,6 +22,7 @@ mod neighbours;
 mod on_link;
 mod outside;
 mod packets;
+mod ports;
 mod proof;
 mod raw;
 mod rechain;
@@ -52,6 +53,7 @@ use crate::asks;
 use crate::config::{self, Config};
 use crate::control::{self, Control};
 use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
+use crate::proxy::port::HeldPort;
 use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
 use crate::scheduling::Turns;
 use crate::state::transfer;
@@ -93,6 +95,7 @@ struct Engine {
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
     sockets: sockets::Sockets,
+    ports: ports::Ports,
     turns: Turns,
     adopting: adopt::Adopting,
     state: state::StateDir,
@@ -113,6 +116,8 @@ struct Engine {
 enum Answer {
     /// For the machine.
     Event(HostEvent),
+    /// The proxy has left a session, and the port by which it was opened is held, or not.
+    Left(Subsession, std::io::Result<HeldPort>),
     /// A path through a chain did not open.
     PathDead(ChangeId),
     /// A session that has left a chain is forgotten for this change of that host.
@@ -157,6 +162,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config)?;
     engine.take_up()?;
+    engine.hold_ports();
     engine.adopt_sessions(None);
     engine.start_chains();
     config::notify_ready();
@@ -235,6 +241,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         neighbours: neighbours::Neighbours::default(),
         returns: straight::Returns::default(),
         sockets: sockets::Sockets::default(),
+        ports: ports::Ports::new(),
         turns: Turns::take(realtime),
         adopting: adopt::Adopting::default(),
         faults: fault::Faults::from_env(),
@@ -399,6 +406,7 @@ impl Engine {
     fn take_answer(&mut self, answer: Answer) {
         match answer {
             Answer::Event(event) => self.tell_machine(event),
+            Answer::Left(opened, port) => self.hold_port(&opened, port),
             Answer::Route(change, routed) => self.routed(change, routed),
             Answer::Ways(change, ways) => self.ways_found(change, ways),
             Answer::Straight(straight) => self.sent_straight(*straight),

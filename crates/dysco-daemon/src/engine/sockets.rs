@@ -81,7 +81,8 @@ impl Engine {
             if !ours || age < YOUNG {
                 continue;
             }
-            let listed = open.contains(&s.key);
+            // What holds a port is none of the session's.
+            let listed = open.contains(&s.key) && !self.ports.has(slot, s.created_ns);
             if listed || self.sockets.seen.contains(&session) {
                 seen.insert(session);
             }

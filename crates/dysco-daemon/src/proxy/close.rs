@@ -15,9 +15,9 @@ use super::pair::{Closed, End, Pair};
 use super::sys::{cookie, key, set_option};
 use super::theirs::{Process, Theirs, is_no_socket};
 
-const TCP_REPAIR: i32 = 19;
+pub(super) const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
-const ON: i32 = 1;
+pub(super) const ON: i32 = 1;
 /// Leaves repair without a window probe: that would be a packet.
 const OFF_NO_PROBE: i32 = -1;
 const SEND_QUEUE: i32 = 2;

@@ -13,6 +13,7 @@ mod listener;
 pub mod outside;
 pub mod pair;
 mod pipes;
+pub mod port;
 pub mod process;
 mod registry;
 mod reports;

@@ -5,10 +5,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use super::*;
 
 /// Frames on the loopback, from now on.
-struct Capture(OwnedFd);
+pub struct Capture(OwnedFd);
 
 impl Capture {
-    fn start() -> Capture {
+    pub fn start() -> Capture {
         let all = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: no pointers; the descriptor is ours alone.
         let fd = unsafe {
@@ -22,16 +22,20 @@ impl Capture {
 
     /// TCP segments that were sent meanwhile. Sends a datagram of its own
     /// after them, to be sure that the capture works and has seen all.
-    fn segments(&self) -> usize {
+    pub fn segments(&self) -> usize {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.send_to(b"last", udp.local_addr().unwrap()).unwrap();
         let (mut tcp, mut last) = (0, false);
         let mut frame = [0u8; 256];
         while let Ok(n) = nix::unistd::read(&self.0, &mut frame) {
             assert!(n > 24);
-            // IPv4's protocol byte, after 14 bytes of Ethernet.
-            tcp += usize::from(frame[23] == 6);
-            last |= frame[23] == 17;
+            // The protocol byte, after 14 bytes of Ethernet.
+            let protocol = match frame[12..14] {
+                [0x86, 0xdd] => frame[20],
+                _ => frame[23],
+            };
+            tcp += usize::from(protocol == 6);
+            last |= protocol == 17;
         }
         assert!(last, "the capture saw not even its own datagram");
         tcp

@@ -2,6 +2,7 @@
 
 mod inbox;
 mod kernel;
+mod port;
 mod relay;
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,0 +1,240 @@
+//! Ports of sessions that their proxy has left. Its kernel would choose them for others to
+//! the same server, whose end of the first session lives: so they are held here as long.
+//!
+//! Where this host relays, its own entry says how long. After a bypass it is the tombstone's
+//! session that lives elsewhere, and the server's host is asked: as long as it has that, the
+//! tombstone stays. A daemon that starts anew finds what to hold in the entries.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dysco_common::{FlowKey, Session, State};
+
+use super::chains::Message;
+use super::{Engine, measure};
+use crate::control::Incoming;
+use crate::protocol::Subsession;
+use crate::proxy::port::HeldPort;
+
+/// A session is taken for over when its host has not said for so long that it lives: it has
+/// lost its memory, or is gone.
+const UNHEARD: Duration = Duration::from_secs(3600);
+/// The most in one message.
+const SOME: usize = 256;
+
+/// Ports by the slots of the sessions that they were chosen for.
+pub(super) struct Ports {
+    held: HashMap<u32, Port>,
+    /// No more than this: each is an open file.
+    most: usize,
+    not_held: u64,
+    /// What other hosts are to be asked about.
+    asking: HashMap<IpAddr, Vec<Subsession>>,
+}
+
+struct Port {
+    created_ns: u64,
+    /// When the session was known to live.
+    lived: Instant,
+    _held: HeldPort,
+}
+
+impl Ports {
+    /// Half of the files that this process may open are for ports.
+    pub fn new() -> Ports {
+        use nix::sys::resource::{Resource, getrlimit};
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(files, _)| files);
+        Ports {
+            held: HashMap::new(),
+            most: usize::try_from(files / 2).unwrap_or(usize::MAX),
+            not_held: 0,
+            asking: HashMap::new(),
+        }
+    }
+
+    /// How many are held, and how often one could not be.
+    pub fn counts(&self) -> [(&'static str, u64); 2] {
+        let held = self.held.len() as u64;
+        [("ports_held", held), ("ports_not_held", self.not_held)]
+    }
+
+    pub fn release(&mut self, slot: u32) {
+        self.held.remove(&slot);
+    }
+
+    /// Is this session's held?
+    pub fn has(&self, slot: u32, created_ns: u64) -> bool {
+        let port = self.held.get(&slot);
+        port.is_some_and(|port| port.created_ns == created_ns)
+    }
+}
+
+/// Did a proxy of this host open this session, and has left it?
+fn is_left(s: &Session) -> bool {
+    let left = match State::from_word(s.state) {
+        Some(State::Relay | State::Return) => true,
+        Some(State::Tombstone) => !super::listing::left_by_chain(s),
+        _ => false,
+    };
+    left && s.life.opened_here != 0
+}
+
+/// Would a SYN of another session be lost where this is the entry of its five-tuple?
+fn is_used(entry: Option<&Session>) -> bool {
+    let unused = [
+        State::Free as u32,
+        State::Closed as u32,
+        State::Opening as u32,
+        State::Tracked as u32,
+        State::Adopted as u32,
+    ];
+    entry.is_some_and(|s| !unused.contains(&s.state) && !s.has_ended())
+}
+
+impl Engine {
+    /// Holds the ports of all sessions that a proxy of this host has left.
+    pub(super) fn hold_ports(&mut self) {
+        for (slot, s) in self.agent.sessions() {
+            if is_left(&s) {
+                self.port_held(slot, &s, HeldPort::hold(&s.key));
+            }
+        }
+    }
+
+    /// The proxy has lost its sockets of a session, and the port of the one that it opened is
+    /// held, or could not be.
+    pub(super) fn hold_port(&mut self, sub: &Subsession, held: io::Result<HeldPort>) {
+        let slot = self.find(sub);
+        let slot = slot.map(|slot| (slot, self.agent.session(slot)));
+        if let Some((slot, s)) = slot.filter(|(_, s)| is_left(s)) {
+            self.port_held(slot, &s, held);
+        }
+    }
+
+    fn port_held(&mut self, slot: u32, s: &Session, held: io::Result<HeldPort>) {
+        let room = self.ports.held.len() < self.ports.most;
+        let held = held.and_then(|held| match room {
+            true => Ok(held),
+            false => Err(io::ErrorKind::QuotaExceeded.into()),
+        });
+        match held {
+            Ok(held) => {
+                let port = Port {
+                    created_ns: s.created_ns,
+                    lived: Instant::now(),
+                    _held: held,
+                };
+                self.ports.held.insert(slot, port);
+            }
+            Err(error) => {
+                self.ports.not_held += 1;
+                tracing::debug!(session = ?s.key, %error, "a port is not held: a SYN by it is lost");
+            }
+        }
+    }
+
+    /// Does a tombstone hold a port still? Its server's host is asked, and answers later.
+    pub(super) fn keeps_port(&mut self, slot: u32, s: &Session) -> bool {
+        if s.state != State::Tombstone as u32 || !self.ports.has(slot, s.created_ns) {
+            return false;
+        }
+        let port = self.ports.held.get(&slot);
+        if port.is_none_or(|port| port.lived.elapsed() > UNHEARD) {
+            return false;
+        }
+        let asking = self.ports.asking.entry(s.key.remote().ip()).or_default();
+        asking.push(measure::opened(&s.key));
+        true
+    }
+
+    /// Asks about what has come together.
+    pub(super) fn ask_about_ports(&mut self) {
+        for (host, all) in std::mem::take(&mut self.ports.asking) {
+            for some in all.chunks(SOME) {
+                self.send_about_chains(host, &Message::Lives(some.to_vec()));
+            }
+        }
+    }
+
+    /// A host asks which of the sessions that it has opened to this one live.
+    pub(super) fn tell_lives(&self, all: Vec<Subsession>, incoming: &Incoming) {
+        let its = |sub: &Subsession| incoming.from.holds(sub.left.ip());
+        let told = all.into_iter().take(SOME).filter(its).map(|sub| {
+            let slot = self.agent.find(&FlowKey::new(sub.right, sub.left));
+            let entry = slot.map(|slot| self.agent.session(slot));
+            (sub, is_used(entry.as_ref()))
+        });
+        let told = told.collect();
+        self.send_about_chains(incoming.via, &Message::Lived(told));
+    }
+
+    /// A server's host says which live.
+    pub(super) fn told_lives(&mut self, told: Vec<(Subsession, bool)>, incoming: &Incoming) {
+        for (sub, lives) in told {
+            let slot = self.find(&sub);
+            let Some(slot) = slot.filter(|_| incoming.from.holds(sub.right.ip())) else {
+                continue;
+            };
+            let s = self.agent.session(slot);
+            if !self.ports.has(slot, s.created_ns) || s.state != State::Tombstone as u32 {
+                continue;
+            }
+            if lives && let Some(port) = self.ports.held.get_mut(&slot) {
+                port.lived = Instant::now();
+            } else {
+                self.collect(slot, &s);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(state: State) -> Session {
+        Session {
+            state: state as u32,
+            ..Session::default()
+        }
+    }
+
+    #[test]
+    fn whose_ports_are_held() {
+        for state in [State::Relay, State::Return, State::Tombstone] {
+            let mut s = entry(state);
+            assert!(!is_left(&s), "{state:?}: the client chose the port");
+            s.life.opened_here = 1;
+            assert!(is_left(&s), "{state:?}");
+        }
+        let mut s = entry(State::NewPath);
+        s.life.opened_here = 1;
+        assert!(!is_left(&s), "it has a socket");
+        // A host of a chain opened none.
+        s.state = State::Tombstone as u32;
+        s.two.chained = 2;
+        assert!(!is_left(&s));
+    }
+
+    #[test]
+    fn what_is_used() {
+        assert!(!is_used(None));
+        for state in [
+            State::NewPath,
+            State::TwoPaths,
+            State::Tombstone,
+            State::Relay,
+        ] {
+            assert!(is_used(Some(&entry(state))), "{state:?}");
+        }
+        // Another session has the five-tuple already, or may have it.
+        for state in [State::Free, State::Opening, State::Tracked, State::Adopted] {
+            assert!(!is_used(Some(&entry(state))), "{state:?}");
+        }
+        let mut s = entry(State::NewPath);
+        (s.life.fin_in, s.life.fin_out) = (1, 1);
+        assert_eq!(is_used(Some(&s)), !s.has_ended());
+    }
+}

@@ -1,0 +1,101 @@
+//! A proxy's kernel chose the port by which each session reaches the server, and loses it when
+//! the proxy leaves: another session may not get it before the first has ended.
+
+mod world;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use dysco_netns::haproxy::Config;
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+use world::{DECLARED, World};
+
+/// As many ports as the proxy's kernel may choose from.
+const PORTS: usize = 40;
+/// They leave it, so that it chose wrong most of the time.
+const LEAVING: usize = 36;
+const MORE: usize = PORTS - LEAVING;
+/// Two MSL, and as long again until it is looked at.
+const FREED: Duration = Duration::from_secs(180);
+
+fn narrow(w: &World) -> Result<()> {
+    let last = 40_000 + PORTS - 1;
+    let range = format!("40000 {last}");
+    w.lab.proxy.sysctl("net.ipv4.ip_local_port_range", &range)
+}
+
+fn held(w: &World) -> Result<u64> {
+    let counters = w.counters(Role::Proxy)?;
+    Ok(counters["ports_held"].as_u64().unwrap_or(u64::MAX))
+}
+
+fn lost_syns(w: &World) -> Result<u64> {
+    let mut lost = 0;
+    for (role, _) in &w.daemons {
+        let counters = w.counters(*role)?;
+        lost += counters["dropped_syn_on_changed_session"]
+            .as_u64()
+            .unwrap_or(0);
+    }
+    Ok(lost)
+}
+
+/// Sessions leave the proxy, and others come by it: each finds a port that none has. Once the
+/// first have ended, theirs are given again.
+fn leave(mut w: World, restarts: bool) -> Result<()> {
+    narrow(&w)?;
+    let plan = Plan::default();
+    let first = w.open(LEAVING, &plan)?;
+    first.run();
+    first.wait_progress(64 << 10)?;
+    w.remove_all_of(LEAVING)?;
+    ensure!(held(&w)? == LEAVING as u64, "{} are held", held(&w)?);
+    if restarts {
+        w.restart(Role::Proxy)?;
+        ensure!(held(&w)? == LEAVING as u64, "{} after a restart", held(&w)?);
+    }
+    let more = w.open(MORE, &plan)?;
+    more.run();
+    more.wait_progress(64 << 10)?;
+    first.wait_progress(256 << 10)?;
+    ensure!(lost_syns(&w)? == 0, "SYNs were lost: {}", w.state());
+    all_intact(&first.finish()?)?;
+    wait::until("the ports to be free", FREED, || {
+        (held(&w).ok()? == 0).then_some(())
+    })?;
+    let again = w.open(LEAVING, &plan)?;
+    again.run();
+    again.wait_progress(64 << 10)?;
+    for group in [more, again] {
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}
+
+#[test]
+fn of_a_bypass() -> Result<()> {
+    leave(World::new(Lab::builder("portsby"), Family::V4)?, false)
+}
+
+#[test]
+fn of_a_bypass_ipv6_whose_daemon_starts_anew() -> Result<()> {
+    leave(World::new(Lab::builder("portsby6"), Family::V6)?, true)
+}
+
+fn local(name: &str, family: Family) -> Result<World> {
+    let same = |c: Config| c;
+    let mut w = World::with(Lab::builder(name), family, &[Role::Proxy], DECLARED, same)?;
+    w.mode = "local";
+    Ok(w)
+}
+
+#[test]
+fn of_a_relay() -> Result<()> {
+    leave(local("portslo", Family::V4)?, true)
+}
+
+#[test]
+fn of_a_relay_ipv6() -> Result<()> {
+    leave(local("portslo6", Family::V6)?, false)
+}
