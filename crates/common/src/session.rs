@@ -493,7 +493,7 @@ pub struct Two {
     pub new_heard: u8,
     /// `edge` and `far_ack` are valid.
     pub edge_set: u8,
-    /// `old_ack` is valid.
+    /// `old_ack` is valid, and more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,
     /// `new_ack` is valid.
     pub new_ack_set: u8,

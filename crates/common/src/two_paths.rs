@@ -18,15 +18,17 @@ mod outgoing;
 mod shown;
 
 pub use anchor::Anchor;
-pub use incoming::{NewIncoming, OldIncoming, new_incoming, old_incoming, old_number, proxy_ends};
+pub use incoming::{
+    NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number, proxy_ends,
+};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,
     may_show_length, opens_windows,
 };
-pub use outgoing::{Copy, Outgoing, Sacks, data_path, drains, outgoing, sacks};
+pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
 pub use shown::{
-    acknowledge, has_carried, has_caught_up, has_old, has_shown_all, hear_data, hear_far, is_past,
-    is_shut_in, is_taken_back, may_be_closed, may_be_reset, may_close, may_reset, show, shows_to,
-    widest_in,
+    acknowledge, has_carried, has_caught_up, has_far_more, has_old, has_shown_all, hear_data,
+    hear_far, is_past, is_shut_in, is_taken_back, may_be_closed, may_be_reset, may_close,
+    may_reset, show, shows_to, widest_in,
 };

@@ -99,7 +99,11 @@ impl Agent {
         if !wanted(self.rules(), &socket.key, opened_here) {
             return Ok(None);
         }
-        let session = session?;
+        let session = match session {
+            // Its session is known, and goes on without a socket here.
+            Err(NotAdopted::Repair) if self.in_use(&socket.key) => return Ok(None),
+            session => session?,
+        };
         let passes_by = |index| !self.is_on(index);
         match socket.ifindex_in.or_else(|| loopback(&socket.key)) {
             Some(index) if passes_by(index) => Err(NotAdopted::Interface),

@@ -12,7 +12,7 @@ use dysco_common::{
     Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
 };
 
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{Anchor, has_far_more};
 
 use nix::fcntl::Flock;
 
@@ -373,7 +373,11 @@ impl Agent {
             rcv_max: s.snd_ack,
             ..s
         };
-        self.memory.raise(slot, &received);
+        if has_far_more(&s) {
+            self.memory.set_received(slot, s.snd_ack);
+        } else {
+            self.memory.raise(slot, &received);
+        }
         self.memory.set_state(slot, State::NewPath);
     }
 

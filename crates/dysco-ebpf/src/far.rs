@@ -8,7 +8,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, OldIncoming};
+use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming};
 use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
@@ -484,6 +484,9 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     let seg = &found.seg;
     if !two_paths::proxy_ends(FAR, s, seg) {
         egress::track(ctx, s, found, slot);
+    }
+    if two_paths::asks(FAR, s, seg) {
+        s.two.old_ack_set |= ASKED;
     }
     let told = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
         OldIncoming::Deliver(told) => told,

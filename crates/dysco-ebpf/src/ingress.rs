@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, OldIncoming, ends_path, opens_windows};
+use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::atomic;
@@ -357,7 +357,10 @@ pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
 
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
-fn from_old_path(s: &Session, p: &Packet, c: &mut Change) -> Decision {
+fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change) -> Decision {
+    if two_paths::asks(Anchor::Near, s, &p.seg) {
+        s.two.old_ack_set |= ASKED;
+    }
     let told = match two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s)) {
         OldIncoming::Deliver(told) => told,
         OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),

@@ -4,7 +4,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::max;
 use dysco_common::session::{Session, offer};
 use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
-use dysco_common::two_paths::{self, Anchor, Copy};
+use dysco_common::two_paths::{self, Anchor, Copy, VALID};
 use dysco_common::{Counter, Path};
 
 use crate::maps::count;
@@ -26,12 +26,12 @@ pub fn cut_if_due(s: &mut Session, at: Anchor) {
 pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
     match path {
         Path::Old => {
-            s.old_ack = if s.two.old_ack_set != 0 {
+            s.old_ack = if s.two.old_ack_set & VALID != 0 {
                 max(s.old_ack, ack)
             } else {
                 ack
             };
-            s.two.old_ack_set = 1;
+            s.two.old_ack_set = VALID;
         }
         Path::New => {
             s.new_ack = if s.two.new_ack_set != 0 {

@@ -6,8 +6,9 @@ mod world;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use dysco_netns::haproxy::Config;
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
-use dysco_netns::{Builder, Family, Lab, Role, wait};
+use dysco_netns::{Builder, Family, Lab, Role, counters, wait};
 use serde_json::Value;
 use world::fates::Fate;
 use world::{DECLARED, World};
@@ -143,6 +144,65 @@ fn is_silent(builder: Builder, family: Family) -> Result<()> {
     ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
     all_intact(&group.finish()?)?;
     w.finish()
+}
+
+/// So often the proxy's kernel asks whether the client is there before it takes it for gone.
+const QUESTIONS: u64 = 2;
+
+/// A client has sent all it wants, and the proxy holds some of that for a server that does not
+/// read: it asks whether the client is there, and would give that up.
+fn is_asked(builder: Builder, family: Family) -> Result<()> {
+    let asks = |c: Config| c.line("option clitcpka");
+    let w = World::with(builder, family, &Role::ALL, DECLARED, asks)?;
+    let most = QUESTIONS.to_string();
+    for (key, value) in [("time", "1"), ("intvl", "1"), ("probes", &most)] {
+        let key = format!("net.ipv4.tcp_keepalive_{key}");
+        w.lab.proxy.sysctl(&key, value)?;
+    }
+    // So that not all of it fits where nobody reads it.
+    w.lab
+        .server
+        .sysctl("net.ipv4.tcp_rmem", "4096 16384 65536")?;
+    let plan = Plan {
+        up: Amount::Bytes(1 << 20),
+        close: Close::First(Side::Server),
+        ..Plan::default()
+    };
+    let group = w.open(1, &plan)?;
+    group.set_reading(Side::Server, Reading::Paused);
+    group.run();
+    wait::until("what the client reads", LIMIT, || {
+        (group.received(Side::Client) >= 1 << 20).then_some(())
+    })?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.begin(&ends[0])?;
+    let asked = || {
+        let counters = counters::tcp(&w.lab.proxy)?;
+        let asked = counters.get("TcpExt.TCPKeepAlive").copied();
+        asked.context("no counter of keep-alives")
+    };
+    let before = asked()?;
+    wait::until("what the proxy asks", LIMIT, || {
+        (asked().ok()? >= before + 4 * QUESTIONS).then_some(())
+    })
+    .with_context(|| w.state())?;
+    ensure!(under_way(&w)? == 1, "{}", w.state());
+    group.set_reading(Side::Server, Reading::Fast);
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn a_client_that_is_asked_whether_it_is_there() -> Result<()> {
+    is_asked(Lab::builder("asked"), Family::V4)
+}
+
+#[test]
+fn a_client_that_is_asked_whether_it_is_there_v6() -> Result<()> {
+    is_asked(Lab::builder("asked6"), Family::V6)
 }
 
 #[test]

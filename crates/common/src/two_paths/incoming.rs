@@ -75,8 +75,23 @@ pub(super) fn room(edge: u32, ack: u32) -> u32 {
 /// (RFC 9293, 3.10.7.4). It must: without an answer the proxy gives up what it holds. What it
 /// acknowledges goes under the highest number that it has sent, which is another.
 #[inline(always)]
-pub(super) fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
-    before(seg.seq, at.acked(s)) && !is_newest(at, s, seg)
+pub(super) const fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    is_acked(at, s, seg.seq) && !is_newest(at, s, seg)
+}
+
+/// Is a number of the old path one that the end has acknowledged? Far behind it, numbers
+/// tell no more.
+#[inline(always)]
+const fn is_acked(at: Anchor, s: &Session, seq: u32) -> bool {
+    s.two.cut_set != 0 && has_all_old(s) || before(seq, at.acked(s))
+}
+
+/// Does the old path wait for an answer of the end by this segment? Else it hears nothing
+/// once the end has acknowledged all of it, as long as the proxy holds something for the
+/// other end: it would take this one for dead, and give that up.
+#[inline(always)]
+pub fn asks(at: Anchor, s: &Session, seg: &Segment) -> bool {
+    s.two.drained != 0 && !seg.has(RST) && probes(at, s, seg)
 }
 
 /// Does it take no number, behind all that the old path has sent?
@@ -161,7 +176,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
 /// would repeat for ever what the proxy has got.
 #[inline(always)]
 pub const fn old_number(at: Anchor, s: &Session, seg: &Segment) -> u32 {
-    let ahead = s.two.new_data != 0 && before(seg.seq, at.acked(s));
+    let ahead = s.two.new_data != 0 && is_acked(at, s, seg.seq);
     if ahead && is_newest(at, s, seg) {
         at.acked(s)
     } else {

@@ -38,6 +38,13 @@ pub struct Outgoing {
     pub copy: Option<Copy>,
 }
 
+/// In `old_ack_set`: `old_ack` is valid.
+pub const VALID: u8 = 1;
+/// In `old_ack_set`: the proxy has asked whether the end is there, and waits. Gone with the
+/// next acknowledgement that the old path hears. Two processors write the byte: one that is
+/// lost is asked for again.
+pub const ASKED: u8 = 2;
+
 /// What a path may hear acknowledged.
 pub(super) struct Heard {
     ack: u32,
@@ -70,11 +77,16 @@ pub fn sacks(s: &Session, path: Path) -> Sacks {
 }
 
 /// What the old path may hear of a segment: it resets what acknowledges more than it
-/// ever sent.
+/// ever sent. Numbers tell no more than 2 GiB apart, and the end may be farther.
 #[inline(always)]
 pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
+    let all = s.two.cut_set != 0 && has_all_old(s);
     Heard {
-        ack: min(seg.ack, at.rcv_max(s)),
+        ack: if all {
+            at.rcv_max(s)
+        } else {
+            min(seg.ack, at.rcv_max(s))
+        },
         window: seg.window,
     }
 }
@@ -170,7 +182,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
             ..whole(Path::Old, old_number, &on_old)
         };
     }
-    let old_news = s.two.old_ack_set == 0 || after(on_old.ack, s.old_ack);
+    let old_news = s.two.old_ack_set & VALID == 0 || after(on_old.ack, s.old_ack);
     let new_news = s.two.new_ack_set == 0 || after(on_new.ack, s.new_ack);
     // Probes carry a number before what they probe. On the new path it must not
     // be of the old one as long as the far end waits for that: it would take
@@ -188,7 +200,8 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         return match data_path(s, seg.seq) {
             Path::Old => {
                 let also = copy(Path::New, at.snd_max(s), &on_new, ACK);
-                let wanted = seg.has(ACK) && new_news && after(on_new.ack, at.rcv_max(s));
+                let more = has_all_old(s) || after(on_new.ack, at.rcv_max(s));
+                let wanted = seg.has(ACK) && new_news && more;
                 Outgoing {
                     copy: wanted.then_some(also),
                     ..whole(Path::Old, seg.seq, &on_old)
@@ -205,8 +218,10 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         };
     }
     // A pure ack: the new path always hears it, for the window in it; the old
-    // one until its last byte is acknowledged, and probes of what it carried.
-    let old_done = s.two.drained != 0 && !old_news && !early;
+    // one until its last byte is acknowledged, probes of what it carried, and
+    // what answers a probe of its own.
+    let asked = s.two.old_ack_set & ASKED != 0;
+    let old_done = s.two.drained != 0 && !old_news && !early && !asked;
     let also = copy(Path::Old, old_seq, &on_old, ACK);
     Outgoing {
         copy: (!old_done).then_some(also),

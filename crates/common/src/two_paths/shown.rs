@@ -3,6 +3,7 @@
 
 use super::anchor::Anchor;
 use super::incoming::NewIncoming;
+use super::outgoing::ACROSS;
 use crate::seq::{after, before};
 use crate::session::{Session, State};
 use crate::tcp::{ACK, RST, Segment};
@@ -33,6 +34,13 @@ pub fn acknowledge(s: &mut Session, seg: &Segment) {
 #[inline(always)]
 pub(super) const fn has_all_old(s: &Session) -> bool {
     s.two.new_data & ALL_OLD != 0
+}
+
+/// Has the local end acknowledged so much more than the old path has sent that the higher
+/// number cannot be told? A little less it has where a segment across the cutoff came.
+#[inline(always)]
+pub const fn has_far_more(s: &Session) -> bool {
+    has_all_old(s) && before(s.snd_ack, s.rcv_max) && s.rcv_max.wrapping_sub(s.snd_ack) > ACROSS
 }
 
 /// Has the end acknowledged all before this number, which the old path ends with?
@@ -134,7 +142,7 @@ pub const fn has_caught_up(s: &Session) -> bool {
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state == State::TwoPaths as u32 {
-        let shown = s.shown != 0 && after(s.shown, s.rcv_max);
+        let shown = s.shown != 0 && (has_all_old(s) || after(s.shown, s.rcv_max));
         let highest = if shown { s.shown } else { s.rcv_max };
         return !before(seq, s.snd_ack) && !after(seq, highest);
     }

@@ -891,6 +891,61 @@ fn the_proxys_probes_are_heard() {
     assert!(matches!(heard(&s, CUT_IN - 1), OldIncoming::Deliver(_)));
 }
 
+/// It may hold what the other end still has to get, and takes one that is silent for dead.
+#[test]
+fn the_proxy_is_answered_though_it_has_all_acknowledged() {
+    let mut s = cut();
+    (s.two.drained, s.two.old_ack_set, s.old_ack) = (1, 1, 4500);
+    (s.rcv_max, s.snd_ack) = (4500, 4500);
+    let answer = segment(CUT_OUT + 10, 6000, 0, ACK);
+    assert_eq!(outgoing(&s, &answer).copy, None);
+    let asks = |s: &Session, seq, flags| {
+        let seg = segment(seq, CUT_OUT, 0, flags);
+        same(s, |at, s| two_paths::asks(at, s, &seg))
+    };
+    assert!(asks(&s, 4499, ACK));
+    assert!(!asks(&s, 4500, ACK), "what acknowledges waits for nothing");
+    assert!(!asks(&s, 4499, RST));
+    s.two.old_ack_set |= two_paths::ASKED;
+    let copy = outgoing(&s, &answer).copy.unwrap();
+    assert_eq!((copy.path, copy.seq, copy.ack), (Path::Old, CUT_OUT, 4500));
+    // Before that it hears whatever the end says.
+    s.two.drained = 0;
+    assert!(!asks(&s, 4499, ACK));
+}
+
+/// The proxy holds what was sent before the cutoff for an end that does not read, while the
+/// other direction goes on and on.
+#[test]
+fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
+    for ahead in [
+        300u32,
+        (1 << 31) - 1,
+        1 << 31,
+        (1 << 31) + 5_000_000,
+        3 << 30,
+    ] {
+        let mut s = carried();
+        s.two.new_data |= 2;
+        (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN.wrapping_add(ahead));
+        s.shown = s.snd_ack;
+        // It repeats what the proxy has not got.
+        let early = segment(CUT_OUT - 100, s.snd_ack, 100, ACK);
+        let out = outgoing(&s, &early);
+        assert_eq!((out.path, out.ack), (Path::Old, CUT_IN), "{ahead}");
+        assert!(out.copy.is_some(), "{ahead}: the new path hears of it");
+        let old = |seq, flags| old_incoming(&s, &segment(seq, CUT_OUT, 0, flags), 0);
+        match old(CUT_IN, ACK) {
+            OldIncoming::Deliver(Segment { seq, .. }) => assert_eq!(seq, s.snd_ack, "{ahead}"),
+            other => panic!("{ahead}: {other:?}"),
+        }
+        s.state = State::TwoPaths as u32;
+        assert!(two_paths::may_reset(&s, s.snd_ack), "{ahead}");
+        assert!(!two_paths::may_reset(&s, s.snd_ack + 1), "{ahead}");
+        assert_eq!(two_paths::has_far_more(&s), ahead >= 1 << 31, "{ahead}");
+    }
+}
+
 /// The proxy has got bytes beyond the cutoff, in a segment across it, and acknowledged them.
 #[test]
 fn a_proxy_that_has_got_more_hears_what_is_acknowledged() {

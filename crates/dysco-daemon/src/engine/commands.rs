@@ -388,6 +388,7 @@ impl Engine {
                 }
             }
             self.collector.entombed(slot, &self.agent.session(slot));
+            self.ports.leaves(slot);
         }
     }
 
@@ -410,10 +411,11 @@ impl Engine {
                     Ok(())
                 }
             };
-            // At once, before the kernel gives it to another.
-            let port = HeldPort::hold(&key_b);
+            if result.is_ok() {
+                // At once, before the kernel gives it to another.
+                let _ = answers.send(Answer::Left(opened, HeldPort::hold(&key_b)));
+            }
             let result = result.map_err(|e| Reason::Failed(e.to_string()));
-            let _ = answers.send(Answer::Left(opened, port));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }

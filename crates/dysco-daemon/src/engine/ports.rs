@@ -3,16 +3,19 @@
 //!
 //! Where this host relays, its own entry says how long. After a bypass it is the tombstone's
 //! session that lives elsewhere, and the server's host is asked: as long as it has that, the
-//! tombstone stays. A daemon that starts anew finds what to hold in the entries.
+//! tombstone stays. What to hold is found in the entries: by a daemon that starts anew, and
+//! where it could not be held before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
 
 use super::chains::Message;
+use super::listing::left_by_chain;
 use super::{Engine, measure};
 use crate::control::Incoming;
 use crate::protocol::Subsession;
@@ -21,8 +24,10 @@ use crate::proxy::port::HeldPort;
 /// A session is taken for over when its host has not said for so long that it lives: it has
 /// lost its memory, or is gone.
 const UNHEARD: Duration = Duration::from_secs(3600);
-/// The most in one message.
-const SOME: usize = 256;
+/// The most in one message, which has to fit into a frame (`protocol::MAX_MESSAGE`).
+const SOME: usize = 64;
+/// The most that are tried again at once.
+const AGAIN: usize = 64;
 
 /// Ports by the slots of the sessions that they were chosen for.
 pub(super) struct Ports {
@@ -31,11 +36,12 @@ pub(super) struct Ports {
     most: usize,
     not_held: u64,
     /// What other hosts are to be asked about.
-    asking: HashMap<IpAddr, Vec<Subsession>>,
+    asking: HashMap<IpAddr, HashSet<Subsession>>,
 }
 
 struct Port {
     created_ns: u64,
+    connection: FlowKey,
     /// When the session was known to live.
     lived: Instant,
     _held: HeldPort,
@@ -54,10 +60,22 @@ impl Ports {
         }
     }
 
-    /// How many are held, and how often one could not be.
+    /// How many are held, and how many could not be, as was tried last.
     pub fn counts(&self) -> [(&'static str, u64); 2] {
         let held = self.held.len() as u64;
         [("ports_held", held), ("ports_not_held", self.not_held)]
+    }
+
+    /// The five-tuples that are held, which no session's socket has.
+    pub fn connections(&self) -> impl Iterator<Item = &FlowKey> {
+        self.held.values().map(|port| &port.connection)
+    }
+
+    /// The session of a slot goes on without this host from now on.
+    pub fn leaves(&mut self, slot: u32) {
+        if let Some(port) = self.held.get_mut(&slot) {
+            port.lived = Instant::now();
+        }
     }
 
     pub fn release(&mut self, slot: u32) {
@@ -65,7 +83,7 @@ impl Ports {
     }
 
     /// Is this session's held?
-    pub fn has(&self, slot: u32, created_ns: u64) -> bool {
+    fn has(&self, slot: u32, created_ns: u64) -> bool {
         let port = self.held.get(&slot);
         port.is_some_and(|port| port.created_ns == created_ns)
     }
@@ -75,7 +93,7 @@ impl Ports {
 fn is_left(s: &Session) -> bool {
     let left = match State::from_word(s.state) {
         Some(State::Relay | State::Return) => true,
-        Some(State::Tombstone) => !super::listing::left_by_chain(s),
+        Some(State::Tombstone) => s.two.part == part::CURRENT && !left_by_chain(s),
         _ => false,
     };
     left && s.life.opened_here != 0
@@ -103,6 +121,19 @@ impl Engine {
         }
     }
 
+    /// Tries again where no socket has the five-tuple, of those that were listed.
+    pub(super) fn hold_missing_ports(&mut self, listed: &HashSet<FlowKey>) {
+        let mut all = self.agent.sessions();
+        all.retain(|(slot, s)| is_left(s) && !self.ports.has(*slot, s.created_ns));
+        let (free, taken): (Vec<_>, Vec<_>) =
+            (all.into_iter()).partition(|(_, s)| !listed.contains(&s.key));
+        let later = free.len().saturating_sub(AGAIN);
+        self.ports.not_held = (taken.len() + later) as u64;
+        for (slot, s) in free.into_iter().take(AGAIN) {
+            self.port_held(slot, &s, HeldPort::hold(&s.key));
+        }
+    }
+
     /// The proxy has lost its sockets of a session, and the port of the one that it opened is
     /// held, or could not be.
     pub(super) fn hold_port(&mut self, sub: &Subsession, held: io::Result<HeldPort>) {
@@ -114,6 +145,9 @@ impl Engine {
     }
 
     fn port_held(&mut self, slot: u32, s: &Session, held: io::Result<HeldPort>) {
+        if self.ports.has(slot, s.created_ns) {
+            return;
+        }
         let room = self.ports.held.len() < self.ports.most;
         let held = held.and_then(|held| match room {
             true => Ok(held),
@@ -123,6 +157,7 @@ impl Engine {
             Ok(held) => {
                 let port = Port {
                     created_ns: s.created_ns,
+                    connection: s.key,
                     lived: Instant::now(),
                     _held: held,
                 };
@@ -145,13 +180,14 @@ impl Engine {
             return false;
         }
         let asking = self.ports.asking.entry(s.key.remote().ip()).or_default();
-        asking.push(measure::opened(&s.key));
+        asking.insert(measure::opened(&s.key));
         true
     }
 
     /// Asks about what has come together.
     pub(super) fn ask_about_ports(&mut self) {
         for (host, all) in std::mem::take(&mut self.ports.asking) {
+            let all: Vec<Subsession> = all.into_iter().collect();
             for some in all.chunks(SOME) {
                 self.send_about_chains(host, &Message::Lives(some.to_vec()));
             }
@@ -212,10 +248,28 @@ mod tests {
         let mut s = entry(State::NewPath);
         s.life.opened_here = 1;
         assert!(!is_left(&s), "it has a socket");
-        // A host of a chain opened none.
+        // A host of a chain opened none, nor is a path that a session has left a proxy's.
         s.state = State::Tombstone as u32;
-        s.two.chained = 2;
+        (s.two.chained, s.two.part) = (2, part::CURRENT);
         assert!(!is_left(&s));
+        (s.two.chained, s.two.part) = (0, part::BEFORE);
+        assert!(!is_left(&s));
+    }
+
+    #[test]
+    fn what_is_asked_and_told_fits_into_a_frame() {
+        let end: std::net::SocketAddr = "[2001:db8:1:2:3:4:5:6]:65535".parse().unwrap();
+        let sub = Subsession {
+            left: end,
+            right: end,
+        };
+        for message in [
+            Message::Lives(vec![sub; SOME]),
+            Message::Lived(vec![(sub, true); SOME]),
+        ] {
+            let bytes = postcard::to_stdvec(&message).unwrap();
+            assert!(bytes.len() < crate::protocol::MAX_MESSAGE);
+        }
     }
 
     #[test]

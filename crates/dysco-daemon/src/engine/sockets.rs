@@ -64,11 +64,16 @@ impl Engine {
 
     /// Goes on with what was listed.
     pub(super) fn sockets_listed(&mut self, open: io::Result<HashSet<FlowKey>>) {
-        let open = match open {
+        let mut open = match open {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
         self.sockets.ever = true;
+        self.hold_missing_ports(&open);
+        // Those are no session's.
+        for connection in self.ports.connections() {
+            open.remove(connection);
+        }
         let now = collect::boot_time();
         let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
         for (slot, s) in self.agent.sessions() {
@@ -81,8 +86,7 @@ impl Engine {
             if !ours || age < YOUNG {
                 continue;
             }
-            // What holds a port is none of the session's.
-            let listed = open.contains(&s.key) && !self.ports.has(slot, s.created_ns);
+            let listed = open.contains(&s.key);
             if listed || self.sockets.seen.contains(&session) {
                 seen.insert(session);
             }

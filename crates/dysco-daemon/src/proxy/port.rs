@@ -27,7 +27,7 @@ impl HeldPort {
     /// Takes the five-tuple of a connection from this host.
     ///
     /// # Errors
-    /// If another socket has it, or the kernel never chooses this port.
+    /// If another socket has it, the kernel never chooses this port, or is older than 6.3.
     pub fn hold(connection: &FlowKey) -> io::Result<HeldPort> {
         let (local, remote) = (connection.local(), connection.remote());
         let kind = Type::STREAM.nonblocking().cloexec();
@@ -36,31 +36,21 @@ impl HeldPort {
         socket.set_ip_transparent_v4(true)?;
         let socket = OwnedFd::from(socket);
         set_option(&socket, libc::IPPROTO_TCP, TCP_REPAIR, ON)?;
-        let bound = choose_from_one(&socket, local)?;
+        // The port is chosen, from one, as it was for the proxy's socket: one that a socket has
+        // asked for by name is chosen for connections to nobody.
+        let port = i32::from(local.port());
+        let range = port << 16 | port;
+        set_option(&socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range)?;
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, ON)?;
         let socket = Socket::from(socket);
-        socket.bind(&SockAddr::from(bound))?;
+        socket.bind(&SockAddr::from(SocketAddr::new(local.ip(), 0)))?;
         socket.connect(&SockAddr::from(remote))?;
+        // Repair lets anybody bind to the same. The proxy's socket did not.
+        socket.set_reuse_address(false)?;
         let socket = OwnedFd::from(socket);
         match key(&socket)? == *connection {
             true => Ok(HeldPort { _socket: socket }),
             false => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
-    }
-}
-
-/// Has the kernel choose the port among this one, as it did for the proxy: a port that a
-/// socket asked for by name is not chosen for connections to anybody. What to bind to.
-fn choose_from_one(socket: &OwnedFd, local: SocketAddr) -> io::Result<SocketAddr> {
-    let port = i32::from(local.port());
-    let range = port << 16 | port;
-    match set_option(socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range) {
-        Ok(()) => {
-            let late = libc::IP_BIND_ADDRESS_NO_PORT;
-            set_option(socket, libc::IPPROTO_IP, late, ON)?;
-            Ok(SocketAddr::new(local.ip(), 0))
-        }
-        // An older kernel. A socket in repair may be bound to what others are bound to.
-        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(local),
-        Err(e) => Err(e),
     }
 }
