@@ -334,8 +334,13 @@ fn from_end(
 ) -> u64 {
     paths::cut_if_due(s, FAR);
     hear_end(s, o, p);
-    two_paths::acknowledge(s, &p.seg);
-    if two_paths::drains(s, &p.seg) {
+    // What was taken in: anybody may have sent the rest.
+    let heard = Segment {
+        ack: s.rcv_ack,
+        ..p.seg
+    };
+    two_paths::acknowledge(s, &heard);
+    if two_paths::drains(s, &heard) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
@@ -369,7 +374,13 @@ fn sent_to(s: &Session, o: &Session) -> u32 {
     if s.two.new_data == 0 {
         return s.snd_max;
     }
-    max(s.snd_max, o.rcv_max.wrapping_add(o.translation.seq_out))
+    let relayed = o.rcv_max.wrapping_add(o.translation.seq_out);
+    // Then it may be more than 2 GiB ahead.
+    if two_paths::has_all_old(s) {
+        relayed
+    } else {
+        max(s.snd_max, relayed)
+    }
 }
 
 /// Is a reset with a number from before the old path took its window back this end's own?

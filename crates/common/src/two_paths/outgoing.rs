@@ -2,7 +2,7 @@
 
 use super::anchor::Anchor;
 use super::incoming::scaled;
-use super::shown::{has_all_old, has_shown_all, is_past, is_shut_in};
+use super::shown::{has_all_old, has_shown_all, is_beyond, is_past, is_shut_in};
 use crate::flow::Path;
 use crate::seq::{after, before, min};
 use crate::session::Session;
@@ -80,13 +80,16 @@ pub fn sacks(s: &Session, path: Path) -> Sacks {
 /// ever sent. Numbers tell no more than 2 GiB apart, and the end may be farther.
 #[inline(always)]
 pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
-    let all = s.two.cut_set != 0 && has_all_old(s);
+    // Both are held against what neither is behind, if that is known.
+    let base = if is_beyond(s) {
+        s.new_low.wrapping_sub(ACROSS)
+    } else {
+        seg.ack.wrapping_sub(1 << 31)
+    };
+    let sent = at.rcv_max(s);
+    let more = seg.ack.wrapping_sub(base) > sent.wrapping_sub(base);
     Heard {
-        ack: if all {
-            at.rcv_max(s)
-        } else {
-            min(seg.ack, at.rcv_max(s))
-        },
+        ack: if more { sent } else { seg.ack },
         window: seg.window,
     }
 }
@@ -200,7 +203,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         return match data_path(s, seg.seq) {
             Path::Old => {
                 let also = copy(Path::New, at.snd_max(s), &on_new, ACK);
-                let more = has_all_old(s) || after(on_new.ack, at.rcv_max(s));
+                let more = is_beyond(s) || after(on_new.ack, at.rcv_max(s));
                 let wanted = seg.has(ACK) && new_news && more;
                 Outgoing {
                     copy: wanted.then_some(also),

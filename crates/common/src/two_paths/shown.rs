@@ -32,8 +32,15 @@ pub fn acknowledge(s: &mut Session, seg: &Segment) {
 
 /// Has the end acknowledged all that the old path carries, as far as the new one shows?
 #[inline(always)]
-pub(super) const fn has_all_old(s: &Session) -> bool {
+pub const fn has_all_old(s: &Session) -> bool {
     s.two.new_data & ALL_OLD != 0
+}
+
+/// Is the end beyond all of the old path, for good? Then it may be farther from the numbers of
+/// that than numbers tell. Not where this path may be taken again.
+#[inline(always)]
+pub(super) const fn is_beyond(s: &Session) -> bool {
+    s.two.cut_set != 0 && s.deaf == 0 && has_all_old(s)
 }
 
 /// Has the local end acknowledged so much more than the old path has sent that the higher
@@ -142,7 +149,9 @@ pub const fn has_caught_up(s: &Session) -> bool {
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state == State::TwoPaths as u32 {
-        let shown = s.shown != 0 && (has_all_old(s) || after(s.shown, s.rcv_max));
+        let across = s.rcv_max.wrapping_sub(s.shown) <= ACROSS;
+        let ahead = is_beyond(s) || after(s.shown, s.rcv_max);
+        let shown = s.shown != 0 && !across && ahead;
         let highest = if shown { s.shown } else { s.rcv_max };
         return !before(seq, s.snd_ack) && !after(seq, highest);
     }

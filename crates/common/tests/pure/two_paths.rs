@@ -943,7 +943,32 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
         assert!(two_paths::may_reset(&s, s.snd_ack), "{ahead}");
         assert!(!two_paths::may_reset(&s, s.snd_ack + 1), "{ahead}");
         assert_eq!(two_paths::has_far_more(&s), ahead >= 1 << 31, "{ahead}");
+        // Of a segment across the cutoff it hears what the end has of it.
+        s.rcv_max = CUT_IN + 200;
+        assert_eq!(outgoing(&s, &early).ack, CUT_IN + ahead.min(200), "{ahead}");
     }
+}
+
+/// It carries on where the new one is not heard any more, and may have holes.
+#[test]
+fn a_path_that_may_be_taken_again_hears_what_is_acknowledged() {
+    let mut s = carried();
+    (s.two.new_data, s.deaf) = (1 | 2, 1);
+    (s.rcv_max, s.snd_ack) = (CUT_IN + 30_000, CUT_IN + 10_000);
+    let seg = segment(CUT_OUT, s.snd_ack, 0, ACK);
+    let heard = |s: &Session| outgoing(s, &seg).copy.map(|copy| copy.ack);
+    assert_eq!(heard(&s), Some(s.snd_ack));
+    s.deaf = 0;
+    assert_eq!(heard(&s), Some(s.snd_ack), "a hole");
+}
+
+#[test]
+fn a_reset_behind_a_segment_across_the_cutoff_is_believed() {
+    let mut s = carried();
+    (s.two.new_data, s.state) = (1 | 2, State::TwoPaths as u32);
+    (s.shown, s.snd_ack, s.rcv_max) = (CUT_IN, CUT_IN, CUT_IN + 300);
+    assert!(two_paths::may_reset(&s, CUT_IN + 300));
+    assert!(!two_paths::may_reset(&s, CUT_IN + 301));
 }
 
 /// The proxy has got bytes beyond the cutoff, in a segment across it, and acknowledged them.

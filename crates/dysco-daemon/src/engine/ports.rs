@@ -35,6 +35,8 @@ pub(super) struct Ports {
     /// No more than this: each is an open file.
     most: usize,
     not_held: u64,
+    /// Where the next that could not be held is looked for.
+    next: u32,
     /// What other hosts are to be asked about.
     asking: HashMap<IpAddr, HashSet<Subsession>>,
 }
@@ -56,6 +58,7 @@ impl Ports {
             held: HashMap::new(),
             most: usize::try_from(files / 2).unwrap_or(usize::MAX),
             not_held: 0,
+            next: 0,
             asking: HashMap::new(),
         }
     }
@@ -76,6 +79,10 @@ impl Ports {
         if let Some(port) = self.held.get_mut(&slot) {
             port.lived = Instant::now();
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.held.len() < self.most
     }
 
     pub fn release(&mut self, slot: u32) {
@@ -116,21 +123,37 @@ impl Engine {
     pub(super) fn hold_ports(&mut self) {
         for (slot, s) in self.agent.sessions() {
             if is_left(&s) {
-                self.port_held(slot, &s, HeldPort::hold(&s.key));
+                self.try_port(slot, &s);
             }
         }
     }
 
-    /// Tries again where no socket has the five-tuple, of those that were listed.
-    pub(super) fn hold_missing_ports(&mut self, listed: &HashSet<FlowKey>) {
-        let mut all = self.agent.sessions();
-        all.retain(|(slot, s)| is_left(s) && !self.ports.has(*slot, s.created_ns));
-        let (free, taken): (Vec<_>, Vec<_>) =
-            (all.into_iter()).partition(|(_, s)| !listed.contains(&s.key));
-        let later = free.len().saturating_sub(AGAIN);
-        self.ports.not_held = (taken.len() + later) as u64;
-        for (slot, s) in free.into_iter().take(AGAIN) {
-            self.port_held(slot, &s, HeldPort::hold(&s.key));
+    fn try_port(&mut self, slot: u32, s: &Session) {
+        let held = match self.ports.has_room() {
+            true => HeldPort::hold(&s.key),
+            false => Err(io::ErrorKind::QuotaExceeded.into()),
+        };
+        self.port_held(slot, s, held);
+    }
+
+    /// Tries again where no socket has the five-tuple, of those that were listed: a few, and
+    /// others the next time.
+    pub(super) fn hold_missing_ports(
+        &mut self,
+        sessions: &[(u32, Session)],
+        listed: &HashSet<FlowKey>,
+    ) {
+        let missing =
+            |(slot, s): &&(u32, Session)| is_left(s) && !self.ports.has(*slot, s.created_ns);
+        let missing: Vec<_> = sessions.iter().filter(missing).collect();
+        let free = missing.iter().filter(|(_, s)| !listed.contains(&s.key));
+        let next = self.ports.next;
+        let (later, first): (Vec<_>, Vec<_>) = free.copied().partition(|(slot, _)| *slot < next);
+        let tried: Vec<_> = first.into_iter().chain(later).take(AGAIN).collect();
+        self.ports.not_held = (missing.len() - tried.len()) as u64;
+        for (slot, s) in tried {
+            self.try_port(slot, &s);
+            self.ports.next = slot + 1;
         }
     }
 
@@ -148,12 +171,11 @@ impl Engine {
         if self.ports.has(slot, s.created_ns) {
             return;
         }
-        let room = self.ports.held.len() < self.ports.most;
-        let held = held.and_then(|held| match room {
-            true => Ok(held),
-            false => Err(io::ErrorKind::QuotaExceeded.into()),
-        });
-        match held {
+        let room = self.ports.has_room();
+        match held.and_then(|held| {
+            room.then_some(held)
+                .ok_or(io::ErrorKind::QuotaExceeded.into())
+        }) {
             Ok(held) => {
                 let port = Port {
                     created_ns: s.created_ns,

@@ -69,14 +69,15 @@ impl Engine {
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
         self.sockets.ever = true;
-        self.hold_missing_ports(&open);
+        let sessions = self.agent.sessions();
+        self.hold_missing_ports(&sessions, &open);
         // Those are no session's.
         for connection in self.ports.connections() {
             open.remove(connection);
         }
         let now = collect::boot_time();
         let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
-        for (slot, s) in self.agent.sessions() {
+        for (slot, s) in sessions {
             let session = (slot, s.created_ns);
             let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
             let ours = matches!(
