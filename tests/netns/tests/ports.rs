@@ -52,6 +52,9 @@ fn leave(mut w: World) -> Result<()> {
     ensure!(held(&w)? == LEAVING as u64, "{} are held", held(&w)?);
     w.restart(Role::Proxy)?;
     ensure!(held(&w)? == LEAVING as u64, "{} after a restart", held(&w)?);
+    let adopted = w.fleet.json(&w.lab.proxy, &["adopt"])?;
+    let left = adopted["left"].as_array();
+    ensure!(left.is_some_and(Vec::is_empty), "left: {adopted}");
     let more = w.open(MORE, &plan)?;
     more.run();
     more.wait_progress(64 << 10)?;

@@ -1,6 +1,8 @@
 //! The two-path phase: cases, properties of single decisions, and a session
 //! whose two paths run against each other.
 
+mod far_apart;
+
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, Two, offer};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN, Segment};
@@ -743,24 +745,6 @@ fn the_right_anchor_answers_what_opens_the_path() {
     assert_eq!(e.seq, 5000 + 200_000);
 }
 
-#[test]
-fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
-    let mut s = unshown();
-    (s.two.cut_set, s.cut_out, s.snd_max, s.edge) = (1, 5000, 5000, 5000);
-    let shows = |ack| segment(76, ack, 0, ACK | PSH);
-    let answer = |s: &Session, ack| two_paths::answer_opening(s, &shows(ack)).seq;
-    assert_eq!(answer(&s, 5000), 5000);
-    // The other direction drains, and drains.
-    for _ in 0..9 {
-        s.snd_max = s.snd_max.wrapping_add(1 << 29);
-        let ack = s.snd_max.wrapping_sub(1 << 10);
-        let judged = two_paths::new_incoming(Anchor::Near, &s, &segment(76, ack, 0, ACK), 0);
-        two_paths::hear_far(Anchor::Near, &mut s, ack, &judged);
-        assert_eq!(two_paths::shows_to(&s), s.snd_max);
-        assert_eq!(answer(&s, ack), s.snd_max);
-    }
-}
-
 /// A path that is being opened: up to 4500 the other end has shown, in this end's
 /// numbers.
 fn being_opened() -> Session {
@@ -845,30 +829,6 @@ fn two_paths_may_last_for_any_number_of_bytes() {
     }
 }
 
-/// The same of what comes in, while no daemon tells where the old path ends.
-#[test]
-fn what_the_old_path_carries_stays_acknowledged() {
-    let mut s = cut();
-    (s.two.cut_in_set, s.cut_in, s.shown) = (0, 0, CUT_IN);
-    two_paths::hear_data(Anchor::Near, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
-    two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 9, 0, ACK));
-    s.snd_ack = CUT_IN - 1;
-    assert!(!two_paths::has_old(Anchor::Near, &s, CUT_IN), "a hole");
-    for quarter in 0..=12u32 {
-        let now = CUT_IN.wrapping_add(20).wrapping_add(quarter << 30);
-        two_paths::hear_data(Anchor::Near, &mut s, &segment(now - 10, 900, 10, ACK));
-        two_paths::show(&mut s, now);
-        let ack = segment(CUT_OUT, now, 0, ACK);
-        two_paths::acknowledge(&mut s, &ack);
-        s.snd_ack = now;
-        assert!(two_paths::has_old(Anchor::Near, &s, CUT_IN), "{quarter}");
-        let mut told = s;
-        (told.two.cut_in_set, told.cut_in) = (1, CUT_IN);
-        assert!(two_paths::drains(&told, &ack), "{quarter}");
-        assert!(two_paths::has_shown_all(&told), "{quarter}");
-    }
-}
-
 /// It asks whether there is room again, and gives up without an answer: long before, all
 /// that it was sent has been acknowledged.
 #[test]
@@ -912,54 +872,6 @@ fn the_proxy_is_answered_though_it_has_all_acknowledged() {
     // Before that it hears whatever the end says.
     s.two.drained = 0;
     assert!(!asks(&s, 4499, ACK));
-}
-
-/// The proxy holds what was sent before the cutoff for an end that does not read, while the
-/// other direction goes on and on.
-#[test]
-fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
-    for ahead in [
-        300u32,
-        (1 << 31) - 1,
-        1 << 31,
-        (1 << 31) + 5_000_000,
-        3 << 30,
-    ] {
-        let mut s = carried();
-        s.two.new_data |= 2;
-        (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN.wrapping_add(ahead));
-        s.shown = s.snd_ack;
-        // It repeats what the proxy has not got.
-        let early = segment(CUT_OUT - 100, s.snd_ack, 100, ACK);
-        let out = outgoing(&s, &early);
-        assert_eq!((out.path, out.ack), (Path::Old, CUT_IN), "{ahead}");
-        assert!(out.copy.is_some(), "{ahead}: the new path hears of it");
-        let old = |seq, flags| old_incoming(&s, &segment(seq, CUT_OUT, 0, flags), 0);
-        match old(CUT_IN, ACK) {
-            OldIncoming::Deliver(Segment { seq, .. }) => assert_eq!(seq, s.snd_ack, "{ahead}"),
-            other => panic!("{ahead}: {other:?}"),
-        }
-        s.state = State::TwoPaths as u32;
-        assert!(two_paths::may_reset(&s, s.snd_ack), "{ahead}");
-        assert!(!two_paths::may_reset(&s, s.snd_ack + 1), "{ahead}");
-        assert_eq!(two_paths::has_far_more(&s), ahead >= 1 << 31, "{ahead}");
-        // Of a segment across the cutoff it hears what the end has of it.
-        s.rcv_max = CUT_IN + 200;
-        assert_eq!(outgoing(&s, &early).ack, CUT_IN + ahead.min(200), "{ahead}");
-    }
-}
-
-/// It carries on where the new one is not heard any more, and may have holes.
-#[test]
-fn a_path_that_may_be_taken_again_hears_what_is_acknowledged() {
-    let mut s = carried();
-    (s.two.new_data, s.deaf) = (1 | 2, 1);
-    (s.rcv_max, s.snd_ack) = (CUT_IN + 30_000, CUT_IN + 10_000);
-    let seg = segment(CUT_OUT, s.snd_ack, 0, ACK);
-    let heard = |s: &Session| outgoing(s, &seg).copy.map(|copy| copy.ack);
-    assert_eq!(heard(&s), Some(s.snd_ack));
-    s.deaf = 0;
-    assert_eq!(heard(&s), Some(s.snd_ack), "a hole");
 }
 
 #[test]

@@ -263,9 +263,7 @@ impl Engine {
     fn keeps_ports(&mut self, slot: u32, s: &Session) -> bool {
         let other = self.linked(slot, s);
         let other = other.map(|other| (other, self.agent.session(other)));
-        let both = [Some((slot, *s)), other].into_iter().flatten();
-        // Each asks.
-        both.fold(false, |kept, (slot, s)| self.keeps_port(slot, &s) || kept)
+        self.keeps_port(slot, s) || other.is_some_and(|(slot, s)| self.keeps_port(slot, &s))
     }
 
     /// No socket of this host ends a session that passes it, and ends that vanish say

@@ -171,12 +171,8 @@ impl Engine {
         if self.ports.has(slot, s.created_ns) {
             return;
         }
-        let room = self.ports.has_room();
-        match held.and_then(|held| {
-            room.then_some(held)
-                .ok_or(io::ErrorKind::QuotaExceeded.into())
-        }) {
-            Ok(held) => {
+        let error = match held {
+            Ok(held) if self.ports.has_room() => {
                 let port = Port {
                     created_ns: s.created_ns,
                     connection: s.key,
@@ -184,12 +180,13 @@ impl Engine {
                     _held: held,
                 };
                 self.ports.held.insert(slot, port);
+                return;
             }
-            Err(error) => {
-                self.ports.not_held += 1;
-                tracing::debug!(session = ?s.key, %error, "a port is not held: a SYN by it is lost");
-            }
-        }
+            Ok(_) => io::ErrorKind::QuotaExceeded.into(),
+            Err(error) => error,
+        };
+        self.ports.not_held += 1;
+        tracing::debug!(session = ?s.key, %error, "a port is not held: a SYN by it is lost");
     }
 
     /// Does a tombstone hold a port still? Its server's host is asked, and answers later.
