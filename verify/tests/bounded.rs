@@ -237,6 +237,7 @@ fn chains_are_given_up_and_sessions_reset() {
 
 #[test]
 fn segments_of_chains_change() {
+    chain_holds("chain-segment-deaths", 0);
     chain_holds_with("chain-segment-ends", one(|f| &mut f.cancels));
     chain_holds_with("chain-segment-crashes", one(|f| &mut f.crashes));
     chain_holds_with("chain-segment-overlapping", chain::Faults::default());

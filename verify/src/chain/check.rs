@@ -1,30 +1,37 @@
 //! What must hold at any moment.
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{Machine, Role};
+use dysco_daemon::protocol::{ChangeId, Machine, Role};
 
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
 use super::world::{Accepted, Broken, World};
 
 impl World {
-    /// An end that was told is the one that came, where the left anchor is elsewhere.
+    /// An end that was told is the one that came, where the left anchor is elsewhere. Who
+    /// asked may hear of it before that anchor has answered, since it is decided.
     pub(super) fn check_led(&mut self, place: usize) {
+        let Some(machine) = self.host(LEFT).machine.as_ref() else {
+            return;
+        };
         if place != LEFT || self.gone() {
             return;
         }
-        let endings = self.host(LEFT).endings.iter();
-        let led =
-            endings.filter(|e| e.role == Role::Head && self.host(LEFT).led.contains(&e.change));
-        let falsely = led.clone().any(|e| {
-            let left = self.of(e.change).map(|a| self.host(a.anchors()[0]));
-            let taken = left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(e.change));
-            e.changed != taken
-        });
+        let is_over = |change: ChangeId| machine.changes().all(|c| c.change != change);
+        let over: Vec<ChangeId> = (self.host(LEFT).led.iter())
+            .copied()
+            .filter(|change| is_over(*change))
+            .collect();
+        let came = |change: ChangeId| {
+            let left = self.left_of(change).map(|at| self.host(at));
+            left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(change))
+        };
+        let told = self.host(LEFT).endings.iter();
+        let falsely = (told.filter(|e| e.role == Role::Head && over.contains(&e.change)))
+            .any(|e| e.changed != came(e.change));
         // Once: a later change takes other paths.
-        let told: Vec<_> = led.map(|e| e.change).collect();
         self.edit(LEFT, |h| {
-            told.iter().for_each(|change| _ = h.led.remove(change))
+            over.iter().for_each(|change| _ = h.led.remove(change))
         });
         if falsely {
             self.broken = Some(Broken::Host(Wrong::FalseReport));

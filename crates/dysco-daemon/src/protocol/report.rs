@@ -68,7 +68,8 @@ pub enum Progress {
     Drained,
     /// Ended: the middlebox is out.
     Removed,
-    /// Ended: all is as before.
+    /// Ended: all is as before, or it is decided that it will be: an anchor that does not
+    /// answer may still have to hear of it.
     RolledBack(Reason),
     /// Ended before anything changed.
     Refused(Reason),
