@@ -184,7 +184,25 @@ fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), 
 #[inline(always)]
 pub fn apply(ctx: &TcContext, run: u32) -> bool {
     // SAFETY: the program's own context.
-    unsafe { dysco_apply(ctx.skb.skb, run) != 0 }
+    match unsafe { dysco_apply(ctx.skb.skb, run) } {
+        // SAFETY: the same.
+        HAS_OPTIONS => unsafe { dysco_apply_options(ctx.skb.skb, run) == DONE },
+        done => done == DONE,
+    }
+}
+
+/// What [`dysco_apply`] says: the packet could not be changed as a whole.
+const FAILED: u32 = 0;
+/// It is changed.
+const DONE: u32 = 1;
+/// Its header has options that change: it is [`dysco_apply_options`]'s.
+const HAS_OPTIONS: u32 = 2;
+
+fn said(done: Result<(), Failed>) -> u32 {
+    match done {
+        Ok(()) => DONE,
+        Err(Failed) => FAILED,
+    }
 }
 
 /// Exported, so that the verifier goes through it once (see
@@ -192,41 +210,51 @@ pub fn apply(ctx: &TcContext, run: u32) -> bool {
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_apply(skb: *mut __sk_buff, run: u32) -> u32 {
-    try_apply(&TcContext::new(skb), run).is_ok() as u32
-}
-
-#[inline(always)]
-fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
-    let Scratch {
+    let Some(Scratch {
         packet: p,
         change: c,
         ..
-    } = maps::scratch(run).ok_or(Failed)?;
+    }) = maps::scratch(run)
+    else {
+        return FAILED;
+    };
+    let leaves_options = c.edit.leaves_options();
+    if !leaves_options && !p.header.is_usual() {
+        return HAS_OPTIONS;
+    }
     let sums = Sums {
         pseudo: c.pseudo,
         payload: core::mem::take(&mut c.payload),
     };
-    let leaves_options = c.edit.leaves_options();
-    if leaves_options || p.header.is_usual() {
-        let found = Found {
-            v6: p.key.is_v6(),
-            data_offset: p.header.data_offset(),
-            seg: p.seg,
-        };
-        let timestamps = !leaves_options && found.data_offset > MIN_HEADER;
-        let addresses = (&c.src, &c.dst);
-        return short_in(
-            ctx,
-            &found,
-            timestamps,
-            &c.edit,
-            addresses,
-            c.clear_ect,
-            sums,
-            &mut c.headers,
-        );
-    }
-    let segment = write_options(ctx, run, sums.payload)?;
+    let found = Found {
+        v6: p.key.is_v6(),
+        data_offset: p.header.data_offset(),
+        seg: p.seg,
+    };
+    let timestamps = !leaves_options && found.data_offset > MIN_HEADER;
+    said(short_in(
+        &TcContext::new(skb),
+        &found,
+        timestamps,
+        &c.edit,
+        (&c.src, &c.dst),
+        c.clear_ect,
+        sums,
+        &mut c.headers,
+    ))
+}
+
+/// The same of a header whose options change. Not called by [`dysco_apply`]: the kernel
+/// adds up the stack of all that call each other.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_apply_options(skb: *mut __sk_buff, run: u32) -> u32 {
+    said(with_options(&TcContext::new(skb), run))
+}
+
+#[inline(always)]
+fn with_options(ctx: &TcContext, run: u32) -> Result<(), Failed> {
+    let segment = write_options(ctx, run)?;
     let Scratch {
         packet: p,
         change: c,
@@ -240,7 +268,7 @@ fn try_apply(ctx: &TcContext, run: u32) -> Result<(), Failed> {
     let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
     store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
     let diff = Diff {
-        pseudo: fold32(fold32(diff) + sums.pseudo),
+        pseudo: fold32(fold32(diff) + c.pseudo),
         segment,
     };
     complete(ctx, v6, Field::Either, &diff)
@@ -285,15 +313,19 @@ extern "C" fn dysco_rewrite(run: u32) -> u64 {
 
 /// Returns how the segment's sum changes, by the header and by the payload.
 #[inline(always)]
-fn write_options(ctx: &TcContext, run: u32, payload: u64) -> Result<u64, Failed> {
+fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
     load_options(ctx, p).map_err(|_| Failed)?;
     let segment = dysco_rewrite(run);
     if segment == 0 {
         return Err(Failed);
     }
-    let segment = fold32(segment + payload);
-    let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
+    let Scratch {
+        packet: p,
+        change: c,
+        ..
+    } = maps::scratch(run).ok_or(Failed)?;
+    let segment = fold32(segment + core::mem::take(&mut c.payload));
     let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
     let diff = Diff { pseudo: 0, segment };
     [p.header.0[CHECK], p.header.0[CHECK + 1]] = diff.put(Field::Either, check).to_ne_bytes();

@@ -3,8 +3,8 @@
 use std::sync::RwLock;
 
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
-use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
-use aya::{Ebpf, EbpfLoader, Pod};
+use aya::programs::{Program, SchedClassifier, TestRun, TestRunOptions, Xdp};
+use aya::{Btf, Ebpf, EbpfLoader, Pod};
 use dysco_common::chain::{Hop, Token};
 use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
@@ -84,6 +84,22 @@ impl Programs {
         let mut p = Programs { ebpf };
         p.watch_openings(true);
         p
+    }
+
+    /// Has the kernel verify every program.
+    pub fn load_all(&mut self) {
+        let kernel = Btf::from_sys_fs().expect("a kernel with BTF");
+        for (name, program) in self.ebpf.get_mut().unwrap().programs_mut() {
+            let loaded = match program {
+                Program::SchedClassifier(p) => p.load(),
+                Program::Xdp(p) => p.load(),
+                Program::Iter(p) => p.load("tcp", &kernel),
+                _ => panic!("{name} is of a kind that this test does not know"),
+            };
+            if let Err(e) = loaded {
+                panic!("{name}: {e:?}");
+            }
+        }
     }
 
     /// Whether anybody listens to sessions that open.

@@ -14,6 +14,7 @@ mod learn;
 mod left;
 mod pass;
 mod resized;
+mod stack;
 mod steer;
 mod straight;
 mod translate;
@@ -24,5 +25,5 @@ use bench::Programs;
 
 #[test]
 fn verifier_accepts_them() {
-    Programs::load();
+    Programs::load().load_all();
 }
