@@ -347,6 +347,12 @@ impl Agent {
         self.memory.set_cut_in(slot, cutoff, Anchor::Near)
     }
 
+    /// Looks whether it has by now: of what it acknowledged while the cutoff was being set
+    /// there may be no event. `at` is which of the session's ends that is.
+    pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
+        self.memory.look_drained(slot, at)
+    }
+
     /// Hears the new path no more, unless it has carried what no old path can: false then.
     /// Until [`Agent::hear`], or another [`Agent::prepare`].
     pub fn deafen(&self, slot: u32) -> bool {

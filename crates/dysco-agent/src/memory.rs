@@ -395,20 +395,31 @@ impl Memory {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
-        let (cut_in, set, drained) = unsafe {
+        let (cut_in, set) = unsafe {
             (
                 self.word(&raw mut (*p).cut_in),
                 self.flag(&raw mut (*two).cut_in_set),
-                self.flag(&raw mut (*two).drained),
             )
         };
         cut_in.store(cutoff, Ordering::SeqCst);
         set.store(1, Ordering::SeqCst);
-        let done = two_paths::has_old(at, &self.read(slot), cutoff);
-        if done {
+        self.look_drained(slot, at)
+    }
+
+    /// Looks whether the local end has acknowledged all that the old path brings, and has
+    /// the programs know. To be done again while it has not: a program writes what a packet
+    /// acknowledges and then reads the cutoff, [`Memory::set_cut_in`] writes that and then
+    /// reads the other, and on most processors, x86 too, both may read before what they
+    /// have written is seen.
+    pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
+        let two = self.two(slot);
+        // SAFETY: the address of a field of a valid entry.
+        let drained = self.flag(unsafe { &raw mut (*two).drained });
+        let s = self.read(slot);
+        if s.two.cut_in_set != 0 && two_paths::has_old(at, &s, s.cut_in) {
             drained.store(1, Ordering::SeqCst);
         }
-        done || drained.load(Ordering::SeqCst) != 0
+        drained.load(Ordering::SeqCst) != 0
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::two_paths::has_shown_all;
+use dysco_common::two_paths::{Anchor, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 
 use super::proof::Lookout;
@@ -81,6 +81,14 @@ impl Held {
     /// Is it between two paths?
     pub fn is_underway(&self) -> bool {
         self.draining || self.showing.is_some() || self.returns
+    }
+
+    /// Which end of its sessions this host stands at: of a pair that it relays, the far ones.
+    fn anchor(&self) -> Anchor {
+        match self.other {
+            None => Anchor::Near,
+            Some(_) => Anchor::Far,
+        }
     }
 
     /// The slots that are held.
@@ -260,17 +268,17 @@ impl Engine {
         self.tell_machine(HostEvent::Drained { change });
     }
 
-    /// Looks at sessions that drain, in case the ring was full, and shows again what
-    /// may have been lost.
+    /// Looks at sessions that drain, in case an event was missed, and shows again what may
+    /// have been lost.
     pub(super) fn sweep_drains(&mut self) {
-        let draining = self.held.values().filter(|h| h.draining);
-        let slots: Vec<u32> = draining
-            .flat_map(Held::slots)
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in slots {
-            if self.is_drained(slot) {
-                self.drained(slot);
+        let draining = self.held.iter().filter(|(_, h)| h.draining);
+        let draining: Vec<_> = draining.map(|(c, h)| (*c, h.anchor())).collect();
+        for (change, at) in draining {
+            for slot in self.slots_of(change) {
+                self.agent.look_drained(slot, at);
+                if self.is_drained(slot) {
+                    self.drained(slot);
+                }
             }
         }
         self.show_silent_cuts();
