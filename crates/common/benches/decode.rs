@@ -30,7 +30,7 @@ fn payload() -> Payload {
     let hosts = [[10, 0, 0, 2], [10, 0, 0, 3], [10, 0, 0, 4], [10, 0, 0, 5]];
     let mut payload = Payload::default();
     let session = key([10, 0, 0, 1], [10, 0, 0, 9]);
-    payload.fill(7, &session, &session, &key([10, 0, 0, 1], hosts[0]));
+    payload.fill(7, &session, &session, &key([10, 0, 0, 1], hosts[0]), 0);
     if let Some(chain) = Chain::of(&hosts.map(|host| std::net::IpAddr::from(host).into())) {
         payload.set_rest(&chain, &Element::default());
     }

@@ -7,6 +7,7 @@
 use core::mem::{offset_of, size_of};
 
 use crate::flow::{Addr, FlowKey};
+use crate::fresh::Clock;
 use crate::siphash::{Key, SipHash};
 
 /// The most hosts of a chain, the two ends not counted.
@@ -123,7 +124,7 @@ impl Chain {
 }
 
 /// Version of the layout below.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// What a payload begins with.
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"\xd7sco");
 /// Bytes of a payload.
@@ -156,8 +157,8 @@ pub struct Payload {
     pub origin: FlowKey,
     /// The hosts after the one that gets this.
     pub rest: [Element; MAX_CHAIN],
-    /// Zero.
-    pub reserved: u32,
+    /// When it was sent, in [`ticks`](crate::fresh::ticks) of the sender's clock, network order.
+    pub sent: u32,
     /// SipHash-2-4 of all before.
     pub mac: u64,
 }
@@ -166,7 +167,7 @@ const _: () = {
     assert!(size_of::<Payload>() == 296);
     // No gaps: each byte of it is proven.
     assert!(offset_of!(Payload, session) == 16 && offset_of!(Payload, rest) == 124);
-    assert!(offset_of!(Payload, reserved) == 284 && offset_of!(Payload, mac) == PAYLOAD - 8);
+    assert!(offset_of!(Payload, sent) == 284 && offset_of!(Payload, mac) == PAYLOAD - 8);
 };
 
 /// Why a payload is not believed.
@@ -181,9 +182,16 @@ pub enum Unfit {
 }
 
 impl Payload {
-    /// A payload without its proof and the chain.
+    /// A payload without its proof and the chain, sent at this tick of the clock.
     #[inline(always)]
-    pub fn fill(&mut self, key_id: u64, session: &FlowKey, origin: &FlowKey, subsession: &FlowKey) {
+    pub fn fill(
+        &mut self,
+        key_id: u64,
+        session: &FlowKey,
+        origin: &FlowKey,
+        subsession: &FlowKey,
+        sent: u32,
+    ) {
         self.magic = MAGIC;
         self.version = VERSION;
         self.length = (PAYLOAD as u16).to_be();
@@ -191,7 +199,7 @@ impl Payload {
         self.session = *session;
         self.subsession = *subsession;
         self.origin = *origin;
-        self.reserved = 0;
+        self.sent = sent.to_be();
     }
 
     /// Makes the rest of the chain what comes after its first element. `last` is
@@ -235,7 +243,6 @@ impl Payload {
             || self.version != VERSION
             || self.length != (PAYLOAD as u16).to_be()
             || self.hosts as usize >= MAX_CHAIN
-            || self.reserved != 0
         {
             return Err(Unfit::Layout);
         }
@@ -304,6 +311,31 @@ impl Payload {
     pub fn from_bytes(bytes: &[u8; PAYLOAD]) -> Payload {
         // SAFETY: as many bytes, and any bit pattern is a payload.
         unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) }
+    }
+}
+
+/// A key by which a neighbour's payloads are believed.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shared {
+    /// The key.
+    pub key: Key,
+    /// What they have said of the neighbour's clock.
+    pub clock: Clock,
+}
+
+impl Shared {
+    /// Takes in when a payload was sent that has come now, in [`ticks`](crate::fresh::ticks). False if it
+    /// is a copy of one that came long ago.
+    #[inline(always)]
+    pub fn hears(&mut self, payload: &Payload, now: u32) -> bool {
+        match self.clock.hears(now, u32::from_be(payload.sent)) {
+            Some(clock) => {
+                self.clock = clock;
+                true
+            }
+            None => false,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ counters! {
     ChainLayout = "chain_refused_layout",
     ChainKey = "chain_refused_unknown_key",
     ChainProof = "chain_refused_wrong_proof",
+    ChainReplayed = "chain_refused_replayed",
     ChainTaken = "chain_refused_session_exists",
     ChainForgotten = "chain_refused_forgotten",
     ChainNat = "chain_nat_on_the_way",

@@ -14,6 +14,7 @@ pub mod counter;
 pub mod delta;
 pub mod event;
 pub mod flow;
+pub mod fresh;
 pub mod mark;
 pub mod policy;
 pub mod rule;

@@ -107,6 +107,8 @@ pub mod offer {
     pub const FOREIGN: u8 = 16;
     /// This end has been heard.
     pub const SEEN: u8 = 32;
+    /// TCP Fast Open option present: a SYN's data may be its own (RFC 7413).
+    pub const FAST_OPEN: u8 = 64;
 }
 
 /// How the two sessions' headers differ, from the local end's side. Identity

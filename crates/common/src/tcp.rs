@@ -40,6 +40,7 @@ const KIND_TIMESTAMPS: u8 = 8;
 const KIND_MD5: u8 = 19;
 const KIND_AO: u8 = 29;
 const KIND_MPTCP: u8 = 30;
+const KIND_FAST_OPEN: u8 = 34;
 
 /// Largest scale that RFC 7323 allows.
 const MAX_WSCALE: u8 = 14;
@@ -515,6 +516,7 @@ impl Header {
             (KIND_SACK_PERMITTED, 2) => offer::SACK,
             (KIND_TIMESTAMPS, 10) => offer::TIMESTAMPS,
             (KIND_MD5, _) | (KIND_AO, _) | (KIND_MPTCP, _) => offer::FOREIGN,
+            (KIND_FAST_OPEN, _) => offer::FAST_OPEN,
             _ => 0,
         };
         let flags = load(&to.flags) | flag;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::{Ebpf, Pod};
-use dysco_common::chain::{Chain, Hop, Token};
+use dysco_common::chain::{Chain, Hop, Shared, Token};
+use dysco_common::fresh::Clock;
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
 use dysco_common::{Addr, Session};
@@ -20,6 +21,7 @@ pod!(RulePod, PolicyRule);
 pod!(AddrPod, Addr);
 pod!(HopPod, Hop);
 pod!(ChainPod, Chain);
+pod!(SharedPod, Shared);
 
 /// No program looks at a packet for so long: rules that were in force before are
 /// not read any more.
@@ -32,7 +34,7 @@ pub(crate) struct Chains {
     rules: Vec<PolicyRule>,
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
-    keys: HashMap<MapData, u64, Key>,
+    keys: HashMap<MapData, u64, SharedPod>,
     joins: HashMap<MapData, Token, u32>,
     of_slots: HashMap<MapData, u32, ChainPod>,
     pub(crate) deltas: HashMap<MapData, u32, ToldPod>,
@@ -207,9 +209,11 @@ impl Agent {
 
     /// Believes SYNs that come with this key.
     pub fn add_key(&self, id: u64, key: Key) -> Result<(), AgentError> {
+        let clock = Clock::default();
+        let shared = Shared { key, clock };
         lock(&self.chains)
             .keys
-            .insert(id, key, 0)
+            .insert(id, SharedPod(shared), 0)
             .map_err(map_error("write", "KEYS"))
     }
 

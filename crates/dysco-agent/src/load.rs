@@ -18,7 +18,7 @@ use crate::error::AgentError;
 
 /// Layout of the pinned maps: the name of their directory in that of all pins. Another
 /// layout has another name; programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v3";
+pub const LAYOUT: &str = "v4";
 
 /// The maps that outlive this process.
 const PINNED: [&str; 17] = [

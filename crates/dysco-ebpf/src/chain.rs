@@ -12,8 +12,10 @@ mod leaving;
 mod remembered;
 mod rules;
 
+use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
+use dysco_common::fresh::ticks;
 use dysco_common::session::Session;
 
 use crate::learn;
@@ -34,6 +36,13 @@ pub const PAST: u64 = 2;
 /// The scratch memory of what comes and of what goes.
 const IN: u32 = Run::Ingress as u32;
 const OUT: u32 = Run::Egress as u32;
+
+/// What a payload says of when it was sent.
+#[inline(always)]
+fn now() -> u32 {
+    // SAFETY: no arguments, no effects.
+    ticks(unsafe { bpf_ktime_get_boot_ns() })
+}
 
 fn drop(why: Counter) -> u64 {
     count(why);

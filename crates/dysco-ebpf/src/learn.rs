@@ -190,15 +190,8 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
             begin(s, &p.key, &p.seg, offer, dir);
             maps::count(Counter::Tracked);
         }
-        None => no_room(),
+        None => maps::no_room(),
     }
-}
-
-/// A session found no room.
-#[inline(always)]
-pub fn no_room() {
-    maps::count(Counter::NoRoom);
-    maps::tell(EventKind::NoRoom, u32::MAX);
 }
 
 /// Starts an entry.
@@ -273,7 +266,7 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
 #[inline(always)]
 fn opened_anew(p: &Packet, offer: &Offer, lost: &mut Session) {
     let Some((slot, s)) = maps::claim(&p.key, Some(lost)) else {
-        return no_room();
+        return maps::no_room();
     };
     begin(s, &p.key, &p.seg, offer, Direction::Out);
     answered(s, &p.seg, offer, Direction::Out);

@@ -8,7 +8,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
-use dysco_common::chain::{Chain, Hop, Payload, Pending, Token};
+use dysco_common::chain::{Chain, Hop, Payload, Pending, Shared, Token};
 use dysco_common::delta::Told;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
@@ -71,7 +71,7 @@ pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
 
 /// The keys that a chain's SYN may come with.
 #[map]
-pub static KEYS: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(16384, 0);
+pub static KEYS: HashMap<u64, Shared> = HashMap::with_max_entries(16384, 0);
 
 /// This host's addresses. Set by user space.
 #[map]
@@ -481,7 +481,7 @@ pub extern "C" fn dysco_called(slot: u32) -> u32 {
 }
 
 /// Gives a claimed slot a subsession, which `ended` may still hold. If it is
-/// another's, the slot is given back.
+/// another's, or there is no room, that is counted, and the slot is given back.
 #[inline(always)]
 pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Session>) -> bool {
     let flags = if ended.is_some() {
@@ -493,6 +493,11 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
     s.short_path = s.path.short();
     let value = Aligned(FlowRef::new(&s.path, slot, Path::New));
     if FLOWS.insert(&s.short_path, &value.0, flags).is_err() {
+        if FLOWS.get_ptr(&s.short_path).is_some() {
+            count(Counter::ChainTaken);
+        } else {
+            no_room();
+        }
         // The session's own five-tuple may lead to its other entry.
         if leads_to(&key.short, slot) {
             let _ = FLOWS.remove(&key.short);
@@ -509,6 +514,13 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
     }
     set_hint(&s.short_path, slot, true);
     true
+}
+
+/// A session found no room.
+#[inline(always)]
+pub fn no_room() {
+    count(Counter::NoRoom);
+    tell(EventKind::NoRoom, u32::MAX);
 }
 
 #[inline(always)]

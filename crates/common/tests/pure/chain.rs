@@ -45,6 +45,7 @@ prop_compose! {
         hosts in proptest::collection::vec(any::<[u8; 4]>(), 1..=MAX_CHAIN),
         key in any::<Key>(),
         key_id in any::<u64>(),
+        sent in any::<u32>(),
     ) -> (Payload, Key, Vec<Addr>) {
         let hosts: Vec<Addr> = hosts
             .into_iter()
@@ -57,7 +58,7 @@ prop_compose! {
         // A NAT changes no family.
         let origin = if origin.is_v6() == session.is_v6() { origin } else { session };
         let mut payload = Payload::default();
-        payload.fill(key_id, &session, &origin, &subsession);
+        payload.fill(key_id, &session, &origin, &subsession, sent);
         payload.set_rest(&Chain::of(&hosts).unwrap(), &Element::default());
         payload.mac = payload.proof(key);
         (payload, key, hosts)

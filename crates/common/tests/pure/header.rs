@@ -267,6 +267,7 @@ fn offered(h: &[u8], mss: u16) -> Option<Offer> {
             Opt::Other(4, b) if b.is_empty() => o.flags |= offer::SACK,
             Opt::Timestamps(..) => o.flags |= offer::TIMESTAMPS,
             Opt::Other(19 | 29 | 30, _) => o.flags |= offer::FOREIGN,
+            Opt::Other(34, _) => o.flags |= offer::FAST_OPEN,
             _ => {}
         }
     }

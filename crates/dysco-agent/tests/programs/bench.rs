@@ -5,7 +5,8 @@ use std::sync::RwLock;
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use aya::programs::{Program, SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader, Pod};
-use dysco_common::chain::{Hop, Token};
+use dysco_common::chain::{Hop, MAGIC, PAYLOAD, Payload, Shared, Token};
+use dysco_common::fresh::{Clock, ticks};
 use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
 use dysco_common::session::Life;
@@ -14,6 +15,9 @@ use dysco_common::{
     Addr, Counter, EventKind, FlowKey, FlowRef, Path, Session, ShortKey, State, Translation, mark,
 };
 
+use nix::time::{ClockId, clock_gettime};
+
+use crate::chain::KEY;
 use crate::frame::{Frame, Net, WINDOW};
 
 /// Room for sessions in these maps.
@@ -31,6 +35,36 @@ pub const REDIRECT: u32 = 7;
 /// Verdicts of XDP.
 pub const XDP_PASS: u32 = 2;
 pub const XDP_TX: u32 = 3;
+
+/// What is wanted, with a payload that was sent when it says so: now, or just before.
+pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
+    let mut want = want.clone();
+    if let Some(bytes) = want.payload.last_chunk_mut() {
+        stamp(bytes, got);
+    }
+    want
+}
+
+/// The same of the bytes of a payload, which another frame ends with.
+pub fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
+    let Some(made) = got.last_chunk() else {
+        return;
+    };
+    let (mut payload, made) = (Payload::from_bytes(bytes), Payload::from_bytes(made));
+    if payload.magic == MAGIC && payload.mac == payload.proof(KEY) && payload.sent != made.sent {
+        let late = now().wrapping_sub(u32::from_be(made.sent));
+        assert!(late <= 1, "sent {late} ticks ago");
+        payload.sent = made.sent;
+        payload.mac = payload.proof(KEY);
+        *bytes = payload.to_bytes();
+    }
+}
+
+/// The tick of this host's clock.
+pub fn now() -> u32 {
+    let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap();
+    ticks(std::time::Duration::from(boot).as_nanos() as u64)
+}
 
 /// Which program.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +90,8 @@ unsafe impl Pod for Plain<Addr> {}
 unsafe impl Pod for Plain<Hop> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<PolicyRule> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Shared> {}
 
 /// The programs and their maps, for one test alone. A program is loaded when it first
 /// runs: most tests need one, and the kernel takes its time to verify each.
@@ -229,6 +265,7 @@ impl Programs {
     #[track_caller]
     pub fn becomes(&mut self, way: Way, frame: &Frame, verdict: u32, want: &Frame) {
         let got = self.run(way, &frame.bytes());
+        let want = stamped(want, &got.1);
         assert_eq!(
             got,
             (verdict, want.bytes()),
@@ -347,8 +384,9 @@ impl Programs {
 
     pub fn key(&mut self, id: u64, key: Key) {
         let map = self.ebpf.get_mut().unwrap().map_mut("KEYS").unwrap();
-        let mut map: HashMap<_, u64, Key> = map.try_into().unwrap();
-        map.insert(id, key, 0).unwrap();
+        let mut map: HashMap<_, u64, Plain<Shared>> = map.try_into().unwrap();
+        let clock = Clock::default();
+        map.insert(id, Plain(Shared { key, clock }), 0).unwrap();
     }
 
     /// A SYN with this secret is awaited by the entry of a slot.

@@ -8,6 +8,7 @@ mod leaving;
 mod lost;
 mod natted;
 mod remembered;
+mod replayed;
 
 use std::net::SocketAddr;
 
@@ -17,11 +18,13 @@ use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, PSH, RST, SYN};
 use dysco_common::{Addr, Counter, EventKind, FlowKey, State, mark};
 
-use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way};
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way, stamp, stamped};
 use crate::frame::{Frame, Net, mirror, nets, on};
 
-const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+pub const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
+/// When the neighbour has sent a payload, in ticks of its clock.
+const SENT: u32 = 7;
 const LINUX: [u8; 20] = [
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
 ];
@@ -82,10 +85,15 @@ impl Hosts {
 
     /// The middlebox's.
     fn middlebox(&self) -> Programs {
+        self.host_at(self.middlebox)
+    }
+
+    /// One that a neighbour may steer to.
+    fn host_at(&self, address: Addr) -> Programs {
         let mut p = Programs::load();
         p.free(FIRST..FIRST + 4);
         p.key(KEY_ID, KEY);
-        p.own(self.middlebox);
+        p.own(address);
         p
     }
 
@@ -126,7 +134,7 @@ impl Hosts {
     /// The same of a session that a NAT calls otherwise than who has opened it.
     fn payload_of(&self, session: FlowKey, subsession: FlowKey, rest: &[Addr]) -> Payload {
         let mut payload = Payload::default();
-        payload.fill(KEY_ID, &session, &self.net.key(), &subsession);
+        payload.fill(KEY_ID, &session, &self.net.key(), &subsession, SENT);
         let mut whole = vec![self.middlebox];
         whole.extend(rest);
         payload.set_rest(&Chain::of(&whole).unwrap(), &Element::default());
@@ -175,11 +183,16 @@ fn the_next_hop_of_a_syn_is_remembered() {
         let mut p = h.opener(&[h.middlebox]);
         let (syn, steered) = (h.syn(b""), h.steered(b"", &[]));
         p.becomes(Way::Out, &syn, REDIRECT, &steered);
-        let mut there = steered.bytes();
-        there[..6].copy_from_slice(&[2, 0, 0, 0xab, 0xcd, 0xef]);
+        let there = |frame: &Frame| {
+            let mut there = frame.bytes();
+            there[..6].copy_from_slice(&[2, 0, 0, 0xab, 0xcd, 0xef]);
+            there
+        };
         let taken = |p: &mut Programs| {
-            assert_eq!(p.run(Way::Out, &there), (PASS, there.clone()));
-            p.run(Way::Out, &syn.bytes()) == (OK, there.clone())
+            let learnt = there(&steered);
+            assert_eq!(p.run(Way::Out, &learnt), (PASS, learnt));
+            let (verdict, out) = p.run(Way::Out, &syn.bytes());
+            (verdict, there(&stamped(&steered, &out))) == (OK, out)
         };
         assert!((0..1000).any(|_| taken(&mut p)), "never sent there");
     }
@@ -312,12 +325,21 @@ fn altered_payloads_are_dropped_and_counted() {
         for at in (0..PAYLOAD).step_by(3) {
             let mut bad = good.clone();
             bad.payload[at] ^= 0x40;
-            // Without what it begins with, it is any SYN with data.
+            // Without what it begins with, it is any SYN with data, as strangers may send.
             let want = if at < 4 { PASS } else { DROP };
             assert_eq!(p.run(Way::In, &bad.bytes()).0, want, "byte {at}");
         }
         let all: u64 = refused.iter().map(|c| p.count(*c)).sum();
         assert_eq!(all as usize, (4..PAYLOAD).filter(|at| at % 3 == 0).count());
+        p.hop(good.src.ip().into(), &h.hop(good.dst));
+        for at in 0..4 {
+            let mut bad = good.clone();
+            bad.payload[at] ^= 0x40;
+            p.drops(Way::In, &bad, Counter::ChainLayout);
+            // A neighbour's own data comes with TCP Fast Open.
+            bad.options.extend([34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1]);
+            assert_eq!(p.run(Way::In, &bad.bytes()).0, PASS);
+        }
         assert_eq!(p.count(Counter::ChainReceived), 0);
         let path = FlowKey::new(good.dst, good.src);
         for len in [4, 20, 100, 255] {
@@ -433,8 +455,9 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
                 assert_eq!(s.key, FlowKey::new(translated, h.net.remote));
                 assert_eq!((s.joined, s.alias()), (FIRST + 1, Some(h.net.key())));
                 // The next host hears of both.
-                let payload = h.payload_of(s.key, s.path, &[]);
-                assert_eq!(out[out.len() - PAYLOAD..], payload.to_bytes());
+                let mut payload = h.payload_of(s.key, s.path, &[]).to_bytes();
+                stamp(&mut payload, &out);
+                assert_eq!(out[out.len() - PAYLOAD..], payload);
             }
         }
     }

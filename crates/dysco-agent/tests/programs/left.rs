@@ -209,6 +209,7 @@ fn it_is_awaited_by_its_name() {
                 &mirror(net.key()),
                 &mirror(session),
                 &mirror(path(&net)),
+                0,
             );
             payload.set_rest(&Default::default(), &Element::live(TOKEN));
             payload.mac = payload.proof(KEY);

@@ -123,7 +123,7 @@ fn it_is_awaited_by_the_sessions_own_name() {
         );
         let mut payload = Payload::default();
         let session = mirror(net.key());
-        payload.fill(KEY_ID, &session, &session, &mirror(path));
+        payload.fill(KEY_ID, &session, &session, &mirror(path), 0);
         payload.set_rest(&Default::default(), &Element::live(TOKEN));
         payload.mac = payload.proof(KEY);
         let syn = Frame {

@@ -3,10 +3,13 @@
 use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
+use dysco_common::fresh::ticks;
 use dysco_common::session::offer;
 use dysco_common::two_paths::{LAST_WINDOW, is_past, shows_to};
 use dysco_common::{Addr, FlowKey, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+
+use super::collect::boot_time;
 
 const HOP_LIMIT: u8 = 64;
 /// The most steps in which a bypass is shown what was sent elsewhere.
@@ -20,7 +23,8 @@ pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec
     let hosts: Vec<Addr> = chain.iter().map(|host| (*host).into()).collect();
     let chain = Chain::of(&hosts).unwrap_or_default();
     let mut payload = Payload::default();
-    payload.fill(hop.key_id, &s.key, &origin, &s.path);
+    let now = ticks(boot_time().as_nanos() as u64);
+    payload.fill(hop.key_id, &s.key, &origin, &s.path, now);
     payload.set_rest(&chain, &Element::live(token));
     payload.mac = payload.proof(hop.key);
     let mut tcp = header(s, s.snd_max.wrapping_sub(1));

@@ -3,15 +3,15 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{MAGIC, PAYLOAD, Payload, Unfit};
-use dysco_common::session::{Alias, Session, State, part};
+use dysco_common::session::{Alias, Session, State, offer, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, EventKind, FlowKey, mark};
 
 use super::crossing::{self, dysco_chain_yields};
-use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
+use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, now, remembered};
 use crate::kept;
 use crate::learn;
-use crate::maps::{self, Flow, KEYS, OWN, Scratch, count};
+use crate::maps::{self, Flow, HOPS, KEYS, OWN, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
 use crate::second;
 use crate::write::{self, Change};
@@ -83,6 +83,11 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return drop(Counter::DroppedSyn);
     }
     if !live {
+        // An answered SYN that comes again is no new session's, whose number is its own.
+        let again = s.two.chained > 1 && s.remote.isn == p.seg.seq;
+        if again && s.key.mirrors(&payload.session) {
+            return drop(Counter::ChainReplayed);
+        }
         return accept(skb);
     }
     if !s.key.mirrors(&payload.session) || s.remote.isn != p.seg.seq {
@@ -132,7 +137,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
         }
         if payload.is_live() && kept::may_have_another(s) {
             let Some((second, other)) = maps::claim_slot() else {
-                learn::no_room();
+                maps::no_room();
                 return 0;
             };
             learn::begin(other, key, &p.seg, offer, Direction::In);
@@ -169,7 +174,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
         if maps::is_called(&key.short) {
             return taken();
         }
-        learn::no_room();
+        maps::no_room();
         return 0;
     };
     learn::begin(s, key, &p.seg, offer, Direction::In);
@@ -234,7 +239,6 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
     };
     let ended = scratch.known().map(|flow| flow.s);
     if !maps::claim_path(&scratch.session, slot, s, ended) {
-        learn::no_room();
         return 0;
     }
     s.two.chained = 1;
@@ -352,6 +356,7 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
     let ctx = TcContext::new(skb);
     let Some(Scratch {
         packet: p,
+        offer,
         payload,
         hop,
         ..
@@ -376,6 +381,12 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
             count(Counter::ChainLayout);
             return UNFIT;
         }
+        // A neighbour's stack sends data of its own with the option for that.
+        let own = offer.flags & offer::FAST_OPEN != 0;
+        if !own && HOPS.get_ptr(&p.key.whole.remote).is_some() {
+            count(Counter::ChainLayout);
+            return UNFIT;
+        }
         return NOTHING;
     }
     if payload.check_layout().is_err() {
@@ -383,12 +394,25 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
         return UNFIT;
     }
     // SAFETY: copied at once (see `maps::look_up`).
-    let Some(key) = (unsafe { KEYS.get(&payload.key_id) }) else {
+    let Some(shared) = (unsafe { KEYS.get(&payload.key_id) }) else {
         count(Counter::ChainKey);
         return UNFIT;
     };
-    hop.key = *key;
+    hop.key = shared.key;
     dysco_chain_check(IN)
+}
+
+/// Is a payload that is believed a copy of one that came long ago, or of one of this
+/// host's own? Both ends have one key.
+#[inline(always)]
+fn is_replayed(payload: &Payload) -> bool {
+    if OWN.get_ptr(&payload.subsession.local).is_some() {
+        return true;
+    }
+    let shared = KEYS.get_ptr_mut(&payload.key_id);
+    // SAFETY: a value of the map, aligned; what two packets write at once are words that
+    // fit either.
+    shared.is_some_and(|shared| unsafe { !(*shared).hears(payload, now()) })
 }
 
 /// Checks the payload in the scratch memory by the key there.
@@ -399,6 +423,10 @@ extern "C" fn dysco_chain_check(run: u32) -> u32 {
         return UNFIT;
     };
     match payload.check(hop.key) {
+        Ok(()) if is_replayed(payload) => {
+            count(Counter::ChainReplayed);
+            UNFIT
+        }
         Ok(()) => BELIEVED,
         Err(Unfit::Proof) => {
             count(Counter::ChainProof);

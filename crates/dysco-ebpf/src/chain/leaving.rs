@@ -9,7 +9,7 @@ use dysco_common::{Addr, Counter, EventKind, mark};
 
 use super::crossing::{self, dysco_chain_crosses};
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
-use super::{DROP, OUT, PASS, answered, drop, remembered};
+use super::{DROP, OUT, PASS, answered, drop, now, remembered};
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, Scratch, count};
@@ -229,7 +229,7 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
         other => maps::claim(&p.key, other.map(|flow| flow.s)),
     };
     let Some((slot, s)) = claimed else {
-        learn::no_room();
+        maps::no_room();
         return 0;
     };
     learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
@@ -265,7 +265,7 @@ extern "C" fn dysco_chain_beside(first: u32) -> u32 {
         return 0;
     };
     let Some((slot, s)) = maps::claim_slot() else {
-        learn::no_room();
+        maps::no_room();
         return 0;
     };
     learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
@@ -299,7 +299,6 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
     s.path.remote_port = destination.to_be();
     s.ifindex = hop.ifindex;
     if !maps::claim_path(&p.key, slot, s, None) {
-        learn::no_room();
         return false;
     }
     s.alias = Alias::behind_nat(&s.key, &pending.origin);
@@ -339,7 +338,7 @@ unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
     else {
         return DROP;
     };
-    payload.fill(hop.key_id, &p.key.whole, &pending.origin, &s.path);
+    payload.fill(hop.key_id, &p.key.whole, &pending.origin, &s.path, now());
     payload.set_rest(&pending.chain, &pending.last);
     dysco_chain_proof(OUT);
     outgoing(s, p, c);

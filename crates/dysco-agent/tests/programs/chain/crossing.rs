@@ -57,7 +57,7 @@ impl Hosts {
     /// This end's SYN on a subsession.
     fn steered_by(&self, end: End, path: FlowKey) -> Frame {
         let (session, mut payload) = (self.from(end), Payload::default());
-        payload.fill(KEY_ID, &session, &session, &path);
+        payload.fill(KEY_ID, &session, &session, &path, SENT);
         payload.set_rest(&Chain::of(&[self.middlebox]).unwrap(), &Element::default());
         payload.mac = payload.proof(KEY);
         let payload = payload.to_bytes().to_vec();
@@ -92,8 +92,8 @@ impl Hosts {
 
     /// The host of an end, with a rule or without.
     fn host_of(&self, end: End, has_rule: bool) -> Programs {
-        let (mut p, session) = (self.middlebox(), self.from(end));
-        p.own(session.local);
+        let session = self.from(end);
+        let mut p = self.host_at(session.local);
         p.hop(self.middlebox, &self.hop(self.net.new_local));
         let port = u16::from_be(session.remote_port);
         let rule = PolicyRule {

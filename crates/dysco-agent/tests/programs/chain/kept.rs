@@ -91,6 +91,7 @@ impl Passing {
         self.p.becomes(Way::In, comes, REDIRECT, frame);
         let mark = mark::of_slot(slot).unwrap();
         let out = self.p.run_with_mark(Way::Out, &frame.bytes(), mark);
+        let leaves = stamped(leaves, &out.1);
         assert_eq!(out, (REDIRECT, leaves.bytes()));
     }
 

@@ -182,6 +182,7 @@ fn a_nat_may_change_the_destination() {
                 payload,
                 ..on(s.path, &syn)
             };
+            let sent = stamped(&sent, &out);
             assert_eq!((verdict, out), (REDIRECT, sent.bytes()));
             assert_eq!((s.key, s.joined), (renamed, FIRST + 1));
             assert_eq!(
@@ -189,8 +190,7 @@ fn a_nat_may_change_the_destination() {
                 (renamed.remote, Some(h.net.key()))
             );
 
-            let mut there = h.middlebox();
-            there.own(renamed.remote);
+            let mut there = h.host_at(renamed.remote);
             there.becomes(Way::In, &sent, OK, &syn);
             let name = mirror(h.net.key());
             let s = there.session(FIRST);

@@ -11,7 +11,7 @@ fn syns(h: &Hosts, number: u16) -> (Frame, Frame) {
     let session = FlowKey::new(port(h.net.local), h.net.remote);
     let path = h.subsession(FIRST as u16 + number);
     let mut payload = Payload::default();
-    payload.fill(KEY_ID, &session, &session, &path);
+    payload.fill(KEY_ID, &session, &session, &path, SENT);
     payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &Element::default());
     payload.mac = payload.proof(KEY);
     let syn = Frame {
