@@ -222,3 +222,44 @@ fn the_right_anchors_daemon_dies() -> Result<()> {
         ],
     )
 }
+
+/// What is left of a removal when its session has ended is not taken for the next one's that
+/// has its five-tuple: the client's daemon was dead meanwhile, and has a record of it.
+#[test]
+fn a_record_that_outlives_its_session_is_no_other_ones() -> Result<()> {
+    let mut w = World::new(Lab::builder("outlived"), Family::V4)?;
+    // Both have the same port, a moment after each other.
+    for (name, value) in [
+        ("ip_local_port_range", "50000 50000"),
+        ("tcp_tw_reuse", "1"),
+    ] {
+        w.lab.client.sysctl(&format!("net.ipv4.{name}"), value)?;
+    }
+    let group = w.open(1, &gentle())?;
+    group.run();
+    group.wait_progress(50_000)?;
+    let first = w.ends(&group)?;
+    w.wait_removable(&first)?;
+    // It goes on to say that it is done, and dies at that.
+    w.fault(Proxy, "lose:DoneAck")?;
+    w.fault(Client, "die:Done:3")?;
+    w.begin(&first[0])?;
+    let limit = Duration::from_secs(30);
+    let daemon = w.daemon(Client)?;
+    wait::until("death", limit, || (!daemon.runs()).then_some(()))?;
+    group.wait_progress(50_000)?;
+    all_intact(&group.finish()?)?;
+
+    let next = wait::until("the port", limit, || w.open(1, &gentle()).ok())?;
+    next.run();
+    next.wait_progress(20_000)?;
+    w.fault(Client, "")?;
+    w.restart(Client)?;
+    w.fault(Proxy, "")?;
+    let second = w.ends(&next)?;
+    ensure!(second[0].client == first[0].client, "{second:?}");
+    ensure!(w.settle(&second)? == [Fate::Tracked]);
+    next.wait_progress(200_000)?;
+    all_intact(&next.finish()?)?;
+    w.finish()
+}

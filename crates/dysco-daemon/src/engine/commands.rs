@@ -108,8 +108,8 @@ impl Engine {
             } => {
                 let no_sockets = self.relay_of(&subsession_a).is_some() && !relayed;
                 if !relayed {
-                    self.entomb(&subsession_a);
-                    self.entomb(&subsession_b);
+                    self.entomb(change, &subsession_a);
+                    self.entomb(change, &subsession_b);
                 }
                 if no_sockets {
                     let result = Ok(());
@@ -232,8 +232,17 @@ impl Engine {
         found.or_else(|| self.agent.find_called(&accepted))
     }
 
+    /// The same of a change's session, which is older than the change: one that is younger
+    /// has its five-tuple after it.
+    pub(super) fn find_for(&self, change: ChangeId, sub: &Subsession) -> Option<u32> {
+        let slot = self.find(sub)?;
+        let begun = self.state.begun(change);
+        let is_its = begun.is_none_or(|begun| self.agent.session(slot).created_ns <= begun);
+        is_its.then_some(slot)
+    }
+
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
-        let slot = self.find(sub).ok_or(Reason::NotTracked(*sub))?;
+        let slot = (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub))?;
         // Back to the way that the change is about, which is open all the while.
         if self.agent.session(slot).state == State::Return as u32 {
             self.agent.unprepare(slot);
@@ -308,7 +317,7 @@ impl Engine {
             Side::Left => FlowKey::new(new.left, new.right),
             Side::Right => FlowKey::new(new.right, new.left),
         };
-        let slot = self.find(own);
+        let slot = self.find_for(change, own);
         let held = self.held.entry(change).or_default();
         held.new = Some(key);
         if held.slot.is_none() {
@@ -378,8 +387,8 @@ impl Engine {
 
     /// A session that its proxy has left: both its ends take the new path. Firewalls
     /// on the old one would remember it for days.
-    fn entomb(&mut self, sub: &Subsession) {
-        if let Some(slot) = self.find(sub) {
+    fn entomb(&mut self, change: ChangeId, sub: &Subsession) {
+        if let Some(slot) = self.find_for(change, sub) {
             self.agent.tombstone(slot);
             let s = self.agent.session(slot);
             for packet in packets::farewell(&s) {
@@ -395,7 +404,9 @@ impl Engine {
     fn close(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
-        let pair = known.or_else(|| self.proxy.find(&key_a));
+        // One that has A's five-tuple after it has another B.
+        let found = self.proxy.find(&key_a).filter(|p| p.b.key == key_b);
+        let pair = known.or(found);
         let proxy = self.proxy.clone();
         let (answers, opened) = (self.answers.clone(), *b);
         tokio::spawn(async move {

@@ -3,8 +3,9 @@
 //! own costs.
 //!
 //! A frame is the length of its body and the body's CRC-32, both little-endian
-//! words, and the body: the change's 16 bytes and its record, which is empty
-//! once the change is over. Not synced: it outlives the process, and sessions
+//! words, and the body: the change's 16 bytes, when it was first written (nanoseconds of
+//! CLOCK_BOOTTIME, little-endian), and its record, which is empty once the change is over.
+//! Not synced: it outlives the process, and sessions
 //! do not outlive the machine.
 
 use std::collections::HashMap;
@@ -25,7 +26,13 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     length: u64,
-    live: HashMap<ChangeId, Vec<u8>>,
+    live: HashMap<ChangeId, Live>,
+}
+
+/// What it says of a change.
+struct Live {
+    begun: u64,
+    record: Vec<u8>,
 }
 
 impl Journal {
@@ -43,10 +50,11 @@ impl Journal {
         let mut live = HashMap::new();
         let mut rest = bytes.as_slice();
         while let Some((body, after)) = split_frame(rest)? {
-            let (change, record) = split_body(body).ok_or_else(damaged)?;
-            match record {
-                [] => live.remove(&change),
-                record => live.insert(change, record.to_vec()),
+            let (change, begun, record) = split_body(body).ok_or_else(damaged)?;
+            let record = record.to_vec();
+            match record.is_empty() {
+                true => live.remove(&change),
+                false => live.insert(change, Live { begun, record }),
             };
             rest = after;
         }
@@ -67,13 +75,21 @@ impl Journal {
 
     /// The records of changes that were not over when it was read.
     pub fn records(&self) -> Vec<Vec<u8>> {
-        self.live.values().cloned().collect()
+        self.live.values().map(|live| live.record.clone()).collect()
     }
 
-    /// Writes a change's record in place of the one before: whole, or not at all.
-    pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
-        self.append(&frame(change, record))?;
-        self.live.insert(change, record.to_vec());
+    /// When a change was written first, in nanoseconds of CLOCK_BOOTTIME.
+    pub fn begun(&self, change: ChangeId) -> Option<u64> {
+        self.live.get(&change).map(|live| live.begun)
+    }
+
+    /// Writes a change's record in place of the one before: whole, or not at all. `now` is
+    /// when.
+    pub fn write(&mut self, change: ChangeId, record: &[u8], now: u64) -> io::Result<()> {
+        let begun = self.begun(change).unwrap_or(now);
+        self.append(&frame(change, begun, record))?;
+        let record = record.to_vec();
+        self.live.insert(change, Live { begun, record });
         // What is written is: nobody may be told that it is not.
         if let Err(error) = self.shorten() {
             tracing::warn!(%error, "the journal cannot be shortened");
@@ -84,7 +100,7 @@ impl Journal {
     /// The change is over.
     pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
         if self.live.contains_key(&change) {
-            self.append(&frame(change, &[]))?;
+            self.append(&frame(change, 0, &[]))?;
             self.live.remove(&change);
         }
         self.shorten()
@@ -108,24 +124,27 @@ impl Journal {
         let frames: Vec<u8> = self
             .live
             .iter()
-            .flat_map(|(change, record)| frame(*change, record))
+            .flat_map(|(change, live)| frame(*change, live.begun, &live.record))
             .collect();
         if self.length < 4 * frames.len() as u64 {
             return Ok(());
         }
         let temporary = self.path.with_extension("new");
         fs::write(&temporary, &frames)?;
+        // Before it has the name: what fails until then changes nothing.
+        let file = OpenOptions::new().append(true).open(&temporary)?;
         fs::rename(&temporary, &self.path)?;
-        self.file = OpenOptions::new().append(true).open(&self.path)?;
-        self.length = frames.len() as u64;
+        (self.file, self.length) = (file, frames.len() as u64);
         Ok(())
     }
 }
 
-fn frame(change: ChangeId, record: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEAD + ID + record.len());
+fn frame(change: ChangeId, begun: u64, record: &[u8]) -> Vec<u8> {
+    let begun = begun.to_le_bytes();
+    let mut frame = Vec::with_capacity(HEAD + ID + begun.len() + record.len());
     frame.extend([0; HEAD]);
     frame.extend(change.0);
+    frame.extend(begun);
     frame.extend(record);
     let body = &frame[HEAD..];
     // Records are a few hundred bytes.
@@ -152,9 +171,10 @@ fn split_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], &[u8])>> {
     Ok(Some((body, rest)))
 }
 
-fn split_body(body: &[u8]) -> Option<(ChangeId, &[u8])> {
-    let (id, record) = body.split_first_chunk::<ID>()?;
-    Some((ChangeId(*id), record))
+fn split_body(body: &[u8]) -> Option<(ChangeId, u64, &[u8])> {
+    let (id, rest) = body.split_first_chunk::<ID>()?;
+    let (begun, record) = rest.split_first_chunk()?;
+    Some((ChangeId(*id), u64::from_le_bytes(*begun), record))
 }
 
 fn damaged() -> io::Error {
@@ -187,13 +207,14 @@ mod tests {
     fn what_was_written_last_is_read_again() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"first").unwrap();
-        journal.write(B, b"other").unwrap();
-        journal.write(A, b"second").unwrap();
+        journal.write(A, b"first", 1).unwrap();
+        journal.write(B, b"other", 1).unwrap();
+        journal.write(A, b"second", 2).unwrap();
         assert_eq!(
             sorted(&Journal::open(&path).unwrap()),
             [&b"other"[..], b"second"]
         );
+        assert_eq!(Journal::open(&path).unwrap().begun(A), Some(1));
         journal.erase(B).unwrap();
         journal.erase(B).unwrap();
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"second"]);
@@ -203,15 +224,15 @@ mod tests {
     fn a_torn_frame_is_forgotten_and_nothing_else() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"whole").unwrap();
+        journal.write(A, b"whole", 1).unwrap();
         let whole = fs::read(&path).unwrap();
-        journal.write(B, b"torn").unwrap();
+        journal.write(B, b"torn", 1).unwrap();
         let torn = fs::read(&path).unwrap();
         for length in whole.len()..torn.len() {
             fs::write(&path, &torn[..length]).unwrap();
             let mut journal = Journal::open(&path).unwrap();
             assert_eq!(sorted(&journal), [b"whole"], "{length} bytes");
-            journal.write(B, b"again").unwrap();
+            journal.write(B, b"again", 1).unwrap();
             assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"again", b"whole"]);
         }
     }
@@ -220,8 +241,8 @@ mod tests {
     fn damage_is_told_and_not_read_over() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"damaged").unwrap();
-        journal.write(B, b"behind it").unwrap();
+        journal.write(A, b"damaged", 1).unwrap();
+        journal.write(B, b"behind it", 1).unwrap();
         let mut bytes = fs::read(&path).unwrap();
         bytes[HEAD + ID] ^= 1;
         fs::write(&path, bytes).unwrap();
@@ -233,23 +254,25 @@ mod tests {
     fn it_stays_short() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"stays").unwrap();
+        journal.write(A, b"stays", 1).unwrap();
         let record = [7; 1000];
         for _ in 0..3_000 {
-            journal.write(B, &record).unwrap();
+            journal.write(B, &record, 1).unwrap();
             assert!(fs::metadata(&path).unwrap().len() <= LONG + 2_000);
         }
         journal.erase(B).unwrap();
-        assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"stays"]);
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!(sorted(&journal), [b"stays"]);
+        assert_eq!([A, B].map(|change| journal.begun(change)), [Some(1), None]);
     }
 
     #[test]
     fn what_cannot_be_written_is_told() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"before").unwrap();
+        journal.write(A, b"before", 1).unwrap();
         journal.file = File::open(&path).unwrap();
-        assert!(journal.write(A, b"after").is_err());
+        assert!(journal.write(A, b"after", 1).is_err());
         assert_eq!(sorted(&journal), [b"before"]);
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"before"]);
     }

@@ -34,7 +34,7 @@ impl Engine {
         a: &Subsession,
         b: &Subsession,
     ) -> Result<[Facts; 2], Reason> {
-        let find = |sub| self.find(sub).ok_or(Reason::NotTracked(*sub));
+        let find = |sub| (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub));
         let slots = [find(a)?, find(b)?];
         let sessions = slots.map(|slot| self.confirmed(slot));
         let ends = [

@@ -8,6 +8,7 @@ use std::{fs, io};
 
 use anyhow::Context as _;
 
+use super::collect::boot_time;
 use super::journal::Journal;
 use crate::config::PortRange;
 use crate::config::Removal;
@@ -44,7 +45,14 @@ impl StateDir {
 
     /// Writes a change's record, which outlives this process.
     pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
-        self.journal.write(change, record)
+        let now = boot_time().as_nanos() as u64;
+        self.journal.write(change, record, now)
+    }
+
+    /// Since when this host has a record of a change, in nanoseconds as the programs stamp
+    /// sessions.
+    pub fn begun(&self, change: ChangeId) -> Option<u64> {
+        self.journal.begun(change)
     }
 
     /// Removes a change's record.

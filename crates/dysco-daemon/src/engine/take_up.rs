@@ -35,7 +35,7 @@ impl Engine {
             .collect();
         for (change, own, other) in under_way {
             let found = |sub| {
-                self.find(&sub)
+                self.find_for(change, &sub)
                     .map(|slot| (slot, self.agent.session(slot).created_ns))
             };
             let (slot, second) = (found(own), other.and_then(found));

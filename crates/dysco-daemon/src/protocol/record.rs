@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -25,7 +25,7 @@ impl Engine {
     }
 
     fn hold(&mut self, change: ChangeId, session: Subsession) -> Result<Facts, Reason> {
-        let slot = self.find(&session).ok_or(Reason::NotTracked(session))?;
+        let slot = (self.find_for(change, &session)).ok_or(Reason::NotTracked(session))?;
         let (mut first, mut second) = (slot, None);
         let found = self.rechain.taking_up.as_ref().and_then(|second| {
             let taken = self.agent.session(slot).other_path().is_some();
