@@ -308,8 +308,9 @@ impl Engine {
         }
         match State::from_word(s.state) {
             Some(State::Tracked | State::Adopted) if !self.is_changing(slot) => Some(Quiet::Unseen),
-            // A host that leads a session to a server without an agent, or opens it for another.
-            Some(State::NewPath) if chained && self.sockets.are_listed() => Some(Quiet::Led),
+            // A host that leads a session to a server without an agent, or opens it for another;
+            // or the session's socket went without a word while no daemon listed sockets.
+            Some(State::NewPath | State::Return) if self.sockets.are_listed() => Some(Quiet::Led),
             _ => None,
         }
     }

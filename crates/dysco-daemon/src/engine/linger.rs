@@ -47,8 +47,8 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
         State::Tracked if is_half_open(s) && age > patience => Some(Duration::ZERO),
         State::Tracked | State::Adopted => None,
         State::Tombstone => Some(TWO_MSL),
-        // The session's other entry ends it.
-        _ if s.two.part != part::CURRENT => None,
+        // The session's other entry ends it; a relay that goes on by a chain has none.
+        state if s.two.part != part::CURRENT && state != State::Relay => None,
         State::TwoPaths
         | State::NewPath
         | State::FarTwoPaths
@@ -98,6 +98,9 @@ mod tests {
         assert!(!is_orphan(&s, None));
         // Nor does its end come closer while nothing passes.
         assert_eq!(linger(&s, Duration::from_secs(3600), false), None);
+        // Its own last words do: where both sides have a chain there is no other relay.
+        (s.life.fin_in, s.life.fin_out) = (1, 1);
+        assert_eq!(linger(&s, Duration::from_secs(3600), false), Some(TWO_MSL));
     }
 
     #[test]

@@ -5,13 +5,15 @@ use std::time::SystemTime;
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{MonitorEvent, Reply, SessionId};
+use crate::api::{MonitorEvent, Reply, SessionId, SessionName};
 
 impl Engine {
     /// Tells whoever watches, and the log.
     pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
         tracing::info!(kind, session = session.map(|s| s.to_string()), "{text}");
-        if let Some(session) = session {
+        // Of one that has gone nothing is kept, since nothing would forget it.
+        let lives = |id: &SessionId| self.slot_named(&SessionName::Id(*id)).is_some();
+        if let Some(session) = session.filter(lives) {
             self.history.add(session, &text);
         }
         self.tell_monitors(kind, session, text);
