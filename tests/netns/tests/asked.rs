@@ -286,6 +286,19 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     }
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 4)?;
     world.wait_only_through(&[At::Fw2])?;
+    // Where they were opened a filter is about those that it can be done for, as `--all`.
+    let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
+    world.rechain(&names[0], &[At::Fw1, At::Fw2])?;
+    for (words, meant) in [
+        (&["insert-middlebox", &fw1][..], 3),
+        (&["reconfigure", "--without", &fw1], 1),
+        (&["reconfigure", "--chain", &fw2], 1),
+    ] {
+        for which in [&["--all"][..], &["--filter", "port=9000"]] {
+            let changes = asks(&world, At::Client, &[words, which, &["--dry-run"]].concat())?;
+            is_changeable(&world, &changes, meant)?;
+        }
+    }
     all_intact(&group.finish()?).map(drop)
 }
 

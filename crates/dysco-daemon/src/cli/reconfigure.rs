@@ -255,9 +255,22 @@ fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> 
     }
 }
 
+/// Where to ask, if no session was meant.
+fn hint(done: &Done) -> Option<&'static str> {
+    let none = done.accepted == 0 && done.changes.is_empty();
+    none.then_some(
+        "no session to give another chain: --all, --filter and --through are about those \
+         that this host has opened; elsewhere name them, or say --through self on a \
+         host that they pass",
+    )
+}
+
 /// For programs. A dry run has a word of its own.
 fn json(done: &Done) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(done)?;
+    if let Some(hint) = hint(done) {
+        value["hint"] = hint.into();
+    }
     if done.dry_run {
         rename_outcomes(&mut value["changes"], "changed", CHANGEABLE);
     }
@@ -265,15 +278,12 @@ fn json(done: &Done) -> Result<Value, serde_json::Error> {
 }
 
 fn text(done: &Done, wait: bool) -> String {
+    if let Some(hint) = hint(done) {
+        return hint.into();
+    }
     if !wait {
         let accepted = done.accepted;
         return format!("begun for {accepted} sessions; see 'dyscoctl monitor'");
-    }
-    if done.changes.is_empty() {
-        return "no session to give another chain: --all, --filter and --through are about those \
-                that this host has opened; elsewhere name them, or say --through self on a \
-                host that they pass"
-            .into();
     }
     let mut rows = table([
         "ID", "LOCAL", "REMOTE", "OUTCOME", "BEFORE", "AFTER", "SWITCHED", "ENDED", "WHY",
@@ -358,6 +368,21 @@ mod tests {
         );
         let late = [(Refused, false), (RolledBack, true)];
         assert_eq!(exit_of(&late), Exit::TimedOut);
+    }
+
+    #[test]
+    fn where_no_session_was_meant_it_says_who_has_them() {
+        for (accepted, dry_run) in [(0, false), (0, true), (1, false)] {
+            let changes = Vec::new();
+            let done = Done {
+                dry_run,
+                accepted,
+                changes,
+            };
+            let said = json(&done).unwrap()["hint"].is_string();
+            assert_eq!(said, accepted == 0);
+            assert_eq!(text(&done, dry_run).contains("no session"), accepted == 0);
+        }
     }
 
     #[test]

@@ -102,7 +102,9 @@ impl Engine {
     /// A host wants another chain for a session.
     fn judge_ask(&mut self, ask: AskId, from: &[IpAddr], asked: Asked) {
         let Some(slot) = self.asked_about(from, &asked.session) else {
-            let why = "this host has opened no such session, or who asks is no host of it";
+            let why = "the host that the session's address names has opened no such session, or \
+                       who asks is no host of it: its dyscod may have begun anew and lost it; \
+                       list the sessions there";
             return self.answer_ask(ask, Answer::refused(why));
         };
         let s = self.agent.session(slot);

@@ -213,7 +213,8 @@ impl Engine {
         all.retain(|(_, s)| opens(s));
         // Those that a host is to leave are the ones that pass it, whoever has opened them.
         let leaves = |host: IpAddr| self.config.host.addresses.contains(&host);
-        if wish.leaves().is_some_and(leaves) {
+        let leaves_here = wish.leaves().is_some_and(leaves);
+        if leaves_here {
             let passing = self.passing_here().into_iter();
             let passing = passing.map(|slot| (slot, self.agent.session(slot)));
             match &request.which {
@@ -226,10 +227,13 @@ impl Engine {
             .into_iter()
             .filter(|(slot, s)| {
                 let now = self.chain_now(*slot, s);
+                let meant = leaves_here || wish.makes_sense(&now);
                 match &request.which {
-                    Which::Filter(filter) => filter.matches(&self.report_of(*slot, s)),
+                    Which::Filter(filter) => meant && filter.matches(&self.report_of(*slot, s)),
                     Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
-                    _ => wish.makes_sense(&now) && live(s),
+                    // One that is opening is not yet one of them; one that was found open,
+                    // and not heard since, is, and is told that.
+                    _ => meant && (live(s) || s.state == State::Adopted as u32),
                 }
             })
             .map(|(slot, _)| slot)
