@@ -211,6 +211,13 @@ fn bytes_pass_while_chains_change() {
     chain_holds_with("chain-streams-deltas", one(|f| &mut f.slow));
     chain_holds_with("chain-half-close", one(|f| &mut f.packets));
     chain_holds_with("chain-closing", one(|f| &mut f.packets));
+    for name in [
+        "chain-half-close-back",
+        "chain-streams-delete",
+        "chain-closing-delete",
+    ] {
+        chain_holds(name, 0);
+    }
 }
 
 #[test]
@@ -231,6 +238,8 @@ fn a_host_stays_while_the_chain_around_it_changes() {
 #[test]
 fn chains_are_given_up_and_sessions_reset() {
     chain_holds("chain-cancels", 0);
+    chain_holds("chain-insert-refused", 0);
+    chain_holds("chain-delete-refused", 0);
     chain_holds_with("chain-resets", one(|f| &mut f.resets));
     chain_holds("chain-overlapping-deaths", 0);
 }

@@ -1,6 +1,6 @@
 //! What is explored of sessions that carry bytes while their chain changes.
 
-use super::config::{Ask, BOTH_SIDES, Configuration, Faults, INSERT, NONE, REPLACE, Seen};
+use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
 
 /// All of them.
 pub fn carrying() -> Vec<Configuration> {
@@ -104,6 +104,54 @@ pub fn carrying() -> Vec<Configuration> {
             },
             seen: &[Seen::Changed, Seen::ClosedBetween],
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-closing-back",
+            about: "both ends close; the new path dies, or is given up too early or by the operator",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                deaths: 1,
+                late: 1,
+                cancels: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-half-close-back",
+            about: "the left end closes when it has sent all, and the new path dies",
+            bytes: [1, 1],
+            closes: [true, false],
+            faults: Faults { deaths: 1, ..NONE },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-streams-delete",
+            about: "bytes both ways while the only host leaves; a segment is lost, the new path dies",
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..DELETE
+        },
+        Configuration {
+            name: "chain-closing-delete",
+            about: "both ends close while the only host leaves; a segment is lost, the new path dies",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
+            ..DELETE
         },
         Configuration {
             name: "chain-streams-deltas",

@@ -356,6 +356,32 @@ fn without_bytes() -> Vec<Configuration> {
             ..DELETE
         },
         Configuration {
+            name: "chain-insert-refused",
+            about: "a host comes in: given up by the operator, the session is reset, commands fail, the new path dies",
+            faults: Faults {
+                cancels: 1,
+                resets: 1,
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-delete-refused",
+            about: "the only host leaves, with the same faults",
+            faults: Faults {
+                cancels: 1,
+                resets: 1,
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
+            ..DELETE
+        },
+        Configuration {
             name: "chain-around",
             about: "a host stays while another comes behind it or goes before it; lost, or too late",
             hosts: 4,
