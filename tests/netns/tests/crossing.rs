@@ -110,8 +110,11 @@ impl Crossing {
             connected(socket).with_context(|| world.logs())?;
         }
         let [client, server] = sockets;
-        talk(client, server).with_context(|| world.logs())?;
-        self.is_one(at)
+        let ends = talk(client, server).with_context(|| world.logs())?;
+        // While it lives: what was sent again before may be the next one's afterwards.
+        self.is_one(at)?;
+        drop(ends);
+        Ok(())
     }
 
     fn let_through(&self, end: At) -> Result<()> {
@@ -216,7 +219,7 @@ fn connected(socket: &Socket) -> Result<()> {
 }
 
 /// Each end says something to the other.
-fn talk(client: Socket, server: Socket) -> Result<()> {
+fn talk(client: Socket, server: Socket) -> Result<[TcpStream; 2]> {
     let mut ends = [client, server].map(TcpStream::from);
     for end in &ends {
         end.set_nonblocking(false)?;
@@ -230,7 +233,7 @@ fn talk(client: Socket, server: Socket) -> Result<()> {
         ensure!(said == heard, "what came is not what was said");
         ends.reverse();
     }
-    Ok(())
+    Ok(ends)
 }
 
 #[test]
