@@ -10,12 +10,14 @@ pub const fn ticks(boot_ns: u64) -> u32 {
 }
 
 /// What comes so many ticks later than the soonest is old. Longer than a neighbour may be
-/// still, for instance as a virtual machine that is moved, and keep its connection and with
-/// that its key; shorter than the end of each session is remembered (two MSL).
-pub const FRESH: u32 = 42;
+/// still, for instance as a virtual machine that is moved, and keep its connection: another
+/// has another key, of whose clock nothing is known. With what [`DRIFT`] adds a copy is old
+/// before the end of its session is forgotten (two MSL).
+pub const FRESH: u32 = 40;
 
-/// In so many ticks two clocks may come apart by one: Linux slews each by up to 500 ppm.
-const DRIFT: u32 = 512;
+/// In so many ticks two clocks may come apart by one: Linux slews each by up to a tenth
+/// (`ADJ_TICK`, as chrony does after a pause).
+const DRIFT: u32 = 4;
 
 /// What is known of a neighbour's clock, by what it has sent: how far this host's is ahead
 /// of it at the least, and when that was seen. 0: nothing yet.
@@ -38,6 +40,8 @@ impl Clock {
             return Some(Clock::of(ahead, now));
         }
         let since = (now as u64).wrapping_sub(self.0) & SEEN;
+        // Another processor may be a tick ahead.
+        let since = if since > SEEN / 2 { 0 } else { since };
         let least = ((self.0 >> 31) as u32).wrapping_add(since as u32 / DRIFT);
         let late = ahead.wrapping_sub(least) as i32;
         if late > FRESH as i32 {
@@ -50,5 +54,5 @@ impl Clock {
     }
 }
 
-/// The bits of when it was seen: 68 years.
+/// The bits of when it was seen: of 72 years.
 const SEEN: u64 = (1 << 31) - 1;

@@ -259,6 +259,11 @@ fn a_record_that_outlives_its_session_is_no_other_ones() -> Result<()> {
     let second = w.ends(&next)?;
     ensure!(second[0].client == first[0].client, "{second:?}");
     ensure!(w.settle(&second)? == [Fate::Tracked]);
+    for session in w.sessions(Client)? {
+        let mine = session["local"] == second[0].client && session["ended"] == false;
+        let told = session["history"].as_array().is_some_and(|h| !h.is_empty());
+        ensure!(!mine || !told, "it is told of another's: {session:#}");
+    }
     next.wait_progress(200_000)?;
     all_intact(&next.finish()?)?;
     w.finish()

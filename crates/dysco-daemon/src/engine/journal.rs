@@ -3,8 +3,8 @@
 //! own costs.
 //!
 //! A frame is the length of its body and the body's CRC-32, both little-endian
-//! words, and the body: the change's 16 bytes, when it was first written (nanoseconds of
-//! CLOCK_BOOTTIME, little-endian), and its record, which is empty once the change is over.
+//! words, and the body: the change's 16 bytes, its record, and when it was first written
+//! (nanoseconds of CLOCK_BOOTTIME, little-endian); once the change is over its bytes alone.
 //! Not synced: it outlives the process, and sessions
 //! do not outlive the machine.
 
@@ -87,7 +87,7 @@ impl Journal {
     /// when.
     pub fn write(&mut self, change: ChangeId, record: &[u8], now: u64) -> io::Result<()> {
         let begun = self.begun(change).unwrap_or(now);
-        self.append(&frame(change, begun, record))?;
+        self.append(&frame(change, record, &begun.to_le_bytes()))?;
         let record = record.to_vec();
         self.live.insert(change, Live { begun, record });
         // What is written is: nobody may be told that it is not.
@@ -100,7 +100,7 @@ impl Journal {
     /// The change is over.
     pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
         if self.live.contains_key(&change) {
-            self.append(&frame(change, 0, &[]))?;
+            self.append(&frame(change, &[], &[]))?;
             self.live.remove(&change);
         }
         self.shorten()
@@ -124,7 +124,7 @@ impl Journal {
         let frames: Vec<u8> = self
             .live
             .iter()
-            .flat_map(|(change, live)| frame(*change, live.begun, &live.record))
+            .flat_map(|(change, live)| frame(*change, &live.record, &live.begun.to_le_bytes()))
             .collect();
         if self.length < 4 * frames.len() as u64 {
             return Ok(());
@@ -139,13 +139,12 @@ impl Journal {
     }
 }
 
-fn frame(change: ChangeId, begun: u64, record: &[u8]) -> Vec<u8> {
-    let begun = begun.to_le_bytes();
-    let mut frame = Vec::with_capacity(HEAD + ID + begun.len() + record.len());
+fn frame(change: ChangeId, record: &[u8], begun: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEAD + ID + record.len() + begun.len());
     frame.extend([0; HEAD]);
     frame.extend(change.0);
-    frame.extend(begun);
     frame.extend(record);
+    frame.extend(begun);
     let body = &frame[HEAD..];
     // Records are a few hundred bytes.
     let (length, sum) = (body.len() as u32, crc32fast::hash(body));
@@ -173,7 +172,11 @@ fn split_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], &[u8])>> {
 
 fn split_body(body: &[u8]) -> Option<(ChangeId, u64, &[u8])> {
     let (id, rest) = body.split_first_chunk::<ID>()?;
-    let (begun, record) = rest.split_first_chunk()?;
+    if rest.is_empty() {
+        return Some((ChangeId(*id), 0, rest));
+    }
+    // What another release wrote begins with its version all the same.
+    let (record, begun) = rest.split_last_chunk()?;
     Some((ChangeId(*id), u64::from_le_bytes(*begun), record))
 }
 
@@ -218,6 +221,22 @@ mod tests {
         journal.erase(B).unwrap();
         journal.erase(B).unwrap();
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"second"]);
+    }
+
+    /// As the release before wrote it: what is over is over, and what is not has its version.
+    #[test]
+    fn another_releases_is_read_as_far_as_it_goes() {
+        let (_dir, path) = place();
+        let record = b"\x05 of another release";
+        let all = [
+            frame(A, record, &[]),
+            frame(B, record, &[]),
+            frame(B, &[], &[]),
+        ];
+        fs::write(&path, all.concat()).unwrap();
+        let records = Journal::open(&path).unwrap().records();
+        assert_eq!(records.len(), 1);
+        assert_eq!(records[0][0], 5);
     }
 
     #[test]

@@ -520,8 +520,8 @@ impl Engine {
             // The messages leave first: others wait for them, and nobody for a log.
             tokio::task::yield_now().await;
             self.take_report(report, at);
-            self.pump_at_once();
         }
+        self.pump_at_once();
     }
 
     /// The same in one turn.
@@ -531,6 +531,7 @@ impl Engine {
             self.take_report(report, Instant::now());
             self.act();
         }
+        self.state.all_told();
     }
 
     /// All commands, then the messages, until there are none.

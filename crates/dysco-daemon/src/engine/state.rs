@@ -20,6 +20,8 @@ const ROUTE_AGE: Duration = Duration::from_secs(1);
 /// The directory of records, and the engine's memory.
 pub(super) struct StateDir {
     journal: Journal,
+    /// Changes that are over, of which it may still be told, and since when there was a record.
+    over: HashMap<ChangeId, u64>,
     next_port: u16,
     routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
     /// Messages that did not decode.
@@ -37,6 +39,7 @@ impl StateDir {
         })?;
         Ok(StateDir {
             journal,
+            over: HashMap::new(),
             next_port: rand::random(),
             routes: HashMap::new(),
             malformed: 0,
@@ -52,11 +55,19 @@ impl StateDir {
     /// Since when this host has a record of a change, in nanoseconds as the programs stamp
     /// sessions.
     pub fn begun(&self, change: ChangeId) -> Option<u64> {
-        self.journal.begun(change)
+        let over = || self.over.get(&change).copied();
+        self.journal.begun(change).or_else(over)
+    }
+
+    /// Nothing is told any more of the changes that are over.
+    pub fn all_told(&mut self) {
+        self.over.clear();
     }
 
     /// Removes a change's record.
     pub fn erase(&mut self, change: ChangeId) {
+        let begun = self.journal.begun(change);
+        self.over.extend(begun.map(|begun| (change, begun)));
         if let Err(error) = self.journal.erase(change) {
             let path = self.journal.path().display();
             tracing::warn!(%change, %path, %error, "cannot remove a record");

@@ -315,7 +315,7 @@ impl Engine {
     ) {
         let progress = self.exactly(subsession, progress);
         if progress.is_end() {
-            self.tell_chain(role, subsession, &progress);
+            self.tell_chain(change, role, subsession, &progress);
             self.wake_chains();
         }
         let Some(running) = self.rechain.running.get_mut(&change) else {
@@ -351,8 +351,14 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    fn tell_chain(&mut self, role: Role, subsession: &Subsession, progress: &Progress) {
-        let slot = self.find(subsession);
+    fn tell_chain(
+        &mut self,
+        change: ChangeId,
+        role: Role,
+        subsession: &Subsession,
+        progress: &Progress,
+    ) {
+        let slot = self.find_for(change, subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
         let (kind, what) = match progress {
             Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),

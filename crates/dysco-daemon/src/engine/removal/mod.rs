@@ -303,7 +303,7 @@ impl Engine {
         if matches!(role, Role::Head | Role::Tail | Role::Lead | Role::Member) {
             return self.chain_progress(change, role, subsession, progress, at);
         }
-        let slot = self.find(subsession);
+        let slot = self.find_for(change, subsession);
         let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
         let anchor = matches!(role, Role::Left | Role::Right);
         if anchor || !self.removals.under_way.running().contains_key(&change) {
