@@ -325,8 +325,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Takes in when a payload was sent that has come now, in [`ticks`](crate::fresh::ticks). False if it
-    /// is a copy of one that came long ago.
+    /// Takes in when a payload was sent that has come now, in
+    /// [`ticks`](crate::fresh::ticks). False if it is a copy of one that came long ago.
     #[inline(always)]
     pub fn hears(&mut self, payload: &Payload, now: u32) -> bool {
         match self.clock.hears(now, u32::from_be(payload.sent)) {

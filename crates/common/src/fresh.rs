@@ -19,6 +19,9 @@ pub const FRESH: u32 = 40;
 /// (`ADJ_TICK`, as chrony does after a pause).
 const DRIFT: u32 = 4;
 
+/// The bits of [`Clock`] that say when: ticks of 72 years.
+const SEEN: u64 = (1 << 31) - 1;
+
 /// What is known of a neighbour's clock, by what it has sent: how far this host's is ahead
 /// of it at the least, and when that was seen. 0: nothing yet.
 #[repr(transparent)]
@@ -53,6 +56,3 @@ impl Clock {
         }
     }
 }
-
-/// The bits of when it was seen: of 72 years.
-const SEEN: u64 = (1 << 31) - 1;

@@ -19,6 +19,10 @@ use dysco_common::{Addr, Session};
 use crate::maps::{self, Scratch};
 use crate::packet::{AsPtr, Found, Packet, at, bound_header, l4, load_options};
 
+mod options;
+
+use options::dysco_apply_options;
+
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
 /// Congestion experienced, in the ECN field.
@@ -244,36 +248,6 @@ unsafe extern "C" fn dysco_apply(skb: *mut __sk_buff, run: u32) -> u32 {
     ))
 }
 
-/// The same of a header whose options change. Not called by [`dysco_apply`]: the kernel
-/// adds up the stack of all that call each other.
-#[inline(never)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_apply_options(skb: *mut __sk_buff, run: u32) -> u32 {
-    said(with_options(&TcContext::new(skb), run))
-}
-
-#[inline(always)]
-fn with_options(ctx: &TcContext, run: u32) -> Result<(), Failed> {
-    let segment = write_options(ctx, run)?;
-    let Scratch {
-        packet: p,
-        change: c,
-        ..
-    } = maps::scratch(run).ok_or(Failed)?;
-    let v6 = p.key.is_v6();
-    let words = &mut c.headers.addresses;
-    let Readdressed { diff, .. } = addresses(ctx, v6, &c.src, &c.dst, c.clear_ect, words)?;
-    let absent = absent(v6);
-    // SAFETY: as in `short`.
-    let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
-    store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
-    let diff = Diff {
-        pseudo: fold32(fold32(diff) + c.pseudo),
-        segment,
-    };
-    complete(ctx, v6, Field::Either, &diff)
-}
-
 /// Writes bytes of the packet. Pointers into it are invalid afterwards.
 #[inline(always)]
 fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(), Failed> {
@@ -288,51 +262,6 @@ fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(),
         )
     };
     if r == 0 { Ok(()) } else { Err(Failed) }
-}
-
-/// A header with other options: rewritten in the buffer. Exported, so that the
-/// verifier goes through the loop once (see `learn::dysco_offer`). Returns how
-/// the header's sum changes, 0 if it cannot be rewritten.
-#[unsafe(no_mangle)]
-extern "C" fn dysco_rewrite(run: u32) -> u64 {
-    let Some(Scratch {
-        packet: p,
-        change: c,
-        ..
-    }) = maps::scratch(run)
-    else {
-        return 0;
-    };
-    let before = p.header.sum();
-    if p.header.rewrite(&c.edit).is_err() {
-        return 0;
-    }
-    // Never 0: the bias is in it.
-    fold32(BIAS + p.header.sum() - before)
-}
-
-/// Returns how the segment's sum changes, by the header and by the payload.
-#[inline(always)]
-fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
-    let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;
-    load_options(ctx, p).map_err(|_| Failed)?;
-    let segment = dysco_rewrite(run);
-    if segment == 0 {
-        return Err(Failed);
-    }
-    let Scratch {
-        packet: p,
-        change: c,
-        ..
-    } = maps::scratch(run).ok_or(Failed)?;
-    let segment = fold32(segment + core::mem::take(&mut c.payload));
-    let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
-    let diff = Diff { pseudo: 0, segment };
-    [p.header.0[CHECK], p.header.0[CHECK + 1]] = diff.put(Field::Either, check).to_ne_bytes();
-    // At most 60 of the buffer's 64 bytes.
-    let len = bound_header(p.header.data_offset() as u64) as usize;
-    store(ctx, p.l4(), p.header.0.as_ptr(), len)?;
-    Ok(segment)
 }
 
 /// The end of an IPv4 header.

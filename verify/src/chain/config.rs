@@ -123,6 +123,15 @@ pub(super) const NONE: Faults = Faults {
     slow: 0,
 };
 
+/// What may have a change come to nothing, one of each.
+const COMES_TO_NOTHING: Faults = Faults {
+    cancels: 1,
+    resets: 1,
+    refusals: 1,
+    deaths: 1,
+    ..NONE
+};
+
 /// A change, and that it can come to nothing.
 const BOTH: &[Seen] = &[Seen::Changed, Seen::RollBack];
 
@@ -358,26 +367,14 @@ fn without_bytes() -> Vec<Configuration> {
         Configuration {
             name: "chain-insert-refused",
             about: "a host comes in: given up by the operator, the session is reset, commands fail, the new path dies",
-            faults: Faults {
-                cancels: 1,
-                resets: 1,
-                refusals: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: COMES_TO_NOTHING,
             seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
             ..INSERT
         },
         Configuration {
             name: "chain-delete-refused",
             about: "the only host leaves, with the same faults",
-            faults: Faults {
-                cancels: 1,
-                resets: 1,
-                refusals: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: COMES_TO_NOTHING,
             seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
             ..DELETE
         },
