@@ -204,7 +204,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "replace",
-        about: "a firewall is replaced with its state under 3 bundles of 100 sessions",
+        about: "a firewall comes in, is replaced with its state, leaves: 3 bundles of 100 sessions",
         run: replace::run,
     },
     Bench {

@@ -64,16 +64,21 @@ const FIGURES: &[(&str, &str)] = &[
     ),
     ("reconfigure_replace_ms_p99", "the same: 99th percentile"),
     (
-        "replace_lowest_goodput_linked",
-        "lowest goodput of any 100 ms meanwhile over full links of 1 Gbit/s, of that before",
+        "insert_lowest_goodput_linked",
+        "lowest goodput of any 100 ms while a firewall comes in, over full links of 1 Gbit/s, of that before",
     ),
     (
+        "replace_lowest_goodput_linked",
+        "the same while it is replaced with its state",
+    ),
+    ("remove_lowest_goodput_linked", "the same while it leaves"),
+    (
         "replace_lowest_goodput",
-        "the same of sessions that are paced, and share the processors",
+        "while it is replaced, of sessions that are paced, and share the processors",
     ),
     (
         "replace_dropped",
-        "packets that firewalls refused meanwhile",
+        "packets that firewalls refused while they were replaced",
     ),
     ("translate_ns", "a packet translated"),
     (

@@ -1,6 +1,6 @@
-//! A firewall is replaced by another, which gets its state, under three bundles
-//! of sessions, one bundle after the other: what each carries meanwhile, and what
-//! the firewalls refuse.
+//! A firewall comes into the chain of three bundles of sessions, is replaced by another,
+//! which gets its state, and leaves, one bundle after the other: what each carries
+//! meanwhile, and what the firewalls refuse.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ const STEP: Duration = Duration::from_millis(20);
 const STRETCH: usize = 5;
 /// For how long after a request a dip is looked for.
 const AROUND: f64 = 1.0;
+/// What happens to each bundle, in this order.
+const CHANGES: [Change; 3] = [Change::Insert, Change::Replace, Change::Remove];
 
 /// The buffers of a session whose links are the limit: all that is under way then waits
 /// in their queues, and is not dropped.
@@ -69,17 +71,24 @@ struct Look {
     bytes: [u64; BUNDLES],
 }
 
+/// A bundle was asked to change.
+struct Asked {
+    bundle: usize,
+    change: Change,
+    at: f64,
+    /// From then until its last session had the new path, milliseconds.
+    took_ms: f64,
+    /// What the firewalls refused until something else was asked for, packets.
+    dropped: u64,
+    /// What both ends sent again, segments.
+    sent_again: u64,
+}
+
 /// What was seen in a round.
 #[derive(Default)]
 struct Seen {
     looks: Vec<Look>,
-    /// When each bundle's firewall was asked to be replaced.
-    asked: Vec<f64>,
-    /// From a bundle's request until its last session had the new path,
-    /// milliseconds.
-    bundle_ms: Vec<f64>,
-    dropped: u64,
-    sent_again: u64,
+    asked: Vec<Asked>,
 }
 
 /// Measures.
@@ -113,65 +122,100 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
         Bulk::open_paced(between, SESSIONS, buffer, load.pace)
     };
     let bundles: Vec<_> = (0..BUNDLES).map(open).collect::<Result<_>>()?;
-    let change = |change, n: usize| {
-        let port = SERVER + n as u16;
-        hosts.change(change, Whom::All { port }, SESSIONS)
-    };
-    for n in 0..BUNDLES {
-        change(Change::Insert, n)?;
-    }
     match load.link {
         Some(rate) => hosts.limit(rate)?,
         None => bundles.iter().for_each(Bulk::start),
     }
-    let (dropped, again) = (hosts.dropped()?, hosts.sent_again()?);
     let begin = Instant::now();
     let mut seen = Seen::default();
-    for n in 0..BUNDLES {
-        bundles[n].start();
+    for bundle in 0..BUNDLES {
+        bundles[bundle].start();
         seen.watch(&bundles, begin, phase);
-        seen.asked.push(begin.elapsed().as_secs_f64());
-        let times = std::thread::scope(|scope| {
-            let changing = scope.spawn(|| change(Change::Replace, n));
-            seen.watch(&bundles, begin, phase);
-            changing
-                .join()
-                .unwrap_or_else(|p| std::panic::resume_unwind(p))
-        })?;
-        seen.bundle_ms.extend(times.into_iter().reduce(f64::max));
+        for change in CHANGES {
+            let watch = |seen: &mut Seen| seen.watch(&bundles, begin, phase);
+            seen.change(&hosts, bundle, change, begin, watch)?;
+        }
         if load.link.is_some() {
-            bundles[n].rest()?;
+            bundles[bundle].rest()?;
         }
     }
-    seen.dropped = hosts.dropped()? - dropped;
-    seen.sent_again = hosts.sent_again()? - again;
     hosts.end(bundles)?;
     Ok(seen)
 }
 
 impl Load {
     fn figures(&self, rounds: &[Seen]) -> Vec<Figure> {
-        let name = |what: &str| format!("replace_{what}{}", self.suffix);
-        let all = |of: &dyn Fn(&Seen) -> Vec<f64>| rounds.iter().flat_map(of).collect::<Vec<_>>();
-        let count = |of: fn(&Seen) -> u64| rounds.iter().map(of).sum::<u64>() as f64;
-        let times = all(&|seen| seen.bundle_ms.clone());
+        let of = |change: &Change| self.figures_of(*change, rounds);
+        CHANGES.iter().flat_map(of).collect()
+    }
+
+    fn figures_of(&self, change: Change, rounds: &[Seen]) -> Vec<Figure> {
+        let name = |what: &str| format!("{}_{what}{}", name_of(change), self.suffix);
+        let each = || {
+            let all = rounds.iter().map(|seen| (seen, seen.asked.iter()));
+            let all = all.flat_map(|(seen, asked)| asked.map(move |asked| (seen, asked)));
+            all.filter(|(_, asked)| asked.change == change)
+        };
+        let dips = |from: f64| -> Vec<f64> {
+            let dip = |(seen, asked): (&Seen, &Asked)| seen.dip(asked, asked.at + from);
+            each().map(dip).collect()
+        };
+        let steady: Vec<_> = each().map(|(seen, asked)| seen.steady(asked)).collect();
+        let count = |of: fn(&Asked) -> u64| each().map(|(_, asked)| of(asked)).sum::<u64>() as f64;
+        let times: Vec<_> = each().map(|(_, asked)| asked.took_ms).collect();
         let sessions = (times.len() * SESSIONS) as f64;
-        let steady = all(&|seen| seen.dips(|asked| asked - AROUND));
-        let lowest = Figure::median(name("lowest_goodput"), "", all(&|seen| seen.dips(|at| at)))
+        let lowest = Figure::median(name("lowest_goodput"), "", dips(0.0))
             .goal(Goal::AtLeast(0.95))
-            .aside("one bundle, Gbit/s", median(&all(&Seen::goodput)));
-        let unchanged = format!("replace_unchanged_lowest_goodput{}", self.suffix);
-        let unchanged = Figure::median(unchanged, "", steady);
-        let dropped = Figure::new(name("dropped"), "packets", count(|seen| seen.dropped))
+            .aside("one bundle, Gbit/s", median(&steady));
+        let unchanged = Figure::median(name("unchanged_lowest_goodput"), "", dips(-AROUND));
+        let dropped = Figure::new(name("dropped"), "packets", count(|asked| asked.dropped))
             .goal(Goal::AtMost(0.0))
-            .aside("segments sent again", count(|seen| seen.sent_again))
+            .aside("segments sent again", count(|asked| asked.sent_again))
             .aside("sessions", sessions);
         let took = Figure::median(name("bundle_ms"), "ms", times);
         vec![lowest, unchanged, dropped, took]
     }
 }
 
+/// How the figures of a change are named.
+fn name_of(change: Change) -> &'static str {
+    match change {
+        Change::Insert => "insert",
+        Change::Replace => "replace",
+        Change::Remove => "remove",
+    }
+}
+
 impl Seen {
+    /// Asks for a bundle's change and watches meanwhile.
+    fn change(
+        &mut self,
+        hosts: &Firewalls,
+        bundle: usize,
+        change: Change,
+        begin: Instant,
+        watch: impl FnOnce(&mut Seen),
+    ) -> Result<()> {
+        let port = SERVER + bundle as u16;
+        let (dropped, again) = (hosts.dropped()?, hosts.sent_again()?);
+        let at = begin.elapsed().as_secs_f64();
+        let times = std::thread::scope(|scope| {
+            let changing = scope.spawn(|| hosts.change(change, Whom::All { port }, SESSIONS));
+            watch(self);
+            let changed = changing.join();
+            changed.unwrap_or_else(|p| std::panic::resume_unwind(p))
+        })?;
+        self.asked.push(Asked {
+            bundle,
+            change,
+            at,
+            took_ms: times.into_iter().fold(0.0, f64::max),
+            dropped: hosts.dropped()? - dropped,
+            sent_again: hosts.sent_again()? - again,
+        });
+        Ok(())
+    }
+
     /// Looks at all bundles for so long.
     fn watch(&mut self, bundles: &[Bulk], begin: Instant, time: Duration) {
         let until = Instant::now() + time;
@@ -194,31 +238,22 @@ impl Seen {
         ends.map(rate).collect()
     }
 
-    /// What a bundle carries while nothing changes, and then, within a while
-    /// from a moment on, at least; of each bundle that is changed.
-    fn steady_and_lowest(&self, from: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
-        let one = |(bundle, asked): (usize, &f64)| {
-            let all = self.stretches(bundle);
-            let within = |from: f64, to: f64| -> Vec<f64> {
-                let some = all.iter().filter(|(at, _)| *at > from && *at <= to);
-                some.map(|(_, gbps)| *gbps).collect()
-            };
-            let steady = median(&within(asked - AROUND, *asked));
-            let from = from(*asked);
-            let lowest = within(from, from + AROUND).into_iter();
-            (steady, lowest.fold(f64::MAX, f64::min))
-        };
-        self.asked.iter().enumerate().map(one).collect()
+    /// What a bundle carries in each stretch that ends after one moment, and until another.
+    fn within(&self, bundle: usize, from: f64, to: f64) -> Vec<f64> {
+        let all = self.stretches(bundle).into_iter();
+        let some = all.filter(|(at, _)| *at > from && *at <= to);
+        some.map(|(_, gbps)| gbps).collect()
     }
 
-    fn dips(&self, from: impl Fn(f64) -> f64) -> Vec<f64> {
-        let both = self.steady_and_lowest(from).into_iter();
-        both.map(|(steady, lowest)| lowest / steady).collect()
+    /// What a bundle carried before it was asked to change.
+    fn steady(&self, asked: &Asked) -> f64 {
+        median(&self.within(asked.bundle, asked.at - AROUND, asked.at))
     }
 
-    fn goodput(&self) -> Vec<f64> {
-        let both = self.steady_and_lowest(|at| at).into_iter();
-        both.map(|(steady, _)| steady).collect()
+    /// What it carries at least within a while from a moment on, of that.
+    fn dip(&self, asked: &Asked, from: f64) -> f64 {
+        let within = self.within(asked.bundle, from, from + AROUND);
+        within.into_iter().fold(f64::MAX, f64::min) / self.steady(asked)
     }
 
     fn panel(&self, load: &Load) -> Panel {
@@ -227,13 +262,17 @@ impl Seen {
             points: self.stretches(n),
         };
         let lines = (0..BUNDLES).map(line).collect();
+        let dropped: u64 = self.asked.iter().map(|asked| asked.dropped).sum();
         let title = format!(
-            "goodput of 3 bundles of 100 sessions, {}, Gbit/s; {} packets refused",
-            load.about, self.dropped
+            "goodput of 3 bundles of 100 sessions, {}, Gbit/s; {dropped} packets refused",
+            load.about
         );
         let mut panel = Panel::new(title, "s", lines);
-        let mark = |(n, at): (usize, &f64)| (*at, format!("bundle {}: new firewall", n + 1));
-        panel.marks = self.asked.iter().enumerate().map(mark).collect();
+        let mark = |asked: &Asked| {
+            let change = name_of(asked.change);
+            (asked.at, format!("{}: {change}", asked.bundle + 1))
+        };
+        panel.marks = self.asked.iter().map(mark).collect();
         panel
     }
 }
@@ -254,13 +293,20 @@ mod tests {
                 bytes: [sum; BUNDLES],
             });
         }
+        let asked = Asked {
+            bundle: 0,
+            change: Change::Insert,
+            at: 3.0,
+            took_ms: 0.0,
+            dropped: 0,
+            sent_again: 0,
+        };
         let seen = Seen {
             looks,
-            asked: vec![3.0],
-            ..Seen::default()
+            asked: Vec::new(),
         };
-        let near = |all: Vec<f64>, wanted: f64| assert!((all[0] - wanted).abs() < 0.01, "{all:?}");
-        near(seen.dips(|at| at), 0.5);
-        near(seen.dips(|at| at - AROUND), 1.0);
+        let near = |dip: f64, wanted: f64| assert!((dip - wanted).abs() < 0.01, "{dip}");
+        near(seen.dip(&asked, asked.at), 0.5);
+        near(seen.dip(&asked, asked.at - AROUND), 1.0);
     }
 }

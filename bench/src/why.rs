@@ -26,6 +26,7 @@ const LINES: &str = "two equal lines";
 const BUSY: &str = "what our programs there run of a processor's time";
 const REQUEST: &str = "all runs of our programs at both ends for a request";
 const LINKED: &str = "the same over links that are the limit";
+const UNCHANGED: &str = "the second before, while nothing is changed";
 const LEFT: &str = "the share of all processors that the runs of our programs leave";
 const TRIP: &str =
     "a round trip of messages under full load, between two ends with nothing else to do";
@@ -163,11 +164,18 @@ const WHYS: &[Why] = &[
         ],
     },
     Why {
+        figures: "insert_lowest_goodput",
+        floor: Some(("insert_unchanged_lowest_goodput", UNCHANGED)),
+        by: &[],
+    },
+    Why {
         figures: "replace_lowest_goodput",
-        floor: Some((
-            "replace_unchanged_lowest_goodput",
-            "the second before, while nothing is changed",
-        )),
+        floor: Some(("replace_unchanged_lowest_goodput", UNCHANGED)),
+        by: &[],
+    },
+    Why {
+        figures: "remove_lowest_goodput",
+        floor: Some(("remove_unchanged_lowest_goodput", UNCHANGED)),
         by: &[],
     },
     Why {

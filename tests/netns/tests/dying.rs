@@ -218,6 +218,78 @@ fn and_the_servers_daemon_with_it() -> Result<()> {
     dies_with(Role::Server, &["die:Deaf", "die:TakeBack"])
 }
 
+/// Messages are lost on purpose, so often each.
+fn were_lost(w: &mut World, all: &[(Role, &str, usize)]) -> Result<()> {
+    for (role, message, times) in all {
+        let log = w.daemon(*role)?.log();
+        let lost = log
+            .matches(&format!("{message} is lost on purpose"))
+            .count();
+        ensure!(lost == *times, "{message} of {role:?}: {lost} times");
+    }
+    Ok(())
+}
+
+/// All that is said while it is taken back is lost once: to the other anchor, and to the
+/// proxy's host, which passes it on.
+#[test]
+fn and_what_is_said_of_it_is_lost() -> Result<()> {
+    let mut w = world("dyingwords", Family::V6)?;
+    let group = full(&w)?;
+    between(&mut w, &group)?;
+    w.fault(
+        Role::Client,
+        "drop:Doubt,drop:Doubt:2,drop:Cancel,drop:Back",
+    )?;
+    w.fault(Role::Server, "drop:Deaf,drop:Deaf:2,drop:CancelAck")?;
+    w.fault(Role::Proxy, "drop:Back,drop:CancelAck")?;
+    kill(&w, Lost::Both, TCP)?;
+    taken_back(&w, &group).with_context(|| w.state())?;
+    let lost = [
+        (Role::Client, "Doubt", 2),
+        (Role::Client, "Cancel", 1),
+        (Role::Client, "Back", 1),
+        (Role::Server, "Deaf", 2),
+        (Role::Server, "CancelAck", 1),
+        (Role::Proxy, "Back", 1),
+        (Role::Proxy, "CancelAck", 1),
+    ];
+    were_lost(&mut w, &lost).with_context(|| w.state())?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// It has carried to the client what the proxy never had, and that is acknowledged: it is
+/// waited for, though the word that it stays is lost once.
+#[test]
+fn and_cannot_be_taken_back() -> Result<()> {
+    let mut w = world("dyingkept", Family::V4)?;
+    let group = full(&w)?;
+    let ends = w.ends(&group)?;
+    between(&mut w, &group)?;
+    group.set_reading(Side::Client, Reading::Fast);
+    let before = group.received(Side::Client);
+    wait::until("data on the new path", LIMIT, || {
+        (group.received(Side::Client) > before + 32 * MIB).then_some(())
+    })
+    .with_context(|| w.state())?;
+    w.fault(Role::Server, "drop:Keep,drop:Keep:2")?;
+    kill(&w, Lost::Both, TCP)?;
+    wait::until("the path to be kept", LIMIT, || {
+        were_lost(&mut w, &[(Role::Server, "Keep", 2)]).ok()
+    })
+    .with_context(|| w.state())?;
+    mend(&w)?;
+    read(&group, Reading::Fast);
+    group.wait_progress(8 * MIB).with_context(|| w.state())?;
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Removed), "{fates:?}");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
 /// Not each session has to find out what another one has.
 #[test]
 fn others_go_another_way() -> Result<()> {

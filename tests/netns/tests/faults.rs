@@ -115,6 +115,32 @@ fn a_new_path_that_is_never_set_up_is_taken_back() -> Result<()> {
     w.finish()
 }
 
+/// The right anchor is never heard to have locked, and the left one not at once that it was
+/// for nothing.
+#[test]
+fn a_lock_that_is_not_granted_is_released() -> Result<()> {
+    let mut w = World::new(Lab::builder("nolock"), Family::V6)?;
+    let group = w.open(1, &gentle())?;
+    group.run();
+    group.wait_progress(50_000)?;
+    let ends = w.ends(&group)?;
+    w.fault(Server, "lose:Introduced")?;
+    w.fault(Proxy, "drop:NackLock")?;
+    let done = w.remove_all()?;
+    ensure!(done["summary"]["removed"] == 0, "{done:#}");
+    let log = w.daemon(Proxy)?.log();
+    let lost = log.matches("NackLock is lost on purpose").count();
+    ensure!(lost == 1, "NackLock was lost {lost} times\n{}", w.state());
+    let fates = w.settle(&ends)?;
+    ensure!(fates.iter().all(|f| *f == Fate::Tracked), "{fates:?}");
+    group.wait_progress(100_000)?;
+    w.fault(Server, "")?;
+    w.remove_all_of(1)?;
+    group.wait_progress(100_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
 /// The daemon of a host is killed before each of these in turn, by removals of
 /// one session each, and started again.
 fn dies(role: Role, before: &[&str]) -> Result<()> {

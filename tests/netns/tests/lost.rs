@@ -155,7 +155,7 @@ fn each_message_of_a_whole_chain() -> Result<()> {
 
 #[test]
 fn each_message_of_a_segment() -> Result<()> {
-    let world = Steered::of_four(Family::V4)?;
+    let world = Steered::of_four(Family::V6)?;
     let (group, session) = gentle(&world)?;
     let there = || replace_second(&world, &session);
     let back = || world.rechain(&session, &[Fw1, Fw2, Fw3]).map(drop);
@@ -165,7 +165,7 @@ fn each_message_of_a_segment() -> Result<()> {
 
 #[test]
 fn each_message_that_takes_a_whole_chain_back() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     let (group, session) = gentle(&world)?;
     world.rechain(&session, &[Fw1])?;
     world.lets_no_syn_through(Fw2)?;
@@ -195,7 +195,7 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
 /// The path is never opened: both anchors, who hear nothing, ask what has become of it.
 #[test]
 fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
-    let world = Steered::of_four(Family::V4)?;
+    let world = Steered::of_four(Family::V6)?;
     let (group, session) = gentle(&world)?;
     let chain = [Fw1, Fw2, Fw3];
     world.rechain(&session, &chain)?;
@@ -228,7 +228,7 @@ fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
 
 #[test]
 fn each_message_that_moves_state() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     let (group, session) = gentle(&world)?;
     world.lets_in_the_known(Fw2)?;
     let there = || world.replace_on(Client, Fw1, Fw2, "conntrack");

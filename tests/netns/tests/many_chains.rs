@@ -31,9 +31,8 @@ fn change(world: &Steered, group: &Group, words: &[&str], chain: &[At]) -> Resul
     Ok(())
 }
 
-#[test]
-fn a_thousand_sessions_at_once_under_load() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+fn a_thousand_sessions(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
     let plan = Plan {
         rate: Some(16_000),
         write: 2_000,
@@ -54,6 +53,16 @@ fn a_thousand_sessions_at_once_under_load() -> Result<()> {
     At::FIREWALLS
         .iter()
         .try_for_each(|fw| world.wait_forgotten(*fw))
+}
+
+#[test]
+fn a_thousand_sessions_at_once_under_load() -> Result<()> {
+    a_thousand_sessions(Family::V4)
+}
+
+#[test]
+fn a_thousand_sessions_at_once_under_load_v6() -> Result<()> {
+    a_thousand_sessions(Family::V6)
 }
 
 /// Entries of connection tracking that no look-up finds, since a rule has put them into a

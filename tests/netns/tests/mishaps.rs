@@ -72,8 +72,8 @@ fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
 /// A daemon dies in the middle of a change from this chain to the first firewall, on
 /// any of its hosts: once it is there again data goes on, and the session can be given
 /// a chain.
-fn daemons_die(before: &[At]) -> Result<()> {
-    let mut world = Steered::new(Family::V4)?;
+fn daemons_die(family: Family, before: &[At]) -> Result<()> {
+    let mut world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
     for (at, fault) in DEATHS {
         if !before.is_empty() {
@@ -106,19 +106,23 @@ fn daemons_die(before: &[At]) -> Result<()> {
 
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
-    daemons_die(&[])
+    daemons_die(Family::V4, &[])
 }
 
 /// What one of them has seen, the other has not.
 #[test]
 fn a_daemon_dies_between_two_firewalls() -> Result<()> {
-    daemons_die(&[At::Fw2])
+    daemons_die(Family::V6, &[At::Fw2])
 }
 
 /// A daemon dies at each of these while the first firewall takes the second's place,
 /// with its state.
-fn dies_at_each(deaths: impl IntoIterator<Item = (At, &'static str)>, dead: bool) -> Result<()> {
-    let mut world = Steered::new(Family::V4)?;
+fn dies_at_each(
+    family: Family,
+    deaths: impl IntoIterator<Item = (At, &'static str)>,
+    dead: bool,
+) -> Result<()> {
+    let mut world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
     world.rechain(&session, &[At::Fw2])?;
     let [new, old] = At::FIREWALLS.map(|fw| world.ip(fw));
@@ -164,28 +168,28 @@ fn dies_at_each(deaths: impl IntoIterator<Item = (At, &'static str)>, dead: bool
 
 #[test]
 fn the_host_that_opened_it_dies_at_each_step() -> Result<()> {
-    dies_at_each(OPENER.map(|step| (At::Client, step)), false)
+    dies_at_each(Family::V4, OPENER.map(|step| (At::Client, step)), false)
 }
 
 #[test]
 fn the_servers_host_dies_at_each_step() -> Result<()> {
-    dies_at_each(SERVER.map(|step| (At::Server, step)), false)
+    dies_at_each(Family::V6, SERVER.map(|step| (At::Server, step)), false)
 }
 
 #[test]
 fn a_firewalls_host_dies_at_each_step() -> Result<()> {
-    dies_at_each(FIREWALLS, false)
+    dies_at_each(Family::V6, FIREWALLS, false)
 }
 
 #[test]
 fn a_daemon_dies_while_a_change_is_taken_back() -> Result<()> {
-    dies_at_each(TAKING_BACK, true)
+    dies_at_each(Family::V6, TAKING_BACK, true)
 }
 
 /// The first firewall's host dies at each of these while the third takes the second's
 /// place behind it, with its state.
-fn inner_anchor_dies(steps: &[&str], dead: bool) -> Result<()> {
-    let mut world = Steered::of_four(Family::V4)?;
+fn inner_anchor_dies(family: Family, steps: &[&str], dead: bool) -> Result<()> {
+    let mut world = Steered::of_four(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
     let [old, new] = [At::Fw2, At::Fw3].map(|fw| world.ip(fw));
     let before = [At::Fw1, At::Fw2];
@@ -226,27 +230,27 @@ fn inner_anchor_dies(steps: &[&str], dead: bool) -> Result<()> {
 
 #[test]
 fn an_inner_left_anchors_host_dies_while_it_gets_ready() -> Result<()> {
-    inner_anchor_dies(&["Hold", "Persist", "Extended"], false)
+    inner_anchor_dies(Family::V4, &["Hold", "Persist", "Extended"], false)
 }
 
 #[test]
 fn an_inner_left_anchors_host_dies_while_it_opens_the_path() -> Result<()> {
-    inner_anchor_dies(&["Open", "Opened", "Cut"], false)
+    inner_anchor_dies(Family::V6, &["Open", "Opened", "Cut"], false)
 }
 
 #[test]
 fn an_inner_left_anchors_host_dies_while_it_takes_the_path() -> Result<()> {
-    inner_anchor_dies(&["Switched", "SetCutIn", "Settled"], false)
+    inner_anchor_dies(Family::V4, &["Switched", "SetCutIn", "Settled"], false)
 }
 
 #[test]
 fn an_inner_left_anchors_host_dies_when_it_has_taken_the_path() -> Result<()> {
-    inner_anchor_dies(&["Complete", "Erase", "DoneAck"], false)
+    inner_anchor_dies(Family::V6, &["Complete", "Erase", "DoneAck"], false)
 }
 
 #[test]
 fn an_inner_left_anchors_host_dies_while_a_change_is_taken_back() -> Result<()> {
-    inner_anchor_dies(&["Abandon", "Released"], true)
+    inner_anchor_dies(Family::V6, &["Abandon", "Released"], true)
 }
 
 /// Both ends have taken a path through the first firewall when all on it is lost; that

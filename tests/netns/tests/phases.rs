@@ -198,7 +198,7 @@ const EARLY: [Hold; 7] = [
     ),
     held(
         "with the new path heard at the right anchor alone",
-        &[(Server, "lose:SetUpAck")],
+        &[(Server, "lose:SetUpAck,drop:SetUpNack")],
         (Server, "Prepare { change", 1),
     ),
 ];
@@ -290,6 +290,9 @@ fn while_it_is_measured_and_while_anchors_lock() -> Result<()> {
         ends_in(&mut w, hold, through_haproxy, &ended).context(hold.phase)?;
     }
     ends_in(&mut w, &BACK, through_haproxy, &|_| Ok(())).context(BACK.phase)?;
+    let log = w.daemon(Server)?.log();
+    let lost = log.matches("SetUpNack is lost on purpose").count();
+    ensure!(lost == 1, "SetUpNack was lost {lost} times");
     w.finish()
 }
 

@@ -48,6 +48,9 @@ fn a_client_that_is_back_opens_sessions() -> Result<()> {
     listed.retain(|s| s["adopted"] != true);
     ensure!(listed.is_empty(), "it still knows {listed:?}");
 
+    // Each word about them is lost once.
+    world.set_faults(At::Fw1, "drop:Has")?;
+    world.set_faults(At::Client, "drop:HasNot")?;
     let after = world
         .open(4, &Plan::default())
         .with_context(|| world.logs())?;
@@ -56,5 +59,9 @@ fn a_client_that_is_back_opens_sessions() -> Result<()> {
     let status = world.json(At::Client, &["status"])?;
     let sent = status["counters"]["chain_syns_sent"].as_u64();
     ensure!(sent >= Some(4), "they took no chain: {status}");
+    for (at, message) in [(At::Fw1, "Has"), (At::Client, "HasNot")] {
+        let lost = world.lost(at, message)?;
+        ensure!(lost == 1, "{message} of {at:?} was lost {lost} times");
+    }
     all_intact(&after.finish()?).map(drop)
 }

@@ -3,7 +3,6 @@
 
 mod steered;
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -73,13 +72,13 @@ fn open(world: &Steered, chain: &[At]) -> Result<Vec<Group>> {
     WAYS.iter().map(open).collect()
 }
 
-/// How often a message of a host was lost.
-fn lost(world: &Steered, at: At, message: &str) -> Result<usize> {
-    let log = fs::read_to_string(world.host(at).dir().join("dyscod.log"))?;
-    Ok(log
-        .matches(&format!("{message} is lost on purpose"))
-        .count())
-}
+/// The same while the firewall's path is dead, and all is taken back.
+const BACK: [(At, &str); 4] = [
+    (Client, "Cancel"),
+    (Server, "CancelAck"),
+    (Client, "Dismiss"),
+    (Fw1, "Dismissed"),
+];
 
 /// Sessions of one chain are to get the other, and end where that stands. `ended` is
 /// to be so before it may go on.
@@ -90,7 +89,7 @@ fn end_in(
     ended: impl Fn() -> Result<()>,
 ) -> Result<()> {
     let groups = open(world, from)?;
-    let before = lost(world, at, message)?;
+    let before = world.lost(at, message)?;
     world.set_faults(at, &format!("lose:{message}"))?;
     let fw = world.ip(Fw1);
     let words = match to {
@@ -101,7 +100,7 @@ fn end_in(
     let all = WAYS.len();
     wait::until("all changes to be held", PATIENCE, || {
         let held = counter(world, Client, "changes_under_way").ok()? == all as u64;
-        let lost = lost(world, at, message).ok()? >= before + all;
+        let lost = world.lost(at, message).ok()? >= before + all;
         (held && lost).then_some(())
     })
     .with_context(|| world.logs())?;
@@ -146,7 +145,7 @@ fn while_a_firewall_is_to_come() -> Result<()> {
 /// The end of one that has a chain may be heard of late: the change may end by its time.
 #[test]
 fn while_a_firewall_is_to_leave() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     for held in LEAVING_BEFORE {
         end_in(&world, OUT, held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
@@ -155,7 +154,7 @@ fn while_a_firewall_is_to_leave() -> Result<()> {
 
 #[test]
 fn once_a_firewall_has_come() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     for held in AFTER {
         end_in(&world, IN, held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
@@ -169,4 +168,14 @@ fn once_a_firewall_has_left() -> Result<()> {
         end_in(&world, OUT, *held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
     Ok(())
+}
+
+#[test]
+fn while_a_firewall_that_could_not_come_is_taken_back() -> Result<()> {
+    let world = Steered::new(Family::V6)?;
+    world.lets_no_syn_through(Fw1)?;
+    for held in BACK {
+        end_in(&world, IN, held, || Ok(())).with_context(|| format!("{held:?}"))?;
+    }
+    world.wait_forgotten(Fw1)
 }

@@ -284,6 +284,33 @@ fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
     w.finish()
 }
 
+/// Each message by which it is done is lost once.
+#[test]
+fn what_is_said_of_it_is_lost() -> Result<()> {
+    let said = [
+        (Role::Proxy, "Prove"),
+        (Role::Server, "ProveAck"),
+        (Role::Proxy, "Return"),
+        (Role::Server, "ReturnAck"),
+    ];
+    let mut w = world(Lab::builder("returnwords"), Family::V6, &TWO)?;
+    let (group, ends) = open(&w, said.len(), &gentle(Close::Together))?;
+    for ((role, message), own) in said.iter().zip(&ends) {
+        w.fault(*role, &format!("drop:{message}"))?;
+        let done = w.remove(&["--session", &own.name(), "--mode", "return"])?;
+        all_by(&w, &done, "return", 1).with_context(|| format!("{message} was lost"))?;
+        w.fault(*role, "")?;
+        let log = w.daemon(*role)?.log();
+        let lost = log
+            .matches(&format!("{message} is lost on purpose"))
+            .count();
+        ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
+    }
+    straight(&w, &group, 100_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
 /// A daemon is killed before each of these steps, by removals of one session
 /// each, and started again.
 #[test]

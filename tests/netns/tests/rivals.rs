@@ -98,7 +98,7 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
 /// It has asked for another chain than the session has by then.
 #[test]
 fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     let (group, session) = busy(&world, &Plan::default())?;
     world.set_faults(At::Server, "lose:Extended")?;
     let [first, second] = in_turn(&world, &session, (At::Client, &session), || {
@@ -198,7 +198,7 @@ fn each_is_refused(world: &Steered, session: &str, word: &str, dry: bool) -> Res
 /// Both ends have closed, or one has reset it: its entries stay for what is late.
 #[test]
 fn a_session_that_is_closing_is_called_so() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     for close in [Close::First(Side::Client), Close::Reset(Side::Client)] {
         let plan = Plan {
             close,
@@ -237,7 +237,7 @@ fn one_that_does_not_exist_is_not_found() -> Result<()> {
 /// Another change of it cannot be taken back any more, and is not over.
 #[test]
 fn one_that_another_has_won_is_locked() -> Result<()> {
-    let world = Steered::new(Family::V4)?;
+    let world = Steered::new(Family::V6)?;
     let (group, session) = busy(&world, &Plan::default())?;
     world.set_faults(At::Server, "lose:DoneAck")?;
     let held = std::thread::scope(|scope| {

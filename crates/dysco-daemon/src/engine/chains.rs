@@ -40,14 +40,14 @@ const FEW: usize = 16;
 pub(super) const MANY: usize = 1024;
 
 /// What daemons say to each other about chains, and about sessions that live elsewhere.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, strum::IntoStaticStr)]
 pub(super) enum Message {
     /// The key of this name is believed here.
     Believed(u64),
     /// You will be asked to pass sessions on to these: know them.
     Meet(Vec<IpAddr>),
     /// Is the key of this name believed there? Its word was lost, if it was said.
-    Ask(u64),
+    IsBelieved(u64),
     /// Do you hold this session still?
     Has(stale::Held),
     /// No more the one of this subsession.
@@ -164,6 +164,9 @@ impl Engine {
     }
 
     pub(super) fn send_about_chains(&self, to: IpAddr, message: &Message) {
+        if !self.faults.pass(message.into()) {
+            return;
+        }
         match postcard::to_extend(message, vec![TAG]) {
             Ok(bytes) => self.control.send(to, bytes),
             Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
@@ -175,7 +178,7 @@ impl Engine {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
             Ok(Message::Believed(id)) => self.believed(id, &incoming.from),
-            Ok(Message::Ask(id)) => {
+            Ok(Message::IsBelieved(id)) => {
                 let known = self.chains.keys.get(&id);
                 if known.is_some_and(|shared| shared.peer == incoming.from) {
                     self.send_about_chains(incoming.via, &Message::Believed(id));

@@ -3,6 +3,7 @@
 //! it, nothing here does anything.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dysco_common::session::translation;
 
@@ -35,6 +36,11 @@ struct Fault {
 #[derive(Default)]
 pub(super) struct Faults {
     file: Option<PathBuf>,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
     words: String,
     faults: Vec<Fault>,
 }
@@ -46,11 +52,38 @@ impl Faults {
         let mut faults = Faults::default();
         match asked.strip_prefix('@') {
             Some(file) => faults.file = Some(file.into()),
-            None => faults.ask(asked),
+            None => faults.now().ask(asked),
         }
         faults
     }
 
+    /// What is asked for at this moment.
+    fn now(&self) -> MutexGuard<'_, Asked> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &self.file {
+            asked.ask(std::fs::read_to_string(file).unwrap_or_default());
+        }
+        asked
+    }
+
+    /// To be called before a command or message of this name; false if it
+    /// shall be lost.
+    pub fn pass(&self, name: &str) -> bool {
+        self.now().pass(name)
+    }
+
+    /// Bits for the translation of a new path.
+    pub fn spoilt(&self) -> u32 {
+        let asked = self.now();
+        let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == "Sack";
+        match asked.faults.iter().any(spoils) {
+            true => translation::LEAVE_SACK,
+            false => 0,
+        }
+    }
+}
+
+impl Asked {
     fn ask(&mut self, words: String) {
         if words == self.words {
             return;
@@ -60,16 +93,7 @@ impl Faults {
         self.words = words;
     }
 
-    fn read_again(&mut self) {
-        if let Some(file) = &self.file {
-            self.ask(std::fs::read_to_string(file).unwrap_or_default());
-        }
-    }
-
-    /// To be called before a command or message of this name; false if it
-    /// shall be lost.
-    pub fn pass(&mut self, name: &str) -> bool {
-        self.read_again();
+    fn pass(&mut self, name: &str) -> bool {
         let mut pass = true;
         for fault in self.faults.iter_mut().filter(|f| f.name == name) {
             let due = fault.countdown == 1;
@@ -88,17 +112,6 @@ impl Faults {
             tracing::warn!("{name} is lost on purpose");
         }
         pass
-    }
-
-    /// Bits for the translation of a new path.
-    pub fn spoilt(&mut self) -> u32 {
-        self.read_again();
-        let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == "Sack";
-        if self.faults.iter().any(spoils) {
-            translation::LEAVE_SACK
-        } else {
-            0
-        }
     }
 }
 
@@ -126,14 +139,14 @@ mod tests {
 
     #[test]
     fn words_mean_what_they_say() {
-        let mut faults = Faults::default();
-        faults.ask("drop:Leave,drop:Done:2,lose:SetUp,nonsense,die".into());
+        let faults = Faults::default();
+        faults.now().ask("drop:Leave,drop:Done:2,lose:SetUp,nonsense,die".into());
         assert!(!faults.pass("Leave") && faults.pass("Leave"));
         assert!(faults.pass("Done") && !faults.pass("Done") && faults.pass("Done"));
         assert!(!faults.pass("SetUp") && !faults.pass("SetUp"));
         assert!(faults.pass("Switched"));
         assert_eq!(faults.spoilt(), 0);
-        faults.ask("spoil:Sack".into());
+        faults.now().ask("spoil:Sack".into());
         assert!(faults.pass("SetUp"));
         assert_eq!(faults.spoilt(), translation::LEAVE_SACK);
     }

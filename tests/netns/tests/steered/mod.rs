@@ -201,6 +201,16 @@ impl Steered {
         Ok(world)
     }
 
+    /// Hosts whose daemons fail on purpose from their start on.
+    pub fn failing(family: Family, policy: &str, faults: &[(At, &str)]) -> Result<Steered> {
+        let mut world = Steered::with_daemons(&At::ALL, &[], family, policy, &[])?;
+        for (at, words) in faults {
+            world.set_faults(*at, words)?;
+        }
+        world.start_those(&At::ALL)?;
+        Ok(world)
+    }
+
     pub fn host(&self, at: At) -> &Host {
         &self.hosts[self.place(at)]
     }
@@ -266,6 +276,10 @@ impl Steered {
         self.router.output(&program("dyscoctl")?, &words)?;
         self.write_policy(policy)?;
         self.daemons.resize_with(self.all.len(), || None);
+        self.start_those(those)
+    }
+
+    fn start_those(&mut self, those: &[At]) -> Result<()> {
         for at in those {
             self.configure(*at)?;
             let (place, daemon) = (self.place(*at), self.start(*at)?);

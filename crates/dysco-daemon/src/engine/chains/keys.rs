@@ -135,7 +135,7 @@ impl Engine {
         let keys = self.chains.keys.iter();
         let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
         for (id, _) in keys.filter(|(_, shared)| unsure(shared)) {
-            self.send_about_chains(host, &Message::Ask(*id));
+            self.send_about_chains(host, &Message::IsBelieved(*id));
         }
     }
 
@@ -144,7 +144,7 @@ impl Engine {
         let keys = self.chains.keys.iter();
         for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
             if let Some(&to) = shared.peer.addresses.first() {
-                self.send_about_chains(to, &Message::Ask(*id));
+                self.send_about_chains(to, &Message::IsBelieved(*id));
             }
         }
     }
