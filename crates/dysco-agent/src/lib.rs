@@ -25,10 +25,11 @@ pub use dysco_common as common;
 pub use error::AgentError;
 pub use events::Events;
 pub use interfaces::InterfaceChange;
-pub use load::{LAYOUT, hints};
+pub use load::{LAYOUT, hints, try_programs};
 pub use relay::Joint;
 pub use route::{Neighbour, NeighbourFlags, NeighbourState, Route, Routes};
 pub use second::Keep;
+pub use sockets::try_sockets;
 pub use xdp::Xdp;
 
 /// The eBPF programs as built for this version.

@@ -99,13 +99,40 @@ fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     })
 }
 
+/// What the programs are told as they are loaded.
+struct Globals {
+    hint_mask: u32,
+    xdp: u32,
+    ports: [u16; 2],
+}
+
 /// Loads the programs with the maps of `dir`, which are made if they are not there.
 pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
-    let max_sessions = config.max_sessions;
-    let ports = [config.ports.0, config.ports.1];
-    let hints = hints(max_sessions);
-    let hint_mask = hints - 1;
-    let xdp = u32::from(xdp);
+    let globals = Globals {
+        hint_mask: hints(config.max_sessions) - 1,
+        xdp: u32::from(xdp),
+        ports: [config.ports.0, config.ports.1],
+    };
+    let mut loader = loader(&globals, config.max_sessions);
+    for map in PINNED {
+        loader.map_pin_path(map, dir.join(map));
+    }
+    load_by(loader)
+}
+
+/// Does the kernel take the programs? They are loaded with small maps of their own, and
+/// nothing of them stays.
+pub fn try_programs() -> Result<(), AgentError> {
+    const FEW: u32 = 64;
+    let globals = Globals {
+        hint_mask: hints(FEW) - 1,
+        xdp: 0,
+        ports: [1, u16::MAX],
+    };
+    load_by(loader(&globals, FEW)).map(drop)
+}
+
+fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {
     let mut loader = EbpfLoader::new();
     // Twice as many keys as sessions: each may have a new path. The name that others
     // have for one which a middlebox has left, or a NAT has passed on, is a third, for
@@ -116,13 +143,14 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
         .map_max_entries("FREE", max_sessions)
         .map_max_entries("CHAINS", max_sessions)
         .map_max_entries("DELTAS", max_sessions)
-        .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
-        .override_global("HINT_MASK", &hint_mask, true)
-        .override_global("XDP", &xdp, true)
-        .override_global("PORTS", &ports, true);
-    for map in PINNED {
-        loader.map_pin_path(map, dir.join(map));
-    }
+        .map_max_entries("HINTS", hints(max_sessions).div_ceil(ShortKey::HINTS))
+        .override_global("HINT_MASK", &globals.hint_mask, true)
+        .override_global("XDP", &globals.xdp, true)
+        .override_global("PORTS", &globals.ports, true);
+    loader
+}
+
+fn load_by(mut loader: EbpfLoader<'_>) -> Result<Ebpf, AgentError> {
     let mut ebpf = loader.load(crate::object())?;
     for name in ["dysco_ingress", "dysco_egress"] {
         let program: &mut SchedClassifier = ebpf

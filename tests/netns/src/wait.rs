@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+/// To ask mostly costs a process or two: so it is asked ever less often, between these
+/// bounds, and what has lasted long is noticed by a twentieth of that late.
+const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
+
 /// Asks again and again until `condition` gives a value.
 pub fn until<T>(
     what: &str,
@@ -16,9 +20,10 @@ pub fn until<T>(
         if let Some(value) = condition() {
             return Ok(value);
         }
-        if start.elapsed() > limit {
+        let waited = start.elapsed();
+        if waited > limit {
             bail!("waited {} s in vain for {what}", limit.as_secs_f32());
         }
-        sleep(Duration::from_millis(2));
+        sleep((waited / 20).clamp(PAUSE[0], PAUSE[1]));
     }
 }

@@ -56,8 +56,12 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
     let adopted = w.fleet.json(&w.lab.proxy, &["adopt"])?;
     let left = adopted["left"].as_array();
     ensure!(left.is_some_and(Vec::is_empty), "left: {adopted}");
-    // It goes on while others are waited for.
-    let more = w.open(MORE, &Plan::gentle())?;
+    // They go on while others are waited for.
+    let slow = Plan {
+        rate: Some(100_000),
+        ..Plan::default()
+    };
+    let more = w.open(MORE, &slow)?;
     more.run();
     more.wait_progress(64 << 10)?;
     lost.iter()

@@ -97,7 +97,7 @@ where
 
 /// Elsewhere than on a BPF file system nothing can be pinned, which the kernel says late
 /// and in words of its own.
-fn can_pin(dir: &Path) -> Result<(), CliError> {
+pub fn can_pin(dir: &Path) -> Result<(), CliError> {
     let there = dir.ancestors().find(|path| path.exists());
     let kind = there.and_then(|path| statfs(path).ok());
     match kind.map(|kind| kind.filesystem_type()) {
@@ -108,7 +108,7 @@ fn can_pin(dir: &Path) -> Result<(), CliError> {
 
 /// A HAProxy that is not there yet makes its socket when it starts: no error, but more
 /// often a slip.
-fn missing_socket(listener: &Listener) -> Option<String> {
+pub fn missing_socket(listener: &Listener) -> Option<String> {
     let socket = listener.haproxy_socket.as_ref()?;
     let what = match socket.metadata() {
         Ok(found) if found.file_type().is_socket() => return None,
@@ -123,7 +123,7 @@ fn missing_socket(listener: &Listener) -> Option<String> {
 }
 
 /// An address to listen on may be another host's, or one that this host has at times.
-fn can_listen(control: &Control) -> Result<(), CliError> {
+pub fn can_listen(control: &Control) -> Result<(), CliError> {
     for ip in &control.listen {
         // By any port, since a dyscod that runs has its own.
         let Err(source) = UdpSocket::bind((*ip, 0)) else {

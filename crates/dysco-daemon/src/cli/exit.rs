@@ -25,7 +25,8 @@ Exit codes:
   4  not allowed
   5  refused or rolled back, for some session at least; each says why
   6  timed out, for some session at least
-  7  drain: the time ran out and the proxy holds sessions still; lists them";
+  7  drain: the time ran out and the proxy holds sessions still; lists them
+  8  doctor: something would stop this host from working";
 
 /// How a command ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,8 @@ pub enum Exit {
     TimedOut = 6,
     /// A drain ran out of time, and sessions are left.
     Left = 7,
+    /// A doctor found what stops this host.
+    Ill = 8,
 }
 
 impl Exit {
@@ -60,6 +63,7 @@ impl Exit {
             Exit::Refused => "refused",
             Exit::TimedOut => "timed_out",
             Exit::Left => "left",
+            Exit::Ill => "ill",
         }
     }
 }
@@ -164,14 +168,19 @@ impl CliError {
     /// The error for programs, in the one shape that all have.
     pub fn json(&self) -> Value {
         let exit = self.exit();
-        if let CliError::Client(ClientError::Failure(failure)) = self {
-            let parts = [&failure.what, &failure.why, &failure.mend];
-            return shape(exit, &json!(failure.code), parts.map(String::as_str));
-        }
         let code = match self {
+            CliError::Client(ClientError::Failure(failure)) => json!(failure.code),
             CliError::Unmet(_) => json!(FailureCode::NotFound),
             _ => json!(exit.code()),
         };
+        shape(exit, &code, self.told().each_ref().map(String::as_str))
+    }
+
+    /// What was tried, why not, and the mend.
+    pub fn told(&self) -> [String; 3] {
+        if let CliError::Client(ClientError::Failure(failure)) = self {
+            return [&failure.what, &failure.why, &failure.mend].map(Clone::clone);
+        }
         let text = self.to_string();
         let [what, why, mend] = parts(&text);
         let of_file = matches!(self, CliError::Policy(_) | CliError::Config(_));
@@ -181,7 +190,7 @@ impl CliError {
             Some(parts) => parts,
             None => (why, "mend it there"),
         };
-        shape(exit, &code, [what, why, mend])
+        [what, why, mend].map(str::to_owned)
     }
 }
 
@@ -192,7 +201,7 @@ fn shape(exit: Exit, code: &Value, [what, why, mend]: [&str; 3]) -> Value {
 }
 
 /// The parts of "failed to WHAT: WHY; MEND", as all texts of errors are.
-fn parts(text: &str) -> [&str; 3] {
+pub fn parts(text: &str) -> [&str; 3] {
     let text = text.strip_prefix("failed to ").unwrap_or(text);
     let (what, rest) = text.split_once(": ").unwrap_or(("", text));
     let (why, mend) = rest.split_once("; ").unwrap_or((rest, ""));

@@ -5,6 +5,7 @@ mod completions;
 mod context;
 mod daemon;
 mod delta;
+mod doctor;
 mod drain;
 mod drain_report;
 mod exit;
@@ -52,6 +53,8 @@ struct Cli {
 enum Command {
     /// Is this host all right, in one screen
     Status,
+    /// What would stop this host from working, and the mend; with dyscod and without
+    Doctor(doctor::Args),
     /// Who talks to whom, through what, how long, how much
     Sessions(sessions::Args),
     /// Take a middlebox out of live sessions
@@ -105,6 +108,7 @@ pub fn dyscoctl() -> ExitCode {
     let context = Context::new(cli.socket, cli.output);
     let done = match cli.command {
         Command::Status => status::run(&context),
+        Command::Doctor(args) => doctor::run(&context, &args),
         Command::Sessions(args) => sessions::run(&context, args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
         Command::Reconfigure(args) => reconfigure::run(&context, args),

@@ -20,6 +20,8 @@ fn good_lines_are_understood() {
     let good = [
         "status",
         "status -o json",
+        "doctor",
+        "doctor --config /tmp/dyscod.toml -o json",
         "-o json --socket /tmp/s status",
         "sessions",
         "sessions --filter host=10.0.0.1,port=80",
@@ -150,6 +152,7 @@ Usage: dyscoctl [OPTIONS] <COMMAND>
 
 Commands:
   status             Is this host all right, in one screen
+  doctor             What would stop this host from working, and the mend; with dyscod and without
   sessions           Who talks to whom, through what, how long, how much
   remove-middlebox   Take a middlebox out of live sessions
   reconfigure        Give live sessions another chain of middleboxes
@@ -181,6 +184,7 @@ Exit codes:
   5  refused or rolled back, for some session at least; each says why
   6  timed out, for some session at least
   7  drain: the time ran out and the proxy holds sessions still; lists them
+  8  doctor: something would stop this host from working
 ";
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(words(&help), words(expected), "{help}");

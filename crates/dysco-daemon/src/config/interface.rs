@@ -73,9 +73,42 @@ fn on_which(vlans: &str) -> BTreeMap<&str, &str> {
     vlans.lines().filter_map(three).collect()
 }
 
+/// Those by which the kernel drops what it would answer by another (`rp_filter`).
+pub fn strict_reverse_path(interfaces: &[Interface]) -> Vec<&Interface> {
+    let all = rp_filter("all");
+    let strict = |i: &&Interface| is_strict(&all, &rp_filter(&i.name));
+    interfaces.iter().filter(strict).collect()
+}
+
+/// The setting of an interface, or of all; empty if it cannot be read.
+fn rp_filter(interface: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The larger of the two holds (Documentation/networking/ip-sysctl.rst); 2 is the loose one.
+fn is_strict(all: &str, own: &str) -> bool {
+    let number = |text: &str| text.trim().parse::<u8>().unwrap_or(0);
+    number(all).max(number(own)) == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_larger_setting_decides_whether_the_way_back_is_looked_at() {
+        for (all, own, strict) in [
+            ("0\n", "0\n", false),
+            ("1\n", "0\n", true),
+            ("0\n", "1\n", true),
+            ("2\n", "1\n", false),
+            ("1\n", "2\n", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_strict(all, own), strict, "{all:?} {own:?}");
+        }
+    }
 
     #[test]
     fn vlans_are_on_other_interfaces() {

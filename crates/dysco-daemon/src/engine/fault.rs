@@ -140,7 +140,9 @@ mod tests {
     #[test]
     fn words_mean_what_they_say() {
         let faults = Faults::default();
-        faults.now().ask("drop:Leave,drop:Done:2,lose:SetUp,nonsense,die".into());
+        faults
+            .now()
+            .ask("drop:Leave,drop:Done:2,lose:SetUp,nonsense,die".into());
         assert!(!faults.pass("Leave") && faults.pass("Leave"));
         assert!(faults.pass("Done") && !faults.pass("Done") && faults.pass("Done"));
         assert!(!faults.pass("SetUp") && !faults.pass("SetUp"));

@@ -11,6 +11,7 @@ use dysco_common::{FlowKey, State, Translation};
 use super::proof::Lookout;
 use super::raw::Repeated;
 use super::{Answer, Engine};
+use crate::config::strict_reverse_path;
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::proxy::Pair;
 
@@ -184,10 +185,8 @@ impl Engine {
         {
             return known.clone();
         }
-        let all = rp_filter("all");
-        let ours = self.config.host.interfaces.iter();
-        let strict = ours.filter(|i| is_strict(&all, &rp_filter(&i.name)));
-        let strict: Vec<u32> = strict.map(|i| i.index).collect();
+        let strict = strict_reverse_path(&self.config.host.interfaces);
+        let strict: Vec<u32> = strict.into_iter().map(|i| i.index).collect();
         self.strict = Some((now, strict.clone()));
         strict
     }
@@ -286,35 +285,9 @@ impl Engine {
     }
 }
 
-/// The setting of an interface, or of all; empty if it cannot be read.
-fn rp_filter(interface: &str) -> String {
-    let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
-/// The larger of the two holds (Documentation/networking/ip-sysctl.rst); 2 is the loose one.
-fn is_strict(all: &str, own: &str) -> bool {
-    let number = |text: &str| text.trim().parse::<u8>().unwrap_or(0);
-    number(all).max(number(own)) == 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_larger_setting_decides_whether_the_way_back_is_looked_at() {
-        for (all, own, strict) in [
-            ("0\n", "0\n", false),
-            ("1\n", "0\n", true),
-            ("0\n", "1\n", true),
-            ("2\n", "1\n", false),
-            ("1\n", "2\n", false),
-            ("", "", false),
-        ] {
-            assert_eq!(is_strict(all, own), strict, "{all:?} {own:?}");
-        }
-    }
 
     #[test]
     fn who_is_silent_shows_itself_more_and_more_seldom() {

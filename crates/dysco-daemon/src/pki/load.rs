@@ -34,6 +34,19 @@ pub struct Credentials {
     pub addresses: Vec<IpAddr>,
 }
 
+impl Credentials {
+    /// Whole days until the first of both certificates ends.
+    pub fn days_left(&self) -> i64 {
+        let now = ASN1Time::now().timestamp();
+        let ends = [&self.ca, &self.cert].map(|der| {
+            // Both were read before.
+            let certificate = subject::parse(der);
+            certificate.map_or(now, |c| c.validity().not_after.timestamp())
+        });
+        (ends[0].min(ends[1]) - now) / 86_400
+    }
+}
+
 impl Clone for Credentials {
     fn clone(&self) -> Self {
         Credentials {

@@ -23,6 +23,12 @@ pub struct HeldPort {
     _socket: OwnedFd,
 }
 
+/// Does the kernel let this process put a socket into repair (CONFIG_CHECKPOINT_RESTORE)?
+pub fn try_repair() -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    set_option(&OwnedFd::from(socket), libc::IPPROTO_TCP, TCP_REPAIR, ON)
+}
+
 impl HeldPort {
     /// Takes the five-tuple of a connection from this host.
     ///

@@ -1,0 +1,74 @@
+//! `dyscoctl doctor` on a host that is well, and on the same when something is not.
+
+mod steered;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Family;
+use serde_json::Value;
+use steered::policy::rule;
+use steered::{At, Steered};
+
+use At::{Client, Fw1};
+
+/// What is found on the client's host, and the exit code.
+fn examine(world: &Steered) -> Result<(Option<i32>, Value)> {
+    let config = world.host(Client).dir().join("dyscod.toml");
+    let config = config.display().to_string();
+    let ran = world.try_ctl(Client, &["doctor", "--config", &config, "-o", "json"])?;
+    let found = serde_json::from_str(&ran.stdout).with_context(|| format!("no JSON: {ran:?}"))?;
+    Ok((ran.code, found))
+}
+
+/// The host is ill, for this and with this mend.
+fn is_ill(world: &Steered, about: &str, mend: &str) -> Result<()> {
+    let (code, found) = examine(world)?;
+    let all = found["findings"].as_array().into_iter().flatten();
+    let mut ill = all.filter(|f| f["verdict"] == "ill");
+    let named = ill.any(|f| f["about"] == about && f["mend"].to_string().contains(mend));
+    ensure!(
+        code == Some(8) && named,
+        "{about}, {mend}: {code:?} {found:#}"
+    );
+    Ok(())
+}
+
+fn is_well(world: &Steered) -> Result<()> {
+    let (code, found) = examine(world)?;
+    let none = found["ill"] == 0 && found["doubtful"] == 0;
+    ensure!(code == Some(0) && none, "{code:?} {found:#}");
+    Ok(())
+}
+
+#[test]
+fn a_host_is_well_or_told_what_to_mend() -> Result<()> {
+    let policy = rule(Family::V4, &[Fw1]);
+    let mut world = Steered::with_policy(Family::V4, &policy)?;
+    world.wait_neighbours(&[Fw1])?;
+    is_well(&world)?;
+
+    world.write_policy("[[rule]]\nchain = 1\n")?;
+    is_ill(&world, "policy", "")?;
+    world.write_policy(&policy)?;
+
+    world.kill(Client)?;
+    is_ill(&world, "dyscod", "start it")?;
+
+    let dir = world.host(Client).dir().to_owned();
+    let key = dir.join("pki/host.key");
+    fs::set_permissions(&key, Permissions::from_mode(0o644))?;
+    is_ill(&world, "keys", "chmod 0600")?;
+    fs::set_permissions(&key, Permissions::from_mode(0o600))?;
+
+    let file = dir.join("dyscod.toml");
+    let text = fs::read_to_string(&file)?;
+    fs::write(&file, text.replace("eth0", "eth9"))?;
+    is_ill(&world, "configuration", "")?;
+    fs::write(&file, text)?;
+
+    world.restart(Client)?;
+    world.wait_neighbours(&[Fw1])?;
+    is_well(&world)
+}
