@@ -19,6 +19,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
 ];
 /// Includes CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
+const INCLUDED: [u32; 2] = [38, 39];
 /// So much of what the verifier says: its last words tell why.
 const LAST_WORDS: usize = 300;
 
@@ -54,8 +55,8 @@ fn rights(status: &str) -> Finding {
     let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     let effective = effective.unwrap_or_default();
     let has = |bit: u32| effective >> bit & 1 == 1;
-    let lacks = |(bit, _): &&(u32, &str)| !has(*bit) && !(*bit > 37 && has(CAP_SYS_ADMIN));
-    let missing: Vec<_> = CAPABILITIES.iter().filter(lacks).collect();
+    let granted = |bit| has(bit) || INCLUDED.contains(&bit) && has(CAP_SYS_ADMIN);
+    let missing: Vec<_> = CAPABILITIES.iter().filter(|(b, _)| !granted(*b)).collect();
     match missing.as_slice() {
         [] => Finding::well("rights", "all that dyscod needs"),
         missing => {
