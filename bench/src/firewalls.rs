@@ -177,13 +177,18 @@ impl Firewalls {
             .try_for_each(limit)
     }
 
+    /// Packets that both firewalls have refused so far, and segments that both ends have
+    /// sent again.
+    pub fn counted(&self) -> Result<[u64; 2]> {
+        Ok([self.dropped()?, self.sent_again()?])
+    }
+
     /// Packets that both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
         self.star.refused()
     }
 
-    /// Segments that both ends have sent again so far.
-    pub fn sent_again(&self) -> Result<u64> {
+    fn sent_again(&self) -> Result<u64> {
         let of = |host| {
             let all = counters::tcp(host)?;
             let count = all.get("Tcp.RetransSegs").copied();

@@ -23,6 +23,8 @@ const STEP: Duration = Duration::from_millis(20);
 const STRETCH: usize = 5;
 /// For how long after a request a dip is looked for.
 const AROUND: f64 = 1.0;
+/// How long nothing is done before a request: no stretch of the second before has a gap.
+const BEFORE: Duration = Duration::from_millis(1_200);
 /// What happens to each bundle, in this order.
 const CHANGES: [Change; 3] = [Change::Insert, Change::Replace, Change::Remove];
 
@@ -78,7 +80,7 @@ struct Asked {
     at: f64,
     /// From then until its last session had the new path, milliseconds.
     took_ms: f64,
-    /// What the firewalls refused until something else was asked for, packets.
+    /// What the firewalls refused since what was asked before, packets.
     dropped: u64,
     /// What both ends sent again, segments.
     sent_again: u64,
@@ -126,21 +128,75 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
         Some(rate) => hosts.limit(rate)?,
         None => bundles.iter().for_each(Bulk::start),
     }
-    let begin = Instant::now();
-    let mut seen = Seen::default();
-    for bundle in 0..BUNDLES {
-        bundles[bundle].start();
-        seen.watch(&bundles, begin, phase);
+    let mut round = Round {
+        hosts: &hosts,
+        bundles: &bundles,
+        begin: Instant::now(),
+        counted: hosts.counted()?,
+        seen: Seen::default(),
+    };
+    for (bundle, its) in bundles.iter().enumerate() {
+        its.start();
+        round.watch(phase);
         for change in CHANGES {
-            let watch = |seen: &mut Seen| seen.watch(&bundles, begin, phase);
-            seen.change(&hosts, bundle, change, begin, watch)?;
+            round.change(bundle, change, phase)?;
         }
         if load.link.is_some() {
-            bundles[bundle].rest()?;
+            its.rest()?;
         }
     }
+    let seen = round.seen;
     hosts.end(bundles)?;
     Ok(seen)
+}
+
+/// A round under way.
+struct Round<'a> {
+    hosts: &'a Firewalls,
+    bundles: &'a [Bulk],
+    begin: Instant,
+    /// Packets refused, and segments sent again, by the last reading.
+    counted: [u64; 2],
+    seen: Seen,
+}
+
+impl Round<'_> {
+    /// Asks for a bundle's change and watches, before and meanwhile: what is refused and
+    /// sent again is read in between, which takes of the processors as well.
+    fn change(&mut self, bundle: usize, change: Change, phase: Duration) -> Result<()> {
+        self.watch(BEFORE);
+        let at = self.begin.elapsed().as_secs_f64();
+        let (hosts, port) = (self.hosts, SERVER + bundle as u16);
+        let times = std::thread::scope(|scope| {
+            let changing = scope.spawn(|| hosts.change(change, Whom::All { port }, SESSIONS));
+            self.watch(phase);
+            let changed = changing.join();
+            changed.unwrap_or_else(|p| std::panic::resume_unwind(p))
+        })?;
+        let now = hosts.counted()?;
+        let before = std::mem::replace(&mut self.counted, now);
+        self.seen.asked.push(Asked {
+            bundle,
+            change,
+            at,
+            took_ms: times.into_iter().fold(0.0, f64::max),
+            dropped: now[0] - before[0],
+            sent_again: now[1] - before[1],
+        });
+        Ok(())
+    }
+
+    /// Looks at all bundles for so long.
+    fn watch(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            std::thread::sleep(STEP);
+            self.seen.looks.push(Look {
+                at: self.begin.elapsed().as_secs_f64(),
+                bytes: std::array::from_fn(|n| self.bundles[n].received()),
+            });
+        }
+    }
 }
 
 impl Load {
@@ -187,47 +243,6 @@ fn name_of(change: Change) -> &'static str {
 }
 
 impl Seen {
-    /// Asks for a bundle's change and watches meanwhile.
-    fn change(
-        &mut self,
-        hosts: &Firewalls,
-        bundle: usize,
-        change: Change,
-        begin: Instant,
-        watch: impl FnOnce(&mut Seen),
-    ) -> Result<()> {
-        let port = SERVER + bundle as u16;
-        let (dropped, again) = (hosts.dropped()?, hosts.sent_again()?);
-        let at = begin.elapsed().as_secs_f64();
-        let times = std::thread::scope(|scope| {
-            let changing = scope.spawn(|| hosts.change(change, Whom::All { port }, SESSIONS));
-            watch(self);
-            let changed = changing.join();
-            changed.unwrap_or_else(|p| std::panic::resume_unwind(p))
-        })?;
-        self.asked.push(Asked {
-            bundle,
-            change,
-            at,
-            took_ms: times.into_iter().fold(0.0, f64::max),
-            dropped: hosts.dropped()? - dropped,
-            sent_again: hosts.sent_again()? - again,
-        });
-        Ok(())
-    }
-
-    /// Looks at all bundles for so long.
-    fn watch(&mut self, bundles: &[Bulk], begin: Instant, time: Duration) {
-        let until = Instant::now() + time;
-        while Instant::now() < until {
-            std::thread::sleep(STEP);
-            self.looks.push(Look {
-                at: begin.elapsed().as_secs_f64(),
-                bytes: std::array::from_fn(|n| bundles[n].received()),
-            });
-        }
-    }
-
     /// What a bundle carries in each stretch, in Gbit/s, and when the stretch ends.
     fn stretches(&self, bundle: usize) -> Vec<(f64, f64)> {
         let ends = self.looks.iter().zip(self.looks.iter().skip(STRETCH));

@@ -25,7 +25,7 @@ pub use dysco_common as common;
 pub use error::AgentError;
 pub use events::Events;
 pub use interfaces::InterfaceChange;
-pub use load::{LAYOUT, hints, try_programs};
+pub use load::{LAYOUT, hints, refuse_others, try_programs};
 pub use relay::Joint;
 pub use route::{Neighbour, NeighbourFlags, NeighbourState, Route, Routes};
 pub use second::Keep;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::programs::SchedClassifier;
+use aya::programs::{SchedClassifier, Xdp as XdpProgram};
 use aya::{Ebpf, EbpfLoader};
 use dysco_common::ShortKey;
 use nix::errno::Errno;
@@ -15,6 +15,7 @@ use nix::sys::stat::{major, minor};
 
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
+use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory in that of all pins. Another
 /// layout has another name; programs of two layouts are never on a host together.
@@ -120,16 +121,28 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
     load_by(loader)
 }
 
-/// Does the kernel take the programs? They are loaded with small maps of their own, and
-/// nothing of them stays.
-pub fn try_programs() -> Result<(), AgentError> {
+/// Does the kernel take the programs that a host with these interfaces has? They are loaded
+/// with small maps of their own, and nothing of them stays.
+pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     const FEW: u32 = 64;
     let globals = Globals {
         hint_mask: hints(FEW) - 1,
-        xdp: 0,
+        xdp: u32::from(!xdp::chosen(xdp, interfaces).is_empty()),
         ports: [1, u16::MAX],
     };
-    load_by(loader(&globals, FEW)).map(drop)
+    let mut ebpf = load_by(loader(&globals, FEW))?;
+    // Otherwise a host goes on without.
+    if xdp == Xdp::On {
+        let name = xdp::PROGRAM;
+        let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
+        let program: Result<&mut XdpProgram, _> = program.try_into();
+        let loaded = program.and_then(XdpProgram::load);
+        loaded.map_err(|e| AgentError::Program {
+            name,
+            source: Box::new(e),
+        })?;
+    }
+    Ok(())
 }
 
 fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {

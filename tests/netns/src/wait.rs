@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// To ask mostly costs a process or two: so it is asked ever less often, between these
-/// bounds, and what has lasted long is noticed by a twentieth of that late.
+/// bounds, and what has lasted long is noticed by a fiftieth of that late.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
 
 /// Asks again and again until `condition` gives a value.
@@ -24,6 +24,6 @@ pub fn until<T>(
         if waited > limit {
             bail!("waited {} s in vain for {what}", limit.as_secs_f32());
         }
-        sleep((waited / 20).clamp(PAUSE[0], PAUSE[1]));
+        sleep((waited / 50).clamp(PAUSE[0], PAUSE[1]));
     }
 }

@@ -163,6 +163,16 @@ pub enum Xdp {
     Off,
 }
 
+impl From<Xdp> for dysco_agent::Xdp {
+    fn from(xdp: Xdp) -> dysco_agent::Xdp {
+        match xdp {
+            Xdp::Auto => dysco_agent::Xdp::Auto,
+            Xdp::On => dysco_agent::Xdp::On,
+            Xdp::Off => dysco_agent::Xdp::Off,
+        }
+    }
+}
+
 /// Sessions to track: by the SYN's destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Track {

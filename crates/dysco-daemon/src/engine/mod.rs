@@ -269,11 +269,6 @@ fn agent_config(config: &Config) -> AgentConfig {
         config::Attach::Tcx => dysco_agent::Attach::Tcx,
         config::Attach::Clsact => dysco_agent::Attach::Clsact,
     };
-    let xdp = match config.data_plane.xdp {
-        config::Xdp::Auto => dysco_agent::Xdp::Auto,
-        config::Xdp::On => dysco_agent::Xdp::On,
-        config::Xdp::Off => dysco_agent::Xdp::Off,
-    };
     AgentConfig {
         pin_dir: config.data_plane.pin_dir.clone(),
         max_sessions: config.data_plane.max_sessions,
@@ -284,7 +279,7 @@ fn agent_config(config: &Config) -> AgentConfig {
             .map(|i| i.name.clone())
             .collect(),
         attach,
-        xdp,
+        xdp: config.data_plane.xdp.into(),
         rules: config.rules(),
         ports: {
             let ports = config.removal.ports;

@@ -35,15 +35,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whole days until the first of both certificates ends.
-    pub fn days_left(&self) -> i64 {
+    /// Whole days until the authority's certificate ends, and until the host's does.
+    pub fn days_left(&self) -> [i64; 2] {
         let now = ASN1Time::now().timestamp();
-        let ends = [&self.ca, &self.cert].map(|der| {
+        [&self.ca, &self.cert].map(|der| {
             // Both were read before.
             let certificate = subject::parse(der);
-            certificate.map_or(now, |c| c.validity().not_after.timestamp())
-        });
-        (ends[0].min(ends[1]) - now) / 86_400
+            let end = certificate.map_or(now, |c| c.validity().not_after.timestamp());
+            (end - now) / 86_400
+        })
     }
 }
 

@@ -23,7 +23,8 @@ pub struct HeldPort {
     _socket: OwnedFd,
 }
 
-/// Does the kernel let this process put a socket into repair (CONFIG_CHECKPOINT_RESTORE)?
+/// May this process put a socket into repair? It needs CAP_NET_ADMIN in the user namespace
+/// that owns its network namespace (net/ipv4/tcp.c, `tcp_can_repair_sock`).
 pub fn try_repair() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     set_option(&OwnedFd::from(socket), libc::IPPROTO_TCP, TCP_REPAIR, ON)

@@ -19,7 +19,7 @@ impl Steered {
     pub fn lost(&self, at: At, message: &str) -> Result<usize> {
         let log = fs::read_to_string(self.host(at).dir().join("dyscod.log"))?;
         let name = message.split(':').next().unwrap_or_default();
-        Ok(log.matches(&format!("{name} is lost on purpose")).count())
+        Ok(log.matches(&format!(" {name} is lost on purpose")).count())
     }
 
     /// No path through this firewall's host opens.

@@ -1,18 +1,22 @@
 //! What `dyscod` would start with: the configuration, keys, policy, and where it pins.
 
+use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
+
+use dysco_agent::refuse_others;
 
 use super::Finding;
 use crate::cli::daemon::{can_listen, can_pin, missing_socket};
 use crate::cli::exit::CliError;
 use crate::cli::output::addresses;
-use crate::config::{Config, ConfigError, Interface, Removal, strict_reverse_path};
+use crate::config::{Config, ConfigError, Host, PkiPaths, PortRange, Removal, strict_reverse_path};
 use crate::policy::Policy;
 
 /// Keys that end sooner are to be issued anew.
 const SOON_DAYS: i64 = 30;
-/// What the kernel chooses ports from, for connections that do not ask for one.
-const OWN_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+/// Ports that the kernel chooses for nobody.
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Looks at the file, and at all that it names.
 pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
@@ -30,24 +34,16 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     );
     let mut findings = vec![Finding::well("configuration", found), keys(config)];
     findings.push(policy(config));
-    let pins = &config.data_plane.pin_dir;
-    findings.push(match can_pin(pins) {
-        Ok(()) => Finding::well("pins", pins.display().to_string()),
-        Err(error) => Finding::of("pins", &error),
-    });
-    findings.extend(
-        can_listen(&config.control)
-            .err()
-            .map(|e| Finding::of("control", &e)),
-    );
+    findings.push(pins(&config.data_plane.pin_dir));
+    let listens = can_listen(&config.control);
+    findings.extend(listens.err().map(|e| Finding::of("control", &e)));
     let missing = config.listeners.iter().filter_map(missing_socket);
     findings.extend(missing.map(|line| {
         let (found, mend) = line.split_once("; ").unwrap_or((&line, ""));
         Finding::doubtful("listener", found, mend)
     }));
-    let own = std::fs::read_to_string(OWN_PORTS).unwrap_or_default();
-    findings.extend(ports(&config.removal, &own));
-    findings.extend(reverse_paths(&host.interfaces));
+    findings.extend(ports(&config.removal, &Ports::read()));
+    findings.extend(reverse_paths(host));
     findings
 }
 
@@ -60,19 +56,25 @@ fn unusable(error: &CliError) -> Finding {
 }
 
 fn keys(config: &Config) -> Finding {
-    let days = match config.credentials() {
-        Ok(credentials) => credentials.days_left(),
-        Err(error) => return Finding::of("keys", &error.into()),
-    };
-    let path = config.control.pki.cert.display();
-    match days {
-        ..SOON_DAYS => Finding::doubtful(
-            "keys",
-            format!("{path} or its authority ends in {days} days"),
-            "issue others with 'dyscoctl pki issue', and start dyscod anew",
-        ),
-        days => Finding::well("keys", format!("{path}: valid for {days} days")),
+    match config.credentials() {
+        Ok(credentials) => valid(&config.control.pki, credentials.days_left()),
+        Err(error) => Finding::of("keys", &error.into()),
     }
+}
+
+/// For how many days both are, the authority's certificate and the host's.
+fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
+    let ends = |path: &Path, days| format!("{} ends in {days} days", path.display());
+    if ca < SOON_DAYS {
+        let mend = "make another authority with 'dyscoctl pki init', and issue the keys of all \
+                    its hosts anew";
+        return Finding::doubtful("keys", ends(&paths.ca, ca), mend);
+    }
+    if host < SOON_DAYS {
+        let mend = "issue another with 'dyscoctl pki issue', and start dyscod anew";
+        return Finding::doubtful("keys", ends(&paths.cert, host), mend);
+    }
+    Finding::well("keys", ends(&paths.cert, host))
 }
 
 fn policy(config: &Config) -> Finding {
@@ -87,28 +89,102 @@ fn policy(config: &Config) -> Finding {
     }
 }
 
-/// Would the kernel hand out the ports of new paths? `own` are its own two bounds.
-fn ports(removal: &Removal, own: &str) -> Option<Finding> {
-    let mut bounds = own.split_whitespace().map(str::parse::<u16>);
-    let (Some(Ok(first)), Some(Ok(last))) = (bounds.next(), bounds.next()) else {
-        return None;
-    };
-    let ours = removal.ports;
-    let overlap = first <= ours.last && ours.first <= last;
-    (overlap && !removal.reserve_ports).then(|| {
-        Finding::doubtful(
-            "ports",
-            format!("the kernel hands out {first} to {last}, and new paths have ports of these"),
-            "set reserve_ports = true under [removal], or other ports",
-        )
-    })
+fn pins(dir: &Path) -> Finding {
+    if let Err(error) = can_pin(dir) {
+        return Finding::of("pins", &error);
+    }
+    match refuse_others(dir) {
+        Ok(()) => Finding::well("pins", dir.display().to_string()),
+        Err(error) => {
+            let text = error.to_string();
+            let (found, mend) = text.split_once("; ").unwrap_or((&text, ""));
+            Finding::ill("pins", found, mend)
+        }
+    }
 }
 
-/// Matters only where sessions pass several interfaces.
-fn reverse_paths(interfaces: &[Interface]) -> Option<Finding> {
-    let strict = strict_reverse_path(interfaces);
+/// Ports that the kernel chooses for connections that do not ask for one.
+struct Ports {
+    /// The first and the last.
+    range: String,
+    /// Those of them that it does not choose: `7,61000-64999`.
+    reserved: String,
+    /// May more be reserved?
+    writable: bool,
+}
+
+impl Ports {
+    fn read() -> Ports {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Ports {
+            range: read("/proc/sys/net/ipv4/ip_local_port_range"),
+            reserved: read(RESERVED),
+            writable: fs::OpenOptions::new().write(true).open(RESERVED).is_ok(),
+        }
+    }
+
+    /// Is each of these kept from being chosen?
+    fn has_reserved(&self, ours: PortRange) -> bool {
+        let bounds = |part: &str| -> Option<(u16, u16)> {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+        };
+        let all: Vec<_> = self.reserved.split(',').filter_map(bounds).collect();
+        let is_in = |port| {
+            all.iter()
+                .any(|(first, last)| (*first..=*last).contains(&port))
+        };
+        (ours.first..=ours.last).all(is_in)
+    }
+
+    /// Might one of these be chosen?
+    fn chooses(&self, ours: PortRange) -> bool {
+        let bounds = self.range.split_whitespace().map(str::parse::<u16>);
+        match bounds.flatten().collect::<Vec<_>>()[..] {
+            [first, last] => first <= ours.last && ours.first <= last,
+            _ => false,
+        }
+    }
+}
+
+/// Would the kernel hand out the ports of new paths, or could `dyscod` not keep it from that?
+fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
+    let ours = removal.ports;
+    if kernel.has_reserved(ours) {
+        return None;
+    }
+    let range = format!("{}-{}", ours.first, ours.last);
+    let set = format!("'sysctl net.ipv4.ip_local_reserved_ports={range}' beside what it has");
+    match removal.reserve_ports {
+        true if kernel.writable => None,
+        true => Some(Finding::ill(
+            "ports",
+            format!("the ports of new paths cannot be reserved: {RESERVED} cannot be written"),
+            format!("{set}, from outside, and reserve_ports = false under [removal]"),
+        )),
+        false => kernel.chooses(ours).then(|| {
+            Finding::doubtful(
+                "ports",
+                format!("the kernel hands out ports of {range}, which are those of new paths"),
+                format!("{set}, or other ports under [removal]"),
+            )
+        }),
+    }
+}
+
+/// Matters only where sessions pass several interfaces, and to IPv4 alone.
+fn reverse_paths(host: &Host) -> Option<Finding> {
+    let strict = strict_reverse_path(&host.interfaces);
+    let v4 = host.addresses.iter().any(IpAddr::is_ipv4);
+    if !v4 || host.interfaces.len() < 2 || strict.is_empty() {
+        return None;
+    }
     let names: Vec<_> = strict.iter().map(|i| i.name.as_str()).collect();
-    let first = names.first().filter(|_| interfaces.len() > 1)?;
+    // With slashes, since a VLAN's name has a dot.
+    let set = names
+        .iter()
+        .map(|n| format!("net/ipv4/conf/{n}/rp_filter=2"));
+    let set: Vec<_> = set.collect();
     Some(Finding::doubtful(
         "interfaces",
         format!(
@@ -116,14 +192,15 @@ fn reverse_paths(interfaces: &[Interface]) -> Option<Finding> {
              other path comes by another interface",
             names.join(", ")
         ),
-        format!("'sysctl net.ipv4.conf.{first}.rp_filter=2', if such paths are wanted"),
+        format!("'sysctl {}', if such paths are wanted", set.join(" ")),
     ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Mode, PortRange};
+    use crate::cli::doctor::Verdict;
+    use crate::config::Mode;
 
     fn removal(reserve_ports: bool) -> Removal {
         Removal {
@@ -142,17 +219,50 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_the_kernel_hands_out_are_told_unless_they_are_reserved() {
-        for (own, told) in [
-            ("32768\t60999\n", false),
-            ("32768\t61000\n", true),
-            ("1024\t65535\n", true),
-            ("65000\t65535\n", false),
-            ("", false),
-        ] {
-            assert_eq!(ports(&removal(false), own).is_some(), told, "{own:?}");
-            assert_eq!(ports(&removal(true), own), None);
+    fn ports_are_told_where_the_kernel_would_hand_them_out() {
+        let verdict = |reserve, range: &str, reserved: &str, writable| {
+            let kernel = Ports {
+                range: range.into(),
+                reserved: reserved.into(),
+                writable,
+            };
+            ports(&removal(reserve), &kernel).map(|f| f.verdict)
+        };
+        let wide = "1024\t65535\n";
+        // It does so itself.
+        assert_eq!(verdict(true, wide, "\n", true), None);
+        assert_eq!(verdict(true, wide, "\n", false), Some(Verdict::Ill));
+        for reserved in ["61000-64999\n", "7,60000-62999,63000-65535\n"] {
+            assert_eq!(verdict(true, wide, reserved, false), None, "{reserved}");
+            assert_eq!(verdict(false, wide, reserved, false), None, "{reserved}");
         }
+        for (range, told) in [
+            ("32768\t60999\n", None),
+            ("32768\t61000\n", Some(Verdict::Doubtful)),
+            ("65000\t65535\n", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                verdict(false, range, "61001-64999", true),
+                told,
+                "{range:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_ends_soon_has_the_mend_that_helps() {
+        let paths = PkiPaths::in_dir("/keys".as_ref());
+        let of = |days| valid(&paths, days);
+        assert_eq!(of([400, 30]).verdict, Verdict::Well);
+        assert!(of([400, 29]).mend.contains("pki issue"));
+        // Its hosts' would end with it.
+        let finding = of([29, 29]);
+        assert!(finding.mend.contains("pki init"), "{finding:?}");
+        assert!(
+            finding.found.contains("ca.crt ends in 29 days"),
+            "{finding:?}"
+        );
     }
 
     #[test]

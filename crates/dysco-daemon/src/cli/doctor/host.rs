@@ -3,10 +3,10 @@
 use std::fs;
 use std::io;
 
-use dysco_agent::AgentError;
+use dysco_agent::{AgentError, Xdp};
 
 use super::Finding;
-use crate::cli::exit::parts;
+use crate::config::{Attach, Config};
 use crate::proxy::port::try_repair;
 
 /// Those that a `dyscod` needs (linux/capability.h).
@@ -20,28 +20,48 @@ const CAPABILITIES: [(u32, &str); 5] = [
 /// Includes CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
 const INCLUDED: [u32; 2] = [38, 39];
-/// So much of what the verifier says: its last words tell why.
+/// Of a long text so many characters of its begin, and of its end.
+const FIRST_WORDS: usize = 100;
 const LAST_WORDS: usize = 300;
 
 /// Looks at the kernel, and at what it grants this process.
-pub fn examine() -> Vec<Finding> {
+pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     let release = read("/proc/sys/kernel/osrelease");
-    let mut findings = vec![Finding::well("kernel", format!("Linux {}", release.trim()))];
+    let plane = config.map(|config| &config.data_plane);
+    let mut findings = vec![kernel(release.trim(), plane.map(|plane| plane.attach))];
     let rights = rights(&read("/proc/self/status"));
     // Without them all else fails for that reason.
-    let root = rights.mend.is_empty();
+    let enough = rights.mend.is_empty();
     findings.push(rights);
-    if !root {
+    if !enough {
         return findings;
     }
-    findings.push(programs(dysco_agent::try_programs()));
-    findings.push(sockets(dysco_agent::try_sockets()));
+    let names = config.iter().flat_map(|config| &config.host.interfaces);
+    let names: Vec<_> = names.map(|interface| interface.name.clone()).collect();
+    let xdp = plane.map_or(Xdp::Off, |plane| plane.xdp.into());
+    findings.push(programs(dysco_agent::try_programs(xdp, &names)));
+    if plane.is_none_or(|plane| plane.adopt) {
+        findings.push(sockets(dysco_agent::try_sockets()));
+    }
     findings.push(repair(try_repair()));
     findings.extend(tracing_of_others(&read(
         "/proc/sys/kernel/yama/ptrace_scope",
     )));
     findings.push(firewall(&read("/proc/sys/net/netfilter/nf_conntrack_max")));
     findings
+}
+
+/// TCX is there from Linux 6.6 on.
+fn kernel(release: &str, attach: Option<Attach>) -> Finding {
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next(), numbers.next());
+    if attach == Some(Attach::Tcx) && version < (Some(6), Some(6)) {
+        let found = format!("Linux {release} has no TCX, and attach is \"tcx\"");
+        return Finding::ill("kernel", found, "set attach = \"auto\" under [data_plane]");
+    }
+    Finding::well("kernel", format!("Linux {release}"))
 }
 
 /// Empty where there is no such file.
@@ -69,54 +89,61 @@ fn rights(status: &str) -> Finding {
 }
 
 fn programs(tried: Result<(), AgentError>) -> Finding {
+    let about = "programs";
     match tried {
-        Ok(()) => Finding::well("programs", "the kernel takes the eBPF programs"),
-        Err(error) => of_agent("programs", &error, "use a kernel that does: see the README"),
+        Ok(()) => Finding::well(about, "the kernel takes the eBPF programs"),
+        Err(error) => {
+            let (found, mend) = of_agent(&error);
+            let mend = mend.unwrap_or("run a kernel that takes them, as Linux 6.18 does");
+            Finding::ill(about, found, mend)
+        }
     }
 }
 
 /// Sessions from before the start need it, and nothing else.
 fn sockets(tried: Result<(), AgentError>) -> Finding {
+    let about = "sockets";
     match tried {
-        Ok(()) => Finding::well(
-            "sockets",
-            "sessions that are there before dyscod can be adopted",
-        ),
+        Ok(()) => Finding::well(about, "sessions from before dyscod can be adopted"),
         Err(error) => {
-            let Finding { found, mend, .. } = of_agent("sockets", &error, "");
-            Finding::doubtful("sockets", found, mend)
+            let (found, mend) = of_agent(&error);
+            let mend = mend.unwrap_or("set adopt = false under [data_plane]");
+            Finding::doubtful(about, found, mend)
         }
     }
 }
 
-fn of_agent(about: &'static str, error: &AgentError, mend: &str) -> Finding {
-    let text = error.to_string();
-    let [what, why, own] = parts(&text);
-    let found = match what {
-        "" => why.to_owned(),
-        what => format!("{what}: {}", last_words(why)),
+/// What has happened, and the mend, if it has one.
+fn of_agent(error: &AgentError) -> (String, Option<&'static str>) {
+    let mend = match error {
+        AgentError::NoSockets(_) => Some(
+            "the kernel needs CONFIG_DEBUG_INFO_BTF; else set adopt = false under [data_plane]",
+        ),
+        _ => None,
     };
-    Finding::ill(about, found, if own.is_empty() { mend } else { own })
+    (shortened(error.to_string()), mend)
 }
 
-/// The end of a long text, from a word on.
-fn last_words(text: &str) -> &str {
-    let begin = text.len().saturating_sub(LAST_WORDS);
-    let words = text
-        .char_indices()
-        .map(|(at, _)| at)
-        .find(|at| *at >= begin);
-    text.get(words.unwrap_or(0)..).unwrap_or(text).trim()
+/// The verifier says at length what it has looked at, and why not at the end.
+fn shortened(text: String) -> String {
+    let begin = text.char_indices().map(|(at, _)| at).nth(FIRST_WORDS);
+    let end = text.char_indices().rev().map(|(at, _)| at).nth(LAST_WORDS);
+    match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{} ... {}", text[..begin].trim(), text[end..].trim())
+        }
+        _ => text,
+    }
 }
 
 /// A proxy's sockets are closed without a packet by it.
 fn repair(tried: io::Result<()>) -> Finding {
     match tried {
         Ok(()) => Finding::well("repair", "a proxy's sockets can be closed without a packet"),
-        Err(error) => Finding::ill(
+        Err(error) => Finding::doubtful(
             "repair",
-            format!("TCP_REPAIR does not work: {error}"),
-            "use a kernel with CONFIG_CHECKPOINT_RESTORE: no proxy of this host can leave else",
+            format!("no proxy of this host can leave: TCP_REPAIR is refused ({error})"),
+            "give dyscod CAP_NET_ADMIN in the user namespace that owns this network namespace",
         ),
     }
 }
@@ -124,10 +151,11 @@ fn repair(tried: io::Result<()>) -> Finding {
 /// Yama's setting (Documentation/admin-guide/LSM/Yama.rst): with 3 nobody may.
 fn tracing_of_others(scope: &str) -> Option<Finding> {
     (scope.trim() == "3").then(|| {
-        Finding::ill(
+        Finding::doubtful(
             "ptrace",
-            "kernel.yama.ptrace_scope is 3: a proxy's sockets cannot be looked at",
-            "set it to 2 or less and boot again: this one cannot be taken back",
+            "no proxy of this host can leave: kernel.yama.ptrace_scope is 3, by which nobody \
+             may look at its sockets",
+            "set it to 2 or less and boot again: until then it stays",
         )
     })
 }
@@ -170,23 +198,41 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_ends_as_it_did() {
-        let text = format!("{} R1 is no pointer", "ä".repeat(1000));
-        let told = last_words(&text);
-        assert!(told.ends_with("R1 is no pointer") && told.len() <= LAST_WORDS);
-        assert_eq!(last_words(" short "), "short");
+    fn tcx_is_asked_of_a_kernel_that_has_it() {
+        let of = |release, attach| kernel(release, attach).verdict;
+        for release in ["6.6.0", "6.18.44-fc", "7.0", "10.1.2"] {
+            assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Well, "{release}");
+        }
+        for release in ["6.5.13", "5.15.0-91-generic"] {
+            assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Ill, "{release}");
+            assert_eq!(of(release, Some(Attach::Auto)), Verdict::Well);
+            assert_eq!(of(release, None), Verdict::Well);
+        }
+    }
+
+    /// It is full of what looks like a mend.
+    #[test]
+    fn of_what_the_verifier_says_the_last_words_are_told() {
+        let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
+        let told = shortened(format!("the kernel refused it: {looked}R1 is no pointer"));
+        assert!(told.starts_with("the kernel refused it: 0: (bf)"), "{told}");
+        assert!(told.ends_with("R1 is no pointer"), "{told}");
+        assert!(told.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
+        assert_eq!(shortened("short ü".into()), "short ü");
+        let error = || AgentError::Missing("dysco_ingress");
+        let finding = programs(Err(error()));
+        assert_eq!(finding.verdict, Verdict::Ill);
+        assert!(finding.mend.contains("kernel"), "{finding:?}");
+        assert!(sockets(Err(error())).mend.contains("adopt = false"));
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_told_with_a_mend() {
-        let error = || AgentError::NoSockets("it does not know tcp_sock".into());
-        let finding = sockets(Err(error()));
+    fn what_matters_to_some_hosts_alone_is_doubtful() {
+        let finding = sockets(Err(AgentError::NoSockets("it is not understood".into())));
         assert_eq!(finding.verdict, Verdict::Doubtful);
-        assert!(finding.mend.contains("adopt = false"), "{finding:?}");
-        let finding = programs(Err(AgentError::Missing("dysco_ingress")));
-        assert_eq!(finding.verdict, Verdict::Ill);
-        assert!(!finding.mend.is_empty(), "{finding:?}");
+        assert!(finding.mend.contains("BTF"), "{finding:?}");
         let finding = repair(Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(finding.verdict, Verdict::Doubtful);
         assert!(finding.found.contains("TCP_REPAIR"), "{finding:?}");
     }
 }

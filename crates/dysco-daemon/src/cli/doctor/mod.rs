@@ -111,7 +111,7 @@ impl Report {
 /// What would stop this host from working.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let config = Config::load(&args.config).map_err(CliError::from);
-    let mut findings = host::examine();
+    let mut findings = host::examine(config.as_ref().ok());
     findings.extend(files::examine(&args.config, &config));
     findings.extend(running::examine(context, config.as_ref().ok()));
     let report = Report::of(findings);
@@ -135,7 +135,7 @@ fn text(report: &Report) -> String {
     }
     let sum = match (report.ill, report.doubtful) {
         (0, 0) => "nothing would stop this host from working".to_owned(),
-        (0, doubtful) => format!("this host works; {doubtful} to look at (?)"),
+        (0, doubtful) => format!("nothing would stop this host; {doubtful} to look at (?)"),
         (ill, doubtful) => format!("{ill} to mend (ILL), {doubtful} to look at (?)"),
     };
     format!("{}\n\n{sum}", rendered(&rows))

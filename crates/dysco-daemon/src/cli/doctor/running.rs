@@ -1,14 +1,14 @@
 //! What the `dyscod` that runs says of itself, and who else is where it would be.
 
 use std::collections::HashSet;
-use std::io::ErrorKind;
-use std::net::{IpAddr, UdpSocket};
+use std::fs;
+use std::net::IpAddr;
 
 use super::Finding;
 use crate::api::{ClientError, PolicyReport, Reply, Request, StatusReport};
 use crate::cli::context::Context;
 use crate::cli::exit::CliError;
-use crate::config::{Config, Control};
+use crate::config::Config;
 
 /// This program's own.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -18,12 +18,14 @@ const TELLING: [(&str, &str, &str); 2] = [
     (
         "sessions_not_tracked_no_room",
         "sessions were not entered, since the table is full",
-        "raise max_sessions under [data_plane]",
+        "raise max_sessions under [data_plane]; it counts once the pinned maps are made anew, as \
+         after a reboot",
     ),
     (
         "ports_not_held",
         "ports of sessions that a proxy has left are not held",
-        "raise the limit of open files of dyscod",
+        "raise the hard limit of open files of dyscod, and max_sessions where the table is \
+         nearly full; before Linux 6.3 none is held",
     ),
 ];
 
@@ -34,6 +36,7 @@ pub fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
         (false, Some(config)) => config.api.socket.clone(),
         _ => context.socket.clone(),
     };
+    let known = context.named || config.is_some();
     let context = Context {
         socket,
         named: true,
@@ -42,15 +45,11 @@ pub fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
     let status = match ask(&context, &Request::Status) {
         Ok(Reply::Status(status)) => status,
         Ok(_) => return vec![Finding::of("dyscod", &CliError::Unexpected)],
-        Err(error) => {
-            let silent = matches!(&error, CliError::Client(ClientError::NoDaemon { .. }));
-            let taken = config.filter(|_| silent).map(|c| &c.control);
-            let taken = taken.and_then(who_listens);
-            return [Finding::of("dyscod", &error)]
-                .into_iter()
-                .chain(taken)
-                .collect();
+        Err(CliError::Client(error @ ClientError::NoDaemon { .. })) => {
+            let port = config.map(|config| config.control.port);
+            return vec![silent(&error.into(), known, port.filter(|p| is_taken(*p)))];
         }
+        Err(error) => return vec![Finding::of("dyscod", &error)],
     };
     let mut findings = of_status(&status, config.map(|c| c.control.peers.as_slice()));
     if let Ok(Reply::Policy(policy)) = ask(&context, &Request::Policy) {
@@ -63,20 +62,41 @@ fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
     Ok(context.ask(request)?.reply()?)
 }
 
-/// No `dyscod` runs: does somebody else have its port?
-fn who_listens(control: &Control) -> Option<Finding> {
-    let port = control.port;
-    let taken = control.listen.iter().find(|ip| {
-        let bound = UdpSocket::bind((**ip, port));
-        bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
-    })?;
-    Some(Finding::ill(
-        "control",
-        format!("another process has the UDP port {port} of {taken}"),
-        format!(
-            "see who ('ss -ulpn sport = :{port}'), or set another port under [control] in the whole fleet"
+/// None answers: nothing stops it from being started, or else somebody has its port.
+fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
+    let [_, why, mend] = error.told();
+    let found = format!("none answers: {why}");
+    match (known, taken) {
+        (false, _) => {
+            let mend = "mend the configuration, which names its socket, or name that with --socket";
+            Finding::doubtful("dyscod", found, mend)
+        }
+        (true, None) => Finding::doubtful("dyscod", found, mend),
+        (true, Some(port)) => Finding::ill(
+            "dyscod",
+            format!("{found}; and something has the UDP port {port}"),
+            format!(
+                "if that is dyscod ('ss -ulpn sport = :{port}'), name its socket with --socket; \
+                 else stop it"
+            ),
         ),
-    ))
+    }
+}
+
+/// Has anybody this UDP port? It is not tried, since a daemon may be starting.
+fn is_taken(port: u16) -> bool {
+    let files = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
+    let mut texts = files.iter().flatten();
+    texts.any(|text| has_port(text, port))
+}
+
+/// Lines as `  12: 0100007F:1D32 00000000:0000 07 …` (Documentation/networking/proc_net_tcp.rst).
+fn has_port(text: &str, port: u16) -> bool {
+    let local = |line: &str| {
+        let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;
+        u16::from_str_radix(port, 16).ok()
+    };
+    text.lines().skip(1).any(|line| local(line) == Some(port))
 }
 
 /// What the daemon says of itself; `peers` are those that it should be connected with.
@@ -107,7 +127,10 @@ fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
         )
     }));
     if !up.is_empty() {
-        findings.push(Finding::well("peers", format!("{} connected", up.len())));
+        findings.push(Finding::well(
+            "peers",
+            format!("{} addresses of them connected", up.len()),
+        ));
     }
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     let told = TELLING.iter().filter(|(name, ..)| count(name) > 0);
@@ -158,7 +181,7 @@ fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{InterfaceReport, PeerReport};
+    use crate::api::{InterfaceReport, PeerReport, RuleReport};
     use crate::cli::doctor::Verdict;
 
     fn status() -> StatusReport {
@@ -219,17 +242,59 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_another_has_is_found() {
-        let other = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
-        let mut control = Control {
-            listen: vec![[127, 0, 0, 1].into()],
-            port: other.local_addr().unwrap().port(),
-            peers: Vec::new(),
-            pki: crate::config::PkiPaths::in_dir("/none".as_ref()),
+    fn a_rule_that_cannot_be_followed_is_told() {
+        let mut policy = PolicyReport {
+            file: "/p.toml".into(),
+            error: None,
+            rules: vec![RuleReport {
+                name: "r".into(),
+                source: "any".into(),
+                destination: "any".into(),
+                ports: "any".into(),
+                chain: vec![[10, 0, 0, 2].into()],
+                missing: Vec::new(),
+                otherwise: Default::default(),
+            }],
         };
-        assert!(who_listens(&control).is_some());
-        drop(other);
-        control.port = 0;
-        assert_eq!(who_listens(&control), None);
+        assert!(of_policy(&policy).is_empty());
+        policy.rules[0].missing = policy.rules[0].chain.clone();
+        let (verdict, found) = worst(&of_policy(&policy));
+        assert_eq!(verdict, Verdict::Doubtful);
+        assert!(found.contains("10.0.0.2"), "{found}");
+        policy.error = Some("line 1: no".into());
+        let (verdict, found) = worst(&of_policy(&policy));
+        assert_eq!(verdict, Verdict::Ill);
+        assert!(
+            found.contains("/p.toml is not in force: line 1: no"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn one_that_does_not_run_may_be_started_unless_its_port_is_taken() {
+        let error = CliError::Client(ClientError::NoDaemon {
+            socket: "/run/s".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+        let finding = silent(&error, true, None);
+        assert_eq!(finding.verdict, Verdict::Doubtful);
+        assert!(finding.mend.starts_with("start it"), "{finding:?}");
+        assert!(silent(&error, false, None).mend.contains("configuration"));
+        let finding = silent(&error, true, Some(7474));
+        assert_eq!(finding.verdict, Verdict::Ill);
+        assert!(finding.found.contains("7474"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_port_is_found_among_the_kernels() {
+        let text = "  sl  local_address rem_address   st\n\
+                    12: 0100007F:1D32 00000000:0000 07\n\
+                    13: 00000000000000000000000000000000:0035 00000000000000000000000000000000:1D33 07\n";
+        assert!(has_port(text, 7474) && has_port(text, 53));
+        // The other end's.
+        assert!(!has_port(text, 7475));
+        assert!(!has_port("", 7474));
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        assert!(is_taken(socket.local_addr().unwrap().port()));
     }
 }
