@@ -39,5 +39,6 @@ fn sessions_outlive_the_neighbour_that_they_were_opened_to() -> Result<()> {
         w.lab.client.output("ip", &forget)?;
         group.wait_progress(1 << 20).with_context(|| w.state())?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    w.finish()
 }
