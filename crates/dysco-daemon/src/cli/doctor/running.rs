@@ -64,8 +64,8 @@ fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
 
 /// None answers: nothing stops it from being started, or else somebody has its port.
 fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
-    let [_, why, mend] = error.told();
-    let found = format!("none answers: {why}");
+    let [what, why, mend] = error.told();
+    let found = format!("failed to {what}: {why}");
     match (known, taken) {
         (false, _) => {
             let mend = "mend the configuration, which names its socket, or name that with --socket";
