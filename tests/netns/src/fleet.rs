@@ -37,6 +37,13 @@ pub struct Daemon {
     pub process: Process,
 }
 
+/// How often the daemon of a host, and its predecessors, have lost this message or command
+/// on purpose.
+pub fn lost(host: &Host, name: &str) -> Result<usize> {
+    let log = fs::read_to_string(host.dir().join("dyscod.log")).context("failed to read a log")?;
+    Ok(log.matches(&format!(" {name} is lost on purpose")).count())
+}
+
 impl Fleet {
     /// Makes an authority for the lab, with the programs that were built
     /// along with this one.

@@ -218,18 +218,6 @@ fn and_the_servers_daemon_with_it() -> Result<()> {
     dies_with(Role::Server, &["die:Deaf", "die:TakeBack"])
 }
 
-/// Messages are lost on purpose, so often each.
-fn were_lost(w: &mut World, all: &[(Role, &str, usize)]) -> Result<()> {
-    for (role, message, times) in all {
-        let log = w.daemon(*role)?.log();
-        let lost = log
-            .matches(&format!("{message} is lost on purpose"))
-            .count();
-        ensure!(lost == *times, "{message} of {role:?}: {lost} times");
-    }
-    Ok(())
-}
-
 /// All that is said while it is taken back is lost once: to the other anchor, and to the
 /// proxy's host, which passes it on.
 #[test]
@@ -254,7 +242,14 @@ fn and_what_is_said_of_it_is_lost() -> Result<()> {
         (Role::Proxy, "Back", 1),
         (Role::Proxy, "CancelAck", 1),
     ];
-    were_lost(&mut w, &lost).with_context(|| w.state())?;
+    for (role, message, times) in lost {
+        let lost = w.lost(role, message)?;
+        ensure!(
+            lost == times,
+            "{message} of {role:?}: {lost} times\n{}",
+            w.state()
+        );
+    }
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;
     all_intact(&group.finish()?)?;
@@ -282,7 +277,7 @@ fn and_cannot_be_taken_back() -> Result<()> {
     )?;
     kill(&w, Lost::Both, TCP)?;
     wait::until("the path to be kept", LIMIT, || {
-        were_lost(&mut w, &[(Role::Server, "Keep", 4)]).ok()
+        (w.lost(Role::Server, "Keep").ok()? == 4).then_some(())
     })
     .with_context(|| w.state())?;
     mend(&w)?;

@@ -41,25 +41,20 @@ const SAID: [(Role, &str); 15] = [
     (Proxy, "DoneAck"),
 ];
 
-/// How often a daemon has lost something on purpose.
-fn lost(w: &mut World, role: Role) -> Result<usize> {
-    let log = w.daemon(role)?.log();
-    Ok(log.matches("is lost on purpose").count())
-}
-
 #[test]
 fn every_message_lost_once() -> Result<()> {
-    let mut w = World::new(Lab::builder("lost"), Family::V4)?;
+    let w = World::new(Lab::builder("lost"), Family::V4)?;
     let group = w.open(SAID.len() + 2, &gentle())?;
     group.run();
     group.wait_progress(50_000)?;
     let ends = w.ends(&group)?;
     for ((role, message), ends) in SAID.iter().zip(&ends) {
-        let before = lost(&mut w, *role)?;
+        let name = message.split(':').next().unwrap_or_default();
+        let before = w.lost(*role, name)?;
         w.fault(*role, &format!("drop:{message}"))?;
         removed(&w, &ends.name()).with_context(|| format!("{message} of {role:?} was lost"))?;
         w.fault(*role, "")?;
-        let lost = lost(&mut w, *role)? - before;
+        let lost = w.lost(*role, name)? - before;
         ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
     }
     // All of them, in one and the same removal.
@@ -119,7 +114,7 @@ fn a_new_path_that_is_never_set_up_is_taken_back() -> Result<()> {
 /// for nothing.
 #[test]
 fn a_lock_that_is_not_granted_is_released() -> Result<()> {
-    let mut w = World::new(Lab::builder("nolock"), Family::V6)?;
+    let w = World::new(Lab::builder("nolock"), Family::V6)?;
     let group = w.open(1, &gentle())?;
     group.run();
     group.wait_progress(50_000)?;
@@ -128,8 +123,7 @@ fn a_lock_that_is_not_granted_is_released() -> Result<()> {
     w.fault(Proxy, "drop:NackLock")?;
     let done = w.remove_all()?;
     ensure!(done["summary"]["removed"] == 0, "{done:#}");
-    let log = w.daemon(Proxy)?.log();
-    let lost = log.matches("NackLock is lost on purpose").count();
+    let lost = w.lost(Proxy, "NackLock")?;
     ensure!(lost == 1, "NackLock was lost {lost} times\n{}", w.state());
     let fates = w.settle(&ends)?;
     ensure!(fates.iter().all(|f| *f == Fate::Tracked), "{fates:?}");

@@ -290,8 +290,7 @@ fn while_it_is_measured_and_while_anchors_lock() -> Result<()> {
         ends_in(&mut w, hold, through_haproxy, &ended).context(hold.phase)?;
     }
     ends_in(&mut w, &BACK, through_haproxy, &|_| Ok(())).context(BACK.phase)?;
-    let log = w.daemon(Server)?.log();
-    let lost = log.matches("SetUpNack is lost on purpose").count();
+    let lost = w.lost(Server, "SetUpNack")?;
     ensure!(lost == 1, "SetUpNack was lost {lost} times");
     w.finish()
 }

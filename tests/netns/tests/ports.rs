@@ -73,9 +73,8 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
         (held(&w).ok()? == 0).then_some(())
     })?;
     for (role, message) in lost {
-        let log = w.daemon(*role)?.log();
-        let told = format!("{message} is lost on purpose");
-        ensure!(log.contains(&told), "{message} of {role:?} was not lost");
+        let lost = w.lost(*role, message)?;
+        ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
     }
     let again = w.open(LEAVING, &plan)?;
     again.run();

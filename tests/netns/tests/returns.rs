@@ -293,17 +293,14 @@ fn what_is_said_of_it_is_lost() -> Result<()> {
         (Role::Proxy, "Return"),
         (Role::Server, "ReturnAck"),
     ];
-    let mut w = world(Lab::builder("returnwords"), Family::V6, &TWO)?;
+    let w = world(Lab::builder("returnwords"), Family::V6, &TWO)?;
     let (group, ends) = open(&w, said.len(), &gentle(Close::Together))?;
     for ((role, message), own) in said.iter().zip(&ends) {
         w.fault(*role, &format!("drop:{message}"))?;
         let done = w.remove(&["--session", &own.name(), "--mode", "return"])?;
         all_by(&w, &done, "return", 1).with_context(|| format!("{message} was lost"))?;
         w.fault(*role, "")?;
-        let log = w.daemon(*role)?.log();
-        let lost = log
-            .matches(&format!("{message} is lost on purpose"))
-            .count();
+        let lost = w.lost(*role, message)?;
         ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
     }
     straight(&w, &group, 100_000)?;

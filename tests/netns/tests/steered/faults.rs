@@ -1,8 +1,7 @@
 //! Messages that are lost, and paths that are dead, or die.
 
-use std::fs;
-
 use anyhow::{Context, Result};
+use dysco_netns::fleet;
 use serde_json::Value;
 
 use super::{At, Steered};
@@ -17,9 +16,8 @@ const SYNS: &str = "table inet dead {
 impl Steered {
     /// How often a host's daemon has lost this on purpose.
     pub fn lost(&self, at: At, message: &str) -> Result<usize> {
-        let log = fs::read_to_string(self.host(at).dir().join("dyscod.log"))?;
         let name = message.split(':').next().unwrap_or_default();
-        Ok(log.matches(&format!(" {name} is lost on purpose")).count())
+        fleet::lost(self.host(at), name)
     }
 
     /// No path through this firewall's host opens.

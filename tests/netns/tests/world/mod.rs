@@ -7,7 +7,7 @@ pub mod fates;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
-use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::fleet::{self, Daemon, Fleet};
 use dysco_netns::haproxy::Config;
 use dysco_netns::stream::{Group, Plan, Server};
 use dysco_netns::{Builder, Family, Lab, Process, Role, capture};
@@ -121,6 +121,11 @@ impl World {
     /// What the daemon of a host shall fail at from now on.
     pub fn fault(&self, role: Role, words: &str) -> Result<()> {
         self.fleet.set_faults(self.lab.host(role), words)
+    }
+
+    /// How often it has lost this on purpose.
+    pub fn lost(&self, role: Role, message: &str) -> Result<usize> {
+        fleet::lost(self.lab.host(role), message)
     }
 
     pub fn daemon(&mut self, role: Role) -> Result<&mut Process> {

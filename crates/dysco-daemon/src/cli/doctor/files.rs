@@ -36,7 +36,14 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     findings.push(policy(config));
     findings.push(pins(&config.data_plane.pin_dir));
     let listens = can_listen(&config.control);
-    findings.extend(listens.err().map(|e| Finding::of("control", &e)));
+    findings.extend(listens.err().map(|e| {
+        let found = Finding::of("control", &e).found;
+        Finding::ill(
+            "control",
+            found,
+            "have listen under [control] name this host",
+        )
+    }));
     let missing = config.listeners.iter().filter_map(missing_socket);
     findings.extend(missing.map(|line| {
         let (found, mend) = line.split_once("; ").unwrap_or((&line, ""));
@@ -95,11 +102,7 @@ fn pins(dir: &Path) -> Finding {
     }
     match refuse_others(dir) {
         Ok(()) => Finding::well("pins", dir.display().to_string()),
-        Err(error) => {
-            let text = error.to_string();
-            let (found, mend) = text.split_once("; ").unwrap_or((&text, ""));
-            Finding::ill("pins", found, mend)
-        }
+        Err(error) => Finding::of_agent("pins", &error, "name another pin_dir"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use dysco_agent::{AgentError, Xdp};
 
-use super::Finding;
+use super::{Finding, Verdict};
 use crate::config::{Attach, Config};
 use crate::proxy::port::try_repair;
 
@@ -20,9 +20,6 @@ const CAPABILITIES: [(u32, &str); 5] = [
 /// Includes CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
 const INCLUDED: [u32; 2] = [38, 39];
-/// Of a long text so many characters of its begin, and of its end.
-const FIRST_WORDS: usize = 100;
-const LAST_WORDS: usize = 300;
 
 /// Looks at the kernel, and at what it grants this process.
 pub fn examine(config: Option<&Config>) -> Vec<Finding> {
@@ -92,11 +89,11 @@ fn programs(tried: Result<(), AgentError>) -> Finding {
     let about = "programs";
     match tried {
         Ok(()) => Finding::well(about, "the kernel takes the eBPF programs"),
-        Err(error) => {
-            let (found, mend) = of_agent(&error);
-            let mend = mend.unwrap_or("run a kernel that takes them, as Linux 6.18 does");
-            Finding::ill(about, found, mend)
-        }
+        Err(error) => Finding::of_agent(
+            about,
+            &error,
+            "run a kernel that takes them, as Linux 6.18 does",
+        ),
     }
 }
 
@@ -105,34 +102,10 @@ fn sockets(tried: Result<(), AgentError>) -> Finding {
     let about = "sockets";
     match tried {
         Ok(()) => Finding::well(about, "sessions from before dyscod can be adopted"),
-        Err(error) => {
-            let (found, mend) = of_agent(&error);
-            let mend = mend.unwrap_or("set adopt = false under [data_plane]");
-            Finding::doubtful(about, found, mend)
-        }
-    }
-}
-
-/// What has happened, and the mend, if it has one.
-fn of_agent(error: &AgentError) -> (String, Option<&'static str>) {
-    let mend = match error {
-        AgentError::NoSockets(_) => Some(
-            "the kernel needs CONFIG_DEBUG_INFO_BTF; else set adopt = false under [data_plane]",
-        ),
-        _ => None,
-    };
-    (shortened(error.to_string()), mend)
-}
-
-/// The verifier says at length what it has looked at, and why not at the end.
-fn shortened(text: String) -> String {
-    let begin = text.char_indices().map(|(at, _)| at).nth(FIRST_WORDS);
-    let end = text.char_indices().rev().map(|(at, _)| at).nth(LAST_WORDS);
-    match (begin, end) {
-        (Some(begin), Some(end)) if begin < end => {
-            format!("{} ... {}", text[..begin].trim(), text[end..].trim())
-        }
-        _ => text,
+        Err(error) => Finding {
+            verdict: Verdict::Doubtful,
+            ..Finding::of_agent(about, &error, "set adopt = false under [data_plane]")
+        },
     }
 }
 
@@ -173,7 +146,6 @@ fn firewall(most: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::Verdict;
 
     #[test]
     fn rights_are_read_from_the_status() {
@@ -210,27 +182,12 @@ mod tests {
         }
     }
 
-    /// It is full of what looks like a mend.
-    #[test]
-    fn of_what_the_verifier_says_the_last_words_are_told() {
-        let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
-        let told = shortened(format!("the kernel refused it: {looked}R1 is no pointer"));
-        assert!(told.starts_with("the kernel refused it: 0: (bf)"), "{told}");
-        assert!(told.ends_with("R1 is no pointer"), "{told}");
-        assert!(told.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
-        assert_eq!(shortened("short ü".into()), "short ü");
-        let error = || AgentError::Missing("dysco_ingress");
-        let finding = programs(Err(error()));
-        assert_eq!(finding.verdict, Verdict::Ill);
-        assert!(finding.mend.contains("kernel"), "{finding:?}");
-        assert!(sockets(Err(error())).mend.contains("adopt = false"));
-    }
-
     #[test]
     fn what_matters_to_some_hosts_alone_is_doubtful() {
         let finding = sockets(Err(AgentError::NoSockets("it is not understood".into())));
         assert_eq!(finding.verdict, Verdict::Doubtful);
         assert!(finding.mend.contains("BTF"), "{finding:?}");
+        assert!(!finding.found.contains("BTF"), "{finding:?}");
         let finding = repair(Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(finding.verdict, Verdict::Doubtful);
         assert!(finding.found.contains("TCP_REPAIR"), "{finding:?}");

@@ -7,12 +7,17 @@ mod running;
 
 use std::path::PathBuf;
 
+use dysco_agent::AgentError;
 use serde::Serialize;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{rendered, table};
 use crate::config::{Config, DEFAULT_CONFIG};
+
+/// Of a long text so many characters of its begin, and of its end.
+const FIRST_WORDS: usize = 100;
+const LAST_WORDS: usize = 300;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -79,6 +84,30 @@ impl Finding {
             false => format!("failed to {what}: {why}"),
         };
         Finding::ill(about, found, mend)
+    }
+
+    /// The same of the data plane; `mend` is for an error that has none of its own.
+    fn of_agent(about: &'static str, error: &AgentError, mend: &str) -> Finding {
+        let text = error.to_string();
+        let parted = match error {
+            // The verifier's words end it, and have such signs in plenty.
+            AgentError::Program { .. } => None,
+            _ => text.rsplit_once("; "),
+        };
+        let (found, mend) = parted.unwrap_or((&text, mend));
+        Finding::ill(about, shortened(found), mend)
+    }
+}
+
+/// The verifier says at length what it has looked at, and why not at the end.
+fn shortened(text: &str) -> String {
+    let begin = text.char_indices().map(|(at, _)| at).nth(FIRST_WORDS);
+    let end = text.char_indices().rev().map(|(at, _)| at).nth(LAST_WORDS);
+    match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{} ... {}", text[..begin].trim(), text[end..].trim())
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -179,5 +208,29 @@ mod tests {
         );
         assert!(finding.mend.starts_with("start it"), "{}", finding.mend);
         assert_eq!(finding.verdict, Verdict::Ill);
+    }
+
+    /// It is full of what looks like a mend.
+    #[test]
+    fn of_what_the_verifier_says_the_last_words_are_told() {
+        let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
+        let told = shortened(&format!("the kernel refused it: {looked}R1 is no pointer"));
+        assert!(told.starts_with("the kernel refused it: 0: (bf)"), "{told}");
+        assert!(told.ends_with("R1 is no pointer"), "{told}");
+        assert!(told.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
+        assert_eq!(shortened("short ü"), "short ü");
+    }
+
+    #[test]
+    fn an_error_of_the_data_plane_has_a_mend_of_its_own_or_another() {
+        let layout = AgentError::Layout {
+            path: "/pins/v1".into(),
+        };
+        let finding = Finding::of_agent("pins", &layout, "");
+        assert!(finding.mend.contains("rm -r /pins/v1"), "{finding:?}");
+        assert!(!finding.found.contains("rm -r"), "{finding:?}");
+        let missing = AgentError::Missing("dysco_ingress");
+        let finding = Finding::of_agent("programs", &missing, "another kernel");
+        assert_eq!(finding.mend, "another kernel");
     }
 }

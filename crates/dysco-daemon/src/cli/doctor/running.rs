@@ -129,7 +129,7 @@ fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
     if !up.is_empty() {
         findings.push(Finding::well(
             "peers",
-            format!("{} addresses of them connected", up.len()),
+            format!("connected with {} addresses", up.len()),
         ));
     }
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
