@@ -32,6 +32,9 @@ pub enum EventKind {
     /// A chain's SYN came for another session by the subsession of this one, or for this one
     /// by another.
     Taken = 11,
+    /// The middlebox has ended a session between two paths, perhaps with bytes that it had
+    /// not delivered.
+    Broken = 12,
 }
 
 impl EventKind {
@@ -49,6 +52,7 @@ impl EventKind {
             9 => EventKind::Joins,
             10 => EventKind::Primed,
             11 => EventKind::Taken,
+            12 => EventKind::Broken,
             _ => return None,
         })
     }

@@ -453,6 +453,16 @@ impl Session {
     }
 }
 
+/// Bits of what has happened to a session, in [`Life`].
+pub mod life {
+    /// It was seen.
+    pub const SEEN: u8 = 1;
+    /// Of a FIN: it passed on the session's own five-tuple.
+    pub const OLD_PATH: u8 = 2;
+    /// Of a reset: the middlebox ended the session between two paths.
+    pub const BY_MIDDLEBOX: u8 = 2;
+}
+
 /// What has happened to a session. A byte each, only ever set: programs on two
 /// CPUs and user space write them without a lock, and a byte cannot be torn.
 #[repr(C)]
@@ -460,11 +470,11 @@ impl Session {
 pub struct Life {
     /// The local end opened the session (sent the SYN).
     pub opened_here: u8,
-    /// The local end sent its FIN.
+    /// The local end sent its FIN: bits of [`life`].
     pub fin_out: u8,
-    /// The remote end's FIN was seen.
+    /// The remote end's FIN was seen: bits of [`life`].
     pub fin_in: u8,
-    /// A reset was seen, either way.
+    /// A reset was seen, either way: bits of [`life`].
     pub reset: u8,
     /// User space has been told of the end.
     pub told: u8,
@@ -485,7 +495,7 @@ pub struct Two {
     pub cut_armed: u8,
     /// `cut_out` is valid.
     pub cut_set: u8,
-    /// By user space: `cut_in` is valid.
+    /// By user space: `cut_in` is valid, and more: `two_paths::CLOSES`.
     pub cut_in_set: u8,
     /// The local end has acknowledged everything before `cut_in`.
     pub drained: u8,

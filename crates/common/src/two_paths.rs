@@ -11,6 +11,7 @@
 //! this host's side, and read the other way round there ([`Anchor`]).
 
 mod anchor;
+mod ending;
 mod incoming;
 mod leaving;
 mod opening;
@@ -18,9 +19,10 @@ mod outgoing;
 mod shown;
 
 pub use anchor::Anchor;
-pub use incoming::{
-    NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number, proxy_ends,
+pub use ending::{
+    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, is_broken, taught, undelivered,
 };
+pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,

@@ -12,7 +12,7 @@ use dysco_common::{
     Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
 };
 
-use dysco_common::two_paths::{Anchor, has_far_more};
+use dysco_common::two_paths::{Anchor, Cutoff, has_far_more};
 
 use nix::fcntl::Flock;
 
@@ -336,15 +336,21 @@ impl Agent {
 
     /// Sends new data on the new path from here on; returns the cutoff, in the
     /// local end's own sequence space.
-    pub fn cut(&self, slot: u32) -> u32 {
+    pub fn cut(&self, slot: u32) -> Cutoff {
         self.memory.cut(slot, Anchor::Near)
     }
 
     /// Sets the first byte that arrives on the new path, in the local end's
     /// space. True if the local end has acknowledged all before it already;
     /// otherwise a `Drained` event follows.
-    pub fn set_cut_in(&self, slot: u32, cutoff: u32) -> bool {
+    pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff) -> bool {
         self.memory.set_cut_in(slot, cutoff, Anchor::Near)
+    }
+
+    /// Notes that the middlebox has ended the session between two paths, so that the
+    /// programs let its resets pass.
+    pub fn break_off(&self, slot: u32) {
+        self.memory.set_broken(slot);
     }
 
     /// Looks whether it has by now: of what it acknowledged while the cutoff was being set

@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
-use dysco_common::session::Two;
-use dysco_common::two_paths::{self, Anchor};
+use dysco_common::session::{Two, life};
+use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff};
 use dysco_common::{Session, ShortKey, State};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -239,9 +239,17 @@ impl Memory {
         };
         for (field, seen) in flags {
             if seen != 0 {
-                self.flag(field).store(1, Ordering::Release);
+                self.flag(field).fetch_or(life::SEEN, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Notes that the middlebox has ended the session between two paths.
+    pub fn set_broken(&self, slot: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).life.reset };
+        let broken = life::SEEN | life::BY_MIDDLEBOX;
+        self.flag(field).fetch_or(broken, Ordering::AcqRel);
     }
 
     /// Raises the numbers of an entry to those of a later look at its socket.
@@ -272,7 +280,7 @@ impl Memory {
         };
         for (field, seen) in fins {
             if seen != 0 {
-                self.flag(field).store(1, Ordering::Release);
+                self.flag(field).fetch_or(life::SEEN, Ordering::AcqRel);
             }
         }
     }
@@ -317,7 +325,7 @@ impl Memory {
 
     /// Sets the cutoff: where the next packet finds it, or, if none comes, at
     /// what was sent last. Returns it.
-    pub fn cut(&self, slot: u32, at: Anchor) -> u32 {
+    pub fn cut(&self, slot: u32, at: Anchor) -> Cutoff {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -336,15 +344,17 @@ impl Memory {
         // A packet that passed just before the line above may still have to
         // move snd_max. Being wrong about it is safe (the proxy is not believed
         // about bytes from the cutoff on) but costs a retransmission.
-        for _ in 0..TURNS {
-            std::hint::spin_loop();
-        }
+        wait_for_programs();
         let highest = snd_max.load(Ordering::SeqCst);
         if set.load(Ordering::SeqCst) == 0 {
             cut_out.store(highest, Ordering::SeqCst);
             set.store(1, Ordering::SeqCst);
         }
-        cut_out.load(Ordering::SeqCst)
+        if two_paths::cutoff(at, &self.read(slot)).closes {
+            // A program notes the FIN before its number.
+            wait_for_programs();
+        }
+        two_paths::cutoff(at, &self.read(slot))
     }
 
     /// Whether the new path is silent to the programs, whatever comes by it.
@@ -358,9 +368,7 @@ impl Memory {
     pub fn deafen(&self, slot: u32) -> bool {
         self.set_deaf(slot, true);
         // A packet that passed just before may still have to say what it acknowledges.
-        for _ in 0..TURNS {
-            std::hint::spin_loop();
-        }
+        wait_for_programs();
         let deaf = !two_paths::has_carried(&self.read(slot));
         if !deaf {
             self.set_deaf(slot, false);
@@ -391,7 +399,7 @@ impl Memory {
 
     /// Tells the programs where the new path's incoming data begins. Returns
     /// whether the local end has acknowledged all before it already.
-    pub fn set_cut_in(&self, slot: u32, cutoff: u32, at: Anchor) -> bool {
+    pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff, at: Anchor) -> bool {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -401,8 +409,9 @@ impl Memory {
                 self.flag(&raw mut (*two).cut_in_set),
             )
         };
-        cut_in.store(cutoff, Ordering::SeqCst);
-        set.store(1, Ordering::SeqCst);
+        let closes = if cutoff.closes { CLOSES } else { 0 };
+        cut_in.store(cutoff.at, Ordering::SeqCst);
+        set.store(1 | closes, Ordering::SeqCst);
         self.look_drained(slot, at)
     }
 
@@ -420,6 +429,13 @@ impl Memory {
             drained.store(1, Ordering::SeqCst);
         }
         drained.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// Lets a program on another processor finish with the packet that it has.
+fn wait_for_programs() {
+    for _ in 0..TURNS {
+        std::hint::spin_loop();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Two sessions of this host, joined: it is the anchor of both their remote ends.
 
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{Anchor, Cutoff};
 use dysco_common::{FlowKey, State, Translation};
 
 use crate::Agent;
@@ -62,12 +62,12 @@ impl Agent {
     /// other's begins. Returns the cutoff of `a`, in its remote end's space, and
     /// whether both ends have acknowledged all before theirs already; otherwise
     /// a `Drained` event of each follows that has not.
-    pub fn cut_pair(&self, a: u32, b: u32) -> (u32, bool) {
+    pub fn cut_pair(&self, a: u32, b: u32) -> (Cutoff, bool) {
         let t = self.session(a).translation;
         let memory = self.memory();
         let (out, back) = (memory.cut(a, Anchor::Far), memory.cut(b, Anchor::Far));
-        let right = memory.set_cut_in(b, out.wrapping_add(t.seq_out), Anchor::Far);
-        let left = memory.set_cut_in(a, back.wrapping_add(t.seq_in), Anchor::Far);
+        let right = memory.set_cut_in(b, out.moved(t.seq_out), Anchor::Far);
+        let left = memory.set_cut_in(a, back.moved(t.seq_in), Anchor::Far);
         (out, left && right)
     }
 

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use dysco_common::session::{Alias, Two, part};
-use dysco_common::two_paths::{self, Anchor};
+use dysco_common::two_paths::{self, Anchor, Cutoff};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 
 use crate::Agent;
@@ -233,7 +233,11 @@ impl Agent {
     /// it, and nothing that the path has not carried: then nothing that is still on the
     /// path before is needed.
     pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
-        let acked = self.memory().set_cut_in(second, far_cutoff, Anchor::Near);
+        let cutoff = Cutoff {
+            at: far_cutoff,
+            closes: false,
+        };
+        let acked = self.memory().set_cut_in(second, cutoff, Anchor::Near);
         let s = self.session(second);
         let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
         (acked || !seq::before(s.snd_ack, far_cutoff)) && shown

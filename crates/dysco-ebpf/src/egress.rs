@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::session::{Session, State, translation};
+use dysco_common::session::{Session, State, life, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path, mark};
@@ -299,7 +299,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     }
     let believed = two_paths::may_be_closed(s, near, seg);
     if believed {
-        s.life.fin_out = 1;
+        s.life.fin_out |= life::SEEN | life::OLD_PATH;
     }
     believed
 }

@@ -6,7 +6,7 @@
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before, max};
-use dysco_common::session::{Session, State, translation};
+use dysco_common::session::{Session, State, life, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming};
 use dysco_common::{Counter, EventKind, Path, mark};
@@ -313,8 +313,8 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
     if before(seg.end(), low) || after(seg.seq, high.wrapping_add(two_paths::widest_in(s))) {
         return false;
     }
-    s.life.fin_in = 1;
-    o.life.fin_out = 1;
+    s.life.fin_in |= life::SEEN;
+    o.life.fin_out |= life::SEEN;
     if s.life.fin_out != 0 && s.life.told == 0 {
         (s.life.told, o.life.told) = (1, 1);
         maps::tell(EventKind::Closed, slot);
@@ -493,8 +493,8 @@ fn header_copy(
 #[inline(always)]
 pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let seg = &found.seg;
-    if !two_paths::proxy_ends(FAR, s, seg) {
-        egress::track(ctx, s, found, slot);
+    if let Some(seg) = two_paths::taught(FAR, s, seg) {
+        egress::track(ctx, s, &Found { seg, ..*found }, slot);
     }
     if two_paths::asks(FAR, s, seg) {
         s.two.old_ack_set |= ASKED;
@@ -504,6 +504,9 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
     };
+    if two_paths::breaks(FAR, s, &told) {
+        ingress::was_broken(s, slot);
+    }
     if told == *seg {
         return Verdict::Pass;
     }

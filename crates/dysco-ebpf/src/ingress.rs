@@ -4,7 +4,7 @@ use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
-use dysco_common::session::{Session, State, translation};
+use dysco_common::session::{Session, State, life, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
@@ -220,13 +220,13 @@ fn decide(
     match state {
         Some(State::Tracked | State::Opening | State::Return) => {
             track(ctx, s, found, slot);
-            from_old_path(s, p, c)
+            from_old_path(s, p, c, slot)
         }
         Some(State::TwoPaths) => {
-            if !two_paths::proxy_ends(Anchor::Near, s, &p.seg) {
-                track(ctx, s, found, slot);
+            if let Some(seg) = two_paths::taught(Anchor::Near, s, &p.seg) {
+                track(ctx, s, &Found { seg, ..*found }, slot);
             }
-            from_old_path(s, p, c)
+            from_old_path(s, p, c, slot)
         }
         // Late, on the path before. One that a middlebox has left was not that.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
@@ -279,6 +279,9 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     // The numbers of a reset may be anybody's.
     if seg.has(RST) {
         return;
+    }
+    if seg.has(FIN) {
+        s.life.fin_in |= life::OLD_PATH;
     }
     steady::arrived(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
@@ -337,6 +340,15 @@ pub fn was_reset(s: &mut Session, slot: u32) {
     }
 }
 
+/// The middlebox has ended the session. It is told once.
+#[inline(always)]
+pub fn was_broken(s: &mut Session, slot: u32) {
+    if !two_paths::is_broken(s) {
+        s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
+        maps::tell(EventKind::Broken, slot);
+    }
+}
+
 /// `seq` in the local end's own numbers, as it gets it. False of what that cannot believe.
 #[inline(always)]
 pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
@@ -350,14 +362,14 @@ pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     }
     let believed = two_paths::may_close(s, seg, seq);
     if believed {
-        s.life.fin_in = 1;
+        s.life.fin_in |= life::SEEN;
     }
     believed
 }
 
 /// Delivers a segment of the old path with the window it may announce.
 #[inline(always)]
-fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change) -> Decision {
+fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if two_paths::asks(Anchor::Near, s, &p.seg) {
         s.two.old_ack_set |= ASKED;
     }
@@ -366,6 +378,9 @@ fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change) -> Decision {
         OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
         OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
     };
+    if two_paths::breaks(Anchor::Near, s, &told) {
+        was_broken(s, slot);
+    }
     if told == p.seg {
         return Decision::Leave(Verdict::Pass);
     }

@@ -48,6 +48,24 @@ impl Anchor {
         }
     }
 
+    /// Whether the FIN was seen of what is sent to the end: bits of [`crate::session::life`].
+    #[inline(always)]
+    pub(super) const fn fin_heard(self, s: &Session) -> u8 {
+        match self {
+            Anchor::Near => s.life.fin_in,
+            Anchor::Far => s.life.fin_out,
+        }
+    }
+
+    /// Whether the end's FIN was seen: bits of [`crate::session::life`].
+    #[inline(always)]
+    pub(super) const fn fin_sent(self, s: &Session) -> u8 {
+        match self {
+            Anchor::Near => s.life.fin_out,
+            Anchor::Far => s.life.fin_in,
+        }
+    }
+
     /// Last TSval that the end sent.
     #[inline(always)]
     pub const fn tsval(self, s: &Session) -> u32 {

@@ -1,8 +1,9 @@
 //! What the local end may hear, by either path.
 
 use super::anchor::Anchor;
+use super::ending::{Ending, ending, reset_for};
 use super::outgoing::ACROSS;
-use super::shown::{has_all_old, has_shown_all, is_past, is_taken_back};
+use super::shown::{has_all_old, is_past, is_taken_back};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -12,45 +13,11 @@ use crate::tcp::{ACK, FIN, RST, Segment};
 pub enum OldIncoming {
     /// Deliver it so.
     Deliver(Segment),
-    /// The proxy itself ends the session after all it had to relay is
-    /// delivered: nobody may hear that.
+    /// The proxy itself ends the session, and the end may not hear that, or not yet: see
+    /// [`Ending`].
     Drop,
     /// It only repeats what is acknowledged already.
     Withhold,
-}
-
-/// Is this FIN or RST the proxy's own, sent when it had nothing left to relay?
-#[inline(always)]
-pub fn proxy_ends(at: Anchor, s: &Session, seg: &Segment) -> bool {
-    if is_taken_back(s) {
-        return false;
-    }
-    if seg.has(RST) {
-        return s.two.cut_set != 0 && s.deaf == 0 && (is_through(at, s) || needs_no_proxy(s));
-    }
-    let fin_at = seg.seq.wrapping_add(seg.len);
-    let cut_in = if s.two.cut_in_set != 0 {
-        s.cut_in
-    } else if s.two.new_data != 0 {
-        s.new_low
-    } else {
-        return false;
-    };
-    seg.has(FIN) && !before(fin_at, cut_in)
-}
-
-/// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest
-/// number seen says is not enough: there may be a hole. A new path that has not shown what
-/// it has to may be dead, and then nothing but the proxy tells that the other end resets.
-#[inline(always)]
-fn is_through(at: Anchor, s: &Session) -> bool {
-    s.two.drained != 0 && has_shown_all(s) && !before(at.rcv_ack(s), s.cut_out)
-}
-
-/// Has each end all of the old path that is for it, and said so on the new one?
-#[inline(always)]
-const fn needs_no_proxy(s: &Session) -> bool {
-    is_past(s) && has_all_old(s)
 }
 
 /// The window of `bytes` as sent under a scale.
@@ -123,9 +90,13 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     let wscale = wscale & 15;
     let seq = old_number(at, s, seg);
     let mut flags = seg.flags;
-    if proxy_ends(at, s, seg) {
+    let ending = ending(at, s, seg);
+    if ending != Ending::Passes {
         if seg.has(RST) || seg.len == 0 {
-            return OldIncoming::Drop;
+            return match reset_for(at, s, seg) {
+                Some(reset) if ending == Ending::Short => OldIncoming::Deliver(reset),
+                _ => OldIncoming::Drop,
+            };
         }
         flags &= !FIN;
     }

@@ -5,7 +5,7 @@ use super::anchor::Anchor;
 use super::incoming::NewIncoming;
 use super::outgoing::ACROSS;
 use crate::seq::{after, before};
-use crate::session::{Session, State};
+use crate::session::{Session, State, life};
 use crate::tcp::{ACK, RST, Segment};
 
 /// Has the new path carried the highest number that the other end had sent
@@ -159,7 +159,7 @@ pub const fn may_reset(s: &Session, seq: u32) -> bool {
         return true;
     }
     let (low, high) = expected(s);
-    !before(seq, low.wrapping_sub(s.life.fin_in as u32)) && !after(seq, high)
+    !before(seq, low.wrapping_sub((s.life.fin_in & life::SEEN) as u32)) && !after(seq, high)
 }
 
 /// Is this FIN within the window of the local end, or one that it has acknowledged? The
@@ -175,7 +175,7 @@ pub const fn may_close(s: &Session, seg: &Segment, seq: u32) -> bool {
 /// chain, `near` is the entry by which it came.
 #[inline(always)]
 pub const fn may_be_reset(s: &Session, near: Option<&Session>, seq: u32) -> bool {
-    let low = least_out(s, near).wrapping_sub(s.life.fin_out as u32);
+    let low = least_out(s, near).wrapping_sub((s.life.fin_out & life::SEEN) as u32);
     !is_judged(s) || !before(seq, low) && !after(seq, s.snd_max)
 }
 

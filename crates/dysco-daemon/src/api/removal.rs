@@ -54,6 +54,9 @@ pub enum Outcome {
     Refused,
     /// It was begun, and taken back.
     RolledBack,
+    /// The middlebox ended the session meanwhile, with bytes that it had not delivered: both
+    /// ends got a reset.
+    Lost,
     /// It was not finished when the time ran out, and goes on.
     Pending,
 }
@@ -98,6 +101,9 @@ pub struct Summary {
     pub refused: usize,
     /// Begun, and taken back.
     pub rolled_back: usize,
+    /// The session ended with it.
+    #[serde(default)]
+    pub lost: usize,
     /// Still going on.
     pub pending: usize,
     /// Median of request to switch, in microseconds.
@@ -118,6 +124,7 @@ impl Summary {
                 Outcome::Removed => summary.removed += 1,
                 Outcome::Refused => summary.refused += 1,
                 Outcome::RolledBack => summary.rolled_back += 1,
+                Outcome::Lost => summary.lost += 1,
                 Outcome::Pending => summary.pending += 1,
             }
             switched.extend(report.request_to_switch_us);

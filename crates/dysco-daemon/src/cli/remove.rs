@@ -229,7 +229,10 @@ fn exit(done: &Done) -> Exit {
     let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
     if any(Outcome::Pending) || done.removals.iter().any(|r| r.timed_out) {
         Exit::TimedOut
-    } else if any(Outcome::Refused) || any(Outcome::RolledBack) {
+    } else if [Outcome::Refused, Outcome::RolledBack, Outcome::Lost]
+        .into_iter()
+        .any(any)
+    {
         Exit::Refused
     } else {
         Exit::Done
@@ -274,6 +277,7 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         removed,
         refused,
         rolled_back,
+        lost,
         pending,
         ..
     } = summary;
@@ -283,6 +287,9 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
     let mut text = format!(
         "{removed} removed, {refused} refused, {rolled_back} rolled back, {pending} pending"
     );
+    if *lost > 0 {
+        text += &format!(", {lost} lost");
+    }
     if let (Some(p50), Some(p99)) = (summary.p50_us, summary.p99_us) {
         text += &format!(
             "; to the new path in {} (median), {} (99 %)",
@@ -299,6 +306,7 @@ fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
         Outcome::Removed => "removed",
         Outcome::Refused => "refused",
         Outcome::RolledBack => "rolled back",
+        Outcome::Lost => "lost",
         Outcome::Pending => "pending",
     }
 }

@@ -2,7 +2,7 @@
 //! patience runs in a task of its own and answers later.
 
 use dysco_agent::NewPath;
-use dysco_common::two_paths::{Anchor, has_shown_all};
+use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 
 use super::held::Waiting;
@@ -89,12 +89,13 @@ impl Engine {
             }
             Command::Cut { change } if self.is_chain(change) => self.switch_path(change),
             Command::SetCutIn { change, cutoff } if self.is_chain(change) => {
-                self.settle_path(change, cutoff);
+                self.settle_path(change, cutoff.at);
             }
             Command::Complete { change } if self.is_chain(change) => self.leave_path_before(change),
             Command::Cut { change } if self.is_pair(change) => self.cut_pair(change),
             Command::Cut { change } => self.cut(change),
             Command::SetCutIn { change, cutoff } => self.set_cut_in(change, cutoff),
+            Command::Reset { change } => self.reset_ends(change),
             Command::Look { change } => self.look(change),
             Command::Deafen { change } => self.deafen(change),
             Command::Hear { change } => self.hear(change),
@@ -352,11 +353,14 @@ impl Engine {
         }
     }
 
-    fn set_cut_in(&mut self, change: ChangeId, cutoff: u32) {
+    fn set_cut_in(&mut self, change: ChangeId, cutoff: Cutoff) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
         let drained = self.agent.set_cut_in(slot, cutoff);
+        if self.tell_broken(change) {
+            return;
+        }
         let shown = has_shown_all(&self.agent.session(slot));
         if drained && shown {
             return self.tell_machine(HostEvent::Drained { change });

@@ -85,7 +85,7 @@ impl Held {
     }
 
     /// Which end of its sessions this host stands at: of a pair that it relays, the far ones.
-    fn anchor(&self) -> Anchor {
+    pub fn anchor(&self) -> Anchor {
         match self.other {
             None => Anchor::Near,
             Some(_) => Anchor::Far,

@@ -3,6 +3,7 @@
 //! Everything else hands it inputs over channels.
 
 mod adopt;
+mod broken;
 mod chains;
 mod collect;
 mod commands;
@@ -390,7 +391,7 @@ impl Engine {
         for (kind, slot) in happened.drain(..) {
             let repeats = matches!(
                 kind,
-                EventKind::Primed | EventKind::Reset | EventKind::Taken
+                EventKind::Primed | EventKind::Reset | EventKind::Broken | EventKind::Taken
             );
             if !repeats || told.insert((kind as u32, slot)) {
                 self.take_event(kind, slot);
@@ -475,6 +476,7 @@ impl Engine {
     fn take_event(&mut self, kind: EventKind, slot: u32) {
         match kind {
             EventKind::Drained => self.drained(slot),
+            EventKind::Broken => self.session_broken(slot),
             EventKind::PathOpen if self.rechain.has(slot) => self.path_answered(slot),
             EventKind::PathOpen => self.path_open(slot),
             EventKind::Joins => self.path_joins(slot),

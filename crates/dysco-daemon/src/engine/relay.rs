@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use dysco_agent::{AgentError, Joint};
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{Anchor, cutoff};
 use dysco_common::{Session, State, Translation};
 
 use super::commands::clamp_of;
@@ -135,13 +135,16 @@ impl Engine {
                 .map(|slot| self.agent.session(slot))
                 .find(|s| s.two.cut_set != 0);
             if let Some(s) = cut {
-                let cutoff = s.cut_out;
+                let cutoff = cutoff(Anchor::Far, &s);
                 self.tell_machine(HostEvent::CutDone { change, cutoff });
             }
             return self.tell_gone(change);
         };
         let (cutoff, drained) = self.agent.cut_pair(a, b);
         self.tell_machine(HostEvent::CutDone { change, cutoff });
+        if self.tell_broken(change) {
+            return;
+        }
         if drained {
             self.tell_machine(HostEvent::Drained { change });
         } else if let Some(held) = self.held.get_mut(&change) {

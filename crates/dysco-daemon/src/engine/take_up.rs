@@ -45,6 +45,8 @@ impl Engine {
             held.other = second;
             if slot.is_none() || second.is_none() && other.is_some() {
                 self.tell_gone(change);
+            } else {
+                self.tell_broken(change);
             }
         }
         self.pump_at_once();
@@ -90,7 +92,7 @@ impl Engine {
                 Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
                 Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
                 Some(State::Relay) => self.agent.undo_steering(slot),
-                Some(State::TwoPaths | State::FarTwoPaths) => {
+                Some(State::TwoPaths | State::FarTwoPaths) if !s.has_ended() => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
                 _ => {}

@@ -17,6 +17,8 @@ const PARTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 pub(super) struct Tally {
     done: u64,
     rolled_back: u64,
+    /// The session ended with it.
+    lost: u64,
     refused: u64,
     reasons: BTreeMap<&'static str, u64>,
     /// What has ended here by one part: who asks may be an anchor as well.
@@ -31,6 +33,7 @@ impl Default for Tally {
         Tally {
             done: 0,
             rolled_back: 0,
+            lost: 0,
             refused: 0,
             reasons: BTreeMap::new(),
             ended: LruCache::new(PARTS),
@@ -48,6 +51,7 @@ impl Tally {
             // Its end is counted when it comes.
             Outcome::Pending => return,
             Outcome::RolledBack => self.rolled_back += 1,
+            Outcome::Lost => self.lost += 1,
             Outcome::Refused => self.refused += 1,
         }
         if let Some(why) = why {
@@ -67,6 +71,7 @@ impl Tally {
         let (outcome, why) = match progress {
             Progress::Removed => (Outcome::Removed, None),
             Progress::RolledBack(why) => (Outcome::RolledBack, Some(why)),
+            Progress::Lost(why) => (Outcome::Lost, Some(why)),
             Progress::Refused(why) => (Outcome::Refused, Some(why)),
             Progress::Requested
             | Progress::Locked
@@ -100,6 +105,9 @@ impl Tally {
         all.insert("changes_done".into(), self.done);
         all.insert("changes_rolled_back".into(), self.rolled_back);
         all.insert("changes_refused".into(), self.refused);
+        if self.lost > 0 {
+            all.insert("changes_lost".into(), self.lost);
+        }
         let named = |(why, n): (&&str, &u64)| (format!("changes_not_done_{why}"), *n);
         all.extend(self.reasons.iter().map(named));
     }

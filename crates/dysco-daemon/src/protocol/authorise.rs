@@ -57,6 +57,7 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         Message::SetUpAck { .. }
         | Message::SetUpNack { .. }
         | Message::Switched { .. }
+        | Message::Broken { .. }
         | Message::Drained { .. } => expect(right, true),
         Message::Deaf { .. } | Message::Keep { .. } => expect(middle || right, right),
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {

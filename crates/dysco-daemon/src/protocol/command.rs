@@ -2,6 +2,7 @@
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Translation};
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +122,13 @@ pub enum Command {
         /// The change.
         change: ChangeId,
         /// In the local end's own space.
-        cutoff: u32,
+        cutoff: Cutoff,
+    },
+    /// End the session with a reset for the local end, or for both ends of a pair: the
+    /// middlebox has died with bytes that it had taken.
+    Reset {
+        /// The change.
+        change: ChangeId,
     },
     /// See whether the right anchor's data plane answers on the new path; answer
     /// [`HostEvent::Looked`].
@@ -348,6 +355,7 @@ impl Command {
             | Command::Unprepare { change }
             | Command::Cut { change }
             | Command::SetCutIn { change, .. }
+            | Command::Reset { change }
             | Command::Look { change }
             | Command::Deafen { change }
             | Command::Hear { change }

@@ -1,5 +1,6 @@
 //! What the host answers to commands, and tells by itself.
 
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Translation};
 
 #[cfg(doc)]
@@ -59,7 +60,7 @@ pub enum HostEvent {
         /// The change.
         change: ChangeId,
         /// First byte on the new path, in the local end's own space.
-        cutoff: u32,
+        cutoff: Cutoff,
     },
     /// All old data is acknowledged: what arrived by the local end, what the
     /// local end sent by the other.
@@ -146,6 +147,14 @@ pub enum HostEvent {
         change: ChangeId,
         /// In the system's words.
         error: String,
+    },
+    /// The middlebox has ended a session of this change between two paths: its process has
+    /// died, or closed its sockets. The end has heard a reset.
+    Broken {
+        /// The change.
+        change: ChangeId,
+        /// Bytes that it had taken and not delivered here; 0 if none is known of.
+        bytes: u32,
     },
     /// A session of this host was closed or reset. Where it had been cut,
     /// report [`HostEvent::CutDone`] too, in any order.

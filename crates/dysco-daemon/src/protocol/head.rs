@@ -9,6 +9,7 @@ use std::time::Duration;
 use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
+use dysco_common::two_paths::Cutoff;
 
 use super::command::Command;
 use super::context::{Context, Flow};
@@ -67,7 +68,7 @@ pub(super) struct Head {
     moving: BTreeSet<HostId>,
     /// Its hosts may have entries for the new path.
     opened: bool,
-    cutoff: Option<u32>,
+    cutoff: Option<Cutoff>,
     settled: bool,
     right_settled: bool,
     /// The right anchor needs nothing of the path that is given up any more.

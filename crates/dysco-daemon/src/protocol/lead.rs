@@ -7,6 +7,7 @@ use std::time::Duration;
 use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
+use dysco_common::two_paths::Cutoff;
 
 use super::command::Command;
 use super::context::{Context, Flow};
@@ -28,7 +29,7 @@ pub(super) struct Lead {
     facts: Option<Facts>,
     /// Did the new path open?
     opened: Option<Result<(), Reason>>,
-    cutoff: Option<u32>,
+    cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
     /// A former process may have taken the new path.
@@ -265,7 +266,7 @@ impl Lead {
     }
 
     /// The right anchor has taken it, too.
-    fn settle(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    fn settle(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         if self.settled {
             // Which is being said.
             return Flow::On;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use dysco_common::two_paths::Cutoff;
+
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
@@ -43,7 +45,7 @@ pub(super) struct Left {
     /// It hears the new path.
     ready: bool,
     /// Own cutoff, as the wire of the new path numbers it.
-    cutoff: Option<u32>,
+    cutoff: Option<Cutoff>,
     /// The right anchor's is set here.
     cut_in: bool,
     drained: bool,
@@ -193,6 +195,7 @@ impl Left {
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
             }
+            Message::Broken { bytes, .. } if self.is_between() => self.broken_there(ctx, bytes),
             Message::Drained { .. } if self.phase > Phase::Cutting => {
                 self.right_drained = true;
                 self.maybe_complete(ctx)
@@ -244,7 +247,12 @@ impl Left {
             HostEvent::Deafened { deaf, .. } if self.deafens => self.deafened(ctx, deaf),
             HostEvent::TakenBack { .. } => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
-            HostEvent::SessionGone { .. } => self.session_gone(ctx),
+            HostEvent::Broken { bytes, .. }
+                if self.phase == Phase::Cutting || self.is_between() =>
+            {
+                self.break_off(ctx, bytes)
+            }
+            HostEvent::Broken { .. } | HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
     }

@@ -161,7 +161,8 @@ impl Local {
                 }
             },
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
-            HostEvent::SessionGone { .. } => self.session_gone(ctx),
+            HostEvent::Broken { bytes, .. } if self.is_between() => self.break_off(ctx, bytes),
+            HostEvent::Broken { .. } | HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
     }
@@ -336,6 +337,21 @@ impl Local {
             false => Progress::Refused(reason.clone()),
         };
         ctx.report(Role::Local, self.a, end);
+        self.finish(ctx, Err(reason))
+    }
+
+    fn is_between(&self) -> bool {
+        matches!(self.phase, Phase::Cutting | Phase::Draining)
+    }
+
+    /// What the proxy held is lost: the session ends for both ends.
+    fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
+        let change = ctx.change;
+        let reason = Reason::MiddleboxDied(bytes);
+        ctx.command(Command::Reset { change });
+        self.let_go(ctx);
+        ctx.command(Command::Erase { change });
+        ctx.report(Role::Local, self.a, Progress::Lost(reason.clone()));
         self.finish(ctx, Err(reason))
     }
 

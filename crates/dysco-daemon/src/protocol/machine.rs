@@ -292,6 +292,7 @@ impl Machine {
             | HostEvent::Tried { change, .. }
             | HostEvent::CutDone { change, .. }
             | HostEvent::Drained { change }
+            | HostEvent::Broken { change, .. }
             | HostEvent::Looked { change, .. }
             | HostEvent::Deafened { change, .. }
             | HostEvent::TakenBack { change }

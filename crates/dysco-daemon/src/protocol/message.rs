@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Offer, Translation};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -232,7 +233,15 @@ pub enum Message {
         /// The change.
         change: ChangeId,
         /// First byte of it, as the wire of the new path numbers it.
-        cutoff: u32,
+        cutoff: Cutoff,
+    },
+    /// [R to L] The middlebox has ended my local end's session between two paths. Answered
+    /// by `Cancel`.
+    Broken {
+        /// The change.
+        change: ChangeId,
+        /// Bytes that it had taken and not delivered here; 0 if none is known of.
+        bytes: u32,
     },
     /// [R to L] My local end has acknowledged all that came on the old path.
     Drained {
@@ -495,6 +504,7 @@ impl Message {
             | Message::SetUpAck { change, .. }
             | Message::SetUpNack { change, .. }
             | Message::Switched { change, .. }
+            | Message::Broken { change, .. }
             | Message::Drained { change }
             | Message::Done { change }
             | Message::DoneAck { change }

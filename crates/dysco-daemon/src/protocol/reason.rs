@@ -155,6 +155,12 @@ pub enum Reason {
         "{0} does not answer any more on the new path, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
     )]
     NewPathSilent(HostId),
+    /// It ended its sockets between two paths.
+    #[error(
+        "the middlebox died, or closed the session, before its removal had drained: {}, so both ends got a reset; see the middlebox's own log",
+        undelivered(*.0)
+    )]
+    MiddleboxDied(u32),
     /// Two of the three hosts are one.
     #[error(
         "two of client, middlebox and server are on the host {0}: this way of leaving needs three hosts; use another mode"
@@ -291,6 +297,14 @@ fn tame(text: &str) -> String {
     tame
 }
 
+fn undelivered(bytes: u32) -> String {
+    match bytes {
+        0 => "what it held was not delivered".into(),
+        1 => "it held 1 byte that it had taken and not delivered".into(),
+        _ => format!("it held {bytes} bytes that it had taken and not delivered"),
+    }
+}
+
 /// A mend, unless the text has one of its own, which knows more.
 fn unless_mended(text: &str, mend: &'static str) -> &'static str {
     match text.contains("; ") {
@@ -337,6 +351,7 @@ impl Reason {
             | Reason::Restarted
             | Reason::UnknownChange
             | Reason::AlreadyOut
+            | Reason::MiddleboxDied(_)
             | Reason::NoSuchChain(_)
             | Reason::StateNotMoved(_)
             | Reason::ChainUnusable(_)

@@ -2,12 +2,13 @@
 
 use dysco_common::Translation;
 use dysco_common::chain::Token;
+use dysco_common::two_paths::Cutoff;
 use serde::{Deserialize, Serialize};
 
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -119,12 +120,12 @@ pub(super) enum RightStage {
     /// Prepared: the left anchor knows what became of it.
     Prepared,
     /// The left anchor has cut here.
-    Switched { cutoff: u32 },
+    Switched { cutoff: Cutoff },
     /// The new path is not heard any more: the left anchor knows what becomes of it.
     Deaf {
         round: u32,
         /// Where it had cut here.
-        cutoff: Option<u32>,
+        cutoff: Option<Cutoff>,
     },
 }
 

@@ -71,6 +71,9 @@ pub enum Progress {
     /// Ended: all is as before, or it is decided that it will be: an anchor that does not
     /// answer may still have to hear of it.
     RolledBack(Reason),
+    /// Ended, and the session with it: the middlebox had taken bytes that it did not
+    /// deliver, and both ends hear a reset.
+    Lost(Reason),
     /// Ended before anything changed.
     Refused(Reason),
 }
@@ -78,10 +81,19 @@ pub enum Progress {
 impl Progress {
     /// Nothing follows this.
     pub fn is_end(&self) -> bool {
-        matches!(
-            self,
-            Progress::Removed | Progress::RolledBack(_) | Progress::Refused(_)
-        )
+        match self {
+            Progress::Removed | Progress::RolledBack(_) => true,
+            Progress::Lost(_) | Progress::Refused(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The end of a change that has come to nothing after something was done for it.
+    pub(super) fn given_up(reason: Reason) -> Progress {
+        match reason {
+            Reason::MiddleboxDied(_) => Progress::Lost(reason),
+            _ => Progress::RolledBack(reason),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::Translation;
+use dysco_common::two_paths::Cutoff;
 
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
@@ -33,11 +34,13 @@ pub(super) struct Right {
     phase: Phase,
     facts: Option<Facts>,
     new: Option<Subsession>,
-    cutoff: Option<u32>,
+    cutoff: Option<Cutoff>,
     /// The left anchor's.
-    cut_in: Option<u32>,
+    cut_in: Option<Cutoff>,
     drained: bool,
     gone: bool,
+    /// The middlebox has ended the session, and had so many bytes left for it.
+    broken: Option<u32>,
     /// The left anchor was asked and has not answered.
     asked: bool,
     restored: bool,
@@ -74,6 +77,7 @@ impl Right {
             cut_in: None,
             drained: false,
             gone: false,
+            broken: None,
             asked: false,
             restored: false,
             unprepared: None,
@@ -142,6 +146,10 @@ impl Right {
             }
             Message::Doubt { round, .. } if self.is_between() => self.doubted(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
+            Message::Cancel { reason, .. } if from_left && self.breaks_off(&reason) => {
+                ctx.say(self.left, Message::CancelAck { change });
+                self.break_off(ctx, reason)
+            }
             // The middle's word is its own: it may have given up, or know nothing of it.
             Message::Cancel { .. } if self.deaf.is_some() && !from_left => ctx.stale(),
             Message::Cancel { reason, .. } if self.deaf.is_some() => {
@@ -227,6 +235,7 @@ impl Right {
             HostEvent::Deafened { deaf, .. } => self.deafened(ctx, deaf),
             HostEvent::TakenBack { .. } if self.phase == Phase::Cancelling => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
+            HostEvent::Broken { bytes, .. } => self.was_broken(ctx, bytes),
             HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
@@ -313,7 +322,7 @@ impl Right {
         ctx.say(self.left, message);
     }
 
-    fn cut(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    fn cut(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         ctx.hush();
         ctx.no_deadline();
         self.cut_in = Some(cutoff);
@@ -345,13 +354,17 @@ impl Right {
         }
     }
 
-    /// Until `Done` comes. Not while the new path may be given up.
+    /// Until `Done` comes, or `Cancel`. Not while the new path may be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
-        let drained = self.drained || self.gone;
-        if self.phase == Phase::Draining && drained && self.deaf.is_none() {
+        let change = ctx.change;
+        let message = match self.broken {
+            Some(bytes) => Message::Broken { change, bytes },
+            None if self.drained || self.gone => Message::Drained { change },
+            None => return,
+        };
+        if self.phase == Phase::Draining && self.deaf.is_none() {
             ctx.hush();
-            let change = ctx.change;
-            ctx.insist(self.left, Message::Drained { change });
+            ctx.insist(self.left, message);
         }
     }
 

@@ -90,6 +90,13 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::Cancel { .. } | Message::Back { .. }, Err(_)) => {
             Some(Message::CancelAck { change })
         }
+        // The left anchor has started anew, and has not been told.
+        (Message::Switched { .. }, Err(Reason::MiddleboxDied(bytes)))
+            if outcome.role == Role::Right =>
+        {
+            Some(Message::Broken { change, bytes })
+        }
+        (Message::Broken { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
         // Only the left anchor decides.
         (Message::Deaf { .. }, _) if outcome.role != Role::Left => None,
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
@@ -128,7 +135,7 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         // Of another chain a left anchor tells the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
         // It forgets a change that it completes only once the right anchor has.
-        Message::Deaf { .. } => Some(Message::Cancel { change, reason }),
+        Message::Deaf { .. } | Message::Broken { .. } => Some(Message::Cancel { change, reason }),
         // The right anchor drains only after this host's cut, and does not say so while
         // that may be taken back.
         Message::Drained { .. } => Some(Message::Done { change }),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::chain::Token;
+use dysco_common::two_paths::Cutoff;
 
 use super::command::Command;
 use super::context::{Context, Flow};
@@ -39,7 +40,7 @@ pub(super) struct Tail {
     inner: bool,
     phase: Phase,
     facts: Option<Facts>,
-    cutoff: Option<u32>,
+    cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
     /// A former process has begun it.
@@ -231,7 +232,7 @@ impl Tail {
         Flow::On
     }
 
-    fn switch(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    fn switch(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         ctx.hush();
         ctx.no_deadline();
         self.phase = Phase::Cutting;

@@ -6,6 +6,7 @@ use dysco_daemon::protocol::{
     ChangeId, Facts, HostId, Message, Phase, Plan, Reason, Report, Subsession, Violation,
 };
 
+use super::plane::at;
 use super::world::{Faults, World};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -43,7 +44,11 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
             change,
             reason: reason.clone(),
         },
-        Message::Switched { change, cutoff: 1 },
+        Message::Switched {
+            change,
+            cutoff: at(1),
+        },
+        Message::Broken { change, bytes: 1 },
         Message::Drained { change },
         Message::Done { change },
         Message::DoneAck { change },

@@ -7,6 +7,8 @@ use dysco_daemon::protocol::{
 };
 use proptest::prelude::*;
 
+use super::plane::at;
+
 const CHANGE: ChangeId = ChangeId([7; 16]);
 
 fn subsession() -> Subsession {
@@ -73,7 +75,11 @@ fn one_of_each() -> Vec<Message> {
             change,
             reason: reason.clone(),
         },
-        Message::Switched { change, cutoff: 9 },
+        Message::Switched {
+            change,
+            cutoff: at(9),
+        },
+        Message::Broken { change, bytes: 7 },
         Message::Drained { change },
         Message::Done { change },
         Message::DoneAck { change },

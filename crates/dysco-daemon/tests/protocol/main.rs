@@ -11,6 +11,7 @@ mod authority;
 mod closing;
 mod codec;
 mod contention;
+mod dies;
 mod doubt;
 mod faults;
 mod later;

@@ -4,10 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dysco_common::session::offer;
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Offer, Translation};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
 };
+
+/// The cutoff of an end that has not closed.
+pub fn at(number: u32) -> Cutoff {
+    Cutoff {
+        at: number,
+        closes: false,
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -26,6 +35,8 @@ pub struct Session {
     pub state: State,
     pub cut_out: Option<u32>,
     pub cut_in: Option<u32>,
+    /// Its end got a reset, since the middlebox has died.
+    pub reset: bool,
     pub drained: bool,
     pub gone: bool,
     pub deaf: bool,
@@ -267,6 +278,7 @@ impl Plane {
                     assert_ne!(s.state, State::Tracked, "cut without a second path");
                     let cutoff = *s.cut_out.get_or_insert(s.facts.local.isn ^ 0x0055_5555);
                     self.history.entry(change).or_default().1 = true;
+                    let cutoff = at(cutoff);
                     Effect::Answer(HostEvent::CutDone { change, cutoff })
                 }
                 None => panic!("cut of a session that this process was not told of"),
@@ -275,9 +287,18 @@ impl Plane {
                 let Some((subsession, s)) = self.of(change) else {
                     panic!("cutoff for a session that this process was not told of")
                 };
-                assert!(s.cut_in.is_none_or(|c| c == cutoff), "two cutoffs");
-                s.cut_in = Some(cutoff);
+                assert!(s.cut_in.is_none_or(|c| c == cutoff.at), "two cutoffs");
+                s.cut_in = Some(cutoff.at);
                 Effect::WillDrain(change, subsession)
+            }
+            Command::Reset { change } => {
+                let both = [self.known.get(&change), self.others.get(&change)];
+                for subsession in both.into_iter().flatten() {
+                    if let Some(s) = self.sessions.get_mut(subsession) {
+                        s.reset = true;
+                    }
+                }
+                Effect::Nothing
             }
             Command::Look { change } => {
                 let carries = !self.silent || self.carried;

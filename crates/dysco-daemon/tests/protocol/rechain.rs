@@ -14,6 +14,8 @@ use dysco_daemon::protocol::{
 };
 use proptest::prelude::*;
 
+use super::plane::at as cutoff_at;
+
 const HOSTS: usize = 4;
 pub const LEFT: usize = 0;
 pub const RIGHT: usize = 1;
@@ -234,7 +236,7 @@ impl World {
                     "it takes a path that is not there"
                 );
                 self.hosts[at].paths.takes_new = true;
-                let cutoff = 7;
+                let cutoff = cutoff_at(7);
                 self.tell(at, HostEvent::CutDone { change, cutoff });
                 self.settle(change);
             }

@@ -9,7 +9,7 @@ use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, HostId, Machine, Message, Reason, Report, Subsession, Time,
 };
 
-use super::plane::{Effect, Plane, Refuse, Session, State, offer_of};
+use super::plane::{Effect, Plane, Refuse, Session, State, at, offer_of};
 
 /// What goes wrong.
 #[derive(Clone, Debug, Default)]
@@ -170,6 +170,7 @@ impl World {
                         self.drains(host, change, subsession);
                     }
                     Effect::CutBoth(change, cutoff, both) => {
+                        let cutoff = at(cutoff);
                         self.answer(host, HostEvent::CutDone { change, cutoff });
                         for subsession in both {
                             self.drains(host, change, subsession);
@@ -416,6 +417,7 @@ impl Host {
                 state: State::Tracked,
                 cut_out: None,
                 cut_in: None,
+                reset: false,
                 drained: false,
                 gone: false,
                 deaf: false,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{FlowKey, Session, State, seq};
 
 use super::Paths;
@@ -205,6 +206,11 @@ impl Engine {
         self.prime(second, cutoff);
         // To the other anchor, which has other numbers for it.
         let cutoff = self.agent.session(second).sent_on_wire(cutoff);
+        // No middlebox of a chain ends its stream: whether the end has closed is not asked.
+        let cutoff = Cutoff {
+            at: cutoff,
+            closes: false,
+        };
         self.tell_machine(HostEvent::CutDone { change, cutoff });
     }
 

@@ -229,6 +229,7 @@ impl Engine {
             Outcome::Removed => "removed",
             Outcome::Refused => "refused",
             Outcome::RolledBack => "rolled_back",
+            Outcome::Lost => "lost",
             Outcome::Pending => "pending",
         };
         let reason = report

@@ -45,7 +45,7 @@ impl Running {
     /// The report of its end, and why it was not done.
     pub(super) fn end(&self, progress: Progress) -> (RemovalReport, Option<Reason>) {
         let why = match &progress {
-            Progress::RolledBack(reason) | Progress::Refused(reason) => {
+            Progress::RolledBack(reason) | Progress::Lost(reason) | Progress::Refused(reason) => {
                 Some(self.reason.as_ref().unwrap_or(reason).clone())
             }
             _ => None,
@@ -75,6 +75,10 @@ impl Running {
             Progress::RolledBack(reason) => {
                 self.task
                     .report(Outcome::RolledBack, Some(because(reason)), None, None)
+            }
+            Progress::Lost(reason) => {
+                let why = Some(reason.to_string());
+                self.task.report(Outcome::Lost, why, None, None)
             }
             // All but the last of it is done.
             Progress::Refused(reason) if self.has_left() => {
@@ -171,6 +175,7 @@ impl Engine {
 pub(super) fn kind_of(progress: &Progress) -> &'static str {
     match progress {
         Progress::RolledBack(_) => "rolled_back",
+        Progress::Lost(_) => "lost",
         Progress::Refused(_) => "refused",
         _ => "removed",
     }
@@ -179,6 +184,7 @@ pub(super) fn kind_of(progress: &Progress) -> &'static str {
 pub(super) fn words(progress: &Progress) -> String {
     match progress {
         Progress::RolledBack(reason) => format!("rolled back: {reason}"),
+        Progress::Lost(reason) => format!("lost: {reason}"),
         Progress::Refused(reason) => format!("refused: {reason}"),
         _ => "the middlebox has left".to_owned(),
     }

@@ -49,7 +49,7 @@ impl Head {
     }
 
     /// The right anchor's cutoff.
-    pub(super) fn have_settled(&self, ctx: &mut Context, cutoff: u32) {
+    pub(super) fn have_settled(&self, ctx: &mut Context, cutoff: Cutoff) {
         let change = ctx.change;
         let command = Command::SetCutIn { change, cutoff };
         self.have_left(ctx, command, Message::Switched { change, cutoff });

@@ -140,7 +140,7 @@ impl Head {
         Flow::On
     }
 
-    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         self.phase = Phase::Switching;
         self.cutoff = Some(cutoff);
         ctx.report(Role::Head, self.session(), Progress::Switched);
@@ -150,7 +150,7 @@ impl Head {
         Flow::On
     }
 
-    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         ctx.hush();
         self.phase = Phase::Draining;
         self.have_settled(ctx, cutoff);

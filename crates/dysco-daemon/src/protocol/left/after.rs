@@ -3,11 +3,11 @@
 use super::*;
 
 impl Left {
-    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         let Some(plan) = self.plan else {
             return ctx.stale();
         };
-        let cutoff = cutoff.wrapping_add(plan.translation.seq_out);
+        let cutoff = cutoff.moved(plan.translation.seq_out);
         self.cutoff = Some(cutoff);
         self.phase = Phase::Switching;
         ctx.report(Role::Left, self.a, Progress::Switched);
@@ -19,7 +19,7 @@ impl Left {
         Flow::On
     }
 
-    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: u32) -> Flow {
+    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         let Some(plan) = self.plan else {
             return ctx.stale();
         };
@@ -29,7 +29,7 @@ impl Left {
         self.say_doubt(ctx);
         ctx.command(Command::SetCutIn {
             change: ctx.change,
-            cutoff: cutoff.wrapping_add(plan.translation.seq_in),
+            cutoff: cutoff.moved(plan.translation.seq_in),
         });
         self.maybe_complete(ctx)
     }
@@ -82,6 +82,35 @@ impl Left {
         ctx.command(Command::Erase { change: ctx.change });
         ctx.report(Role::Left, self.a, Progress::Removed);
         Flow::End(Ok(()))
+    }
+
+    /// The middlebox has ended the right anchor's session.
+    pub(super) fn broken_there(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
+        if self.gone {
+            // Both ends are: nothing is to be waited for.
+            self.right_drained = true;
+            return self.maybe_complete(ctx);
+        }
+        ctx.command(Command::Reset { change: ctx.change });
+        self.break_off(ctx, bytes)
+    }
+
+    /// What the middlebox held is lost: the session ends for both ends, and no path is taken.
+    pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
+        let change = ctx.change;
+        let reason = Reason::MiddleboxDied(bytes);
+        ctx.command(Command::Release { change });
+        self.let_go(ctx);
+        ctx.hush();
+        (self.doubts, self.deafens) = (false, false);
+        self.phase = Phase::Cancelling;
+        self.why = Some(reason.clone());
+        ctx.report(Role::Left, self.a, Progress::Lost(reason.clone()));
+        let message = Message::Cancel { change, reason };
+        ctx.insist(self.right(), message.clone());
+        ctx.insist(self.middle(), message);
+        ctx.deadline(CANCEL);
+        Flow::On
     }
 
     pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {

@@ -12,7 +12,7 @@ use super::*;
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Left {
-    fn is_between(&self) -> bool {
+    pub(super) fn is_between(&self) -> bool {
         matches!(self.phase, Phase::Switching | Phase::Draining)
     }
 

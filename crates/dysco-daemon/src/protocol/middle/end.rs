@@ -35,7 +35,7 @@ impl Middle {
         let end = match self.phase {
             Phase::Locked => {
                 ctx.command(Command::Erase { change });
-                Progress::RolledBack(reason.clone())
+                Progress::given_up(reason.clone())
             }
             _ => Progress::Refused(reason.clone()),
         };
@@ -61,7 +61,7 @@ impl Middle {
     /// The session is over before all of the change is, or has taken the old path again.
     pub(super) fn abandoned(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         ctx.command(Command::Erase { change: ctx.change });
-        ctx.report(Role::Middle, self.a, Progress::RolledBack(reason.clone()));
+        ctx.report(Role::Middle, self.a, Progress::given_up(reason.clone()));
         self.finish(ctx, Err(reason))
     }
 

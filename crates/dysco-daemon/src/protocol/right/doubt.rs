@@ -60,7 +60,7 @@ impl Right {
     }
 
     /// A former process hears the new path no more.
-    pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<u32>) {
+    pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
         self.deaf = Some(round);
         self.cut_in = cutoff;
         self.phase = match cutoff {

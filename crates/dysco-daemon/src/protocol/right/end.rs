@@ -104,6 +104,37 @@ impl Right {
         }
     }
 
+    /// The middlebox has ended the session. Whether the left anchor has cut is its own to say.
+    pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
+        if self.is_between() || self.phase == Phase::Preparing {
+            self.broken = Some(bytes);
+        }
+        self.session_gone(ctx)
+    }
+
+    /// Does the left anchor say that the middlebox has died, or forget what it had cut?
+    pub(super) fn breaks_off(&self, reason: &Reason) -> bool {
+        let died = matches!(reason, Reason::MiddleboxDied(_));
+        let known = self.broken.is_some() && self.phase >= Phase::Cutting;
+        self.is_between() && (died || known)
+    }
+
+    /// The session ends for both ends, and no path is taken.
+    pub(super) fn break_off(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+        let change = ctx.change;
+        if self.broken.is_none() {
+            ctx.command(Command::Reset { change });
+        }
+        let reason = match (reason, self.broken) {
+            (reason @ Reason::MiddleboxDied(_), _) => reason,
+            (_, bytes) => Reason::MiddleboxDied(bytes.unwrap_or(0)),
+        };
+        self.let_go(ctx);
+        ctx.command(Command::Erase { change });
+        ctx.report(Role::Right, self.b, Progress::Lost(reason.clone()));
+        Flow::End(Err(reason))
+    }
+
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
         if self.gone {
             ctx.deadline(GONE);

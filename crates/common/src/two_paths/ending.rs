@@ -1,0 +1,191 @@
+//! How a middlebox may end a session between two paths: what its FIN or reset means.
+//!
+//! A middlebox that closes, or whose process dies, may hold bytes that it acknowledged. Its
+//! FIN tells by its number whether any are missing: the old path ends at the cutoff. What is
+//! missing is lost, so both ends must hear a reset, and neither a clean end of its stream.
+
+use super::anchor::Anchor;
+use super::shown::{has_all_old, has_shown_all, is_past, is_taken_back, may_reset};
+use crate::seq::before;
+use crate::session::{Session, State, life};
+use crate::tcp::{ACK, FIN, RST, Segment};
+
+/// In `cut_in_set`: the other end closed before its cut, so that the number before the
+/// cutoff is that of its FIN. `cut_in` is valid as well.
+pub const CLOSES: u8 = 2;
+
+/// What the old path says by a FIN or a reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// What the session's other end says, or what passes as without a second path.
+    Passes,
+    /// The middlebox ends its own session when all that it had to relay is delivered.
+    Relayed,
+    /// A FIN before the cutoff is known. It waits: the middlebox's kernel retransmits it.
+    Undecided,
+    /// A FIN of the middlebox with bytes missing before the cutoff, or after it ended the
+    /// session.
+    Short,
+}
+
+/// Where what an end sends on its new path begins.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Cutoff {
+    /// The first sequence number of the new path.
+    pub at: u32,
+    /// The number before is that of the end's FIN: it had closed before its cut.
+    pub closes: bool,
+}
+
+impl Cutoff {
+    /// The same in numbers that are so much higher.
+    pub const fn moved(self, by: u32) -> Cutoff {
+        Cutoff {
+            at: self.at.wrapping_add(by),
+            ..self
+        }
+    }
+}
+
+/// That of an end whose entry has been cut.
+pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
+    Cutoff {
+        at: s.cut_out,
+        closes: at.fin_sent(s) != 0 && at.snd_max(s) == s.cut_out,
+    }
+}
+
+/// Judges a segment of the old path, which need not end anything.
+#[inline(always)]
+pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
+    if seg.flags & (FIN | RST) == 0 || is_taken_back(s) {
+        return Ending::Passes;
+    }
+    let ended = is_broken(s);
+    if seg.has(RST) {
+        let own = s.two.cut_set != 0 && s.deaf == 0 && !ended;
+        return if own && (is_through(at, s) || needs_no_proxy(s)) {
+            Ending::Relayed
+        } else {
+            Ending::Passes
+        };
+    }
+    let fin_at = seg.seq.wrapping_add(seg.len);
+    if ended {
+        Ending::Short
+    } else if s.two.cut_in_set != 0 {
+        let closes = s.two.cut_in_set & CLOSES != 0;
+        if closes && fin_at.wrapping_add(1) == s.cut_in {
+            Ending::Passes
+        } else if before(fin_at, s.cut_in) {
+            Ending::Short
+        } else {
+            Ending::Relayed
+        }
+    } else if s.two.new_data != 0 {
+        // The other end has sent more since its cut: this is not its FIN.
+        if before(fin_at, s.new_low) {
+            Ending::Undecided
+        } else {
+            Ending::Relayed
+        }
+    } else if may_be_cut(s) {
+        Ending::Undecided
+    } else {
+        Ending::Passes
+    }
+}
+
+/// May the other end have cut? A left anchor does once the new path has answered.
+#[inline(always)]
+const fn may_be_cut(s: &Session) -> bool {
+    let open = s.state == State::TwoPaths as u32 && s.shown != 0;
+    open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
+}
+
+/// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest
+/// number seen says is not enough: there may be a hole. A new path that has not shown what
+/// it has to may be dead, and then nothing but the proxy tells that the other end resets.
+#[inline(always)]
+fn is_through(at: Anchor, s: &Session) -> bool {
+    s.two.drained != 0 && has_shown_all(s) && !before(at.rcv_ack(s), s.cut_out)
+}
+
+/// Has each end all of the old path that is for it, and said so on the new one?
+#[inline(always)]
+const fn needs_no_proxy(s: &Session) -> bool {
+    is_past(s) && has_all_old(s)
+}
+
+/// Has the middlebox ended the session between two paths?
+#[inline(always)]
+pub const fn is_broken(s: &Session) -> bool {
+    s.life.reset & life::BY_MIDDLEBOX != 0
+}
+
+/// The reset that an end gets for a FIN with bytes missing, once it has acknowledged all
+/// before: it believes no other number (RFC 5961, 3.2). The kernel of the middlebox
+/// retransmits the FIN until then.
+#[inline(always)]
+pub(super) fn reset_for(at: Anchor, s: &Session, fin: &Segment) -> Option<Segment> {
+    (fin.len == 0 && fin.seq == at.acked(s)).then_some(Segment {
+        flags: RST | ACK,
+        ..*fin
+    })
+}
+
+/// What the entry may learn from a segment of the old path as of the session's other end:
+/// not the middlebox's own end. A reset there ends the session by [`breaks`].
+#[inline(always)]
+pub fn taught(at: Anchor, s: &Session, seg: &Segment) -> Option<Segment> {
+    if seg.has(RST) {
+        return (!is_between(s)).then_some(*seg);
+    }
+    if ending(at, s, seg) == Ending::Passes {
+        return Some(*seg);
+    }
+    (seg.len > 0).then_some(Segment {
+        flags: seg.flags & !FIN,
+        ..*seg
+    })
+}
+
+/// Does the end hear by this segment of the old path, `told` as it gets it, that the
+/// middlebox has ended the session?
+#[inline(always)]
+pub const fn breaks(at: Anchor, s: &Session, told: &Segment) -> bool {
+    let believed = match at {
+        Anchor::Near => may_reset(s, told.seq),
+        // This host's stack has sent it.
+        Anchor::Far => true,
+    };
+    told.has(RST) && is_between(s) && believed
+}
+
+#[inline(always)]
+const fn is_between(s: &Session) -> bool {
+    let two = s.state == State::TwoPaths as u32 || s.state == State::FarTwoPaths as u32;
+    two && !is_taken_back(s)
+}
+
+/// Did the middlebox close before anything was held back, though the other end, whose
+/// cutoff is known now, had not, or had sent more?
+#[inline(always)]
+pub const fn closed_before(at: Anchor, s: &Session) -> bool {
+    let closed = at.fin_heard(s) & life::OLD_PATH != 0;
+    let its = s.two.cut_in_set & CLOSES != 0 && at.rcv_max(s) == s.cut_in;
+    s.two.cut_in_set != 0 && closed && !its
+}
+
+/// Bytes before the cutoff that the end has not got, which the middlebox had taken; 0 if
+/// none is known of.
+#[inline(always)]
+pub fn undelivered(at: Anchor, s: &Session) -> u32 {
+    let all = s.two.cut_in_set == 0 || has_all_old(s);
+    if all || !before(at.acked(s), s.cut_in) {
+        return 0;
+    }
+    let closes = s.two.cut_in_set & CLOSES != 0;
+    s.cut_in.wrapping_sub(at.acked(s)) - closes as u32
+}

@@ -1,0 +1,175 @@
+//! A proxy that dies, or closes, between two paths.
+
+use dysco_common::session::life;
+use dysco_common::two_paths::{CLOSES, Cutoff};
+
+use super::*;
+
+fn fin(seq: u32, len: u32) -> Segment {
+    segment(seq, 900, len, ACK | FIN)
+}
+
+fn told(s: &Session, seg: &Segment) -> Option<Segment> {
+    match old_incoming(s, seg, 0) {
+        OldIncoming::Deliver(told) => Some(told),
+        OldIncoming::Drop | OldIncoming::Withhold => None,
+    }
+}
+
+fn taught(s: &Session, seg: &Segment) -> Option<Segment> {
+    same(s, |at, s| two_paths::taught(at, s, seg))
+}
+
+/// It has acknowledged all before this number.
+fn acked(mut s: Session, ack: u32) -> Session {
+    (s.snd_ack, s.rcv_max) = (ack, ack);
+    s
+}
+
+#[test]
+fn a_fin_with_bytes_missing_is_a_reset_with_the_number_that_the_end_expects() {
+    for missing in [1, 10, 1000] {
+        let end = CUT_IN - missing;
+        let s = acked(cut(), end);
+        assert_eq!(ending(&s, &fin(end, 0)), Ending::Short);
+        let reset = told(&s, &fin(end, 0)).unwrap();
+        assert_eq!((reset.seq, reset.flags), (end, RST | ACK), "{missing}");
+        assert!(two_paths::breaks(Anchor::Near, &s, &reset));
+        assert!(two_paths::breaks(Anchor::Far, &mirrored(&s), &reset));
+        assert_eq!(two_paths::undelivered(Anchor::Near, &s), missing);
+        assert_eq!(two_paths::undelivered(Anchor::Far, &mirrored(&s)), missing);
+    }
+}
+
+/// The kernel of the proxy retransmits the FIN until it is acknowledged, or reset.
+#[test]
+fn data_before_such_a_fin_is_delivered_first() {
+    let s = acked(cut(), CUT_IN - 100);
+    let last = fin(CUT_IN - 100, 90);
+    let data = told(&s, &last).unwrap();
+    assert_eq!((data.seq, data.len, data.flags), (CUT_IN - 100, 90, ACK));
+    assert_eq!(taught(&s, &last).unwrap().flags, ACK);
+    // A hole before it, or nothing acknowledged yet: no reset would be believed.
+    assert_eq!(told(&s, &fin(CUT_IN - 10, 0)), None);
+    assert_eq!(taught(&s, &fin(CUT_IN - 10, 0)), None);
+    let s = acked(cut(), CUT_IN - 10);
+    assert!(told(&s, &fin(CUT_IN - 10, 0)).unwrap().has(RST));
+}
+
+#[test]
+fn the_other_ends_own_fin_passes() {
+    let mut s = acked(cut(), CUT_IN - 1);
+    s.two.cut_in_set |= CLOSES;
+    let own = fin(CUT_IN - 1, 0);
+    assert_eq!(told(&s, &own), Some(own));
+    assert_eq!(taught(&s, &own), Some(own));
+    // A proxy that dies with the last bytes before it.
+    let s = acked(s, CUT_IN - 2);
+    assert_eq!(ending(&s, &fin(CUT_IN - 2, 0)), Ending::Short);
+    assert_eq!(two_paths::undelivered(Anchor::Near, &s), 1);
+    // The end had not closed: the last byte is missing.
+    let s = acked(cut(), CUT_IN - 1);
+    assert_eq!(ending(&s, &own), Ending::Short);
+}
+
+#[test]
+fn an_end_closed_before_its_cut_if_nothing_came_after_its_fin() {
+    let mut s = cut();
+    let cutoff = |s: &Session| same(s, |at, s| two_paths::cutoff(at, &ended(at, s)));
+    let at = |closes| Cutoff {
+        at: CUT_OUT,
+        closes,
+    };
+    assert_eq!(cutoff(&s), at(true));
+    s.snd_max = CUT_OUT + 1;
+    assert_eq!(cutoff(&s), at(false), "by the new path");
+    s = cut();
+    assert_eq!(two_paths::cutoff(Anchor::Near, &s), at(false));
+    assert_eq!(at(true).moved(7).at, CUT_OUT + 7);
+}
+
+/// The end that the anchor acts for has sent a FIN.
+fn ended(at: Anchor, s: &Session) -> Session {
+    let mut s = *s;
+    match at {
+        Anchor::Near => s.life.fin_out = life::SEEN,
+        Anchor::Far => s.life.fin_in = life::SEEN,
+    }
+    s
+}
+
+/// Between the other end's cut and the news of it nothing tells whose FIN it is.
+#[test]
+fn a_fin_waits_until_the_cutoff_is_known() {
+    let mut s = session();
+    let it = fin(CUT_IN - 10, 0);
+    let ending = |s: &Session| two_paths::ending(Anchor::Near, s, &it);
+    assert_eq!(ending(&s), Ending::Passes, "the new path is not open");
+    s.shown = 4500;
+    assert_eq!(ending(&s), Ending::Undecided);
+    assert_eq!(told(&s, &it), None);
+    // More has come by the new path: it is not the other end's.
+    (s.two.new_data, s.new_low) = (1, CUT_IN);
+    assert_eq!(ending(&s), Ending::Undecided);
+    (s.two.cut_in_set, s.cut_in) = (1, CUT_IN);
+    assert_eq!(ending(&s), Ending::Short);
+    // Another session, whose change has been taken back.
+    s = session();
+    (s.shown, s.state) = (4500, State::Tracked as u32);
+    assert_eq!(ending(&s), Ending::Passes);
+    s.state = State::FarTwoPaths as u32;
+    assert_eq!(ending(&s), Ending::Undecided);
+}
+
+/// Whatever the middlebox's kernel says of a session that has ended is a reset.
+#[test]
+fn a_session_that_the_middlebox_has_ended_hears_no_clean_end() {
+    let mut s = acked(cut(), CUT_IN);
+    (s.two.drained, s.rcv_ack) = (1, CUT_OUT);
+    let rst = segment(CUT_IN, 900, 0, RST);
+    assert_eq!(ending(&s, &rst), Ending::Relayed);
+    assert_eq!(ending(&s, &fin(CUT_IN, 0)), Ending::Relayed);
+    s.life.reset = life::SEEN | life::BY_MIDDLEBOX;
+    assert_eq!(ending(&s, &rst), Ending::Passes);
+    assert_eq!(ending(&s, &fin(CUT_IN, 0)), Ending::Short);
+    assert!(told(&s, &fin(CUT_IN, 0)).unwrap().has(RST));
+}
+
+#[test]
+fn a_reset_of_the_old_path_ends_the_session_where_the_end_believes_it() {
+    let s = acked(cut(), 4500);
+    let breaks = |s: &Session, seq| {
+        let rst = segment(seq, 900, 0, RST);
+        assert_eq!(two_paths::taught(Anchor::Near, s, &rst), None);
+        two_paths::breaks(Anchor::Near, s, &rst)
+    };
+    assert!(breaks(&s, 4500));
+    assert!(!breaks(&s, 4499), "anybody may have sent it");
+    let mut s = cut();
+    s.state = State::Tracked as u32;
+    let rst = segment(4500, 900, 0, RST);
+    assert!(!two_paths::breaks(Anchor::Near, &s, &rst));
+    assert_eq!(two_paths::taught(Anchor::Near, &s, &rst), Some(rst));
+}
+
+/// Its FIN was delivered before anything was held back.
+#[test]
+fn a_middlebox_that_closed_before_the_cut_has_ended_the_session() {
+    let closed = |rcv_max: u32, closes: bool| {
+        let mut s = cut();
+        (s.rcv_max, s.life.fin_in) = (rcv_max, life::SEEN | life::OLD_PATH);
+        s.two.cut_in_set = 1 | if closes { CLOSES } else { 0 };
+        two_paths::closed_before(Anchor::Near, &s)
+    };
+    assert!(!closed(CUT_IN, true), "the other end's own");
+    for rcv_max in [CUT_IN - 5, CUT_IN, CUT_IN + 1] {
+        assert!(closed(rcv_max, false), "{rcv_max}");
+    }
+    assert!(closed(CUT_IN - 5, true));
+    let mut s = cut();
+    s.life.fin_in = life::SEEN;
+    assert!(
+        !two_paths::closed_before(Anchor::Near, &s),
+        "by the new path"
+    );
+}

@@ -1,0 +1,104 @@
+//! A middlebox that ends a session between two paths, by dying or by closing its sockets:
+//! its kernel has told one end or none. Both get a reset, from here where this host acts for
+//! them.
+
+use std::time::Duration;
+
+use dysco_common::two_paths::{Anchor, closed_before, is_broken, undelivered};
+use dysco_common::{FlowKey, Session};
+use etherparse::TcpHeader;
+
+use super::Engine;
+use super::packets::packet_of;
+use super::raw::send_past;
+use crate::protocol::{ChangeId, HostEvent};
+
+/// When an end gets another reset after the one before. It believes only the number that it
+/// expects, and tells that by an acknowledgement where it has got another.
+const AGAIN: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+
+impl Engine {
+    /// A program has seen that the middlebox ended the session.
+    pub(super) fn session_broken(&mut self, slot: u32) {
+        let change = self
+            .held
+            .iter()
+            .find(|(_, h)| h.slots().any(|(s, _)| s == slot));
+        let change = change.map(|(change, _)| *change);
+        if !change.is_some_and(|change| self.tell_broken(change)) {
+            self.session_ended(slot, true);
+        }
+    }
+
+    /// Tells a change that the middlebox has ended its session, if that is so.
+    pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
+        let Some(at) = self.held.get(&change).map(|held| held.anchor()) else {
+            return false;
+        };
+        let slots = self.slots_of(change);
+        let broken = |s: &Session| is_broken(s) || closed_before(at, s);
+        let sessions: Vec<Session> = slots.iter().map(|slot| self.agent.session(*slot)).collect();
+        if !sessions.iter().any(broken) {
+            return false;
+        }
+        let bytes = sessions.iter().map(|s| undelivered(at, s)).max();
+        self.tell_machine(HostEvent::Broken {
+            change,
+            bytes: bytes.unwrap_or(0),
+        });
+        true
+    }
+
+    /// Ends the session for the ends that this host acts for.
+    pub(super) fn reset_ends(&mut self, change: ChangeId) {
+        let Some(held) = self.held.get(&change) else {
+            return;
+        };
+        let (at, slots) = (held.anchor(), held.slots().collect::<Vec<_>>());
+        for slot in self.slots_of(change) {
+            self.agent.break_off(slot);
+        }
+        let agent = self.agent.clone();
+        let say = move || {
+            for (slot, created_ns) in &slots {
+                let s = agent.session(*slot);
+                if s.created_ns == *created_ns {
+                    reset_end(at, &s);
+                }
+            }
+        };
+        say();
+        tokio::spawn(async move {
+            for wait in AGAIN {
+                tokio::time::sleep(wait).await;
+                say();
+            }
+        });
+    }
+}
+
+/// Sends a reset to the end that an entry acts for: to a socket of this host, as from the
+/// other end, or to a remote one.
+fn reset_end(at: Anchor, s: &Session) {
+    let (from, seq, ack) = match at {
+        Anchor::Near => (reversed(&s.key), s.snd_ack, s.snd_max),
+        Anchor::Far => (s.key, s.rcv_ack, s.rcv_max),
+    };
+    let to = from.remote();
+    let mut tcp = TcpHeader::new(from.local().port(), to.port(), seq, 0);
+    (tcp.rst, tcp.ack) = (true, true);
+    tcp.acknowledgment_number = ack;
+    if let Err(error) = send_past(&packet_of(&from, tcp, &[]), to) {
+        tracing::warn!(%to, %error, "cannot reset a session whose middlebox has died");
+    }
+}
+
+/// The five-tuple as the other end has it.
+fn reversed(key: &FlowKey) -> FlowKey {
+    FlowKey::new(key.remote(), key.local())
+}
