@@ -30,6 +30,10 @@ pub enum Fate {
     Leftover,
     /// An end waits for bytes or for an acknowledgement that never come.
     Starved,
+    /// One end is reset since its proxy has died, and the other is not.
+    HalfDead,
+    /// A host says that the proxy has left a session which died with it.
+    FalselyRemoved,
     /// Who asked has not been told the end.
     Untold,
     /// All was still and sound when it was asked for, and nothing came of it.
@@ -146,6 +150,9 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     // It died when it had been shown to carry all that was sent elsewhere, and was taken for
     // good: `Wrong::CompletedUndrained` sees to that.
     let gone = world.dead != [false; 2] && removed > 0;
+    if let Some(fate) = dead(config, world) {
+        return fate;
+    }
     if starved(config, world) && !gone {
         return Fate::Starved;
     }
@@ -238,15 +245,38 @@ fn left_over(host: &Host) -> bool {
         || Side::BOTH.into_iter().any(entry)
 }
 
+/// The proxy has died when the session was not its alone any more.
+fn dead(config: &Configuration, world: &World) -> Option<Fate> {
+    let reset = world.ends().map(|s| s.reset);
+    if !world.has_died() || !world.cut || reset == [false; 2] {
+        return None;
+    }
+    let removed = |h: &Host| h.endings.iter().any(|e| e.removed);
+    if reset != [true; 2] && !finished(config, world) {
+        return Some(Fate::HalfDead);
+    }
+    let told = world.hosts().any(removed) && !finished(config, world);
+    told.then_some(Fate::FalselyRemoved)
+}
+
+/// Have both ends got all that there ever was for them?
+fn finished(config: &Configuration, world: &World) -> bool {
+    let all = config.whole();
+    let [client, server] = world.ends();
+    (server.rcv, client.rcv) == (all[0], all[1])
+}
+
 fn starved(config: &Configuration, world: &World) -> bool {
     let sockets = |h: &Host| h.sockets.iter().any(|s| s.reset);
     if world.hosts().any(sockets) {
         return false;
     }
-    let last = config.hosts - 1;
-    let client = world.host(0).sockets[Side::Right as usize];
-    let server = world.host(last).sockets[Side::Left as usize];
-    let all = [0, 1].map(|d| config.bytes[d] + u8::from(config.closes[d]));
+    // A proxy that dies before the cut ends its session as it would without this.
+    if world.has_died() && !world.cut {
+        return false;
+    }
+    let [client, server] = world.ends();
+    let all = config.whole();
     (client.una, server.rcv) != (all[0], all[0]) || (server.una, client.rcv) != (all[1], all[1])
 }
 

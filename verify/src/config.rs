@@ -3,6 +3,7 @@
 use crate::seed::Seed;
 use crate::world::Faults;
 
+mod death;
 mod doubt;
 mod local;
 mod seeded;
@@ -56,6 +57,10 @@ pub enum Seen {
     CaughtUp,
     /// A daemon was started in the middle of a change that went on.
     GoneOn,
+    /// A proxy died with bytes, and both ends were reset.
+    Lost,
+    /// A proxy died, and its session went on by the new path with every byte.
+    Outlived,
 }
 
 /// One exploration.
@@ -90,6 +95,11 @@ pub struct Configuration {
 }
 
 impl Configuration {
+    /// Units of each direction: bytes, and a FIN.
+    pub fn whole(&self) -> [u8; 2] {
+        [0, 1].map(|d| self.bytes[d] + u8::from(self.closes[d]))
+    }
+
     /// Does this host run a daemon?
     pub fn has_daemon(&self, place: usize) -> bool {
         !self.alone || place == 1
@@ -108,6 +118,7 @@ const NONE: Faults = Faults {
     resets: 0,
     deaths: 0,
     delays: 0,
+    proxies: 0,
 };
 
 const AT_PROXY: &[Request] = &[Request::Leave { at: 1 }];
@@ -351,6 +362,7 @@ pub fn all() -> Vec<Configuration> {
             ..BASIC
         },
     ];
+    all.extend(death::all());
     all.extend(doubt::all());
     all.extend(local::all());
     all

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
+use dysco_common::two_paths::Anchor;
 use dysco_common::{State, Translation};
 use dysco_daemon::protocol::{
     ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
@@ -39,6 +40,14 @@ impl Held {
     /// It still keeps a session or a port from others.
     pub fn holds(&self) -> bool {
         self.slot.is_some() || self.new.is_some()
+    }
+
+    /// Which end of its sessions the host stands at.
+    fn at(&self) -> Anchor {
+        match self.other {
+            None => Anchor::Near,
+            Some(_) => Anchor::Far,
+        }
     }
 
     fn slots(&self) -> impl Iterator<Item = Side> + use<> {
@@ -115,6 +124,8 @@ pub struct Host {
     pub ring: Vec<(Side, Notice)>,
     /// Is this host both anchors?
     pub alone: bool,
+    /// It is about to send resets to both ends.
+    pub resets: bool,
     /// Nothing answers on its new path.
     pub silent: bool,
     /// Only for seeded bugs.
@@ -158,6 +169,7 @@ impl Host {
             rest: VecDeque::new(),
             ring: Vec::new(),
             alone: false,
+            resets: false,
             silent: false,
             spoilt: Default::default(),
             seed,
@@ -218,6 +230,8 @@ impl Host {
             held.other = other;
             if slot.is_none() || other.is_none() && second.is_some() {
                 self.tell(HostEvent::SessionGone { subsession: own });
+            } else {
+                self.tell_broken(change);
             }
         }
         self.undo_unrecorded();
@@ -289,7 +303,9 @@ impl Host {
                 let removed = progress == Progress::Removed;
                 let alone = match (role, &progress) {
                     (Role::Local, Progress::Refused(Reason::AlreadyOut)) => Some(Alone::Already),
-                    (Role::Local, Progress::RolledBack(_)) => Some(Alone::TakenBack),
+                    (Role::Local, Progress::RolledBack(_) | Progress::Lost(_)) => {
+                        Some(Alone::TakenBack)
+                    }
                     _ => None,
                 };
                 self.endings.push(Ending {

@@ -10,7 +10,7 @@ use crate::pump::{NOW, OUTPUTS, PAIR_OUTPUTS, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::seed;
-use crate::socket::Say;
+use crate::socket::{Death, Say};
 use crate::world::{Broken, Lost, World};
 
 mod properties;
@@ -90,6 +90,8 @@ pub enum Action {
     Collect(usize, Side),
     /// The new path carries nothing any more, to the right or to the left.
     PathDies([bool; 2]),
+    /// The process of a proxy dies: how its sockets to the left and to the right end.
+    ProxyDies(usize, [Death; 2]),
     /// The left anchor at this place shows on its new path how far its end has sent.
     Show(usize),
     /// A seeded bug: a deadline of before the cut passes.
@@ -303,6 +305,25 @@ impl Exploration {
         }
     }
 
+    /// What a process has read and not written is lost, and what it has written not.
+    fn proxy_deaths(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.left.proxies == 0 || world.asked == 0 {
+            return;
+        }
+        for place in 1..self.config.hosts - 1 {
+            let sockets = &world.host(place).sockets;
+            let ends = Side::BOTH.map(|side| {
+                let written = sockets[side as usize].nxt..=sockets[side.other() as usize].rcv;
+                let fins = written.map(Death::Fin);
+                fins.chain([Death::Reset]).collect::<Vec<_>>()
+            });
+            let all = ends[0]
+                .iter()
+                .flat_map(|a| ends[1].iter().map(|b| [*a, *b]));
+            actions.extend(all.map(|how| Action::ProxyDies(place, how)));
+        }
+    }
+
     /// A path that may die shows at any moment what it has to, and one that lives when
     /// nothing else is left to happen.
     fn shows(&self, world: &World, actions: &mut Vec<Action>) {
@@ -344,6 +365,7 @@ impl Exploration {
             Action::Late(_) => &mut left.late,
             Action::Crash(_) => &mut left.crashes,
             Action::PathDies(_) => &mut left.deaths,
+            Action::ProxyDies(..) => &mut left.proxies,
             Action::Packet {
                 lost: Lost::AtOnce | Lost::Beyond,
                 ..
@@ -422,6 +444,7 @@ impl Exploration {
             } => world.packet(config, place, side, say, lost),
             Action::Collect(place, side) => world.collect(config, place, side, Twist::Plain),
             Action::PathDies(ways) => world.dies(ways),
+            Action::ProxyDies(place, how) => world.proxy_dies(place, how),
             Action::Show(place) => world.show(place),
             Action::Late(place) => seed::late(world, place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
@@ -478,6 +501,7 @@ impl Model for Exploration {
         self.hosts(world, actions);
         self.packets(world, actions);
         self.deaths(world, actions);
+        self.proxy_deaths(world, actions);
         self.shows(world, actions);
     }
 
@@ -487,6 +511,7 @@ impl Model for Exploration {
         if !self.act(&mut world, &action) {
             return None;
         }
+        world.cut |= world.is_cut();
         if overlapping(&world) {
             world.broken = Some(Broken::Overlap);
         }

@@ -6,8 +6,9 @@
 use std::hash::{Hash, Hasher};
 
 use dysco_common::seq::{after, max};
+use dysco_common::session::life;
 use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
-use dysco_common::two_paths::{self, Anchor, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, OldIncoming};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_daemon::protocol::Subsession;
 
@@ -33,6 +34,8 @@ pub enum Notice {
     Reset,
     /// The local end has acknowledged all of the old path.
     Drained,
+    /// The proxy has ended the session between two paths.
+    Broken,
 }
 
 /// A session's entry, and the new subsession that it is prepared for.
@@ -90,20 +93,39 @@ impl Entry {
     }
 
     /// `Memory::cut`.
-    pub fn cut(&mut self, at: Anchor) -> u32 {
+    pub fn cut(&mut self, at: Anchor) -> Cutoff {
         self.s.two.cut_armed = 1;
         self.cut_if_due(at);
-        self.s.cut_out
+        two_paths::cutoff(at, &self.s)
     }
 
     /// `Memory::set_cut_in`.
-    pub fn set_cut_in(&mut self, cutoff: u32, at: Anchor) -> bool {
-        self.s.cut_in = cutoff;
-        self.s.two.cut_in_set = 1;
-        if two_paths::has_old(at, &self.s, cutoff) {
+    pub fn set_cut_in(&mut self, cutoff: Cutoff, at: Anchor) -> bool {
+        self.s.cut_in = cutoff.at;
+        self.s.two.cut_in_set = 1 | if cutoff.closes { CLOSES } else { 0 };
+        if two_paths::has_old(at, &self.s, cutoff.at) {
             self.s.two.drained = 1;
         }
         self.is_drained()
+    }
+
+    /// `Agent::break_off`.
+    pub fn break_off(&mut self) {
+        self.s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
+    }
+
+    /// Has the proxy ended the session, whatever the cutoffs say?
+    pub fn is_broken(&self, at: Anchor) -> bool {
+        two_paths::is_broken(&self.s) || two_paths::closed_before(at, &self.s)
+    }
+
+    /// `ingress::was_broken`, of what the end hears of the old path.
+    fn hear_end(&mut self, at: Anchor, told: Option<&Packet>, tell: &mut Vec<Notice>) {
+        let breaks = told.is_some_and(|p| two_paths::breaks(at, &self.s, &p.seg));
+        if breaks && !two_paths::is_broken(&self.s) {
+            self.break_off();
+            tell.push(Notice::Broken);
+        }
     }
 
     /// `Engine::is_drained`.
@@ -261,7 +283,7 @@ impl Entry {
             self.s.life.reset = 1;
             tell.push(Notice::Reset);
         } else if seg.has(FIN) {
-            self.s.life.fin_out = 1;
+            self.s.life.fin_out |= life::SEEN | life::OLD_PATH;
         }
         self.told(tell);
     }
@@ -278,6 +300,9 @@ impl Entry {
         if seg.has(RST) {
             return;
         }
+        if seg.has(FIN) {
+            self.s.life.fin_in |= life::OLD_PATH;
+        }
         self.s.rcv_max = max(self.s.rcv_max, seg.end());
         if seg.has(ACK) && after(seg.ack, self.s.rcv_ack) && !after(seg.ack, self.s.snd_max) {
             self.s.rcv_ack = seg.ack;
@@ -289,7 +314,7 @@ impl Entry {
             self.s.life.reset = 1;
             tell.push(Notice::Reset);
         } else if seg.has(FIN) {
-            self.s.life.fin_in = 1;
+            self.s.life.fin_in |= life::SEEN;
         }
     }
 
@@ -314,10 +339,12 @@ impl Entry {
                 }
             }
             State::TwoPaths => {
-                if !two_paths::proxy_ends(Anchor::Near, &self.s, &packet.seg) {
-                    self.track_in(&packet.seg, tell);
+                if let Some(seg) = two_paths::taught(Anchor::Near, &self.s, &packet.seg) {
+                    self.track_in(&seg, tell);
                 }
-                self.deliver_old(Anchor::Near, packet)
+                let told = self.deliver_old(Anchor::Near, packet);
+                self.hear_end(Anchor::Near, told.as_ref(), tell);
+                told
             }
             // Far anchors hear their ends elsewhere.
             State::NewPath

@@ -3,6 +3,8 @@
 
 use std::hash::{Hash, Hasher};
 
+use dysco_common::tcp::FIN;
+use dysco_common::two_paths::Cutoff;
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
 
 use crate::config::Configuration;
@@ -45,6 +47,8 @@ pub enum Seed {
     Unshown,
     /// It lets the ends hear what the proxy acknowledges, whoever has got that.
     ProxyBelieved,
+    /// An end hears the FIN of a proxy that has died with bytes for it.
+    ProxysEnd,
 }
 
 /// Does a host hear its new path on, whatever it says?
@@ -56,6 +60,14 @@ pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
 pub fn stays_behind(seed: Option<Seed>, said: &Packet, told: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
         told.seg.seq = said.seg.seq;
+    }
+}
+
+/// What an end hears of what the proxy has said: `told`, but for its FIN.
+pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>) -> Option<Packet> {
+    match seed {
+        Some(Seed::ProxysEnd) if said.seg.has(FIN) => Some(*said),
+        _ => told,
     }
 }
 
@@ -149,7 +161,10 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
         Some(Seed::RightFirst) => {
             if let Some((change, Phase::SettingUp)) = phase(world, Role::Right) {
                 let entry = world.host(place).entry(Side::Left);
-                let cutoff = entry.map_or(0, |e| e.s.rcv_max);
+                let cutoff = Cutoff {
+                    at: entry.map_or(0, |e| e.s.rcv_max),
+                    closes: false,
+                };
                 let left = place::addresses(place.saturating_sub(2));
                 world.input(config, place, Twist::Plain, |m| {
                     m.handle_message(NOW, &left, Message::Switched { change, cutoff });

@@ -21,6 +21,17 @@ pub enum Harm {
     AckOfUnsent,
     /// A unit under another unit's number.
     WrongBytes,
+    /// A clean end of a stream, after a cut, though units of it are missing.
+    CutShort,
+}
+
+/// How the kernel ends a socket whose process has died.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Death {
+    /// It sends what is in the send queue, which ends before this unit, and a FIN.
+    Fin(u8),
+    /// It sends a reset.
+    Reset,
 }
 
 /// A socket's state.
@@ -44,6 +55,10 @@ pub struct Socket {
     pub dead: bool,
     /// By a reset.
     pub reset: bool,
+    /// Its process has died: the stream that the kernel still sends ends before this unit.
+    pub closed: Option<u8>,
+    /// The kernel owes a reset: its process has died, and something came since.
+    pub refuses: bool,
 }
 
 /// What a socket sends.
@@ -66,10 +81,11 @@ impl Socket {
     /// socket has been given to send; `bytes`: how many of the stream's units
     /// are bytes, the next one being the FIN.
     pub fn say(&mut self, what: Say, base: &Base, available: u8, bytes: u8) -> Option<Packet> {
-        if self.dead {
+        if self.dead && !self.refuses {
             return None;
         }
         let (first, end) = match what {
+            _ if self.dead && what != Say::Reset => return None,
             Say::New if self.nxt < available => {
                 self.nxt += 1;
                 (self.nxt - 1, self.nxt)
@@ -80,6 +96,7 @@ impl Socket {
             Say::Reset => {
                 self.dead = true;
                 self.reset = true;
+                self.refuses = false;
                 (self.nxt, self.nxt)
             }
             _ => return None,
@@ -101,10 +118,11 @@ impl Socket {
 
     /// A segment has passed the data plane.
     pub fn hear(&mut self, packet: &Packet, base: &Base) -> Result<(), Harm> {
+        let Packet { seg, first } = packet;
         if self.dead {
+            self.refuses |= self.closed.is_some() && !seg.has(RST);
             return Ok(());
         }
-        let Packet { seg, first } = packet;
         if seg.has(RST) {
             self.dead = true;
             self.reset = true;
@@ -131,6 +149,8 @@ impl Socket {
         }
         self.owes = true;
         for unit in *first..*first + seg.span() as u8 {
+            // Nobody reads it any more (`tcp_rcv_state_process`, net/ipv4/tcp_input.c).
+            self.refuses |= self.closed.is_some() && unit >= self.rcv;
             if unit >= self.rcv {
                 self.beyond |= 1 << unit;
             }
@@ -140,6 +160,27 @@ impl Socket {
             self.rcv += 1;
         }
         Ok(())
+    }
+
+    /// Its process dies. `all`: how many units it could have written by now.
+    pub fn dies(&mut self, how: Death, all: u8) -> bool {
+        let end = match how {
+            Death::Fin(end) => end,
+            Death::Reset => self.nxt,
+        };
+        if self.dead || self.closed.is_some() || end < self.nxt || end > all {
+            return false;
+        }
+        self.closed = Some(end);
+        if how == Death::Reset {
+            (self.dead, self.refuses) = (true, true);
+        }
+        true
+    }
+
+    /// A reset has come.
+    pub fn is_reset(&mut self) {
+        (self.dead, self.reset) = (true, true);
     }
 
     /// Both directions are over and acknowledged: the kernel forgets it.

@@ -13,7 +13,7 @@ use crate::parts::{Net, Sealed, digest, post};
 use crate::place::{self, Side};
 use crate::pump::{NOW, Twist};
 use crate::seed;
-use crate::socket::{Harm, Say};
+use crate::socket::{Death, Harm, Say, Socket};
 
 mod packets;
 
@@ -44,6 +44,8 @@ pub struct Faults {
     pub deaths: u8,
     /// Daemons that are held up between two of their steps while packets pass.
     pub delays: u8,
+    /// Processes of proxies that die, whatever they hold.
+    pub proxies: u8,
 }
 
 /// Which rule a state breaks.
@@ -71,6 +73,8 @@ pub struct World {
     pub pure: bool,
     /// The new path carries nothing any more, to the right and to the left.
     pub dead: [bool; 2],
+    /// A session has been cut: from then on it is not the proxy's alone.
+    pub cut: bool,
     /// A rule was broken on the way here.
     pub broken: Option<Broken>,
     /// How it ends if nothing more goes wrong.
@@ -81,6 +85,7 @@ impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.hosts, &self.net).hash(state);
         (self.left, self.asked, self.pure, self.broken, self.dead).hash(state);
+        self.cut.hash(state);
     }
 }
 
@@ -143,6 +148,7 @@ impl World {
             asked: 0,
             pure: true,
             dead: [false; 2],
+            cut: false,
             broken: None,
             fate: Fate::default(),
         }
@@ -177,6 +183,7 @@ impl World {
         if let Some(wrong) = out.wrong {
             self.broken = Some(Broken::Host(wrong));
         }
+        self.reset_ends(place);
         if config.prompt {
             self.answer(config, place);
         }
@@ -309,12 +316,40 @@ impl World {
             Side::Right => place == 0,
             Side::Left => place + 1 == config.hosts,
         };
-        let available = match end {
-            true => bytes + u8::from(config.closes[direction]),
+        let sockets = &self.host(place).sockets;
+        match (end, sockets[side as usize].closed) {
+            (true, _) => (bytes + u8::from(config.closes[direction]), bytes),
+            // Its kernel sends what it was given, and a FIN.
+            (false, Some(end)) if end <= bytes => (end + 1, end),
+            (false, Some(end)) => (end, bytes),
             // A proxy relays what it got on the other side.
-            false => self.host(place).sockets[side.other() as usize].rcv,
-        };
-        (available, bytes)
+            (false, None) => (sockets[side.other() as usize].rcv, bytes),
+        }
+    }
+
+    /// The process of a proxy dies: how its kernel ends the sockets to the left and to the
+    /// right.
+    pub fn proxy_dies(&mut self, place: usize, how: [Death; 2]) -> bool {
+        self.edit(place, |h| {
+            let all = Side::BOTH.map(|side| h.sockets[side.other() as usize].rcv);
+            let sockets = h.sockets.iter_mut().zip(how).zip(all);
+            sockets.fold(true, |died, ((socket, how), all)| {
+                socket.dies(how, all) && died
+            })
+        })
+    }
+
+    /// The client's socket, and the server's.
+    pub fn ends(&self) -> [&Socket; 2] {
+        let last = self.hosts.len() - 1;
+        let client = &self.host(0).sockets[Side::Right as usize];
+        [client, &self.host(last).sockets[Side::Left as usize]]
+    }
+
+    /// Has the process of a proxy died?
+    pub fn has_died(&self) -> bool {
+        self.hosts()
+            .any(|h| h.sockets.iter().any(|s| s.closed.is_some()))
     }
 
     /// Is a socket through with all that both directions will ever carry?
@@ -325,7 +360,16 @@ impl World {
             Side::Left => (all[1], all[0]),
         };
         let socket = &self.host(place).sockets[side as usize];
-        socket.dead || (config.closes == [true; 2] && socket.finished(out, into))
+        let peer = packets::opposite(place, side);
+        let alone = |(place, side): (usize, Side)| {
+            self.host(place)
+                .sockets
+                .get(side as usize)
+                .is_none_or(|s| s.dead)
+        };
+        // The kernel gives up what no process has, and nobody answers.
+        let orphan = socket.closed.is_some() && peer.is_none_or(alone);
+        socket.dead || orphan || (config.closes == [true; 2] && socket.finished(out, into))
     }
 
     /// Has a socket reason for such a segment?
@@ -381,7 +425,9 @@ impl World {
     pub fn must_reset(&self, place: usize, side: Side) -> bool {
         let proxy = place > 0 && place + 1 < self.hosts.len();
         let sockets = &self.host(place).sockets;
-        proxy && sockets[side.other() as usize].reset && !sockets[side as usize].dead
+        let own = &sockets[side as usize];
+        let relays = sockets[side.other() as usize].reset && !own.dead && own.closed.is_none();
+        proxy && (relays || own.refuses)
     }
 
     /// May an entry be collected?

@@ -3,6 +3,7 @@
 
 use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Offer};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession,
@@ -160,7 +161,7 @@ impl Host {
             Command::Cut { .. } => self.cut(change),
             Command::SetCutIn { cutoff, .. } => {
                 if let Some(held) = self.held.get_mut(&change) {
-                    held.far = Some(cutoff);
+                    held.far = Some(cutoff.at);
                 }
             }
             Command::Complete { .. } => {
@@ -329,6 +330,10 @@ impl Host {
             held.cut = true;
         }
         let cutoff = self.cutoff(held.side, Some(second)).unwrap_or(7);
+        let cutoff = Cutoff {
+            at: cutoff,
+            closes: false,
+        };
         self.tell(HostEvent::CutDone { change, cutoff });
     }
 

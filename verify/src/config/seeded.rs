@@ -1,6 +1,6 @@
 //! Where each bug that is put in on purpose shows.
 
-use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, doubt, local};
+use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, doubt, local};
 use crate::seed::Seed;
 use crate::world::Faults;
 
@@ -77,6 +77,7 @@ pub fn seeded() -> Vec<Configuration> {
             ..BASIC
         },
     ];
+    all.extend(death::seeded());
     all.extend(doubt::seeded());
     all.extend(local::seeded());
     all

@@ -2,7 +2,7 @@
 //! kernel or the proxy some time answers by an event that comes later.
 
 use dysco_common::session::offer;
-use dysco_common::two_paths::{self, Anchor};
+use dysco_common::two_paths::{self, Anchor, Cutoff};
 use dysco_common::{Offer, State};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
@@ -180,6 +180,7 @@ impl Host {
                 None => self.tell_gone(change),
             },
             Command::SetCutIn { cutoff, .. } => self.set_cut_in(change, cutoff),
+            Command::Reset { .. } => self.reset_ends(change),
             Command::Look { .. } => self.look(change),
             Command::Deafen { .. } => self.deafen(change),
             Command::Hear { .. } => {
@@ -352,12 +353,30 @@ impl Host {
         }
     }
 
-    fn set_cut_in(&mut self, change: ChangeId, cutoff: u32) {
+    /// The session ends for the ends that this host acts for.
+    fn reset_ends(&mut self, change: ChangeId) {
+        let held = self.held.get(&change);
+        let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
+        self.resets = self.is_pair(change);
+        for side in slots {
+            if let Some(entry) = self.entry_mut(side) {
+                entry.break_off();
+            }
+            if !self.resets {
+                self.sockets[side as usize].is_reset();
+            }
+        }
+    }
+
+    fn set_cut_in(&mut self, change: ChangeId, cutoff: Cutoff) {
         let Some(side) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
         let entry = self.entry_mut(side);
         let drained = entry.map(|e| e.set_cut_in(cutoff, Anchor::Near));
+        if self.tell_broken(change) {
+            return;
+        }
         if drained == Some(true) {
             self.tell(HostEvent::Drained { change });
         } else if let Some(held) = self.held.get_mut(&change) {

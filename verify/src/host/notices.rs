@@ -1,7 +1,7 @@
 //! What the programs tell, and how long entries stay.
 
 use dysco_common::State;
-use dysco_daemon::protocol::HostEvent;
+use dysco_daemon::protocol::{ChangeId, HostEvent};
 
 use super::{Held, Host, Outcome};
 use crate::place::{self, Side};
@@ -30,6 +30,7 @@ impl Host {
         match notice {
             Notice::Drained => self.drained(side),
             Notice::Reset => self.gone(side),
+            Notice::Broken => self.broken(side).or_else(|| self.gone(side)),
             // After the cut the acknowledgements of the FINs tell enough.
             Notice::Closed => self
                 .entry(side)
@@ -52,6 +53,29 @@ impl Host {
         }
         self.held.get_mut(&change)?.draining = false;
         Some(HostEvent::Drained { change })
+    }
+
+    /// `Engine::session_broken`: a change whose session the proxy has ended.
+    fn broken(&self, side: Side) -> Option<HostEvent> {
+        let has = |h: &Held| h.slots().any(|s| s == side);
+        let (change, held) = self.held.iter().find(|(_, h)| has(h))?;
+        let ended = |s: Side| self.entry(s).is_some_and(|e| e.is_broken(held.at()));
+        let change = *change;
+        // How much was lost decides nothing.
+        held.slots()
+            .any(ended)
+            .then_some(HostEvent::Broken { change, bytes: 0 })
+    }
+
+    /// `Engine::tell_broken`.
+    pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
+        let slot = self.held.get(&change).and_then(|h| h.slots().next());
+        let event = slot.and_then(|side| self.broken(side));
+        let told = event.is_some();
+        if let Some(event) = event {
+            self.tell(event);
+        }
+        told
     }
 
     fn gone(&self, side: Side) -> Option<HostEvent> {

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::State;
 use dysco_common::Translation;
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{self, Anchor};
 use dysco_daemon::protocol::{
     ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
 };
@@ -148,7 +148,7 @@ impl Host {
             // A former process may have cut both while both were there.
             let cut = self.entries.iter().flatten();
             let cutoff = cut.clone().find(|e| e.s.two.cut_set != 0);
-            if let Some(cutoff) = cutoff.map(|e| e.s.cut_out) {
+            if let Some(cutoff) = cutoff.map(|e| two_paths::cutoff(Anchor::Far, &e.s)) {
                 self.tell(HostEvent::CutDone { change, cutoff });
             }
             return self.tell_gone(change);
@@ -171,19 +171,21 @@ impl Host {
             Side::Left => (a, b),
             Side::Right => (b, a),
         };
-        let cutoff = other.s.cut_out;
-        let cutoff = cutoff.wrapping_add(other.s.translation.seq_out);
-        own.set_cut_in(cutoff, Anchor::Far);
+        let cutoff = two_paths::cutoff(Anchor::Far, &other.s);
+        own.set_cut_in(cutoff.moved(other.s.translation.seq_out), Anchor::Far);
     }
 
     fn say_cut(&mut self, change: ChangeId) {
         let Some([a, b]) = self.pair_of(change) else {
             return;
         };
-        let cutoff = a.s.cut_out;
+        let cutoff = two_paths::cutoff(Anchor::Far, &a.s);
         let drained = [&*a, b].map(|e| e.s.two.drained != 0);
         let drained = seed::have_drained(self.seed, drained);
         self.tell(HostEvent::CutDone { change, cutoff });
+        if self.tell_broken(change) {
+            return;
+        }
         if drained {
             self.tell(HostEvent::Drained { change });
         } else if let Some(held) = self.held.get_mut(&change) {

@@ -42,6 +42,16 @@ pub fn always() -> Vec<Property<Exploration>> {
             "nothing is acknowledged to a path that never sent it",
             |_, w: &World| w.broken != Some(Broken::Tcp(crate::socket::Harm::AckOfUnsent)),
         ),
+        Property::always(
+            "no end hears a clean end with bytes missing",
+            |_, w: &World| w.broken != Some(Broken::Tcp(crate::socket::Harm::CutShort)),
+        ),
+        Property::always("whose proxy died both ends hear it", |_, w: &World| {
+            w.fate != Fate::HalfDead
+        }),
+        Property::always("what was lost is not told removed", |_, w: &World| {
+            w.fate != Fate::FalselyRemoved
+        }),
         Property::always("every byte arrives under its own number", |_, w: &World| {
             w.broken != Some(Broken::Tcp(crate::socket::Harm::WrongBytes))
         }),
@@ -143,6 +153,15 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
                 entry_states(w).any(|e| e.state() == State::TwoPaths && behind(e))
             },
         ),
+        Seen::Lost => Property::sometimes("a session is lost with its proxy", |_, w: &World| {
+            w.cut && w.has_died() && w.ends().into_iter().all(|s| s.reset)
+        }),
+        Seen::Outlived => Property::sometimes("a session outlives its proxy", |c, w: &World| {
+            let all = c.config.whole();
+            let [client, server] = w.ends();
+            let got = (server.rcv, client.rcv) == (all[0], all[1]);
+            w.has_died() && got && ended(w, true) && w.hosts().all(|h| h.quiet())
+        }),
         Seen::GoneOn => Property::sometimes("a change outlives a daemon", |_, w: &World| {
             ended(w, true) && w.hosts().any(|h| h.life > 0) && w.hosts().all(|h| h.quiet())
         }),

@@ -3,6 +3,7 @@
 //! stack for it.
 
 use dysco_common::seq::{after, before, max};
+use dysco_common::session::life;
 use dysco_common::tcp::{ACK, FIN, RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{FlowKey, Path, State, Translation};
@@ -82,10 +83,12 @@ impl Entry {
         tell: &mut Vec<Notice>,
         send: &mut impl FnMut(Path, Packet),
     ) {
-        if !two_paths::proxy_ends(FAR, &self.s, &packet.seg) {
-            self.track_out(&packet.seg, tell);
+        if let Some(seg) = two_paths::taught(FAR, &self.s, &packet.seg) {
+            self.track_out(&seg, tell);
         }
-        if let Some(told) = self.deliver_old(FAR, packet) {
+        let told = self.deliver_old(FAR, packet);
+        self.hear_end(FAR, told.as_ref(), tell);
+        if let Some(told) = told {
             send(Path::Old, told);
         }
     }
@@ -176,7 +179,8 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
         }
         return;
     }
-    (s.s.life.fin_in, o.s.life.fin_out) = (1, 1);
+    s.s.life.fin_in |= life::SEEN;
+    o.s.life.fin_out |= life::SEEN;
     if s.s.life.fin_out != 0 && s.s.life.told == 0 {
         (s.s.life.told, o.s.life.told) = (1, 1);
         comes.tell.push((side, Notice::Closed));

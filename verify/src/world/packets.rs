@@ -1,6 +1,7 @@
 //! Segments on their way: through the programs of the hosts to a socket, or lost.
 
 use dysco_common::Path;
+use dysco_common::tcp::{FIN, RST};
 use dysco_daemon::protocol::Subsession;
 
 use super::{Broken, World};
@@ -10,7 +11,7 @@ use crate::place::{self, Side};
 use crate::plane::far::{self, Goes};
 use crate::plane::{Entry, Notice, Packet};
 use crate::seed;
-use crate::socket::Say;
+use crate::socket::{Harm, Say};
 
 /// Where a segment is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,7 @@ impl World {
         let Some(base) = place::base(place, side, config.hosts) else {
             return;
         };
+        let cut = self.cut;
         let heard = self.edit(place, |h| {
             let mut tell = Vec::new();
             let (seed, said) = (h.seed, packet);
@@ -94,7 +96,7 @@ impl World {
                     let mut told = entry.ingress_old(packet, &mut tell);
                     told.iter_mut()
                         .for_each(|t| seed::stays_behind(seed, &said, t));
-                    told
+                    seed::tells_proxys_end(seed, &said, told)
                 }
                 (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
                 (None, Path::Old) => Some(packet),
@@ -102,7 +104,13 @@ impl World {
             };
             notices(h, side, tell);
             h.sweep_returns();
-            packet.map_or(Ok(()), |p| h.sockets[side as usize].hear(&p, &base))
+            packet.map_or(Ok(()), |p| {
+                h.sockets[side as usize].hear(&p, &base)?;
+                match cut && is_short(config, place, side, &p) {
+                    true => Err(Harm::CutShort),
+                    false => Ok(()),
+                }
+            })
         });
         if let Err(harm) = heard {
             self.broken = Some(Broken::Tcp(harm));
@@ -132,6 +140,18 @@ impl World {
             self.told(place, Side::Right, |e, tell| e.is_answered(&answer, tell));
         }
         shown(self) != before
+    }
+
+    /// What a host that is both anchors sends to end its session for both ends.
+    pub(super) fn reset_ends(&mut self, place: usize) {
+        if !self.edit(place, |h| std::mem::take(&mut h.resets)) {
+            return;
+        }
+        for side in Side::BOTH {
+            if let Some((to, at)) = opposite(place, side) {
+                self.edit(to, |h| h.sockets[at as usize].is_reset());
+            }
+        }
     }
 
     /// A data plane hears something, and tells its host.
@@ -220,8 +240,21 @@ fn notices(host: &mut Host, side: Side, tell: Vec<Notice>) {
     }
 }
 
+/// Does an end of the whole session hear that the stream has ended, before that has?
+fn is_short(config: &Configuration, place: usize, side: Side, packet: &Packet) -> bool {
+    let direction = match (place, side) {
+        (0, Side::Right) => 1,
+        (_, Side::Left) if place + 1 == config.hosts => 0,
+        _ => return false,
+    };
+    let seg = &packet.seg;
+    let at = packet.first + seg.len as u8;
+    let ended = config.closes[direction] && at == config.bytes[direction];
+    seg.has(FIN) && !seg.has(RST) && !ended
+}
+
 /// The other end of a session.
-fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+pub(super) fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
     match side {
         Side::Right => Some((place + 1, Side::Left)),
         Side::Left => Some((place.checked_sub(1)?, Side::Right)),

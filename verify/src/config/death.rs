@@ -1,0 +1,100 @@
+//! Proxies that die at any moment of a change, whatever they hold.
+
+use super::{AT_PROXY, BASIC, Configuration, NONE, Seen};
+use crate::seed::Seed;
+use crate::world::Faults;
+
+/// A process dies.
+const DIES: Faults = Faults { proxies: 1, ..NONE };
+
+const PROXY: Configuration = Configuration {
+    requests: AT_PROXY,
+    faults: DIES,
+    prompt: true,
+    bytes: [2, 1],
+    seen: &[Seen::Removal, Seen::Lost, Seen::Outlived],
+    ..BASIC
+};
+
+/// All of them.
+pub(super) fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "proxy-dies",
+            about: "the proxy's process dies with bytes of both directions",
+            ..PROXY
+        },
+        Configuration {
+            name: "proxy-dies-lost",
+            about: "the same, and a message is lost",
+            faults: Faults { losses: 1, ..DIES },
+            bytes: [1, 1],
+            ..PROXY
+        },
+        Configuration {
+            name: "proxy-dies-streams",
+            about: "the same, and a packet is lost, or sent again across the cutoff",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..DIES
+            },
+            bytes: [2, 0],
+            acks_at_once: true,
+            ..PROXY
+        },
+        Configuration {
+            name: "proxy-dies-crash",
+            about: "the same, and a daemon dies",
+            faults: Faults { crashes: 1, ..DIES },
+            bytes: [1, 1],
+            acks_at_once: true,
+            ..PROXY
+        },
+        Configuration {
+            name: "proxy-dies-half-closed",
+            about: "the same, of a session that the client closes when it has sent all",
+            closes: [true, false],
+            bytes: [1, 1],
+            ..PROXY
+        },
+        Configuration {
+            name: "local-proxy-dies",
+            about: "by the proxy's host alone: its process dies with bytes of both directions",
+            alone: true,
+            ..PROXY
+        },
+        Configuration {
+            name: "local-proxy-dies-crash",
+            about: "the same, and the daemon dies, or is held up between any two stores",
+            faults: Faults {
+                crashes: 1,
+                delays: 1,
+                ..DIES
+            },
+            alone: true,
+            bytes: [1, 1],
+            ..PROXY
+        },
+        Configuration {
+            name: "local-proxy-dies-half-closed",
+            about: "the same, of a session that the client closes, and a packet is lost",
+            faults: Faults { packets: 1, ..DIES },
+            alone: true,
+            closes: [true, false],
+            bytes: [1, 1],
+            ..PROXY
+        },
+    ]
+}
+
+/// Bugs put in on purpose.
+pub(super) fn seeded() -> Vec<Configuration> {
+    vec![Configuration {
+        name: "proxys-end",
+        about: "an end hears the FIN of a proxy that has died with bytes for it",
+        bytes: [1, 0],
+        seed: Some(Seed::ProxysEnd),
+        ..PROXY
+    }]
+}
