@@ -114,15 +114,15 @@ fn daemons_on_both_sides_make_it_a_bypass() -> Result<()> {
 
 /// What speaks against the bypass only does not speak against the other ways.
 #[test]
-fn a_bypass_that_is_refused_falls_to_return() -> Result<()> {
+fn a_bypass_that_is_refused_falls_to_local() -> Result<()> {
     let w = world("autofall", &Role::ALL)?;
     let (group, ends) = open(&w, 1)?;
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
-    done(&remove(&w, &ends[0], &[])?, "return", "no answer to a SYN")?;
-    // It took four changes, and is one for who asked. So is what no change is begun for.
+    done(&remove(&w, &ends[0], &[])?, "local", "no answer to a SYN")?;
+    // It took two changes, and is one for who asked. So is what no change is begun for.
     for more in [&["--dry-run"][..], &[]] {
-        let again = remove(&w, &ends[0], &[&["--mode", "return"], more].concat())?;
+        let again = remove(&w, &ends[0], &[&["--mode", "local"], more].concat())?;
         ensure!(again["summary"]["refused"] == 1, "{again:#}");
     }
     let counters = w.counters(Role::Proxy)?;

@@ -306,8 +306,7 @@ fn others_go_another_way() -> Result<()> {
     let done = w.remove(&["--session", &ends[0].name(), "--mode", "auto"])?;
     let first = &done["removals"][0];
     let why = first["why_mode"].as_str().unwrap_or_default();
-    // Under the proxy's address what the server says arrives.
-    ensure!(first["mode"] == "return", "{done:#}");
+    ensure!(first["mode"] == "local", "{done:#}");
     ensure!(why.contains("has died under another session"), "{done:#}");
     // Who asks for it by name finds out that it lives again, and for all.
     mend(&w)?;

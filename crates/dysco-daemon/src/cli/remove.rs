@@ -58,8 +58,9 @@ pub struct Args {
 
     /// By which way a proxy leaves: both neighbours' hosts (bypass), this host's kernel for
     /// requests and the server's host for replies (return), this host's kernel
-    /// for both (local), or the first that can (auto); the daemon's
-    /// configuration by default
+    /// for both (local), or the first of bypass and local that can (auto), never return: a
+    /// firewall beside this host may drop acknowledgements of replies that pass it by; the
+    /// daemon's configuration by default
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
 

@@ -219,14 +219,14 @@ pub struct Chain {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Bypass where the hosts on both sides run dyscod, return where the server's
-    /// does, local otherwise.
+    /// Bypass where the hosts on both sides run dyscod, local otherwise.
     #[default]
     Auto,
     /// The hosts on both sides take its place: packets pass it by.
     Bypass,
     /// Its own host's kernel takes its place for requests, and the server's host
-    /// sends replies straight to the client.
+    /// sends replies straight to the client. Only by this word: a firewall beside the
+    /// proxy may drop acknowledgements of replies that it has not seen.
     Return,
     /// Its own host's kernel takes its place.
     Local,

@@ -32,8 +32,6 @@ pub(super) enum Known {
 #[derive(Default)]
 pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
-    /// Clients that replies did not reach, and why.
-    unreached: HashMap<IpAddr, (String, Instant)>,
     /// Two hosts between which a new path has died, the lower address first, and which of
     /// them did not answer.
     silent: HashMap<[IpAddr; 2], (IpAddr, Instant)>,
@@ -82,17 +80,6 @@ impl Neighbours {
     /// It was asked long enough ago.
     pub fn did_not_answer(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Nobody("no answer in time".into()));
-    }
-
-    /// Replies of a server's host do not reach this client.
-    pub fn not_reached(&mut self, client: IpAddr, why: String) {
-        remember(&mut self.unreached, client, why);
-    }
-
-    /// Why replies would not reach this client, if that was found a while ago.
-    pub fn unreached(&self, client: IpAddr) -> Option<String> {
-        let (why, at) = self.unreached.get(&client)?;
-        (at.elapsed() < REMEMBER).then(|| why.clone())
     }
 
     /// The new path between these two has died: this one did not answer.

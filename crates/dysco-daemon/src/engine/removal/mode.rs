@@ -1,5 +1,6 @@
-//! By which way a proxy leaves: bypass where the hosts on both sides are agents,
-//! return where the server's is and its replies reach the client, local otherwise.
+//! By which way a proxy leaves, where the operator leaves that open: bypass where the hosts
+//! on both sides are agents, local otherwise. Never return: nothing shows beforehand that a
+//! stateful firewall beside the proxy accepts acknowledgements of replies that pass it by.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -130,27 +131,15 @@ impl Engine {
             (Known::Agent, Known::Agent) => match self.neighbours.silent_between([left, right]) {
                 Some(died) => {
                     let why = format!("bypass was not tried: {died}");
-                    Some(self.without_client(left, why))
+                    Some((Mode::Local, Some(why)))
                 }
                 None => {
                     let why = "a dyscod answers on both sides".to_owned();
                     Some((Mode::Bypass, Some(why)))
                 }
             },
-            (Known::Nobody(why), Known::Agent) => {
-                let why = nobody(left, &why);
-                Some(self.without_client(left, why))
-            }
+            (Known::Nobody(why), Known::Agent) => Some((Mode::Local, Some(nobody(left, &why)))),
             (_, Known::Nothing) | (Known::Nothing, _) => None,
-        }
-    }
-
-    /// The way where the server's host runs an agent and the client's is of no
-    /// use.
-    fn without_client(&self, client: IpAddr, why: String) -> (Mode, Option<String>) {
-        match self.neighbours.unreached(client) {
-            None => (Mode::Return, Some(why)),
-            Some(unreached) => (Mode::Local, Some(format!("{why}; {unreached}"))),
         }
     }
 
@@ -192,7 +181,6 @@ impl Engine {
     pub(super) fn goes_on(&mut self, running: &Running, progress: &Progress) -> bool {
         let next = match (running.task.way, progress) {
             (Some(Mode::Return), Progress::Removed) => next_stage(running),
-            (Some(Mode::Return), Progress::Refused(reason)) => self.not_straight(running, reason),
             (Some(Mode::Bypass), Progress::Refused(reason) | Progress::RolledBack(reason)) => {
                 self.no_bypass(running, reason)
             }
@@ -203,8 +191,8 @@ impl Engine {
         true
     }
 
-    /// Where a bypass was refused for the neighbours' part in it, the proxy's
-    /// host does without the client's, or by itself.
+    /// Where a bypass was refused for the neighbours' part in it, the proxy's host does it
+    /// by itself.
     fn no_bypass(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
         let reason = match &running.reason {
             Some(better) if *reason == Reason::Cancelled => better,
@@ -216,34 +204,6 @@ impl Engine {
             return None;
         }
         let why = format!("bypass was not possible: {reason}");
-        let (way, why) = match task.neighbours {
-            Some([left, right])
-                if self.neighbours.know(right) == Known::Agent
-                    && *reason != Reason::NoAgent(right) =>
-            {
-                self.without_client(left, why)
-            }
-            _ => (Mode::Local, Some(why)),
-        };
-        Some(self.goes_by(task, way, why))
-    }
-
-    /// Replies cannot go straight: the proxy leaves without, unless the operator
-    /// wanted just that.
-    fn not_straight(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
-        let task = &running.task;
-        if let (Reason::NotProven(_), Some([client, _])) = (reason, task.neighbours) {
-            self.neighbours.not_reached(client, reason.to_string());
-        }
-        let may = task.mode == Mode::Auto && task.stage == Stage::Prove;
-        if !may || !reason.local_would_do() {
-            return None;
-        }
-        let why = format!("return was not possible: {reason}");
-        let why = match &task.why {
-            Some(before) => format!("{before}; {why}"),
-            None => why,
-        };
         Some(self.goes_by(task, Mode::Local, Some(why)))
     }
 
