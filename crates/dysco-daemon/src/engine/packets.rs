@@ -12,6 +12,8 @@ use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 use super::collect::boot_time;
 
 const HOP_LIMIT: u8 = 64;
+/// The window of an acknowledgement whose socket's window is not known, as it is sent.
+const OWN_WINDOW: u16 = 1024;
 /// The most steps in which a bypass is shown what was sent elsewhere.
 const STEPS: u32 = 64;
 
@@ -126,6 +128,17 @@ pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
         tcp.acknowledgment_number = s.snd_ack;
         packet_of(&s.key, tcp, &[])
     })
+}
+
+/// An acknowledgement as the session's own socket sends them, with this number.
+pub(super) fn own_ack(s: &Session, seq: u32) -> Vec<u8> {
+    let (local, remote) = (s.key.local().port(), s.key.remote().port());
+    // Its window is not known here: one that is narrower than it was opens nothing.
+    let mut tcp = TcpHeader::new(local, remote, seq, OWN_WINDOW);
+    tcp.ack = true;
+    tcp.acknowledgment_number = s.snd_ack;
+    set_clocks(&mut tcp, s);
+    packet_of(&s.key, tcp, &[])
 }
 
 /// The same for a path that a session has left: see `two_paths::ends_path`. `seq` is the

@@ -9,14 +9,20 @@ use dysco_common::seq::after;
 use dysco_common::{FlowKey, Session, State, Translation};
 use etherparse::{TcpHeader, TcpOptionElement};
 
-use super::packets::packet_of;
-use super::raw::send_by;
+use super::packets::{self, packet_of};
+use super::raw::{send, send_by};
 use super::{Answer, Engine};
 use crate::api::{Way, WayChange};
 use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession};
 
 /// Replies that nobody acknowledges for so long take the old way again.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// When the old way is shown how far replies are, after the first time: some may be lost.
+const SHOW_AGAIN: [Duration; 3] = [
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
 /// So many packets on the way that they should not take are no last words.
 const LAST_WORDS: u32 = 8;
 
@@ -169,6 +175,7 @@ impl Engine {
         match State::from_word(s.state) {
             Some(State::Return) if self.returns.is_stuck(slot, s, now) => {
                 self.agent.unprepare(slot);
+                self.show_old_way(slot, s);
                 let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
                 self.no_return(slot, s, &why);
             }
@@ -184,6 +191,37 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// Shows firewalls on the way by the relaying host how far this end has sent past it.
+    ///
+    /// A stateful firewall there has not seen those replies, and drops what acknowledges
+    /// them as invalid. So it would drop the acknowledgement of whatever is retransmitted
+    /// there, since the client has got more. This end sent no more than the window that the
+    /// last acknowledgement of the client opened, which such a firewall has seen: it accepts
+    /// a segment with the highest number at once. A keep-alive behind it has the client
+    /// acknowledge all.
+    fn show_old_way(&self, slot: u32, s: &Session) {
+        let (agent, created_ns) = (self.agent.clone(), s.created_ns);
+        let say = move || {
+            let s = agent.session(slot);
+            if s.created_ns != created_ns || s.state != State::Tracked as u32 {
+                return;
+            }
+            for seq in [s.snd_max, s.rcv_ack.wrapping_sub(1)] {
+                let to = s.key.remote();
+                if let Err(error) = send(&packets::own_ack(&s, seq), to) {
+                    tracing::warn!(%to, %error, "cannot show firewalls how far replies are");
+                }
+            }
+        };
+        say();
+        tokio::spawn(async move {
+            for wait in SHOW_AGAIN {
+                tokio::time::sleep(wait).await;
+                say();
+            }
+        });
     }
 
     fn no_return(&mut self, slot: u32, s: &Session, why: &str) {
