@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use dysco_agent::common::FlowKey;
-use dysco_agent::common::two_paths::Anchor;
+use dysco_agent::common::two_paths::{Anchor, Cutoff};
 use plane::plane;
 
 /// The programs of a session of one path look at no cutoff: none of them says that it has
@@ -24,7 +24,11 @@ async fn an_acknowledgement_that_missed_the_cutoff_is_found_by_looking() {
     let slot = agent.find(&FlowKey::new(local, remote)).unwrap();
     assert!(!agent.look_drained(slot, Anchor::Near), "no cutoff is set");
     let cutoff = agent.session(slot).snd_ack.wrapping_add(5);
-    assert!(!agent.set_cut_in(slot, cutoff));
+    let told = Cutoff {
+        at: cutoff,
+        closes: false,
+    };
+    assert!(!agent.set_cut_in(slot, told));
     assert!(!agent.look_drained(slot, Anchor::Near), "nothing has come");
 
     accepted.write_all(b"bytes").unwrap();

@@ -299,7 +299,10 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     }
     let believed = two_paths::may_be_closed(s, near, seg);
     if believed {
-        s.life.fin_out |= life::SEEN | life::OLD_PATH;
+        s.life.fin_out |= life::SEEN;
+        if s.state != State::NewPath as u32 {
+            s.life.fin_out |= life::OLD_PATH;
+        }
     }
     believed
 }

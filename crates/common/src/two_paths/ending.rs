@@ -65,7 +65,7 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     let ended = is_broken(s);
     if seg.has(RST) {
         let own = s.two.cut_set != 0 && s.deaf == 0 && !ended;
-        return if own && (is_through(at, s) || needs_no_proxy(s)) {
+        return if own && (is_through(at, s, seg) || needs_no_proxy(s)) {
             Ending::Relayed
         } else {
             Ending::Passes
@@ -108,8 +108,10 @@ const fn may_be_cut(s: &Session) -> bool {
 /// number seen says is not enough: there may be a hole. A new path that has not shown what
 /// it has to may be dead, and then nothing but the proxy tells that the other end resets.
 #[inline(always)]
-fn is_through(at: Anchor, s: &Session) -> bool {
-    s.two.drained != 0 && has_shown_all(s) && !before(at.rcv_ack(s), s.cut_out)
+fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
+    let says = reset.has(ACK) && !before(reset.ack, s.cut_out);
+    let has_all = says || !before(at.rcv_ack(s), s.cut_out);
+    s.two.drained != 0 && has_shown_all(s) && has_all
 }
 
 /// Has each end all of the old path that is for it, and said so on the new one?

@@ -115,7 +115,7 @@ fn the_proxys_end_is_heard() {
             ..from_proxy(&net, GOT, 700)
         };
         p.passes(Way::In, &fin);
-        assert_eq!(p.session(SLOT).life.fin_in, 1);
+        assert_ne!(p.session(SLOT).life.fin_in, 0);
     }
 }
 

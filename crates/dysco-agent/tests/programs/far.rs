@@ -461,6 +461,36 @@ fn a_reset_from_behind_what_it_has_sent_ends_it() {
     }
 }
 
+/// The proxy's process has died with bytes for the client: this host's kernel says a FIN.
+#[test]
+fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out) = (1, SENT);
+            (s.two.cut_in_set, s.cut_in, s.rcv_ack) = (1, GIVEN + 700, GIVEN);
+        });
+        let fin = Frame {
+            seq: GIVEN,
+            ack: SENT,
+            flags: ACK | FIN,
+            ..net.sent()
+        };
+        let reset = Frame {
+            flags: ACK | RST,
+            ..fin.clone()
+        };
+        p.becomes(Way::Out, &fin, PASS, &reset);
+        let life = p.session(SLOT).life;
+        assert_eq!((life.fin_out, life.reset), (0, 3));
+        assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
+        // One byte more would be missing if the server had not closed.
+        p.change(|s| (s.life.reset, s.two.cut_in_set, s.cut_in) = (0, 3, GIVEN + 1));
+        p.passes(Way::Out, &fin);
+        assert_ne!(p.session(SLOT).life.fin_out, 0);
+    }
+}
+
 #[test]
 fn all_acknowledged_is_told() {
     for net in nets() {

@@ -1,7 +1,8 @@
 //! Sessions between two paths.
 
-use dysco_common::session::offer;
+use dysco_common::session::{life, offer};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
+use dysco_common::two_paths::CLOSES;
 use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
@@ -21,6 +22,9 @@ const T: Translation = Translation {
     wscale_remote: 0,
     flags: 0,
 };
+
+/// The middlebox has ended the session.
+const ENDED: u8 = life::SEEN | life::BY_MIDDLEBOX;
 
 const SENT: u32 = 100_000;
 const CUT_IN: u32 = 0x300_0000;
@@ -140,7 +144,7 @@ fn data_goes_by_its_first_byte() {
         };
         p.becomes(Way::Out, &fin, REDIRECT, &on_new(&net, &fin));
         assert_eq!(p.count(Counter::OldPath), 2);
-        assert_eq!(p.session(SLOT).life.fin_out, 1);
+        assert_ne!(p.session(SLOT).life.fin_out, 0);
     }
 }
 
@@ -385,7 +389,8 @@ fn an_end_that_is_ahead_hears_the_proxy() {
             OK,
             &behind(ACK | RST, CUT_IN + 500),
         );
-        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.session(SLOT).life.reset, ENDED);
+        assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
     }
 }
 
@@ -473,7 +478,8 @@ fn a_reset_of_any_number_teaches_nothing() {
             }
             .bytes(),
         );
-        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.session(SLOT).life.reset, ENDED);
+        assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
     }
 }
 
@@ -503,14 +509,6 @@ fn the_proxys_own_end_is_not_delivered() {
                 ..last.clone()
             },
         );
-        let real = Frame {
-            seq: CUT_IN - 10,
-            payload: vec![1; 5],
-            ..fin
-        };
-        p.passes(Way::In, &real);
-        assert_eq!(p.session(SLOT).life.fin_in, 1);
-
         let mut p = cut(&net);
         p.change(|s| {
             (s.rcv_ack, s.rcv_max) = (SENT, CUT_IN);
@@ -523,6 +521,89 @@ fn the_proxys_own_end_is_not_delivered() {
         };
         p.drops(Way::In, &rst, Counter::DroppedLateOld);
         assert_eq!(p.session(SLOT).life.reset, 0);
+    }
+}
+
+/// What it held is lost: the end hears a reset, and no clean end.
+#[test]
+fn a_fin_of_the_proxy_with_bytes_missing_is_a_reset() {
+    for net in nets() {
+        let mut p = cut(&net);
+        let fin = |seq, len| Frame {
+            seq,
+            ack: SENT,
+            flags: ACK | FIN,
+            payload: vec![1; len],
+            ..net.received()
+        };
+        let (last, end) = (fin(CUT_IN - 2000, 1500), CUT_IN - 500);
+        let data = Frame {
+            flags: ACK,
+            ..last.clone()
+        };
+        p.becomes(Way::In, &last, OK, &data);
+        p.drops(Way::In, &fin(end, 0), Counter::DroppedLateOld);
+        p.run(Way::Out, &sent(&net, SENT, end, 0).bytes());
+        let reset = Frame {
+            flags: ACK | RST,
+            ..fin(end, 0)
+        };
+        // The kernel retransmits it.
+        for _ in 0..2 {
+            p.becomes(Way::In, &fin(end, 0), OK, &reset);
+        }
+        let life = p.session(SLOT).life;
+        assert_eq!((life.fin_in, life.reset), (0, ENDED));
+        assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
+        // What the kernel answers to this end's packets, it hears.
+        let refused = Frame {
+            flags: RST,
+            ..net.received()
+        };
+        p.passes(
+            Way::In,
+            &Frame {
+                seq: end,
+                ..refused
+            },
+        );
+    }
+}
+
+#[test]
+fn the_other_ends_fin_before_the_cutoff_is_delivered() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| s.two.cut_in_set |= CLOSES);
+        let fin = Frame {
+            seq: CUT_IN - 1,
+            ack: SENT,
+            flags: ACK | FIN,
+            ..net.received()
+        };
+        p.passes(Way::In, &fin);
+        assert_ne!(p.session(SLOT).life.fin_in, 0);
+        assert_eq!(p.session(SLOT).life.reset, 0);
+    }
+}
+
+/// Until the cutoff is known nothing tells whose FIN it is.
+#[test]
+fn a_fin_waits_for_the_cutoff() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        let fin = Frame {
+            seq: CUT_IN - 1000,
+            ack: SENT,
+            flags: ACK | FIN,
+            ..net.received()
+        };
+        p.change(|s| s.shown = CUT_IN - 1000);
+        p.drops(Way::In, &fin, Counter::DroppedLateOld);
+        assert_eq!(p.session(SLOT).life.fin_in, 0);
+        p.change(|s| s.shown = 0);
+        p.passes(Way::In, &fin);
+        assert_ne!(p.session(SLOT).life.fin_in, 0);
     }
 }
 

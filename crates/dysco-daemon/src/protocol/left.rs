@@ -247,11 +247,7 @@ impl Left {
             HostEvent::Deafened { deaf, .. } if self.deafens => self.deafened(ctx, deaf),
             HostEvent::TakenBack { .. } => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
-            HostEvent::Broken { bytes, .. }
-                if self.phase == Phase::Cutting || self.is_between() =>
-            {
-                self.break_off(ctx, bytes)
-            }
+            HostEvent::Broken { bytes, .. } if self.may_break() => self.break_off(ctx, bytes),
             HostEvent::Broken { .. } | HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
@@ -278,6 +274,11 @@ impl Left {
             }
             _ => self.look(ctx),
         }
+    }
+
+    /// May the middlebox end the session, as far as that has not ended by itself?
+    fn may_break(&self) -> bool {
+        (self.phase == Phase::Cutting || self.is_between()) && !self.gone
     }
 
     fn let_go(&mut self, ctx: &mut Context) {

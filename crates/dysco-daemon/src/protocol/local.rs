@@ -340,8 +340,9 @@ impl Local {
         self.finish(ctx, Err(reason))
     }
 
+    /// May the proxy end the sessions, as far as no end has?
     fn is_between(&self) -> bool {
-        matches!(self.phase, Phase::Cutting | Phase::Draining)
+        matches!(self.phase, Phase::Cutting | Phase::Draining) && !self.gone
     }
 
     /// What the proxy held is lost: the session ends for both ends.

@@ -91,7 +91,6 @@ impl Left {
             self.right_drained = true;
             return self.maybe_complete(ctx);
         }
-        ctx.command(Command::Reset { change: ctx.change });
         self.break_off(ctx, bytes)
     }
 
@@ -99,6 +98,7 @@ impl Left {
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);
+        ctx.command(Command::Reset { change });
         ctx.command(Command::Release { change });
         self.let_go(ctx);
         ctx.hush();

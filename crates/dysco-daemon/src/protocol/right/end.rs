@@ -106,7 +106,7 @@ impl Right {
 
     /// The middlebox has ended the session. Whether the left anchor has cut is its own to say.
     pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        if self.is_between() || self.phase == Phase::Preparing {
+        if !self.gone && (self.is_between() || self.phase == Phase::Preparing) {
             self.broken = Some(bytes);
         }
         self.session_gone(ctx)
@@ -122,9 +122,7 @@ impl Right {
     /// The session ends for both ends, and no path is taken.
     pub(super) fn break_off(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let change = ctx.change;
-        if self.broken.is_none() {
-            ctx.command(Command::Reset { change });
-        }
+        ctx.command(Command::Reset { change });
         let reason = match (reason, self.broken) {
             (reason @ Reason::MiddleboxDied(_), _) => reason,
             (_, bytes) => Reason::MiddleboxDied(bytes.unwrap_or(0)),
