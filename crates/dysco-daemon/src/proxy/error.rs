@@ -6,6 +6,17 @@ use std::path::PathBuf;
 
 use super::pair::PairId;
 
+/// What to do about a proxy that is never seen empty.
+pub const LESS_BUSY: &str = "try again when the session is less busy, or run the proxy under the shim (dyscoctl run), which sees where each byte goes";
+
+/// Why a proxy holds data of a direction: forward, or reverse.
+pub const fn slow_and_fast(forward: bool) -> &'static str {
+    match forward {
+        true => "its server reads slower than its client sends",
+        false => "its client reads slower than its server sends",
+    }
+}
+
 /// The proxy's side could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -144,6 +155,20 @@ pub enum MeasureError {
         claimed: i64,
         /// The last consistent reading, if there was one.
         seen: Option<i64>,
+        /// How long it was tried.
+        waited_ms: u64,
+    },
+    /// The counts agree with the claim, but never while the proxy was surely empty.
+    #[error(
+        "the proxy may hold data of the {direction} direction of the pair {pair}: {ends}, so that its counts never showed it empty within {waited_ms} ms; {LESS_BUSY}"
+    )]
+    MayHold {
+        /// Which pair.
+        pair: PairId,
+        /// "forward" or "reverse".
+        direction: &'static str,
+        /// What of its ends makes it hold data.
+        ends: &'static str,
         /// How long it was tried.
         waited_ms: u64,
     },

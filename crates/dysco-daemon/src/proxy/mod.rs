@@ -4,12 +4,14 @@
 
 mod ask;
 mod close;
+mod empty;
 pub mod error;
 mod held;
 mod inbox;
 mod kernel;
 mod labels;
 mod listener;
+mod measure;
 pub mod outside;
 pub mod pair;
 mod pipes;
@@ -303,7 +305,7 @@ impl ProxySide {
             let now = now.ok_or(MeasureError::Gone(pair.id))?;
             let (limit, stalled) = (self.0.still_limit, &self.0.stalled);
             stalled.admit(now.id)?;
-            let reading = blocking(move || kernel::measure(&now, limit));
+            let reading = blocking(move || measure::measure(&now, limit));
             // A program may stall the kernel's answers about its own pipes.
             let result = stalled.within(now.id.pid, limit + STALL, reading).await;
             let result = result.unwrap_or(Err(MeasureError::Stalled(now.id)));

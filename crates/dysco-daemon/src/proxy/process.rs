@@ -142,6 +142,31 @@ fn proc(pid: i32) -> Option<Proc> {
     })
 }
 
+/// Threads that are looked at; a process with more is never seen to sleep.
+const THREADS: usize = 128;
+
+/// Does each thread of a process wait for something to happen? One that is stopped does
+/// not: it has work that it cannot do.
+pub fn sleeps(pid: i32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let asleep = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        // `tid (name) state …`; the name may hold anything.
+        let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
+        (state == "S").then_some(())
+    };
+    let mut threads = 0;
+    for task in tasks {
+        threads += 1;
+        if threads > THREADS || task.ok().and_then(asleep).is_none() {
+            return false;
+        }
+    }
+    threads > 0
+}
+
 /// All processes that can be seen, by number.
 pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
     let pids = table::pids().map_err(|source| ProcessError::System {
@@ -289,6 +314,28 @@ mod tests {
         assert!(error.contains("5, 8"), "{error}");
         assert_eq!(one_of(&name, &[5, 6], &all).unwrap(), Some(5));
         assert_eq!(one_of(&name, &[], &all).unwrap(), None);
+    }
+
+    #[test]
+    fn only_one_that_waits_sleeps() {
+        use nix::sys::signal::{Signal, kill};
+        use nix::unistd::Pid;
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        while !sleeps(pid) {
+            std::thread::yield_now();
+        }
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        while sleeps(pid) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!sleeps(pid), "it is no more");
+        assert!(!sleeps(std::process::id() as i32), "this thread runs");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Why a session is not paired, in an operator's words.
 
 use super::pairing::Rules;
+use crate::proxy::error::{LESS_BUSY, slow_and_fast};
 
 /// Why an accepted socket has no partner. Sockets are numbers of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +25,12 @@ pub enum Doubt {
         written: i64,
         /// The one that moved most alike, bytes read from it, and written.
         nearest: Option<(usize, i64, i64)>,
+    },
+    /// The process was never seen empty in one direction: its buffer may be full all the
+    /// time, so that the difference of the counts is not the constant.
+    MayHold {
+        /// From the accepted socket, or towards it.
+        forward: bool,
     },
     /// Several may be meant: a mirror, or sessions in step.
     Ambiguous {
@@ -52,7 +59,10 @@ impl Doubt {
     /// May more data or more moments settle it soon?
     pub fn may_pass(&self) -> bool {
         match self {
-            Doubt::TooLittle { .. } | Doubt::NoPartner { .. } | Doubt::Ambiguous { .. } => true,
+            Doubt::TooLittle { .. }
+            | Doubt::NoPartner { .. }
+            | Doubt::MayHold { .. }
+            | Doubt::Ambiguous { .. } => true,
             Doubt::Silent | Doubt::Reused { .. } | Doubt::Pool { .. } => false,
         }
     }
@@ -71,6 +81,10 @@ impl Doubt {
             Doubt::NoPartner { read, written, nearest: Some((b, r, w)) } => format!(
                 "{read} bytes were read from it and {written} written to it, and no opened session of the process moved alike: the nearest, {}, had {w} written and {r} read (ratio {:.2}); the process changes the bytes, or answers by itself",
                 name(*b), *w as f64 / (*read).max(1) as f64
+            ),
+            Doubt::MayHold { forward } => format!(
+                "the proxy may hold data: {}, so that the counts never showed it empty; {LESS_BUSY}",
+                slow_and_fast(*forward)
             ),
             Doubt::Ambiguous { others } => {
                 let names: Vec<String> = others.iter().map(|o| name(*o)).collect();

@@ -88,8 +88,8 @@ impl Court<'_> {
             return None;
         }
         let (forward, reverse) = match (self.way(a, b), self.way(b, a)) {
-            (Follows { delta: f, .. }, Follows { delta: r, .. } | Quiet { delta: r })
-            | (Quiet { delta: f }, Follows { delta: r, .. }) => (f, r),
+            (Follows { delta: f, .. }, Follows { delta: r, .. } | Quiet { delta: r, .. })
+            | (Quiet { delta: f, .. }, Follows { delta: r, .. }) => (f, r),
             _ => return None,
         };
         Some(Found {
@@ -126,7 +126,24 @@ impl Court<'_> {
             let b = found.b;
             return Err(Doubt::Reused { b, older, delta });
         }
-        Ok(found)
+        match self.may_be_full(a, found.b) {
+            Some(forward) => Err(Doubt::MayHold { forward }),
+            None => Ok(found),
+        }
+    }
+
+    /// A direction in which the process was never seen empty: forward, or not.
+    fn may_be_full(&self, a: usize, b: usize) -> Option<bool> {
+        let full = |from, to| {
+            let (Way::Follows { empty, .. } | Way::Quiet { empty, .. }) = self.way(from, to) else {
+                return true;
+            };
+            !empty
+        };
+        [(a, b), (b, a)]
+            .into_iter()
+            .find(|(from, to)| full(*from, *to))
+            .map(|(from, _)| from == a)
     }
 
     /// The partner and others that may be meant as well, or that get a copy of

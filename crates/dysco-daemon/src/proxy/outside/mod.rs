@@ -13,6 +13,8 @@ pub mod pairing;
 mod scene;
 #[cfg(test)]
 mod simulated;
+#[cfg(test)]
+mod slow;
 mod watch;
 
 use std::collections::{HashMap, HashSet};

@@ -5,8 +5,13 @@
 //! two counts has a highest value, which it comes back to again and again
 //! while data moves. Of two sockets that have nothing to do with each other
 //! the difference drifts, and no value of it lasts.
+//!
+//! The highest difference is the constant only if the process was empty when it was
+//! met: see [`crate::proxy::empty`].
 
 use std::time::Duration;
+
+use crate::proxy::empty::{Emptiness, Moment};
 
 /// What a process has read from a socket and written to it since it was
 /// opened; nothing where that was moving at the moment.
@@ -16,6 +21,10 @@ pub struct Counts {
     pub read: Option<i64>,
     /// Bytes written to it.
     pub written: Option<i64>,
+    /// Nothing waits there to be read.
+    pub no_input: bool,
+    /// It takes more.
+    pub has_room: bool,
 }
 
 /// What must have been seen of a pair.
@@ -53,7 +62,8 @@ pub struct Kind {
 /// All that was seen of the sockets of one process.
 pub struct Series {
     kinds: Vec<Kind>,
-    times: Vec<Duration>,
+    /// When, and whether the process slept.
+    moments: Vec<(Duration, bool)>,
     seen: Vec<Vec<(u32, Counts)>>,
     /// First and last reading of each socket: read, written.
     spans: Vec<Option<[(i64, i64); 2]>>,
@@ -70,11 +80,15 @@ pub enum Way {
         moments: usize,
         /// So many bytes passed meanwhile.
         bytes: i64,
+        /// The process was seen empty then.
+        empty: bool,
     },
     /// Next to nothing moves, and the difference stays.
     Quiet {
         /// The difference.
         delta: i64,
+        /// The process was seen empty then.
+        empty: bool,
     },
     /// Not enough was seen.
     Open {
@@ -104,7 +118,7 @@ impl Series {
     /// Nothing seen yet of these sockets.
     pub fn new(kinds: Vec<Kind>) -> Series {
         Series {
-            times: Vec::new(),
+            moments: Vec::new(),
             seen: vec![Vec::new(); kinds.len()],
             spans: vec![None; kinds.len()],
             kinds,
@@ -120,15 +134,15 @@ impl Series {
         }
     }
 
-    /// A new moment, this long after the first.
-    pub fn moment(&mut self, at: Duration) -> u32 {
-        self.times.push(at);
-        (self.times.len() - 1) as u32
+    /// A new moment, this long after the first, at which the process slept or not.
+    pub fn moment(&mut self, at: Duration, asleep: bool) -> u32 {
+        self.moments.push((at, asleep));
+        (self.moments.len() - 1) as u32
     }
 
     /// What a socket's counts were at that moment.
     pub fn still(&mut self, moment: u32, socket: usize, counts: Counts) {
-        if counts != Counts::default() {
+        if counts.read.is_some() || counts.written.is_some() {
             self.seen[socket].push((moment, counts));
         }
     }
@@ -178,7 +192,16 @@ impl Series {
                 continue;
             };
             if let (Some(read), Some(written)) = (here.read, counts.written) {
-                best.add(self.times[*moment as usize], read, written - read);
+                let (at, asleep) = self.moments[*moment as usize];
+                let moment = Moment {
+                    at,
+                    read,
+                    is_highest: best.delta.is_none_or(|d| written - read >= d),
+                    no_input: here.no_input,
+                    has_room: counts.has_room,
+                    asleep,
+                };
+                best.add(&moment, written - read);
             }
         }
         Some(best)
@@ -217,15 +240,19 @@ pub(super) struct Best {
     pub fresh: usize,
     first: (Duration, i64),
     last: (Duration, i64),
+    empty: Emptiness,
 }
 
 impl Best {
-    fn add(&mut self, at: Duration, read: i64, delta: i64) {
+    fn add(&mut self, moment: &Moment, delta: i64) {
+        let (at, read) = (moment.at, moment.read);
         if self.delta.is_none_or(|best| delta > best) {
             // What came before was not all: count anew.
             (self.delta, self.common, self.hits, self.fresh) = (Some(delta), 0, 0, 0);
             self.first = (at, read);
+            self.empty = Emptiness::default();
         }
+        self.empty.add(moment);
         self.common += 1;
         if self.delta == Some(delta) {
             self.hits += 1;
@@ -258,12 +285,16 @@ impl Best {
                 delta,
                 moments,
                 bytes,
+                empty: self.empty.is_shown(),
             };
         }
         // Rests at the highest difference nearly all the time.
         let rests = self.common >= rules.moments && self.hits * 2 >= self.common;
         if self.moved < rules.bytes && (self.moved == 0 || rests) {
-            return Way::Quiet { delta };
+            return Way::Quiet {
+                delta,
+                empty: self.empty.is_shown(),
+            };
         }
         Way::Open { moments, bytes }
     }

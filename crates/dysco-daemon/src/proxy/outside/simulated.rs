@@ -10,6 +10,7 @@ use proptest::test_runner::TestRng;
 use super::doubt::Doubt;
 use super::judge::judge;
 use super::pairing::{Counts, Found, Kind, MAX_DELTA, Rules, Series};
+use super::slow::{Limits, Slow};
 
 const RULES: Rules = Rules {
     moments: 8,
@@ -32,6 +33,9 @@ enum Habit {
     Shrinks,
     /// Its server's session serves the next client too.
     Pool,
+    /// Passes all on, after so many bytes of its own, as fast as the sink of one
+    /// direction lets it: forward, or not.
+    Slow(i64, bool, Limits),
 }
 
 /// One socket's books.
@@ -50,6 +54,8 @@ struct World {
     own: Vec<(usize, usize, Option<usize>)>,
     /// What was read and not written yet: client, forward, bytes.
     held: Vec<(usize, bool, i64)>,
+    /// Of each client that has one: the slow direction.
+    slow: HashMap<usize, Slow>,
 }
 
 impl World {
@@ -61,6 +67,7 @@ impl World {
             kinds: Vec::new(),
             own: Vec::new(),
             held: Vec::new(),
+            slow: HashMap::new(),
         };
         for habit in habits {
             let a = w.socket(true);
@@ -70,8 +77,11 @@ impl World {
             };
             let b = shared.unwrap_or_else(|| w.socket(false));
             let second = (*habit == Habit::Mirror).then(|| w.socket(false));
-            if let Habit::Relay(header) = habit {
+            if let Habit::Relay(header) | Habit::Slow(header, ..) = habit {
                 w.sockets[b].written += header;
+            }
+            if let Habit::Slow(_, _, limits) = habit {
+                w.slow.insert(w.own.len(), Slow::new(*limits));
             }
             w.own.push((a, b, second));
         }
@@ -92,6 +102,55 @@ impl World {
         (self.rng.next_u64() % n as u64) as usize
     }
 
+    /// The source and the sink of a client's slow direction.
+    fn ends(&self, client: usize) -> (usize, usize) {
+        let (a, b, _) = self.own[client];
+        match self.habits[client] {
+            Habit::Slow(_, false, _) => (b, a),
+            _ => (a, b),
+        }
+    }
+
+    /// Each slow direction moves on, a process that has a turn included.
+    fn step_slow(&mut self) {
+        let clients: Vec<usize> = self.slow.keys().copied().collect();
+        for client in clients {
+            let turn = self.below(5);
+            let (from, to) = self.ends(client);
+            let Some(slow) = self.slow.get_mut(&client) else {
+                continue;
+            };
+            match turn {
+                0 => slow.send(),
+                1 => slow.take(),
+                2 => self.sockets[from].read += slow.read(),
+                3 => self.sockets[to].written += slow.write(),
+                _ => {
+                    self.sockets[to].written += slow.write();
+                    self.sockets[from].read += slow.read();
+                    self.sockets[to].written += slow.write();
+                }
+            }
+        }
+    }
+
+    /// Has the process nothing to do?
+    fn rests(&self) -> bool {
+        self.held.is_empty() && self.slow.values().all(Slow::rests)
+    }
+
+    /// Is a socket the source, or the sink, of a slow direction, and how is that?
+    fn slow_at(&self, socket: usize, source: bool) -> Option<&Slow> {
+        let at = |client: &usize| {
+            let (from, to) = self.ends(*client);
+            socket == if source { from } else { to }
+        };
+        self.slow
+            .iter()
+            .find(|(client, _)| at(client))
+            .map(|(_, s)| s)
+    }
+
     /// Something moves: read and held, or written of what is held.
     fn step(&mut self) {
         if !self.held.is_empty() && self.below(4) != 0 {
@@ -109,6 +168,7 @@ impl World {
         let (a, b, _) = self.own[client];
         match (self.habits[client], forward) {
             (Habit::Cache, false) => {}
+            (Habit::Slow(_, slow, _), forward) if slow == forward => {}
             (Habit::Cache, true) => {
                 self.sockets[a].read += bytes;
                 self.sockets[a].written += 10 * bytes;
@@ -146,7 +206,8 @@ impl World {
             for _ in 0..self.below(6) {
                 self.step();
             }
-            let moment = series.moment(Duration::from_millis(5 * at));
+            self.step_slow();
+            let moment = series.moment(Duration::from_millis(5 * at), self.rests());
             for (place, i) in order.iter().enumerate() {
                 let Socket { read, written } = self.sockets[*i];
                 series.reading(place, read, written);
@@ -154,6 +215,8 @@ impl World {
                 let counts = Counts {
                     read: (missed != 0).then_some(read),
                     written: (missed != 1).then_some(written),
+                    no_input: self.slow_at(*i, true).is_none_or(Slow::no_input),
+                    has_room: self.slow_at(*i, false).is_none_or(Slow::has_room),
                 };
                 series.still(moment, place, counts);
             }
@@ -169,7 +232,7 @@ impl World {
     fn truth(&self, client: usize, order: &[usize]) -> Option<Found> {
         let (a, b, _) = self.own[client];
         let header = match self.habits[client] {
-            Habit::Relay(header) => header,
+            Habit::Relay(header) | Habit::Slow(header, ..) => header,
             // As long as nobody else has come.
             Habit::Pool => 0,
             _ => return None,
@@ -195,7 +258,23 @@ fn habit() -> impl Strategy<Value = Habit> {
         1 => Just(Habit::Adds),
         1 => Just(Habit::Shrinks),
         1 => Just(Habit::Pool),
+        2 => slow(),
     ]
+}
+
+fn slow() -> impl Strategy<Value = Habit> {
+    let sizes = (1..80i64, 1..20i64, 1..60i64, 1..40i64, 1..20i64);
+    (0..600i64, any::<bool>(), sizes).prop_map(|(header, forward, of)| {
+        let (window, buffer, queue, sends, takes) = of;
+        let limits = Limits {
+            window: window << 10,
+            buffer: buffer << 10,
+            queue: queue << 10,
+            sends: sends << 8,
+            takes: takes << 8,
+        };
+        Habit::Slow(header, forward, limits)
+    })
 }
 
 fn rng(seed: [u8; 32]) -> TestRng {
@@ -217,6 +296,25 @@ proptest! {
         let series = w.watch(moments, &all);
         for (a, verdict) in judge(&series, &RULES) {
             let client = w.own.iter().position(|o| o.0 == a).unwrap();
+            if let Ok(found) = verdict {
+                prop_assert_eq!(Some(found), w.truth(client, &all));
+            }
+        }
+    }
+
+    /// Where a sink is slow the process may hold the same at each moment. It is never
+    /// taken for nothing.
+    #[test]
+    fn no_full_buffer_is_taken_for_a_constant(
+        seed: [u8; 32],
+        habits in prop::collection::vec(slow(), 1..4),
+        (before, moments) in (0..300u64, 100..1_000u64),
+    ) {
+        let mut w = World::new(rng(seed), &habits);
+        let all = w.all();
+        w.watch(before, &all);
+        let series = w.watch(moments, &all);
+        for (client, (_, verdict)) in judge(&series, &RULES).into_iter().enumerate() {
             if let Ok(found) = verdict {
                 prop_assert_eq!(Some(found), w.truth(client, &all));
             }
@@ -300,6 +398,38 @@ fn each_habit_is_told_by_its_name() {
     ));
 }
 
+const LIMITS: Limits = Limits {
+    window: 200 << 10,
+    buffer: 16 << 10,
+    queue: 48 << 10,
+    sends: 20_000,
+    takes: 3_000,
+};
+
+/// What is said of a session that is watched once its buffers are as they stay.
+fn of_later(forward: bool, limits: Limits) -> Result<Found, Doubt> {
+    let mut w = World::new(rng([7; 32]), &[Habit::Slow(7, forward, limits)]);
+    let all = w.all();
+    w.watch(200, &all);
+    let series = w.watch(2_000, &all);
+    judge(&series, &RULES)[0].1.clone()
+}
+
+#[test]
+fn a_buffer_that_is_always_full_is_told_with_its_direction() {
+    for forward in [true, false] {
+        let full = Err(Doubt::MayHold { forward });
+        assert_eq!(of_later(forward, LIMITS), full);
+        let stands = Limits { takes: 0, ..LIMITS };
+        assert_eq!(of_later(forward, stands), full, "nothing moves that way");
+        let fast = Limits {
+            takes: 40_000,
+            ..LIMITS
+        };
+        assert!(of_later(forward, fast).is_ok());
+    }
+}
+
 /// Sessions in step met what a mirror had written to its second server, by chance and
 /// so often that this seemed explained.
 #[test]
@@ -343,7 +473,7 @@ fn one_direction_that_is_silent_is_enough_with_the_other() {
     };
     let mut series = Series::new(vec![kind(true), kind(false)]);
     for i in 0..200 {
-        let at = series.moment(Duration::from_millis(5 * i));
+        let at = series.moment(Duration::from_millis(5 * i), false);
         let bytes = 100 * i as i64;
         for (socket, read, written) in [(0, 77, bytes + 9), (1, bytes, 77)] {
             series.reading(socket, read, written);
@@ -353,6 +483,8 @@ fn one_direction_that_is_silent_is_enough_with_the_other() {
                 Counts {
                     read: Some(read),
                     written: Some(written),
+                    no_input: true,
+                    has_room: true,
                 },
             );
         }
@@ -379,7 +511,7 @@ fn a_pool_that_was_used_before_and_one_with_too_few_are_seen() {
         kinds.resize(1 + accepted, kind(true, 9));
         let mut series = Series::new(kinds);
         for i in 0..200 {
-            let at = series.moment(Duration::from_millis(5 * i));
+            let at = series.moment(Duration::from_millis(5 * i), false);
             let bytes = 100 * i as i64;
             for (socket, read, written) in [(0, bytes, 0), (1, 0, bytes)] {
                 series.reading(socket, read, written);
@@ -389,6 +521,8 @@ fn a_pool_that_was_used_before_and_one_with_too_few_are_seen() {
                     Counts {
                         read: Some(read),
                         written: Some(written),
+                        no_input: true,
+                        has_room: true,
                     },
                 );
             }

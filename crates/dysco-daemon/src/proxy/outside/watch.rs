@@ -12,6 +12,7 @@ use super::pairing::{Counts, Found, Kind, Rules, Series};
 use crate::proxy::held::{self, gone};
 use crate::proxy::kernel;
 use crate::proxy::pair::End;
+use crate::proxy::process::sleeps;
 use crate::proxy::sys::{cookie, key};
 use crate::proxy::table::Holder;
 use crate::proxy::theirs::{Process, Theirs};
@@ -124,8 +125,14 @@ impl<'a> Watch<'a> {
     fn look_at_all(&mut self) {
         let all: Vec<usize> = (0..self.sockets.len()).collect();
         let first = self.read(&all, None);
+        let asleep = self.sleeps();
         let second = self.read(&all, None);
-        self.keep(&all, &first, &second);
+        self.keep(&all, &first, &second, asleep);
+    }
+
+    /// Does their process have nothing to do? Only those of one are watched together.
+    fn sleeps(&self) -> bool {
+        self.sockets.first().is_some_and(|s| sleeps(s.holder.pid))
     }
 
     /// Busy sockets are still for microseconds only: a few at a time.
@@ -146,24 +153,26 @@ impl<'a> Watch<'a> {
             let mut before = self.read(&few, Some(&fds));
             for _ in 1..PASSES {
                 let now = self.read(&few, Some(&fds));
-                self.keep(&few, &before, &now);
+                self.keep(&few, &before, &now, false);
                 before = now;
             }
         }
         (turn + CLOSE_LOOKS) % open.len()
     }
 
-    fn keep(&mut self, which: &[usize], first: &[Reading], second: &[Reading]) {
-        let moment = self.series.moment(self.begun.elapsed());
+    fn keep(&mut self, which: &[usize], first: &[Reading], second: &[Reading], asleep: bool) {
+        let moment = self.series.moment(self.begun.elapsed(), asleep);
         self.moments += 1;
         for ((socket, one), two) in which.iter().zip(first).zip(second) {
             let (Some(one), Some(two)) = (one, two) else {
                 continue;
             };
-            self.series.reading(*socket, two.0, two.1);
+            self.series.reading(*socket, two.read, two.written);
             let counts = Counts {
-                read: (one.0 == two.0).then_some(two.0),
-                written: (one.1 == two.1).then_some(two.1),
+                read: (one.read == two.read).then_some(two.read),
+                written: (one.written == two.written).then_some(two.written),
+                no_input: one.no_input && two.no_input,
+                has_room: one.has_room && two.has_room,
             };
             self.series.still(moment, *socket, counts);
         }
@@ -198,8 +207,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Bytes read and written; nothing if even one reading met a change.
-type Reading = Option<(i64, i64)>;
+/// Nothing if even one reading met a change.
+type Reading = Option<kernel::Still>;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,343 @@
+//! Whether the kernel's own numbers of a pair's sockets bear out what is claimed of it.
+//!
+//! A direction that is spliced endlessly has its bytes in pipes, which are counted, and
+//! its claim says what it is when they are empty. Of any other the claim may be of a
+//! moment at which the process held bytes: it has to be seen empty ([`super::empty`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::empty::{Emptiness, Moment};
+use super::error::{MeasureError, slow_and_fast};
+use super::held::{Held, never_waits};
+use super::kernel::{Reading, info};
+use super::pair::{Direction, Measured, Pair, Witness};
+use super::pipes;
+use super::process::sleeps;
+use super::sys::{option, upper_protocol};
+
+/// Readings in one go, before the duplicates are given back: a busy session is
+/// still between two calls of its proxy, many times a millisecond.
+const PASSES: usize = 32;
+/// Readings after the claim was met, to catch one that is met by chance.
+const AGAIN: usize = 8;
+/// Between goes.
+const PAUSE: Duration = Duration::from_millis(2);
+
+const TCP_TIMESTAMP: i32 = 24;
+/// `TCPI_OPT_USEC_TS` of kernel 6.7 (include/uapi/linux/tcp.h), which libc does not name.
+const USEC_TS: u8 = 64;
+
+/// Both sockets of a pair, one after the other, and then its pipes.
+struct Snapshot {
+    /// A's and B's.
+    ends: [Reading; 2],
+    /// Bytes in the pipes, whoever's they are: pipes are pooled. Forward and reverse.
+    piped: [i64; 2],
+}
+
+impl Snapshot {
+    fn take(held: &Held, pipes: [Option<&OwnedFd>; 2]) -> io::Result<Snapshot> {
+        let ends = [Reading::of(&held.a)?, Reading::of(&held.b)?];
+        let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), pipes::bytes);
+        Ok(Snapshot {
+            ends,
+            piped: [bytes(pipes[0])?, bytes(pipes[1])?],
+        })
+    }
+
+    /// The end that a direction is read from, and the one it is written to.
+    fn of(&self, from: usize) -> (&Reading, &Reading) {
+        (&self.ends[from], &self.ends[1 - from])
+    }
+}
+
+/// One direction: forward, which is read from A, or reverse.
+#[derive(Clone)]
+struct Way {
+    from: usize,
+    to_opened: bool,
+    claim: i64,
+    met: bool,
+    seen: Option<i64>,
+    /// Where the claim alone is no proof.
+    empty: Option<Emptiness>,
+}
+
+impl Way {
+    fn name(&self) -> &'static str {
+        ["forward", "reverse"][self.from]
+    }
+
+    /// Takes what two snapshots in a row say, if nothing moved from the one to the
+    /// other. An error is a lie: more was written than the claim allows, whatever may
+    /// be on its way.
+    fn judge(&mut self, before: &Snapshot, after: &Snapshot, look: Look) -> Result<(), i64> {
+        let (from_before, to_before) = before.of(self.from);
+        let (from, to) = after.of(self.from);
+        if !(from_before.same_in(from) && to_before.same_out(to)) {
+            return Ok(());
+        }
+        let delta = to.written(self.to_opened) - from.read();
+        self.seen = Some(delta);
+        if delta > self.claim {
+            return Err(delta);
+        }
+        if let Some(empty) = &mut self.empty {
+            empty.add(&Moment {
+                at: look.at,
+                read: from.read(),
+                is_highest: delta == self.claim,
+                no_input: from.unread == 0,
+                has_room: to_before.has_room && to.has_room,
+                asleep: look.asleep,
+            });
+            self.met = empty.is_shown();
+            return Ok(());
+        }
+        // The pipe was looked at in between.
+        self.met |= delta == self.claim || delta + before.piped[self.from] == self.claim;
+        Ok(())
+    }
+
+    /// Seen as claimed, and not seen empty.
+    fn may_be_full(&self) -> bool {
+        self.empty.is_some() && self.seen == Some(self.claim)
+    }
+}
+
+/// The circumstances of two snapshots.
+#[derive(Clone, Copy)]
+struct Look {
+    at: Duration,
+    /// The process slept between the two.
+    asleep: bool,
+}
+
+/// Looks for moments that bear out the claims of both directions, while the
+/// proxy goes on. Blocks for up to `limit` and a few milliseconds.
+pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
+    let begin = Instant::now();
+    let mut ways = ways(pair);
+    loop {
+        let held = Held::take(pair)
+            .map_err(|e| system(pair, "take the descriptors", e))?
+            .ok_or(MeasureError::Gone(pair.id))?;
+        for socket in [&held.a, &held.b] {
+            let protocol = upper_protocol(socket)
+                .map_err(|e| system(pair, "ask for the protocol above TCP", e))?;
+            if !protocol.is_empty() {
+                let pair = pair.id;
+                return Err(MeasureError::Encoded { pair, protocol });
+            }
+            let options = info(socket)
+                .map_err(|e| system(pair, "read the options", e))?
+                .tcpi_options;
+            if options & USEC_TS != 0 {
+                return Err(MeasureError::Microseconds(pair.id));
+            }
+        }
+        for way in ways.iter_mut().filter(|w| w.empty.is_none()) {
+            way.met = false;
+        }
+        let pipes = held.pipes.each_ref().map(Option::as_deref);
+        if look(pair, &held, pipes, &mut ways, (begin, PASSES))?
+            || look_asleep(pair, &held, pipes, &mut ways, begin)?
+            || look_in_pipes(pair, &held, &mut ways, begin)?
+        {
+            return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
+        }
+        if begin.elapsed() >= limit {
+            return Err(match held.kept {
+                true => MeasureError::Stalled(pair.id),
+                false => never_still(pair, &ways, begin.elapsed()),
+            });
+        }
+        drop(held);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Where a direction's reader is slow, a pipe holds what was read and not
+/// written. Which one is the proxy's affair: pipes are pooled. One that holds
+/// just what is missing accounts for it, if it still does in a still moment.
+fn look_in_pipes(
+    pair: &Pair,
+    held: &Held,
+    ways: &mut [Way; 2],
+    begin: Instant,
+) -> Result<bool, MeasureError> {
+    if !(never_waits(&held.a) && never_waits(&held.b)) {
+        return Ok(false);
+    }
+    let missing = ways.each_ref().map(|w| match (w.seen, w.empty) {
+        (Some(seen), None) => w.claim - seen,
+        _ => 0,
+    });
+    if missing.iter().all(|n| *n <= 0) {
+        return Ok(false);
+    }
+    let mut met = ways.each_ref().map(|w| w.met);
+    let filled = pipes::filled(pair.id.pid).map_err(|e| system(pair, "list the pipes", e))?;
+    for pipe in filled {
+        let Ok(holds) = pipes::bytes(&pipe) else {
+            continue;
+        };
+        for way in (0..2).filter(|way| holds > 0 && holds == missing[*way]) {
+            let (mut again, mut only) = (ways.clone(), [None; 2]);
+            only[way] = Some(&*pipe);
+            look(pair, held, only, &mut again, (begin, AGAIN))?;
+            met[way] |= again[way].met;
+        }
+    }
+    for (w, met) in ways.iter_mut().zip(met) {
+        w.met = met;
+    }
+    Ok(met == [true; 2])
+}
+
+fn ways(pair: &Pair) -> [Way; 2] {
+    let way = |from, to_opened, d: &Direction| {
+        let follows_each_byte = pair.witness == Witness::Shim && (d.endless || d.declared);
+        Way {
+            from,
+            to_opened,
+            claim: d.delta,
+            met: false,
+            seen: None,
+            empty: (!follows_each_byte).then(Emptiness::default),
+        }
+    };
+    [
+        way(0, pair.b.opened_here, &pair.forward),
+        way(1, pair.a.opened_here, &pair.reverse),
+    ]
+}
+
+fn snapshot(
+    pair: &Pair,
+    held: &Held,
+    pipes: [Option<&OwnedFd>; 2],
+) -> Result<Snapshot, MeasureError> {
+    Snapshot::take(held, pipes).map_err(|e| system(pair, "read the counters", e))
+}
+
+/// Both claims met, and no reading against them in [`AGAIN`] more?
+fn look(
+    pair: &Pair,
+    held: &Held,
+    pipes: [Option<&OwnedFd>; 2],
+    ways: &mut [Way; 2],
+    (begin, passes): (Instant, usize),
+) -> Result<bool, MeasureError> {
+    let mut before = snapshot(pair, held, pipes)?;
+    let mut after = 0;
+    for _ in 0..passes {
+        let now = snapshot(pair, held, pipes)?;
+        let look = Look {
+            at: begin.elapsed(),
+            asleep: false,
+        };
+        judge(pair, ways, &before, &now, look)?;
+        before = now;
+        if ways.iter().all(|w| w.met) {
+            after += 1;
+            if after > AGAIN {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(ways.iter().all(|w| w.met))
+}
+
+/// One more look at a process that may be asleep, where that would show it empty.
+fn look_asleep(
+    pair: &Pair,
+    held: &Held,
+    pipes: [Option<&OwnedFd>; 2],
+    ways: &mut [Way; 2],
+    begin: Instant,
+) -> Result<bool, MeasureError> {
+    if !ways.iter().any(|w| !w.met && w.may_be_full()) {
+        return Ok(false);
+    }
+    let before = snapshot(pair, held, pipes)?;
+    let asleep = sleeps(pair.id.pid);
+    let now = snapshot(pair, held, pipes)?;
+    let at = begin.elapsed();
+    judge(pair, ways, &before, &now, Look { at, asleep })?;
+    Ok(ways.iter().all(|w| w.met))
+}
+
+fn judge(
+    pair: &Pair,
+    ways: &mut [Way; 2],
+    before: &Snapshot,
+    after: &Snapshot,
+    look: Look,
+) -> Result<(), MeasureError> {
+    for w in ways.iter_mut() {
+        let judged = w.judge(before, after, look);
+        judged.map_err(|seen| mismatch(pair, w, seen))?;
+    }
+    Ok(())
+}
+
+fn mismatch(pair: &Pair, way: &Way, seen: i64) -> MeasureError {
+    MeasureError::DeltaMismatch {
+        pair: pair.id,
+        direction: way.name(),
+        claimed: way.claim,
+        seen,
+    }
+}
+
+fn never_still(pair: &Pair, ways: &[Way; 2], waited: Duration) -> MeasureError {
+    let w = ways.iter().find(|w| !w.met).unwrap_or(&ways[0]);
+    if w.may_be_full() {
+        return MeasureError::MayHold {
+            pair: pair.id,
+            direction: w.name(),
+            ends: slow_and_fast(w.from == 0),
+            waited_ms: waited.as_millis() as u64,
+        };
+    }
+    MeasureError::NeverStill {
+        pair: pair.id,
+        direction: w.name(),
+        claimed: w.claim,
+        seen: w.seen,
+        waited_ms: waited.as_millis() as u64,
+    }
+}
+
+fn system(pair: &Pair, what: &'static str, source: io::Error) -> MeasureError {
+    MeasureError::System {
+        pair: pair.id,
+        what,
+        source,
+    }
+}
+
+/// The confirmed deltas, and both clocks at the same tick.
+fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
+    let clock = |fd| option::<u32>(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP);
+    let (mut clock_a, mut clock_b) = (clock(&held.a)?, clock(&held.b)?);
+    // A tick is 1 ms: see [`MeasureError::Microseconds`].
+    for _ in 0..16 {
+        let again = clock(&held.a)?;
+        if again == clock_a {
+            break;
+        }
+        (clock_a, clock_b) = (again, clock(&held.b)?);
+    }
+    Ok(Measured {
+        delta_forward: pair.forward.delta,
+        delta_reverse: pair.reverse.delta,
+        clock_a,
+        clock_b,
+        options_a: info(&held.a)?.tcpi_options,
+        options_b: info(&held.b)?.tcpi_options,
+    })
+}
