@@ -3,11 +3,11 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use libc::{iovec, loff_t, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use crate::real::real;
 use crate::table::kind;
-use crate::{link, tell, track};
+use crate::{copies, link, tell, track};
 
 fn consumes(flags: c_int) -> bool {
     flags & libc::MSG_PEEK == 0
@@ -42,6 +42,15 @@ hooks! {
         => |n| if consumes(flags) { track::read(fd, n) };
     recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t
         => |n| if consumes(flags) { track::read(fd, n) };
+    recvmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec)
+        -> c_int => |n| if consumes(flags) {
+            // SAFETY: the call has filled so many of them.
+            track::read(fd, unsafe { copies::messages(all, n, false) });
+        };
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        => |n| track::read(fd, n);
+    preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        => |n| track::read(fd, n);
 
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => |n| track::wrote(fd, n);
     writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t => |n| track::wrote(fd, n);
@@ -49,7 +58,20 @@ hooks! {
         => |n| track::wrote(fd, n);
     sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr,
         to_len: socklen_t) -> ssize_t => |n| track::wrote(fd, n);
-    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => |n| track::wrote(fd, n);
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => |n| {
+        track::wrote(fd, n);
+        if n >= 0 {
+            // SAFETY: the call has taken the message.
+            unsafe { copies::passed(msg) };
+        }
+    };
+    sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
+        // SAFETY: the call has sent so many of them.
+        => |n| track::wrote(fd, unsafe { copies::messages(all, n, true) });
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        => |n| track::wrote(fd, n);
+    pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
+        => |n| track::wrote(fd, n);
     sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t
         => |n| track::wrote(to, n);
     sendfile64(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t
@@ -192,35 +214,4 @@ unsafe extern "C" fn socketpair(
         }
     }
     r
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let new = real!(dup: fn(fd => c_int) -> c_int);
-    aliased(fd, new);
-    new
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
-    let r = real!(dup2: fn(fd => c_int, new => c_int) -> c_int);
-    if fd != new {
-        aliased(fd, r);
-    }
-    r
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    let r = real!(dup3: fn(fd => c_int, new => c_int, flags => c_int) -> c_int);
-    aliased(fd, r);
-    r
-}
-
-/// Two numbers for one socket: neither's counters can be trusted.
-fn aliased(fd: c_int, new: c_int) {
-    if new >= 0 {
-        track::closing(new);
-        track::unfit(fd);
-    }
 }

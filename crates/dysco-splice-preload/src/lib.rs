@@ -6,7 +6,9 @@
 //! | file | holds |
 //! |---|---|
 //! | `hooks` | the libc functions it stands before, a few lines each |
+//! | `copies` | the same, where a socket comes to be used past the counters |
 //! | `real` | the functions of libc itself |
+//! | `own` | whether this process calls, or a child that has its memory |
 //! | `table` | one slot of counters for each descriptor |
 //! | `track` | what each call means for the counters and for pairs |
 //! | `tell` | what is said of pairs, and said again if it was lost |
@@ -15,15 +17,15 @@
 //! | `call` | `dysco_splice`, for programs that say it themselves |
 //! | `delta` | `dysco_delta`, for middleboxes without sockets |
 //!
-//! Not seen: system calls made without libc (Go's `io.Copy`), descriptors
-//! duplicated by `fcntl(F_DUPFD)` or passed to another process, io_uring,
-//! `recvmmsg` and `sendmmsg`. The daemon checks each claim against the kernel's
-//! numbers, so that what is missed here costs a removal, never a byte.
+//! Not seen: system calls made without libc (Go's `io.Copy`, io_uring), and what another
+//! process does that has a socket too, by a fork or by `pidfd_getfd`.
 
 mod call;
+mod copies;
 mod delta;
 mod hooks;
 mod link;
+mod own;
 mod pace;
 mod real;
 mod table;
@@ -38,6 +40,7 @@ pub use delta::dysco_delta;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {
     extern "C" fn start() {
+        own::start();
         link::start();
     }
     start

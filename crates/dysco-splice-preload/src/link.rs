@@ -112,7 +112,8 @@ fn store_path() {
     }
 }
 
-// The calls below go round our own hooks.
+// The calls below go round our own hooks, but for that of `syscall`, which finds nothing
+// said of our descriptor.
 
 fn open() {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

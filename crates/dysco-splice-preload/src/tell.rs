@@ -9,6 +9,7 @@ use core::sync::atomic::{
 use dysco_common::shim::{Report, ReportKind, report};
 
 use crate::link::{self, Sent};
+use crate::own;
 use crate::pace;
 use crate::table::{self, Life, Slot, flag, kind, slot};
 use crate::track::{delta, ordered};
@@ -37,7 +38,7 @@ pub fn tell(one: Life, other: Life) -> bool {
     let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
         return true;
     };
-    if !pace::may_try() || !may_tell() {
+    if !pace::may_try() || !own::calls() || !may_tell() {
         return owe(sa);
     }
     // Before the report is composed: another thread that changes the pair
@@ -74,7 +75,8 @@ pub fn is_owed(first: Life) -> bool {
     told == Some(0) && OWED.load(Relaxed)
 }
 
-fn owe(first: &Slot) -> bool {
+/// A pair, by its first socket, is to be told again.
+pub fn owe(first: &Slot) -> bool {
     first.told_epoch.store(0, SeqCst);
     OWED.store(true, SeqCst);
     false
@@ -189,7 +191,7 @@ fn settle_some() {
 /// The program is about to wait: once a second, is there a new daemon?
 #[inline(always)]
 pub fn idle() {
-    if link::due() && link::look() {
+    if link::due() && own::calls() && link::look() {
         owe_all();
     }
     for _ in 0..pace::PATIENCE {

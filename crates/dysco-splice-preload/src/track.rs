@@ -9,8 +9,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use dysco_common::shim::ReportKind;
 
 use crate::link;
+use crate::own;
 use crate::table::{self, Life, Slot, flag, kind, slot};
-use crate::tell::{about, is_owed, settle, tell};
+use crate::tell::{about, is_owed, owe, settle, tell};
 
 /// A splice of at least this length asks for all there will ever be.
 pub const ENDLESS: usize = 1 << 30;
@@ -234,6 +235,9 @@ pub fn pair(a: Life, b: Life) {
 #[cold]
 pub fn part(one: Life) {
     let Some(s) = one.slot() else { return };
+    if !own::calls() {
+        return doubt(one, s);
+    }
     let other = Life(s.peer.swap(0, Relaxed));
     if other == Life::NONE {
         return;
@@ -250,6 +254,20 @@ pub fn part(one: Life) {
     let (a, b) = ordered(one, s, other);
     // Not owed if it fails: the daemon sees by itself that a socket is gone.
     link::send(&about(ReportKind::Revoked, a, b));
+}
+
+/// The same, found out in a child that shares the memory. The daemon takes what it
+/// sends for its own, so the parent tells it, once it goes on.
+fn doubt(one: Life, s: &Slot) {
+    let other = s.peer();
+    let Some(o) = other.slot() else { return };
+    for s in [s, o] {
+        s.flags
+            .fetch_and(!(flag::ENDLESS | flag::DECLARED), Relaxed);
+    }
+    if let Some(first) = ordered(one, s, other).0.slot() {
+        owe(first);
+    }
 }
 
 /// The accepted one first; of two alike, the lower.
@@ -275,13 +293,16 @@ pub fn declare(a: Life, b: Life, delta: i64) {
 
 /// `fd` is a new descriptor of this kind.
 pub fn opened(fd: i32, kind: u32) {
-    if fd >= 0 {
+    if fd >= 0 && own::calls() {
         table::begin(fd, kind);
     }
 }
 
 /// Two descriptors are the ends of a new pipe.
 pub fn piped(read_end: i32, write_end: i32) {
+    if !own::calls() {
+        return;
+    }
     let r = table::begin(read_end, kind::PIPE_READ);
     let w = table::begin(write_end, kind::PIPE_WRITE);
     if let (Some(r), Some(w)) = (r, w) {
@@ -295,6 +316,7 @@ pub fn piped(read_end: i32, write_end: i32) {
 pub fn closing(fd: i32) {
     if let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
+        && own::calls()
     {
         unpair(fd, s);
         s.begin(kind::NONE);
@@ -314,7 +336,8 @@ pub fn unfit(fd: i32) {
     {
         s.flags.fetch_or(flag::UNFIT, Relaxed);
         unpair(fd, s);
-        if matches!(s.kind.load(Relaxed), kind::PIPE_READ | kind::PIPE_WRITE) {
+        let is_pipe = matches!(s.kind.load(Relaxed), kind::PIPE_READ | kind::PIPE_WRITE);
+        if is_pipe && own::calls() {
             s.begin(kind::NONE);
         }
     }
@@ -322,13 +345,19 @@ pub fn unfit(fd: i32) {
 
 /// `fd` will not be read from any more.
 pub fn shut(fd: i32) {
-    if let Some(s) = slot(fd) {
+    if let Some(s) = slot(fd)
+        && s.peer() != Life::NONE
+        && own::calls()
+    {
         unpair(fd, s);
     }
 }
 
 /// Descriptors from `first` to `last` are about to be closed.
 pub fn closing_range(first: u32, last: u32) {
+    if !own::calls() {
+        return;
+    }
     let top = table::highest().max(0) as u32;
     for fd in first..=last.min(top) {
         closing(fd as i32);

@@ -175,6 +175,70 @@ fn a_duplicated_socket_is_not_trusted() {
 }
 
 #[test]
+fn what_the_counters_do_not_follow_ends_the_word() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    for scenario in ["dup_fcntl", "raw_read", "stream", "message"] {
+        let mut run = scene.run(scenario);
+        let pair = run.pair();
+        run.finish();
+        let all: Vec<Said> = daemon.rest().iter().map(|(_, r)| said(r)).collect();
+        assert_eq!(all, [one_way(pair, 0), revoked(pair)], "{scenario}");
+        daemon.0.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn a_child_that_shares_the_memory_closes_nothing_of_its_parents() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("vforked");
+    let pair = run.pair();
+    assert_eq!(said(&daemon.next().1), one_way(pair, 0));
+    let (pid, taken_back) = daemon.next();
+    let Said(kind, flags, fds, _) = said(&taken_back);
+    assert_eq!(pid, run.pid());
+    assert_eq!((kind, flags, fds), (ReportKind::Paired, IN_ACCEPTED, pair));
+    run.finish();
+}
+
+#[test]
+fn what_such_a_child_takes_for_itself_its_parent_takes_back() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("given");
+    let pair = run.pair();
+    assert_eq!(said(&daemon.next().1), one_way(pair, 0));
+    let (pid, r) = daemon.next();
+    assert_eq!(pid, run.pid());
+    let taken_back = Said(ReportKind::Paired, IN_ACCEPTED, pair, (0, 0));
+    assert_eq!(said(&r), taken_back);
+    run.finish();
+}
+
+#[test]
+fn a_copy_that_libc_has_not_made_speaks_for_itself() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("copied");
+    let pair = run.pair();
+    let (pid, r) = daemon.next();
+    assert_ne!(pid, run.pid());
+    assert_eq!(said(&r), one_way(pair, 0));
+    run.finish();
+}
+
+#[test]
+fn many_messages_in_one_call_are_counted() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("messages");
+    let pair = run.pair();
+    assert_eq!(said(&daemon.next().1), one_way(pair, -20));
+    run.finish();
+}
+
+#[test]
 fn threads_serve_what_another_accepted() {
     let scene = Scene::new();
     let daemon = scene.daemon();

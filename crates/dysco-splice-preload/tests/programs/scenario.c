@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -183,6 +185,110 @@ static void aliased(void) {
     for (int i = 0; i < 3; i++) forward(s, p, 1000);
 }
 
+static void *serve(void *);
+static void idle(void);
+
+/* A child in this process's memory closes its own descriptors of the same numbers. */
+static void vforked(void) {
+    int p[2], status;
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    pid_t child = vfork();
+    if (!child) {
+        closefrom(3);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    by_hand(s.client, s.a, s.b, s.server, 10, 0);
+}
+
+/* The same child puts one of them elsewhere, for the program that it becomes. */
+static void given(void) {
+    int p[2], status;
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    pid_t child = vfork();
+    if (!child) {
+        dup2(s.a, 0);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    idle();
+}
+
+/* A copy of the memory, made without libc: its descriptors are its own. */
+static void copied(void) {
+    struct session s = session();
+    int status, child = MUST(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (!child) {
+        serve(&s);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    IS(status, 0);
+}
+
+/* Each makes the counters of a socket worth nothing. */
+static void by_fcntl(struct session s) { MUST(fcntl(s.a, F_DUPFD_CLOEXEC, 50)); }
+static void by_number(struct session s) {
+    put(s.client, 5);
+    IS(syscall(SYS_read, s.a, buf, 5), 5);
+}
+static void by_stdio(struct session s) {
+    put(s.client, 5);
+    IS(fgetc(fdopen(s.a, "r")), 0);
+}
+static void by_message(struct session s) {
+    int ends[2];
+    char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec v = {buf, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
+                       .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET,
+                          .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), &s.a, sizeof(int));
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+    IS(sendmsg(ends[0], &m, 0), 1);
+}
+
+static void unseen(void (*how)(struct session)) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    how(s);
+    for (int i = 0; i < 3; i++) forward(s, p, 1000);
+}
+static void dup_fcntl(void) { unseen(by_fcntl); }
+static void raw_read(void) { unseen(by_number); }
+static void stream(void) { unseen(by_stdio); }
+static void message(void) { unseen(by_message); }
+
+/* Many messages in one call are counted as they are. */
+static void messages(void) {
+    int p[2];
+    struct session s = session();
+    struct iovec v[2] = {{buf, 10}, {buf, 20}};
+    struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = v, .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = v + 1, .msg_iovlen = 1}}};
+    MUST(pipe(p));
+    put(s.client, 30);
+    IS(recvmmsg(s.a, m, 2, MSG_WAITALL, NULL), 2);
+    IS(sendmmsg(s.b, m, 1, 0), 1);
+    IS(pwritev2(s.b, v + 1, 1, -1, 0), 20);
+    get(s.server, 30);
+    put(s.client, 20);
+    IS(preadv2(s.a, v + 1, 1, -1, 0), 20);
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+}
+
 static void *serve(void *arg) {
     int p[2];
     struct session *s = arg;
@@ -320,6 +426,8 @@ int main(int argc, char **argv) {
         {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
         {"broken", broken}, {"aliased", aliased}, {"threads", threads}, {"forked", forked},
         {"sweep", sweep}, {"idle_pair", idle_pair}, {"many", many},
+        {"vforked", vforked}, {"given", given}, {"copied", copied}, {"dup_fcntl", dup_fcntl},
+        {"raw_read", raw_read}, {"stream", stream}, {"message", message}, {"messages", messages},
         {"contended", contended}, {"again", again}, {"unread", unread},
     };
     network();

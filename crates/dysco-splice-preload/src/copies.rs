@@ -1,0 +1,182 @@
+//! Ways by which a socket comes to be read or written past the counters: another number
+//! for it, another process that gets it, a stream of stdio, a system call by its number.
+//! What was said of it ends there.
+
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+use libc::{msghdr, size_t};
+
+use crate::real::real;
+use crate::track;
+
+/// The command of `fcntl` is variadic, and its argument, where there is one, a word in
+/// the third register.
+macro_rules! fcntl {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int, command: c_int, word: usize) -> c_int {
+            let r = real!($name: fn(fd => c_int, command => c_int, word => usize) -> c_int);
+            if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+                aliased(fd, r);
+            }
+            r
+        }
+    )*};
+}
+
+fcntl!(fcntl fcntl64);
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let new = real!(dup: fn(fd => c_int) -> c_int);
+    aliased(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
+    let r = real!(dup2: fn(fd => c_int, new => c_int) -> c_int);
+    if fd != new {
+        aliased(fd, r);
+    }
+    r
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    let r = real!(dup3: fn(fd => c_int, new => c_int, flags => c_int) -> c_int);
+    aliased(fd, r);
+    r
+}
+
+/// Two numbers for one socket: neither's counters can be trusted.
+fn aliased(fd: c_int, new: c_int) {
+    if new >= 0 {
+        track::closing(new);
+        track::unfit(fd);
+    }
+}
+
+/// stdio reads and writes by libc's inner functions.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> isize {
+    track::unfit(fd);
+    // A pointer, in the same register; -1 is none of libc's answers, and only where it
+    // has no such function.
+    real!(fdopen: fn(fd => c_int, mode => *const c_char) -> isize)
+}
+
+/// Descriptors that a message has passed to whoever reads it.
+///
+/// # Safety
+/// `msg` is null or a message as `sendmsg` takes it.
+pub unsafe fn passed(msg: *const msghdr) {
+    // SAFETY: by the caller; the CMSG functions stay within the length that it gives.
+    unsafe {
+        if msg.is_null() || (*msg).msg_control.is_null() {
+            return;
+        }
+        let mut c = libc::CMSG_FIRSTHDR(msg);
+        while !c.is_null() {
+            if ((*c).cmsg_level, (*c).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let data = libc::CMSG_DATA(c).cast::<c_int>();
+                let len = ((*c).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                for i in 0..len / size_of::<c_int>() {
+                    track::unfit(data.add(i).read_unaligned());
+                }
+            }
+            c = libc::CMSG_NXTHDR(msg, c);
+        }
+    }
+}
+
+/// Bytes of the first messages, and what they pass.
+///
+/// # Safety
+/// `all` has at least `count` messages that a call has filled or sent.
+pub unsafe fn messages(all: *const libc::mmsghdr, count: c_int, sent: bool) -> isize {
+    let mut bytes = 0;
+    for i in 0..usize::try_from(count).unwrap_or_default() {
+        // SAFETY: by the caller.
+        unsafe {
+            let one = &*all.add(i);
+            bytes += one.msg_len as isize;
+            if sent {
+                passed(&raw const one.msg_hdr);
+            }
+        }
+    }
+    bytes
+}
+
+/// A system call by its number.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    by_number(number, [a, b, c].map(|word| word as c_int));
+    real!(syscall: fn(number => c_long, a => usize, b => usize, c => usize, d => usize,
+        e => usize, f => usize) -> c_long)
+}
+
+/// What is used by a call that the counters do not follow.
+fn by_number(number: c_long, [first, second, third]: [c_int; 3]) {
+    match number {
+        libc::SYS_splice | libc::SYS_tee | libc::SYS_sendfile => {
+            track::unfit(first);
+            track::unfit(third);
+        }
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_preadv2
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwritev2
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_vmsplice
+        | libc::SYS_dup
+        | libc::SYS_dup3
+        | libc::SYS_fcntl
+        | libc::SYS_shutdown => track::unfit(first),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => {
+            track::unfit(first);
+            track::closing(second);
+        }
+        libc::SYS_close => track::closing(first),
+        libc::SYS_close_range if third as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 => {
+            track::closing_range(first as u32, second as u32);
+        }
+        _ => {}
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vmsplice(
+    pipe: c_int,
+    iov: *const c_void,
+    count: size_t,
+    flags: c_uint,
+) -> isize {
+    // From the program's memory, or into it.
+    track::unfit(pipe);
+    real!(vmsplice: fn(pipe => c_int, iov => *const c_void, count => size_t, flags => c_uint) -> isize)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn tee(from: c_int, to: c_int, len: size_t, flags: c_uint) -> isize {
+    track::unfit(from);
+    track::unfit(to);
+    real!(tee: fn(from => c_int, to => c_int, len => size_t, flags => c_uint) -> isize)
+}
