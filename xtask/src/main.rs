@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod chaos;
 mod demo;
 mod setup;
 mod shell;
@@ -23,6 +24,8 @@ enum Command {
     Test(test::Test),
     /// Explore the protocol machine that ships, fault by fault
     Verify(verify::Verify),
+    /// Look for faults in random networks, under random changes and kills
+    Chaos(chaos::Chaos),
     /// Take a real HAProxy out of live connections, and show it
     Demo(demo::Demo),
     /// Measure every published figure again
@@ -35,6 +38,7 @@ fn main() -> Result<()> {
         Command::Build(build) => build.run(),
         Command::Test(test) => test.run(),
         Command::Verify(verify) => verify.run(),
+        Command::Chaos(chaos) => chaos.run(),
         Command::Demo(demo) => demo.run(),
         Command::Bench(bench) => bench.run(),
     }

@@ -57,7 +57,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
 }
 
 /// Processes other than this one in a host's network namespace.
-pub(crate) fn processes(host: &Host) -> Vec<String> {
+pub fn processes(host: &Host) -> Vec<String> {
     let Ok(ours) = fs::read_link(host.netns()) else {
         return vec![];
     };

@@ -155,7 +155,7 @@ impl Drop for Delay {
 }
 
 /// Makes a device whose packets this process takes and gives back.
-pub(crate) fn open_device(name: &str) -> Result<File> {
+pub fn open_device(name: &str) -> Result<File> {
     open_as(name, 0)
 }
 

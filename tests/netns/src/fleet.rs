@@ -79,7 +79,8 @@ impl Fleet {
         Fleet::in_folder(lab.dir().join(name), &lab.router, programs)
     }
 
-    fn in_folder(dir: PathBuf, host: &Host, programs: &Path) -> Result<Fleet> {
+    /// Makes an authority in a folder, by a command on any host.
+    pub fn in_folder(dir: PathBuf, host: &Host, programs: &Path) -> Result<Fleet> {
         let fleet = Fleet {
             dir,
             dyscod: programs.join("dyscod"),
@@ -104,7 +105,9 @@ impl Fleet {
         self.prepare_host(lab.host(role), &addresses, &["eth0"], extra)
     }
 
-    fn prepare_host(
+    /// Gives a host of any lab keys for these addresses and writes its configuration, with
+    /// `extra` added to it; the configuration's path.
+    pub fn prepare_host(
         &self,
         host: &Host,
         addresses: &[IpAddr],
@@ -170,7 +173,8 @@ impl Fleet {
         self.start_by(host, &file)
     }
 
-    fn start_by(&self, host: &Host, file: &Path) -> Result<Daemon> {
+    /// Starts `dyscod` on a host of any lab that has keys and a configuration.
+    pub fn start_by(&self, host: &Host, file: &Path) -> Result<Daemon> {
         let mut program = Program::new(&self.dyscod).arg("--config").arg(file);
         if self.faults {
             let file = faults(host).to_string_lossy().into_owned();
@@ -181,6 +185,11 @@ impl Fleet {
             self.dyscoctl(host, &["status"]).is_ok()
         })?;
         Ok(Daemon { process })
+    }
+
+    /// Where `dyscoctl` is.
+    pub fn dyscoctl_path(&self) -> &Path {
+        &self.dyscoctl
     }
 
     /// Runs `dyscoctl` on a host to its end; what it printed.

@@ -15,17 +15,38 @@ const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// Starts socat: one child a session, recv and write.
 pub fn socat(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
+    socat_by(host, listen, server, |program| program)
+}
+
+/// The same, by `wrap`ping its command.
+pub fn socat_by(
+    host: &Host,
+    listen: SocketAddr,
+    server: SocketAddr,
+    wrap: impl FnOnce(Program) -> Program,
+) -> Result<Process> {
     let program = Program::new("socat").args([
         "-b65536".to_owned(),
         format!("TCP4-LISTEN:{},reuseaddr,fork", listen.port()),
         format!("TCP4:{server}"),
     ]);
-    start(host, program, listen)
+    start(host, wrap(program).named("socat"), listen)
 }
 
 /// Starts nginx as a TCP proxy: a master and one worker, recv and writev.
 pub fn nginx_stream(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     nginx_stream_of(host, listen, server, 1)
+}
+
+/// The same, by `wrap`ping its command.
+pub fn nginx_stream_by(
+    host: &Host,
+    listen: SocketAddr,
+    server: SocketAddr,
+    wrap: impl FnOnce(Program) -> Program,
+) -> Result<Process> {
+    let program = nginx_stream_command(host, listen, server, 1)?;
+    start(host, wrap(program).named("stream"), listen)
 }
 
 /// The same with so many workers, each of which has a listener of its own.
@@ -35,6 +56,16 @@ pub fn nginx_stream_of(
     server: SocketAddr,
     workers: usize,
 ) -> Result<Process> {
+    let program = nginx_stream_command(host, listen, server, workers)?;
+    start(host, program.named("stream"), listen)
+}
+
+fn nginx_stream_command(
+    host: &Host,
+    listen: SocketAddr,
+    server: SocketAddr,
+    workers: usize,
+) -> Result<Program> {
     ensure!(
         Path::new(STREAM).exists(),
         "{STREAM} is missing: run `cargo xtask setup`, or install libnginx-mod-stream"
@@ -50,7 +81,7 @@ stream {{ server {{ listen {listen}{shared}; proxy_pass {server}; proxy_timeout 
     );
     fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
     let program = Program::new("nginx").arg("-c").arg(&file);
-    start(host, program.args(["-e", "stderr"]).named("stream"), listen)
+    Ok(program.args(["-e", "stderr"]))
 }
 
 /// Starts a relay written in Go, static: raw splice.

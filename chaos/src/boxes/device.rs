@@ -1,0 +1,191 @@
+//! Boxes in user space: what passes a path comes back changed, later, twice, or in
+//! another order.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::packet::{End, Packet, Shift};
+use crate::plan::BoxKind;
+use crate::rng::Rng;
+
+/// Longer than any packet.
+const LONGEST: usize = 70_000;
+/// Packets that a box holds at most; more are lost, as in a router.
+const MOST: usize = 8_192;
+/// Connections that a box knows at most; beyond, it forgets all, as after a restart.
+const CONNECTIONS: usize = 16_384;
+/// How long a packet waits that is to be overtaken.
+const OVERTAKEN: Duration = Duration::from_millis(3);
+
+/// What a box has in mind.
+pub struct Device {
+    kind: BoxKind,
+    rng: Rng,
+    /// Who opened the connection between two ends, the smaller first.
+    openers: HashMap<[End; 2], End>,
+    held: VecDeque<(Instant, Vec<u8>)>,
+}
+
+/// What becomes of a packet.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Pass,
+    Drop,
+    Twice,
+    Wait(Duration),
+}
+
+impl Device {
+    /// A box of this kind.
+    pub fn new(kind: BoxKind, seed: u64) -> Device {
+        Device {
+            kind,
+            rng: Rng::new(seed),
+            openers: HashMap::new(),
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Takes packets from a device and gives them back, until it shall end.
+    pub fn run(mut self, mut device: File, ended: &AtomicBool) {
+        let mut bytes = vec![0; LONGEST];
+        while !ended.load(Ordering::Relaxed) {
+            let rest = if self.held.is_empty() { 20_u8 } else { 1 };
+            let mut wanted = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut wanted, PollTimeout::from(rest));
+            while let Ok(n) = device.read(&mut bytes) {
+                self.take(&mut bytes[..n], &mut device);
+                self.give_back(&mut device);
+            }
+            self.give_back(&mut device);
+        }
+    }
+
+    fn take(&mut self, bytes: &mut [u8], device: &mut File) {
+        // A device that does not take a packet has lost it.
+        match self.decide(bytes) {
+            Fate::Pass => drop(device.write(bytes)),
+            Fate::Drop => {}
+            Fate::Twice => {
+                let _ = device.write(bytes);
+                let _ = device.write(bytes);
+            }
+            Fate::Wait(time) if self.held.len() < MOST => {
+                self.held.push_back((Instant::now() + time, bytes.to_vec()));
+            }
+            Fate::Wait(_) => {}
+        }
+    }
+
+    /// Those that are due, in the order in which they came.
+    fn give_back(&mut self, device: &mut File) {
+        let now = Instant::now();
+        while self.held.front().is_some_and(|(due, _)| *due <= now) {
+            if let Some((_, bytes)) = self.held.pop_front() {
+                let _ = device.write(&bytes);
+            }
+        }
+    }
+
+    fn decide(&mut self, bytes: &mut [u8]) -> Fate {
+        let Some(mut packet) = Packet::parse(bytes) else {
+            return Fate::Pass;
+        };
+        let happens = |rng: &mut Rng, permille: u32| rng.range(0, 1_000) < u64::from(permille);
+        match self.kind {
+            BoxKind::Reorder { permille } if happens(&mut self.rng, permille) => {
+                return Fate::Wait(OVERTAKEN);
+            }
+            BoxKind::Duplicate { permille } if happens(&mut self.rng, permille) => {
+                return Fate::Twice;
+            }
+            BoxKind::Delay { ms } => return Fate::Wait(Duration::from_millis(ms)),
+            BoxKind::Renumber { up, down, sack } => {
+                let Some(shift) = shift(&mut self.openers, &packet, up, down) else {
+                    return Fate::Drop;
+                };
+                packet.renumber(shift, sack);
+            }
+            BoxKind::ShiftClocks { up, down } => {
+                let Some(shift) = shift(&mut self.openers, &packet, up, down) else {
+                    return Fate::Drop;
+                };
+                packet.shift_clocks(shift);
+            }
+            BoxKind::StripSack => packet.strip_sack(),
+            BoxKind::StripTimestamps => packet.strip_timestamps(),
+            BoxKind::StripScale => packet.strip_scale(),
+            BoxKind::ClampMss { mss } => packet.clamp(mss),
+            _ => return Fate::Pass,
+        }
+        packet.seal();
+        Fate::Pass
+    }
+}
+
+/// What is added to a packet, by who opened its connection; `None` where that was not seen.
+fn shift(
+    openers: &mut HashMap<[End; 2], End>,
+    packet: &Packet<'_>,
+    up: u32,
+    down: u32,
+) -> Option<Shift> {
+    let [from, to] = packet.ends();
+    let key = [from.min(to), from.max(to)];
+    if packet.opens() {
+        if openers.len() >= CONNECTIONS {
+            openers.clear();
+        }
+        openers.insert(key, from);
+    }
+    let opened = *openers.get(&key)? == from;
+    let (own, other) = if opened { (up, down) } else { (down, up) };
+    Some(Shift { own, other })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(from: u8, to: u8, flags: u8) -> Vec<u8> {
+        let mut p = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+        p.extend([10, 0, 0, from, 10, 0, 0, to, 0, from, 0, to]);
+        p.extend([0, 0, 0, 100, 0, 0, 0, 50, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+        p
+    }
+
+    #[test]
+    fn numbers_change_by_who_opened() {
+        let kind = BoxKind::Renumber {
+            up: 7,
+            down: 1_000,
+            sack: true,
+        };
+        let mut device = Device::new(kind, 1);
+        assert_eq!(device.decide(&mut packet(1, 2, 16)), Fate::Drop);
+        let (mut syn, mut back) = (packet(1, 2, 2), packet(2, 1, 18));
+        assert_eq!(device.decide(&mut syn), Fate::Pass);
+        assert_eq!(device.decide(&mut back), Fate::Pass);
+        assert_eq!(syn[24..28], [0, 0, 0, 107]);
+        assert_eq!(back[24..28], 1_100_u32.to_be_bytes());
+        assert_eq!(back[28..32], 43_u32.to_be_bytes());
+    }
+
+    #[test]
+    fn packets_wait_or_come_twice_as_often_as_asked() {
+        let fates = |kind| {
+            let mut device = Device::new(kind, 3);
+            let all = (0..10_000).map(|_| device.decide(&mut packet(1, 2, 16)));
+            all.filter(|f| *f != Fate::Pass).count()
+        };
+        assert!((200..400).contains(&fates(BoxKind::Reorder { permille: 30 })));
+        assert!((200..400).contains(&fates(BoxKind::Duplicate { permille: 30 })));
+        assert_eq!(fates(BoxKind::Delay { ms: 1 }), 10_000);
+    }
+}

@@ -1,0 +1,224 @@
+//! The daemons of a plan: started, killed, started again, and noticed when they die.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use dysco_netns::fleet::{Fleet, built};
+use dysco_netns::{Host, Process};
+
+use crate::plan::{HostPlan, PROXY_PORT, Plan, address};
+use crate::world::{World, interfaces};
+
+/// All daemons of a plan.
+pub struct Daemons {
+    /// Their keys, and `dyscoctl`.
+    pub fleet: Fleet,
+    all: BTreeMap<u8, Mutex<Daemon>>,
+}
+
+struct Daemon {
+    config: PathBuf,
+    process: Option<Process>,
+    /// Until when it is away on purpose.
+    away: Option<Instant>,
+    /// It may die on purpose, and is started again so much later.
+    fails: Option<Duration>,
+    /// What it was when nobody had used it: the names of its pins.
+    pins: Vec<String>,
+}
+
+impl Daemons {
+    /// Starts all of them and waits until they answer.
+    pub fn start(world: &World, plan: &Plan, dir: &Path) -> Result<Daemons> {
+        let dyscod = built("dyscod")?;
+        let programs = dyscod.parent().unwrap_or(Path::new("."));
+        let fleet = Fleet::in_folder(dir.join("pki"), &world.router, programs)?.with_faults();
+        let mut all = BTreeMap::new();
+        for host in plan.hosts.iter().filter(|h| h.daemon) {
+            let daemon = Daemon {
+                config: prepare(&fleet, world, plan, host)?,
+                process: None,
+                away: None,
+                fails: None,
+                pins: Vec::new(),
+            };
+            all.insert(host.number, Mutex::new(daemon));
+        }
+        let daemons = Daemons { fleet, all };
+        // Each takes a second or two: together they take no longer.
+        std::thread::scope(|scope| {
+            let starts: Vec<_> = daemons
+                .all
+                .keys()
+                .map(|number| {
+                    let daemons = &daemons;
+                    scope.spawn(move || daemons.begin(world, *number))
+                })
+                .collect();
+            starts.into_iter().try_for_each(|start| match start.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        for (number, daemon) in &daemons.all {
+            lock(daemon).pins = pins(world.host(*number)?);
+        }
+        Ok(daemons)
+    }
+
+    /// The numbers of their hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = u8> + '_ {
+        self.all.keys().copied()
+    }
+
+    fn begin(&self, world: &World, number: u8) -> Result<()> {
+        let host = world.host(number)?;
+        let daemon = self.all.get(&number).context("no daemon there")?;
+        let config = lock(daemon).config.clone();
+        let started = self.fleet.start_by(host, &config)?;
+        let mut daemon = lock(daemon);
+        daemon.process = Some(started.process);
+        daemon.away = None;
+        Ok(())
+    }
+
+    /// Kills one; it is started again by [`Daemons::tend`] so much later.
+    pub fn kill(&self, number: u8, back: Duration) -> bool {
+        let Some(daemon) = self.all.get(&number) else {
+            return false;
+        };
+        let mut daemon = lock(daemon);
+        let Some(mut process) = daemon.process.take() else {
+            return false;
+        };
+        daemon.away = Some(Instant::now() + back);
+        process.kill().is_ok()
+    }
+
+    /// Has one fail at a step; where it dies, it is started again so much later.
+    pub fn set_fault(
+        &self,
+        world: &World,
+        number: u8,
+        words: &str,
+        back: Duration,
+    ) -> Result<bool> {
+        let Some(daemon) = self.all.get(&number) else {
+            return Ok(false);
+        };
+        lock(daemon).fails = Some(back);
+        self.fleet.set_faults(world.host(number)?, words)?;
+        Ok(true)
+    }
+
+    /// Starts those again whose time has come. What has gone wrong, if something has.
+    pub fn tend(&self, world: &World) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (number, daemon) in &self.all {
+            if let Err(error) = self.tend_one(world, *number, daemon) {
+                wrong.push(format!("the daemon of h{number}: {error:#}"));
+            }
+        }
+        wrong
+    }
+
+    fn tend_one(&self, world: &World, number: u8, daemon: &Mutex<Daemon>) -> Result<()> {
+        let due = {
+            let mut daemon = lock(daemon);
+            let gone = daemon.process.as_mut().is_some_and(|p| !p.runs());
+            if gone {
+                let process = daemon.process.take();
+                // What it failed at may be in the way of its successor as well.
+                self.fleet.set_faults(world.host(number)?, "")?;
+                let back = daemon.fails.take();
+                daemon.away = Some(Instant::now() + back.unwrap_or_default());
+                if back.is_none() {
+                    let log = process.map(|p| p.log()).unwrap_or_default();
+                    let end: Vec<_> = log.lines().rev().take(3).collect();
+                    anyhow::bail!("it ended by itself: {}", end.join(" / "));
+                }
+            }
+            daemon.away.is_some_and(|due| due <= Instant::now())
+        };
+        match due {
+            true => self.begin(world, number),
+            false => Ok(()),
+        }
+    }
+
+    /// Starts all again that are away, and lets none fail any more.
+    pub fn settle(&self, world: &World) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (number, daemon) in &self.all {
+            let calm = world
+                .host(*number)
+                .and_then(|h| self.fleet.set_faults(h, ""));
+            wrong.extend(calm.err().map(|error| format!("h{number}: {error:#}")));
+            let mut daemon = lock(daemon);
+            daemon.away = daemon.away.map(|_| Instant::now());
+        }
+        wrong.extend(self.tend(world));
+        wrong
+    }
+
+    /// Words of panics in their logs.
+    pub fn panics(&self, world: &World) -> Vec<String> {
+        let logs = self.all.keys().filter_map(|number| {
+            let file = world.host(*number).ok()?.dir().join("dyscod.log");
+            Some((number, std::fs::read_to_string(file).ok()?))
+        });
+        let panics = logs.flat_map(|(number, log)| {
+            let lines = log.lines().filter(|l| l.contains("panicked at"));
+            lines
+                .map(|line| format!("h{number}: {line}"))
+                .collect::<Vec<_>>()
+        });
+        panics.collect()
+    }
+
+    /// Stops all; what did not stop, and pins that were not there at the start.
+    pub fn stop(self, world: &World) -> Vec<String> {
+        let mut left = Vec::new();
+        for (number, daemon) in self.all {
+            let mut daemon = daemon.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if let Some(process) = daemon.process.as_mut() {
+                left.extend(process.stop().err().map(|e| format!("h{number}: {e:#}")));
+            }
+            let Ok(host) = world.host(number) else {
+                continue;
+            };
+            let more = pins(host).into_iter().filter(|p| !daemon.pins.contains(p));
+            left.extend(more.map(|pin| format!("h{number}: the pin {pin}")));
+        }
+        left
+    }
+}
+
+fn prepare(fleet: &Fleet, world: &World, plan: &Plan, host: &HostPlan) -> Result<PathBuf> {
+    let addresses = [false, true].map(|v6| address(host.number, v6));
+    let declared = plan.proxy(host.number).is_some_and(|p| p.declared);
+    let extra = match declared {
+        true => format!("[[listener]]\naddress = \":{PROXY_PORT}\"\ntransparent = true\n"),
+        false => String::new(),
+    };
+    fleet.prepare_host(
+        world.host(host.number)?,
+        &addresses,
+        &interfaces(host),
+        &extra,
+    )
+}
+
+/// The names below a host's BPF file system.
+fn pins(host: &Host) -> Vec<String> {
+    let listed = host.output("find", &["/sys/fs/bpf", "-mindepth", "1"]);
+    let listed = listed.unwrap_or_default();
+    listed.lines().map(str::to_owned).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,273 @@
+//! Running a plan, with Dysco or without.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch::Sender;
+
+use crate::daemons::Daemons;
+use crate::kills::{self, KillRun, Proxies};
+use crate::leftovers;
+use crate::operators::{self, OperationRun};
+use crate::plan::{Plan, Side};
+use crate::sessions::{self, EndRun, Phase, Session};
+use crate::watch::{self, Seen, Watched};
+use crate::world::World;
+use crate::{boxes, proxies};
+
+/// All bytes that are on their way when sending stops have come after so long, or never do.
+const REST: Duration = Duration::from_secs(15);
+/// Ends that close are over after so long, or never are.
+const CLOSE: Duration = Duration::from_secs(8);
+/// Between two looks at what is to be done next.
+const TICK: Duration = Duration::from_millis(5);
+
+/// What became of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionRun {
+    /// Its number.
+    pub id: u64,
+    /// The client's end, where it was opened.
+    pub local: Option<SocketAddr>,
+    /// Why it was not.
+    pub trouble: Option<String>,
+    /// What client and server saw.
+    pub ends: [EndRun; 2],
+    /// What was seen of it meanwhile.
+    pub watched: Watched,
+}
+
+/// What became of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its sessions.
+    pub sessions: Vec<SessionRun>,
+    /// Its operations.
+    pub operations: Vec<OperationRun>,
+    /// Its kills.
+    pub kills: Vec<KillRun>,
+    /// Invariants that were broken, in words.
+    pub broken: Vec<String>,
+    /// What remains.
+    pub leftovers: Vec<String>,
+    /// The longest that this machine did not run the watcher, in milliseconds.
+    pub asleep_ms: u64,
+}
+
+/// What is shared while a plan runs.
+struct Stage<'a> {
+    plan: &'a Plan,
+    world: &'a World,
+    daemons: Option<&'a Daemons>,
+    proxies: &'a Proxies,
+    start: Instant,
+    run: Mutex<Run>,
+}
+
+/// Runs a plan; files go to `dir`.
+pub fn execute(plan: &Plan, dir: &Path) -> Result<Run> {
+    let world = World::build(plan, dir)?;
+    let mut wires = Vec::new();
+    for b in plan.boxes.iter().filter(|b| b.from_ms == 0) {
+        let placed = boxes::place(&world, b, plan.seed);
+        wires.extend(placed.with_context(|| format!("failed to place {b:?}"))?);
+    }
+    let dysco = plan.hosts.iter().any(|h| h.daemon);
+    let daemons = dysco
+        .then(|| Daemons::start(&world, plan, dir))
+        .transpose()?;
+    let proxies = Proxies::default();
+    for p in &plan.proxies {
+        let shim = plan.host(p.host).is_some_and(|h| h.daemon);
+        let fleet = daemons.as_ref().filter(|_| shim).map(|d| &d.fleet);
+        let process = proxies::start(world.host(p.host)?, p, fleet)?;
+        lock(&proxies).insert(p.host, process);
+    }
+    let stage = Stage {
+        plan,
+        world: &world,
+        daemons: daemons.as_ref(),
+        proxies: &proxies,
+        start: Instant::now(),
+        run: Mutex::default(),
+    };
+    stage.play(&mut wires)?;
+    let mut run = stage
+        .run
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    if let Some(daemons) = daemons {
+        run.broken.extend(daemons.settle(&world));
+        run.broken.extend(daemons.panics(&world));
+        run.leftovers.extend(leftovers::entries(&world, &daemons));
+        run.leftovers.extend(daemons.stop(&world));
+    }
+    drop(proxies);
+    drop(wires);
+    run.leftovers.extend(leftovers::processes(&world));
+    Ok(run)
+}
+
+impl Stage<'_> {
+    /// Opens the sessions, does what is planned, and lets them come to their ends.
+    fn play(&self, wires: &mut Vec<boxes::wire::Wire>) -> Result<()> {
+        let (phase, heard) = tokio::sync::watch::channel(Phase::Run);
+        let plans = self.plan.sessions.iter();
+        let sessions: Vec<_> = plans
+            .map(|s| Session::new(self.plan, s, heard.clone()))
+            .collect();
+        let servers: std::collections::BTreeSet<_> =
+            sessions.iter().map(|s| s.plan.server).collect();
+        let servers = servers
+            .into_iter()
+            .map(|n| sessions::serve(self.world.host(n)?, n, &sessions));
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        let mut tasks = Vec::new();
+        for session in &sessions {
+            let host = self.world.host(session.plan.client)?;
+            tasks.push(sessions::open(host, self.plan, session.clone()));
+        }
+        let ended = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| watch::watch(&sessions, self.start, &ended));
+            self.act(scope, wires);
+            self.finish(&phase, &sessions);
+            ended.store(true, Ordering::Relaxed);
+            watcher.join().unwrap_or_default()
+        });
+        // Operators' threads have ended with the scope.
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(servers);
+        self.note(&sessions, seen);
+        Ok(())
+    }
+
+    /// Does what is planned, each when its time has come.
+    fn act<'s>(
+        &'s self,
+        scope: &'s std::thread::Scope<'s, '_>,
+        wires: &mut Vec<boxes::wire::Wire>,
+    ) {
+        let mut operations = self.plan.operations.iter().peekable();
+        let mut kills = self.plan.kills.iter().peekable();
+        let mut late: Vec<_> = self.plan.boxes.iter().filter(|b| b.from_ms > 0).collect();
+        late.sort_by_key(|b| std::cmp::Reverse(b.from_ms));
+        loop {
+            let now = self.start.elapsed().as_millis() as u64;
+            while let Some(operation) = operations.next_if(|o| o.at_ms <= now) {
+                scope.spawn(move || self.operate(operation));
+            }
+            while let Some(kill) = kills.next_if(|k| k.at_ms <= now) {
+                scope.spawn(move || self.strike(kill));
+            }
+            while let Some(b) = late.pop_if(|b| b.from_ms <= now) {
+                match boxes::place(self.world, b, self.plan.seed) {
+                    Ok(wire) => wires.extend(wire),
+                    Err(error) => self.broken(format!("{b:?}: {error:#}")),
+                }
+            }
+            if now >= self.plan.live_ms {
+                return;
+            }
+            self.tend();
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn operate(&self, operation: &crate::plan::Operation) {
+        let (Some(daemons), Ok(host)) = (self.daemons, self.world.host(operation.host)) else {
+            return;
+        };
+        let mut done = operators::run(&daemons.fleet, host, operation, self.start);
+        // Sockets are closed by the time that the command says so.
+        done.held = leftovers::established(host);
+        lock(&self.run).operations.push(done);
+    }
+
+    fn strike(&self, kill: &crate::plan::Kill) {
+        let at_ms = self.start.elapsed().as_millis() as u64;
+        match kills::strike(self.world, self.plan, self.daemons, self.proxies, kill) {
+            Ok(hit) => lock(&self.run).kills.push(KillRun {
+                victim: kill.victim.clone(),
+                at_ms,
+                hit,
+            }),
+            Err(error) => self.broken(format!("{kill:?}: {error:#}")),
+        }
+    }
+
+    /// Starts daemons again.
+    fn tend(&self) {
+        if let Some(daemons) = self.daemons {
+            daemons
+                .tend(self.world)
+                .into_iter()
+                .for_each(|wrong| self.broken(wrong));
+        }
+    }
+
+    fn broken(&self, what: String) {
+        lock(&self.run).broken.push(what);
+    }
+
+    /// Lets all sessions come to their ends, as far as they do.
+    fn finish(&self, phase: &Sender<Phase>, sessions: &[Arc<Session>]) {
+        phase.send_replace(Phase::Rest);
+        let arrived = |s: &Arc<Session>| {
+            let way = |from, to| s.sent(from) == s.received(to);
+            s.is_over() || (way(Side::Client, Side::Server) && way(Side::Server, Side::Client))
+        };
+        self.wait(REST, || sessions.iter().all(arrived));
+        phase.send_replace(Phase::Close);
+        self.wait(CLOSE, || sessions.iter().all(|s| s.is_over()));
+    }
+
+    fn wait(&self, limit: Duration, done: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !done() && begun.elapsed() < limit {
+            self.tend();
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn note(&self, sessions: &[Arc<Session>], seen: Seen) {
+        let mut run = lock(&self.run);
+        run.asleep_ms = seen.asleep_ms;
+        for (session, watched) in sessions.iter().zip(seen.sessions) {
+            run.sessions.push(SessionRun {
+                id: session.plan.id,
+                local: session.local(),
+                trouble: session.trouble(),
+                ends: [Side::Client, Side::Server].map(|side| session.seen(side)),
+                watched,
+            });
+        }
+    }
+}
+
+impl Run {
+    /// Sessions that commands have changed, each time.
+    pub fn changes(&self) -> usize {
+        self.operations.iter().map(|o| o.changed().count()).sum()
+    }
+
+    /// Bytes that were received and checked.
+    pub fn bytes(&self) -> u64 {
+        let ends = self.sessions.iter().flat_map(|s| &s.ends);
+        ends.map(|end| end.received).sum()
+    }
+
+    /// What became of a session, by its number.
+    pub fn session(&self, id: u64) -> Option<&SessionRun> {
+        self.sessions.iter().find(|s| s.id == id)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

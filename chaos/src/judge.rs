@@ -1,0 +1,329 @@
+//! Judging a run: what is Dysco's fault, and what the network did as well without it.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::execute::{Run, SessionRun};
+use crate::operators::OperationRun;
+use crate::plan::{Ask, Plan, SessionPlan, Side, Victim};
+use crate::sessions::other;
+
+/// A direction that has bytes on their way and stands still for so long is a stall.
+const STALL_MS: u64 = 10_000;
+/// A session counts as one that a command should have seen, if it was opened so long before.
+const SEEN_MS: u64 = 1_000;
+
+/// What kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// An end got a byte that the other did not send there.
+    WrongBytes,
+    /// `removed` was said of a session that does not move, or is still at its proxy.
+    FalseRemoved,
+    /// A session ended that would not have.
+    Lost,
+    /// A session stands still that would not.
+    Stall,
+    /// Something remains.
+    Leftover,
+    /// Another invariant is broken.
+    Broken,
+}
+
+/// A fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// Its kind.
+    pub kind: Kind,
+    /// The session.
+    pub session: Option<u64>,
+    /// In words.
+    pub what: String,
+}
+
+/// Runs of the same plan without Dysco.
+#[derive(Clone, Debug, Default)]
+pub struct Controls {
+    /// With the kills of proxies.
+    pub with_kills: Vec<Run>,
+    /// Without them: what a session that its proxy has left is held against.
+    pub calm: Vec<Run>,
+}
+
+/// What a session that is not as it should be suffers from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trouble {
+    NotOpened(String),
+    Wrong(Side, u64),
+    Truncated(Side, u64),
+    Error(Side, String),
+    OneHangs(Side),
+    Hangs(Side),
+    Stood(Side, u64),
+}
+
+impl Trouble {
+    fn kind(&self) -> Kind {
+        match self {
+            Trouble::Wrong(..) => Kind::WrongBytes,
+            Trouble::Hangs(_) | Trouble::Stood(..) => Kind::Stall,
+            Trouble::NotOpened(_)
+            | Trouble::Truncated(..)
+            | Trouble::Error(..)
+            | Trouble::OneHangs(_) => Kind::Lost,
+        }
+    }
+
+    /// Whether the session's end is not even the one that a dead proxy gives.
+    fn is_no_end(&self) -> bool {
+        matches!(
+            self,
+            Trouble::Wrong(..) | Trouble::Truncated(..) | Trouble::OneHangs(_)
+        )
+    }
+}
+
+const SIDES: [Side; 2] = [Side::Client, Side::Server];
+
+fn troubles(session: &SessionRun, asleep_ms: u64) -> Vec<Trouble> {
+    if let Some(trouble) = &session.trouble {
+        return vec![Trouble::NotOpened(trouble.clone())];
+    }
+    if session.local.is_none() {
+        return vec![Trouble::NotOpened("it has not opened".into())];
+    }
+    let end = |side: Side| &session.ends[side as usize];
+    let mut found = Vec::new();
+    for side in SIDES {
+        let (own, peer) = (end(side), end(other(side)));
+        let missing = peer.sent.saturating_sub(own.received);
+        found.extend(own.wrong_at.map(|at| Trouble::Wrong(side, at)));
+        if own.eof && missing > 0 {
+            found.push(Trouble::Truncated(side, missing));
+        }
+        if let Some(error) = &own.error {
+            found.push(Trouble::Error(side, error.clone()));
+        }
+        let other_heard = peer.error.is_some() || (peer.eof && own.sent > peer.received);
+        if !own.over && other_heard {
+            found.push(Trouble::OneHangs(side));
+        } else if !own.over && (missing > 0 || !own.eof) {
+            found.push(Trouble::Hangs(side));
+        }
+        let stand = session.watched.stands[side as usize];
+        if stand.ms >= STALL_MS + 3 * asleep_ms {
+            found.push(Trouble::Stood(side, stand.ms));
+        }
+    }
+    found
+}
+
+/// Whether anything is wrong that a control might excuse.
+pub fn needs_controls(plan: &Plan, run: &Run) -> bool {
+    let excusable = |f: &Finding| f.session.is_some();
+    judge(plan, run, &Controls::default()).iter().any(excusable)
+}
+
+/// All faults of a run, held against its controls.
+pub fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for session in &plan.sessions {
+        let Some(seen) = run.session(session.id) else {
+            continue;
+        };
+        findings.extend(of_session(plan, session, seen, run, controls));
+    }
+    for operation in &run.operations {
+        findings.extend(of_operation(plan, operation, run));
+    }
+    let others = [
+        (Kind::Broken, &run.broken),
+        (Kind::Leftover, &run.leftovers),
+    ];
+    for (kind, all) in others {
+        findings.extend(all.iter().map(|what| Finding {
+            kind,
+            session: None,
+            what: what.clone(),
+        }));
+    }
+    findings
+}
+
+/// Commands that changed a session, by the time when they ended.
+fn changes<'a>(
+    run: &'a Run,
+    local: SocketAddr,
+) -> impl Iterator<Item = (&'a OperationRun, &'a str)> {
+    run.operations.iter().flat_map(move |o| {
+        let own = o
+            .changed()
+            .filter(move |t| t.local == local || t.remote == local);
+        own.map(move |t| (o, t.outcome.as_str()))
+    })
+}
+
+/// When a session's proxy was killed, if it was in it then.
+fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option<u64> {
+    let of_it = |v: &Victim| matches!(v, Victim::Proxy { host } if Some(*host) == plan.proxy);
+    let killed = run.kills.iter().find(|k| k.hit && of_it(&k.victim))?.at_ms;
+    let left =
+        |local| changes(run, local).any(|(o, what)| what == "removed" && o.ended_ms < killed);
+    (!local.is_some_and(left)).then_some(killed)
+}
+
+fn of_session(
+    plan: &Plan,
+    session: &SessionPlan,
+    seen: &SessionRun,
+    run: &Run,
+    controls: &Controls,
+) -> Vec<Finding> {
+    let killed = killed_in(session, run, seen.local);
+    let held_against = match killed {
+        Some(_) => &controls.with_kills,
+        None => &controls.calm,
+    };
+    let without: Vec<_> = held_against
+        .iter()
+        .filter_map(|c| Some(troubles(c.session(session.id)?, c.asleep_ms)))
+        .collect();
+    let excused = |kind: Kind| match kind {
+        Kind::WrongBytes => without.iter().flatten().any(|t| t.kind() == kind),
+        _ => without.iter().any(|t| !t.is_empty()),
+    };
+    let asked = |at: u64| {
+        let on_it = |o: &&OperationRun| Some(o.operation.host) == session.proxy && o.began_ms <= at;
+        run.operations.iter().any(|o| on_it(&o))
+    };
+    let counts = |trouble: &Trouble| match killed {
+        // It ends with its proxy, as it would have: but a change must not make that end worse.
+        Some(at) => {
+            let same = |t: &Trouble| std::mem::discriminant(t) == std::mem::discriminant(trouble);
+            trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
+        }
+        None => !excused(trouble.kind()),
+    };
+    let own = troubles(seen, run.asleep_ms);
+    let mut findings: Vec<_> = own
+        .iter()
+        .filter(|t| counts(t))
+        .map(|trouble| Finding {
+            kind: trouble.kind(),
+            session: Some(session.id),
+            what: format!("{} {}", describe(plan, session, seen), said(trouble)),
+        })
+        .collect();
+    if let (false, Some(local)) = (findings.is_empty(), seen.local) {
+        let false_removed = changes(run, local)
+            .filter(|(o, what)| *what == "removed" && !moved_after(seen, o.ended_ms));
+        findings.extend(false_removed.take(1).map(|(o, _)| Finding {
+            kind: Kind::FalseRemoved,
+            session: Some(session.id),
+            what: format!(
+                "{} has not moved since it was called removed at {} ms",
+                describe(plan, session, seen),
+                o.ended_ms
+            ),
+        }));
+    }
+    findings
+}
+
+/// Whether any byte arrived after a time, or none was on its way.
+fn moved_after(seen: &SessionRun, ms: u64) -> bool {
+    let Some(mark) = seen.watched.marks.iter().find(|m| m.ms >= ms) else {
+        return true;
+    };
+    let received: u64 = mark.received.iter().sum();
+    let last: u64 = seen.ends.iter().map(|e| e.received).sum();
+    let sent: u64 = seen.ends.iter().map(|e| e.sent).sum();
+    last > received || sent == last
+}
+
+fn describe(plan: &Plan, session: &SessionPlan, seen: &SessionRun) -> String {
+    let proxy = session.proxy.and_then(|host| plan.proxy(host));
+    let through = proxy.map_or_else(String::new, |p| {
+        format!(" through {:?} on h{}", p.kind, p.host)
+    });
+    let from = seen
+        .local
+        .map_or_else(|| format!("h{}", session.client), |l| l.to_string());
+    format!(
+        "session {} ({:?}) from {from}{through} to h{}:",
+        session.id, session.kind, session.server
+    )
+}
+
+fn said(trouble: &Trouble) -> String {
+    match trouble {
+        Trouble::NotOpened(why) => format!("did not open: {why}"),
+        Trouble::Wrong(side, at) => format!("byte {at} that the {side:?} got is wrong"),
+        Trouble::Truncated(side, missing) => {
+            format!("the {side:?} heard a clean end with {missing} bytes missing")
+        }
+        Trouble::Error(side, error) => format!("the {side:?} heard: {error}"),
+        Trouble::OneHangs(side) => format!("the {side:?} hangs and the other has heard an end"),
+        Trouble::Hangs(side) => format!("the {side:?} hangs"),
+        Trouble::Stood(side, ms) => format!("what the {side:?} gets stood still for {ms} ms"),
+    }
+}
+
+/// What a command said that is not so.
+fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let asked = format!(
+        "{:?} on h{}",
+        operation.operation.ask, operation.operation.host
+    );
+    findings.extend(operation.wrong.iter().map(|wrong| Finding {
+        kind: Kind::Broken,
+        session: None,
+        what: format!("{asked}: {wrong}"),
+    }));
+    let by_local = |local: SocketAddr| run.sessions.iter().find(|s| s.local == Some(local));
+    let false_removed = |session: &SessionRun, what: &str| Finding {
+        kind: Kind::FalseRemoved,
+        session: Some(session.id),
+        what: format!("{asked}: session {} {what}", session.id),
+    };
+    let removes = match operation.operation.ask {
+        Ask::Remove { dry_run, .. } => !dry_run,
+        Ask::Drain => true,
+        _ => false,
+    };
+    if !removes {
+        return findings;
+    }
+    for told in operation.changed() {
+        let ends = [told.local, told.remote].into_iter();
+        let still = ends
+            .filter(|end| operation.held.contains(end))
+            .find_map(by_local);
+        findings
+            .extend(still.map(|s| false_removed(s, "is called removed and still at its proxy")));
+    }
+    // All of them were meant: done means that none is left.
+    if operation.code == Some(0) {
+        let left = operation
+            .held
+            .iter()
+            .filter_map(|end| by_local(*end))
+            .filter(|s| {
+                let of_it = plan.sessions.iter().find(|p| p.id == s.id);
+                of_it.is_some_and(|p| {
+                    p.proxy == Some(operation.operation.host)
+                        && p.start_ms + SEEN_MS < operation.began_ms
+                })
+            });
+        findings.extend(
+            left.map(|s| false_removed(s, "was left at its proxy by a command that exits 0")),
+        );
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Runs that are made up, and what is said of them.
+
+use super::*;
+use crate::kills::KillRun;
+use crate::operators::Told;
+use crate::plan::{HostPlan, Link, Mode, Operation, Part, ProxyKind, ProxyPlan, SessionKind};
+use crate::sessions::EndRun;
+use crate::watch::{Mark, Watched};
+
+fn plan() -> Plan {
+    let host = |number, part| HostPlan {
+        number,
+        part,
+        daemon: true,
+        link: Link::Veth,
+        sysctls: vec![],
+        mtu: 1500,
+    };
+    Plan {
+        seed: 1,
+        live_ms: 5_000,
+        hosts: vec![
+            host(1, Part::Client),
+            host(2, Part::Proxy),
+            host(3, Part::Server),
+        ],
+        boxes: vec![],
+        proxies: vec![ProxyPlan {
+            host: 2,
+            server: 3,
+            kind: ProxyKind::Go,
+            shim: false,
+            declared: true,
+            v6: false,
+        }],
+        sessions: vec![SessionPlan {
+            id: 7,
+            client: 1,
+            proxy: Some(2),
+            server: 3,
+            v6: false,
+            start_ms: 0,
+            kind: SessionKind::Bulk { up: 1, down: 1 },
+        }],
+        operations: vec![],
+        kills: vec![],
+    }
+}
+
+fn local() -> SocketAddr {
+    "10.0.1.1:4000".parse().expect("an address")
+}
+
+fn good() -> SessionRun {
+    let end = EndRun {
+        sent: 100,
+        received: 100,
+        eof: true,
+        over: true,
+        ..EndRun::default()
+    };
+    SessionRun {
+        id: 7,
+        local: Some(local()),
+        trouble: None,
+        ends: [end.clone(), end],
+        watched: Watched::default(),
+    }
+}
+
+fn run(session: SessionRun) -> Run {
+    Run {
+        sessions: vec![session],
+        ..Run::default()
+    }
+}
+
+fn removal(ended_ms: u64, outcome: &str, held: Vec<SocketAddr>) -> OperationRun {
+    OperationRun {
+        operation: Operation {
+            at_ms: 2_000,
+            host: 2,
+            ask: Ask::Remove {
+                mode: Mode::Bypass,
+                listen: false,
+                dry_run: false,
+            },
+            cancel_ms: None,
+        },
+        began_ms: 2_000,
+        ended_ms,
+        code: Some(0),
+        told: vec![Told {
+            local: local(),
+            remote: "10.0.2.1:8080".parse().expect("an address"),
+            outcome: outcome.into(),
+            reason: None,
+            mode: None,
+        }],
+        held,
+        wrong: None,
+        said: String::new(),
+    }
+}
+
+fn kinds(run: &Run, controls: &Controls) -> Vec<Kind> {
+    let found = judge(&plan(), run, controls);
+    found.into_iter().map(|f| f.kind).collect()
+}
+
+fn of(calm: SessionRun) -> Controls {
+    Controls {
+        calm: vec![run(calm)],
+        with_kills: vec![],
+    }
+}
+
+#[test]
+fn a_good_run_has_no_findings() {
+    assert!(kinds(&run(good()), &Controls::default()).is_empty());
+    assert!(!needs_controls(&plan(), &run(good())));
+}
+
+#[test]
+fn wrong_bytes_are_not_excused_by_a_reset() {
+    let (mut wrong, mut reset) = (good(), good());
+    wrong.ends[0].wrong_at = Some(5);
+    reset.ends[0].error = Some("reset".into());
+    assert_eq!(kinds(&run(wrong.clone()), &of(reset)), [Kind::WrongBytes]);
+    assert!(kinds(&run(wrong.clone()), &of(wrong)).is_empty());
+}
+
+#[test]
+fn what_the_network_does_alone_is_excused() {
+    let mut hangs = good();
+    hangs.ends[1].over = false;
+    hangs.ends[1].received = 10;
+    hangs.ends[1].eof = false;
+    assert_eq!(kinds(&run(hangs.clone()), &of(good())), [Kind::Stall]);
+    assert!(kinds(&run(hangs.clone()), &of(hangs)).is_empty());
+}
+
+#[test]
+fn a_clean_end_with_bytes_missing_is_a_lost_session() {
+    let mut cut = good();
+    cut.ends[1].received = 60;
+    assert_eq!(kinds(&run(cut), &of(good())), [Kind::Lost]);
+}
+
+#[test]
+fn removed_and_still_at_the_proxy_is_false() {
+    let mut seen = run(good());
+    seen.operations
+        .push(removal(2_100, "removed", vec![local()]));
+    let found = kinds(&seen, &Controls::default());
+    assert!(found.contains(&Kind::FalseRemoved));
+    // And so is an exit code that says that nothing was left.
+    let mut left = run(good());
+    left.operations
+        .push(removal(2_100, "refused", vec![local()]));
+    assert_eq!(kinds(&left, &Controls::default()), [Kind::FalseRemoved]);
+    left.operations[0].code = Some(5);
+    assert!(kinds(&left, &Controls::default()).is_empty());
+}
+
+#[test]
+fn removed_and_never_moving_again_is_false() {
+    let mut still = good();
+    still.ends[1].over = false;
+    still.ends[1].received = 60;
+    still.ends[1].eof = false;
+    let mark = |ms, received| Mark {
+        ms,
+        received: [100, received],
+        sent: [100, 100],
+    };
+    still.watched.marks = vec![mark(2_000, 50), mark(2_200, 60)];
+    let mut seen = run(still);
+    seen.operations.push(removal(2_100, "removed", vec![]));
+    assert_eq!(kinds(&seen, &of(good())), [Kind::Stall, Kind::FalseRemoved]);
+    seen.sessions[0].ends[1].received = 61;
+    assert_eq!(kinds(&seen, &of(good())), [Kind::Stall]);
+}
+
+#[test]
+fn a_session_may_end_with_its_proxy_but_not_worse() {
+    let mut reset = good();
+    reset
+        .ends
+        .iter_mut()
+        .for_each(|e| e.error = Some("reset".into()));
+    let mut seen = run(reset.clone());
+    seen.kills.push(KillRun {
+        victim: Victim::Proxy { host: 2 },
+        at_ms: 2_050,
+        hit: true,
+    });
+    seen.operations.push(removal(2_300, "rolled_back", vec![]));
+    seen.operations[0].code = Some(5);
+    let controls = Controls {
+        with_kills: vec![run(reset)],
+        calm: vec![run(good())],
+    };
+    assert!(kinds(&seen, &controls).is_empty());
+    // A clean end over missing bytes is worse.
+    let ends = &mut seen.sessions[0].ends;
+    (ends[1].error, ends[1].received) = (None, 60);
+    assert_eq!(kinds(&seen, &controls), [Kind::Lost]);
+    // And one that its proxy had left before does not end at all.
+    let mut seen = run(seen.sessions[0].clone());
+    seen.kills.push(KillRun {
+        victim: Victim::Proxy { host: 2 },
+        at_ms: 3_000,
+        hit: true,
+    });
+    seen.operations.push(removal(2_300, "removed", vec![]));
+    assert!(kinds(&seen, &controls).contains(&Kind::Lost));
+}

@@ -1,0 +1,126 @@
+//! What remains when all sessions have ended: entries, held ports, sockets, processes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use dysco_netns::{Host, counters};
+use serde_json::Value;
+
+use crate::daemons::Daemons;
+use crate::world::World;
+
+/// What is over is over after so long, for sessions whose ends were seen.
+const LIMIT: Duration = Duration::from_secs(6);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Entries and ports of sessions that have ended, once they have had their time.
+pub fn entries(world: &World, daemons: &Daemons) -> Vec<String> {
+    let begun = Instant::now();
+    loop {
+        let left: Vec<_> = daemons
+            .hosts()
+            .flat_map(|n| held(world, daemons, n))
+            .collect();
+        if left.is_empty() || begun.elapsed() > LIMIT {
+            return left;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn held(world: &World, daemons: &Daemons, number: u8) -> Vec<String> {
+    let Ok(host) = world.host(number) else {
+        return Vec::new();
+    };
+    let ask = |what: &str| daemons.fleet.json(host, &[what]);
+    let (listed, status) = match (ask("sessions"), ask("status")) {
+        (Ok(listed), Ok(status)) => (listed, status),
+        (Err(error), _) | (_, Err(error)) => return vec![format!("h{number}: {error:#}")],
+    };
+    let mut left: Vec<_> = living(&listed)
+        .map(|s| format!("h{number}: the entry {s}"))
+        .collect();
+    let ports = status["counters"]["ports_held"].as_u64().unwrap_or(0);
+    if ports > 0 {
+        left.push(format!("h{number}: {ports} ports are held"));
+    }
+    left
+}
+
+/// Sessions that a listing does not call ended.
+fn living(listed: &Value) -> impl Iterator<Item = String> + '_ {
+    let all = listed["sessions"].as_array().or(listed.as_array());
+    let lives = |s: &&Value| s["ended"] != true;
+    all.into_iter().flatten().filter(lives).map(|s| {
+        let text = |key: &str| s[key].as_str().unwrap_or("?").to_owned();
+        format!("{} > {} ({})", text("local"), text("remote"), text("state"))
+    })
+}
+
+/// Processes on hosts whose programs have all been ended.
+pub fn processes(world: &World) -> Vec<String> {
+    let hosts = world.hosts.values().chain([&world.router]);
+    hosts.flat_map(|host| counters::processes(host)).collect()
+}
+
+/// The other ends of established sockets of a host, from the kernel's own table.
+pub fn established(host: &Host) -> Vec<SocketAddr> {
+    host.run(|| {
+        let tables = ["tcp", "tcp6"].into_iter();
+        let text = tables.map(|t| std::fs::read_to_string(format!("/proc/thread-self/net/{t}")));
+        let text: String = text.map(Result::unwrap_or_default).collect();
+        text.lines().filter_map(remote).collect()
+    })
+}
+
+/// The other end of an established socket in a line of `/proc/net/tcp`.
+fn remote(line: &str) -> Option<SocketAddr> {
+    let mut words = line.split_whitespace().skip(2);
+    let (remote, state) = (words.next()?, words.next()?);
+    let (address, port) = remote.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    if state != "01" {
+        return None;
+    }
+    // Words of 32 bits in this machine's order.
+    let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
+    let ip: IpAddr = match address.len() {
+        8 => word(0)?.to_ne_bytes().into(),
+        32 => {
+            let mut bytes = [0; 16];
+            for at in 0..4 {
+                bytes[at * 4..at * 4 + 4].copy_from_slice(&word(at * 8)?.to_ne_bytes());
+            }
+            IpAddr::from(bytes).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn the_kernels_table_is_read() {
+        let line =
+            "   1: 0102000A:1F90 0101000A:9C40 01 00000000:00000000 00:00000000 00000000 0 0 1";
+        assert_eq!(remote(line), "10.0.1.1:40000".parse().ok());
+        let listens =
+            "   0: 0102000A:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0";
+        assert_eq!(remote(listens), None);
+        let mapped = "   1: 0:1F90 0000000000000000FFFF00000101000A:9C40 01 0:0";
+        assert_eq!(remote(mapped), "10.0.1.1:40000".parse().ok());
+    }
+
+    #[test]
+    fn ended_sessions_are_no_leftovers() {
+        let listed = serde_json::json!({"sessions": [
+            {"local": "a", "remote": "b", "state": "tracked", "ended": true},
+            {"local": "c", "remote": "d", "state": "relay", "ended": false}]});
+        assert_eq!(living(&listed).collect::<Vec<_>>(), ["c > d (relay)"]);
+    }
+}

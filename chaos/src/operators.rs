@@ -1,0 +1,237 @@
+//! Operators: `dyscoctl` as people run it, and what it says.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use dysco_netns::fleet::Fleet;
+use dysco_netns::{Host, Program, Ran};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::{Ask, Operation, PROXY_PORT, address};
+
+/// Longer no command may take: each has a time limit of its own that is shorter.
+const LONGEST: u64 = 60;
+/// What `timeout` exits with.
+const TIMED_OUT: i32 = 124;
+/// A removal may take so long.
+const REMOVAL: &str = "6s";
+/// A drain may take so long.
+const DRAIN: &str = "5s";
+
+/// What a command said of one session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// The end that opened it, where known.
+    pub local: SocketAddr,
+    /// The other.
+    pub remote: SocketAddr,
+    /// `removed`, `refused` and so on.
+    pub outcome: String,
+    /// Why, where something stood in the way.
+    pub reason: Option<String>,
+    /// By which way.
+    pub mode: Option<String>,
+}
+
+/// A command that was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OperationRun {
+    /// What was asked for.
+    pub operation: Operation,
+    /// When it began, in milliseconds since sessions did.
+    pub began_ms: u64,
+    /// When it ended.
+    pub ended_ms: u64,
+    /// Its exit code; none where it was killed.
+    pub code: Option<i32>,
+    /// What it said of sessions.
+    pub told: Vec<Told>,
+    /// The other ends of the sockets that its host had afterwards.
+    pub held: Vec<SocketAddr>,
+    /// What is wrong with how it ended.
+    pub wrong: Option<String>,
+    /// The end of what it printed, where that was no report.
+    pub said: String,
+}
+
+impl OperationRun {
+    /// Sessions that were changed by it.
+    pub fn changed(&self) -> impl Iterator<Item = &Told> {
+        let changes = |t: &&Told| t.outcome == "removed" || t.outcome == "changed";
+        let dry = matches!(self.operation.ask, Ask::Remove { dry_run: true, .. });
+        self.told.iter().filter(changes).filter(move |_| !dry)
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(fleet: &Fleet, host: &Host, operation: &Operation, start: Instant) -> OperationRun {
+    let began_ms = start.elapsed().as_millis() as u64;
+    let ran = match operation.cancel_ms {
+        Some(ms) => cancelled(fleet, host, operation, ms),
+        None => whole(fleet, host, operation),
+    };
+    let mut run = OperationRun {
+        operation: operation.clone(),
+        began_ms,
+        ended_ms: start.elapsed().as_millis() as u64,
+        code: None,
+        told: Vec::new(),
+        held: Vec::new(),
+        wrong: None,
+        said: String::new(),
+    };
+    match ran {
+        Err(error) => run.wrong = Some(format!("{error:#}")),
+        Ok(None) => {}
+        Ok(Some(ran)) => judge(&mut run, &ran),
+    }
+    run
+}
+
+/// Exit codes that are documented for what operators here ask.
+const CODES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
+
+fn judge(run: &mut OperationRun, ran: &Ran) {
+    run.code = ran.code;
+    run.told = told(&ran.stdout);
+    if run.told.is_empty() {
+        run.said = tail(&format!("{}{}", ran.stdout, ran.stderr));
+    }
+    run.wrong = match ran.code {
+        Some(TIMED_OUT) => Some(format!("dyscoctl did not end within {LONGEST} s")),
+        Some(code) if CODES.contains(&code) => None,
+        code => Some(format!(
+            "dyscoctl ended with {code:?}: {}",
+            tail(&ran.stderr)
+        )),
+    };
+}
+
+/// What a report says of sessions: of removals, changes of chains, or none.
+fn told(text: &str) -> Vec<Told> {
+    let Ok(json) = serde_json::from_str::<Value>(text) else {
+        return Vec::new();
+    };
+    let lists = ["removals", "changes"].into_iter();
+    let all = lists.filter_map(|list| json[list].as_array()).flatten();
+    let one = |report: &Value| {
+        let text = |key: &str| report[key].as_str().map(str::to_owned);
+        Some(Told {
+            local: report["local"].as_str()?.parse().ok()?,
+            remote: report["remote"].as_str()?.parse().ok()?,
+            outcome: text("outcome")?,
+            reason: text("reason"),
+            mode: text("mode"),
+        })
+    };
+    all.filter_map(one).collect()
+}
+
+fn tail(text: &str) -> String {
+    let from = text.len().saturating_sub(600);
+    let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
+    text[from.unwrap_or(text.len())..].trim().to_owned()
+}
+
+fn whole(fleet: &Fleet, host: &Host, operation: &Operation) -> Result<Option<Ran>> {
+    let mut last = None;
+    for words in commands(operation) {
+        let longest = LONGEST.to_string();
+        let program = fleet.dyscoctl_path().to_string_lossy().into_owned();
+        let mut all = vec!["-k", "2", &longest, &program];
+        all.extend(words.iter().map(String::as_str));
+        last = Some(host.ran("timeout", &all)?);
+    }
+    Ok(last)
+}
+
+/// Starts it and kills it, as an operator's lost connection does.
+fn cancelled(fleet: &Fleet, host: &Host, operation: &Operation, ms: u64) -> Result<Option<Ran>> {
+    for words in commands(operation) {
+        let program = Program::new(fleet.dyscoctl_path()).args(words);
+        let mut process = host.spawn(program.named("dyscoctl"))?;
+        std::thread::sleep(Duration::from_millis(ms));
+        process.kill()?;
+    }
+    Ok(None)
+}
+
+/// The words of the commands of an operation.
+fn commands(operation: &Operation) -> Vec<Vec<String>> {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let ip = |host: u8| address(host, false).to_string();
+    let port = PROXY_PORT;
+    match &operation.ask {
+        Ask::Remove {
+            mode,
+            listen,
+            dry_run,
+        } => {
+            let mode = mode.word();
+            let mut all = words(&format!(
+                "remove-middlebox self --all --wait --mode {mode} --timeout {REMOVAL} -o json"
+            ));
+            if *listen {
+                all.extend(words(&format!("--listen :{port}")));
+            }
+            if *dry_run {
+                all.push("--dry-run".into());
+            }
+            vec![all]
+        }
+        Ask::Drain => vec![words(&format!("drain :{port} --timeout {DRAIN} -o json"))],
+        Ask::Insert { host } => {
+            vec![words(&format!(
+                "insert-middlebox {} --all --wait -o json",
+                ip(*host)
+            ))]
+        }
+        Ask::Reconfigure { chain } => {
+            let chain: Vec<_> = chain.iter().map(|host| ip(*host)).collect();
+            let mut all = words("reconfigure --all --wait -o json --chain");
+            all.push(chain.join(","));
+            vec![all]
+        }
+        Ask::Replace { old, new, state } => {
+            let mut all = words(&format!(
+                "replace-middlebox {} --with {} --wait -o json",
+                ip(*old),
+                ip(*new)
+            ));
+            if *state {
+                all.extend(words("--state conntrack"));
+            }
+            vec![all]
+        }
+        Ask::Look => ["sessions -o json", "status -o json", "sessions"]
+            .map(words)
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read() {
+        let text = r#"{"dry_run":false,"accepted":2,"removals":[
+            {"session":"1","local":"10.0.1.1:4000","remote":"10.0.2.1:8080","outcome":"removed","mode":"bypass"},
+            {"session":"2","local":"10.0.1.1:4001","remote":"10.0.2.1:8080","outcome":"refused","reason":"no"}]}"#;
+        let all = told(text);
+        assert_eq!(all.len(), 2);
+        assert_eq!(
+            (all[0].outcome.as_str(), all[1].reason.as_deref()),
+            ("removed", Some("no"))
+        );
+        assert!(told("nothing").is_empty());
+    }
+
+    #[test]
+    fn long_words_are_cut_where_a_letter_begins() {
+        assert_eq!(tail(&"é".repeat(1_000)), "é".repeat(300));
+        assert_eq!(tail("short\n"), "short");
+    }
+}

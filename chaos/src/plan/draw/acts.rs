@@ -1,0 +1,143 @@
+//! Commands and kills of a plan.
+
+use super::with_daemon;
+use crate::plan::{Ask, Kill, Mode, Operation, Part, Plan, ProxyPlan, Victim};
+use crate::rng::Rng;
+
+/// Steps of a change at which a daemon may die: commands of its data plane.
+const STEPS: [&str; 24] = [
+    "Measure", "Lock", "Reserve", "Prepare", "Join", "Try", "Cut", "SetCutIn", "Deafen",
+    "TakeBack", "Complete", "Close", "Prove", "Return", "Hold", "Enlist", "Extend", "Open",
+    "Splice", "Abandon", "Forget", "Persist", "Erase", "Dismiss",
+];
+
+/// Messages between daemons, of which one may be lost.
+const MESSAGES: [&str; 14] = [
+    "Leave",
+    "Introduce",
+    "RequestLock",
+    "AckLock",
+    "SetUp",
+    "SetUpAck",
+    "Switched",
+    "Drained",
+    "Done",
+    "DoneAck",
+    "Cancel",
+    "Enlisted",
+    "Extended",
+    "Settled",
+];
+
+/// Draws what operators ask for.
+pub fn operations(rng: &mut Rng, plan: &mut Plan) {
+    let proxies = plan.proxies.clone();
+    let clients = with_daemon(plan, Part::Client);
+    let firewalls = with_daemon(plan, Part::Firewall);
+    let live = plan.live_ms;
+    for _ in 0..rng.range(1, 6) {
+        let chain = !firewalls.is_empty() && !clients.is_empty();
+        let asked = match (rng.pick(&proxies), chain && rng.percent(60)) {
+            (Some(proxy), false) => leave(rng, &proxy),
+            _ => rechain(rng, &clients, &firewalls),
+        };
+        let Some((host, ask)) = asked else {
+            continue;
+        };
+        let cancel = rng.percent(10);
+        plan.operations.push(Operation {
+            at_ms: rng.range(500, live - 1_500),
+            host,
+            ask,
+            cancel_ms: cancel.then(|| rng.range(1, 60)),
+        });
+    }
+    plan.operations.sort_by_key(|o| o.at_ms);
+}
+
+fn leave(rng: &mut Rng, proxy: &ProxyPlan) -> Option<(u8, Ask)> {
+    // Naming the listener is the operator's word, which must be true.
+    let listen = proxy.is_transparent() && rng.percent(if proxy.shim { 20 } else { 80 });
+    let ask = match rng.range(0, 100) {
+        0..8 => Ask::Look,
+        8..20 if proxy.shim || proxy.declared => Ask::Drain,
+        kind => Ask::Remove {
+            mode: rng.one([
+                Mode::Auto,
+                Mode::Auto,
+                Mode::Bypass,
+                Mode::Bypass,
+                Mode::Local,
+                Mode::Return,
+            ]),
+            listen,
+            dry_run: kind >= 92,
+        },
+    };
+    Some((proxy.host, ask))
+}
+
+fn rechain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, Ask)> {
+    let (host, one, other) = (
+        rng.pick(clients)?,
+        rng.pick(firewalls)?,
+        rng.pick(firewalls)?,
+    );
+    let ask = match rng.range(0, 100) {
+        0..30 => Ask::Insert { host: one },
+        30..60 if one != other => Ask::Replace {
+            old: one,
+            new: other,
+            state: rng.percent(60),
+        },
+        60..70 => Ask::Reconfigure { chain: Vec::new() },
+        70..75 => Ask::Look,
+        _ if one != other && rng.percent(50) => Ask::Reconfigure {
+            chain: vec![one, other],
+        },
+        _ => Ask::Reconfigure { chain: vec![one] },
+    };
+    Some((host, ask))
+}
+
+/// Draws what is killed.
+pub fn kills(rng: &mut Rng, plan: &mut Plan) {
+    let daemons: Vec<_> = (plan.hosts.iter().filter(|h| h.daemon))
+        .map(|h| h.number)
+        .collect();
+    let hosts: Vec<_> = plan.hosts.iter().map(|h| h.number).collect();
+    let proxies: Vec<_> = plan.proxies.iter().map(|p| p.host).collect();
+    let live = plan.live_ms;
+    for _ in 0..rng.one([0, 1, 1, 2, 3]) {
+        let back_ms = rng.one([0, 300, 1_500]);
+        let victim = match rng.range(0, 100) {
+            0..40 => rng
+                .pick(&daemons)
+                .map(|host| Victim::Daemon { host, back_ms }),
+            40..75 => rng.pick(&daemons).map(|host| Victim::DaemonAt {
+                host,
+                step: match rng.range(0, 10) {
+                    0..6 => format!("die:{}", rng.one(STEPS)),
+                    6..8 => format!("die:{}", rng.one(MESSAGES)),
+                    _ => format!("drop:{}", rng.one(MESSAGES)),
+                },
+                back_ms,
+            }),
+            75..85 => rng.pick(&proxies).map(|host| Victim::Proxy { host }),
+            _ => rng.pick(&hosts).map(|host| Victim::Link {
+                host,
+                back_ms: rng.range(50, 800),
+            }),
+        };
+        let at_ms = match (&victim, plan.operations.first()) {
+            // To be asked for before it can happen.
+            (Some(Victim::DaemonAt { .. }), _) => 100,
+            // In the middle of a change, if by chance.
+            (_, Some(first)) if rng.percent(60) => first.at_ms + rng.range(0, 30),
+            _ => rng.range(500, live - 500),
+        };
+        plan.kills
+            .extend(victim.map(|victim| Kill { at_ms, victim }));
+    }
+    plan.kills.sort_by_key(|k| k.at_ms);
+}

@@ -1,0 +1,176 @@
+//! What is said at the end, and of each seed.
+
+use serde::Serialize;
+
+use crate::execute::Run;
+use crate::judge::{Finding, Kind};
+use crate::plan::Plan;
+
+/// All runs together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Plans that were run.
+    pub seeds: u64,
+    /// Sessions that were opened.
+    pub sessions: u64,
+    /// Bytes that were received and checked.
+    pub bytes: u64,
+    /// Sessions that commands have changed, each time.
+    pub changes: u64,
+    /// Kills that hit something.
+    pub kills: u64,
+    /// Plans that could not be run.
+    pub not_run: u64,
+    /// Other invariants that were broken.
+    pub broken: u64,
+    /// Seeds in which something was found.
+    pub found: Vec<u64>,
+    /// Ends that got a byte that was not sent.
+    pub wrong_bytes: u64,
+    /// Sessions that were falsely called removed, or left by a command that called itself done.
+    pub false_removed: u64,
+    /// Sessions that ended and would not have without Dysco.
+    pub lost_sessions: u64,
+    /// Sessions that stood still and would not have without Dysco.
+    pub stalls: u64,
+    /// Namespaces, processes, pins, held ports and entries that remained.
+    pub leftovers: u64,
+}
+
+impl Report {
+    /// Counts a run.
+    pub fn add(&mut self, seed: u64, run: &Run, findings: &[Finding]) {
+        self.seeds += 1;
+        self.sessions += run.sessions.iter().filter(|s| s.local.is_some()).count() as u64;
+        self.bytes += run.bytes();
+        self.changes += run.changes() as u64;
+        self.kills += run.kills.iter().filter(|k| k.hit).count() as u64;
+        for finding in findings {
+            *self.field(finding.kind) += 1;
+        }
+        if !findings.is_empty() {
+            self.found.push(seed);
+        }
+    }
+
+    fn field(&mut self, kind: Kind) -> &mut u64 {
+        match kind {
+            Kind::WrongBytes => &mut self.wrong_bytes,
+            Kind::FalseRemoved => &mut self.false_removed,
+            Kind::Lost => &mut self.lost_sessions,
+            Kind::Stall => &mut self.stalls,
+            Kind::Leftover => &mut self.leftovers,
+            Kind::Broken => &mut self.broken,
+        }
+    }
+
+    /// Whether nothing was found.
+    pub fn is_clean(&self) -> bool {
+        let found = [self.wrong_bytes, self.false_removed, self.lost_sessions];
+        let rest = [self.stalls, self.leftovers, self.broken, self.not_run];
+        found.iter().chain(&rest).all(|n| *n == 0)
+    }
+
+    /// The same in words.
+    pub fn text(&self) -> String {
+        let Report {
+            seeds,
+            sessions,
+            bytes,
+            changes,
+            kills,
+            ..
+        } = self;
+        let Report {
+            wrong_bytes,
+            false_removed,
+            lost_sessions,
+            stalls,
+            leftovers,
+            ..
+        } = self;
+        format!(
+            "{seeds} seeds: {sessions} sessions with {} MB, {changes} changes, {kills} kills\n\
+             wrong bytes {wrong_bytes}, falsely removed {false_removed}, lost {lost_sessions}, \
+             stalls {stalls}, left over {leftovers}; other invariants broken {}, not run {}",
+            bytes / 1_000_000,
+            self.broken,
+            self.not_run
+        )
+    }
+}
+
+/// The line of a seed.
+pub fn line(plan: &Plan, run: &Run, findings: &[Finding]) -> String {
+    let opened = run.sessions.iter().filter(|s| s.local.is_some()).count();
+    let told = if findings.is_empty() {
+        "nothing found"
+    } else {
+        "FOUND"
+    };
+    format!(
+        "seed {}: {} hosts, {} boxes, {} proxies, {opened} of {} sessions, {} MB, {} commands with \
+         {} changes, {} kills: {told}",
+        plan.seed,
+        plan.hosts.len(),
+        plan.boxes.len(),
+        plan.proxies.len(),
+        plan.sessions.len(),
+        run.bytes() / 1_000_000,
+        run.operations.len(),
+        run.changes(),
+        run.kills.iter().filter(|k| k.hit).count(),
+    )
+}
+
+/// A line of a finding.
+pub fn finding(finding: &Finding) -> String {
+    format!("  {:?}: {}", finding.kind, finding.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_field_and_spoils_the_report() {
+        let kinds = [
+            Kind::WrongBytes,
+            Kind::FalseRemoved,
+            Kind::Lost,
+            Kind::Stall,
+            Kind::Leftover,
+            Kind::Broken,
+        ];
+        for kind in kinds {
+            let mut report = Report::default();
+            report.add(1, &Run::default(), &[]);
+            assert!(report.is_clean());
+            let what = String::new();
+            report.add(
+                2,
+                &Run::default(),
+                &[Finding {
+                    kind,
+                    session: None,
+                    what,
+                }],
+            );
+            assert!(!report.is_clean() && report.found == [2], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_object_ends_with_what_must_be_zero() {
+        let text = serde_json::to_string(&Report::default()).expect("JSON");
+        let last = [
+            "wrong_bytes",
+            "false_removed",
+            "lost_sessions",
+            "stalls",
+            "leftovers",
+        ];
+        let zeroes: Vec<_> = last.iter().map(|field| format!("\"{field}\":0")).collect();
+        assert!(text.ends_with(&format!("{}}}", zeroes.join(","))), "{text}");
+    }
+}

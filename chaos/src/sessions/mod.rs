@@ -1,0 +1,205 @@
+//! Sessions whose every byte is known from its place, checked at both ends.
+
+mod end;
+mod server;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use dysco_netns::Host;
+use dysco_netns::pattern::Pattern;
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::plan::{Plan, ProxyKind, SERVER_PORT, SessionKind, SessionPlan, Side, address};
+
+pub use server::Server;
+
+/// A session that has not opened after so long never does.
+const OPENS: Duration = Duration::from_secs(15);
+
+/// How far sessions have got, all together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// They send.
+    Run,
+    /// Nobody sends, nobody closes, and all read as fast as they can.
+    Rest,
+    /// Ends close their halves.
+    Close,
+}
+
+/// What an end of a session saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRun {
+    /// Bytes handed to the kernel.
+    pub sent: u64,
+    /// Bytes received, all of them checked.
+    pub received: u64,
+    /// The first byte that was wrong.
+    pub wrong_at: Option<u64>,
+    /// It heard the other's end.
+    pub eof: bool,
+    /// What a system call said.
+    pub error: Option<String>,
+    /// It came to its end, one way or another.
+    pub over: bool,
+}
+
+/// One end as both ends' tasks see it.
+#[derive(Default)]
+struct EndState {
+    sent: AtomicU64,
+    received: AtomicU64,
+    over: AtomicBool,
+    seen: Mutex<EndRun>,
+}
+
+/// A session as its two ends and its watcher see it.
+pub struct Session {
+    /// Its plan.
+    pub plan: SessionPlan,
+    /// Bytes from here on are rewritten by its proxy.
+    rewritten: Option<u64>,
+    ends: [EndState; 2],
+    local: Mutex<Option<SocketAddr>>,
+    trouble: Mutex<Option<String>>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Session {
+    /// Makes the session of a plan, which is not open yet.
+    pub fn new(plan: &Plan, session: &SessionPlan, phase: watch::Receiver<Phase>) -> Arc<Session> {
+        let proxy = session.proxy.and_then(|host| plan.proxy(host));
+        let rewritten = proxy.and_then(|p| match p.kind {
+            ProxyKind::Rewrite { from } => Some(from),
+            _ => None,
+        });
+        Arc::new(Session {
+            plan: session.clone(),
+            rewritten,
+            ends: Default::default(),
+            local: Mutex::default(),
+            trouble: Mutex::default(),
+            phase,
+        })
+    }
+
+    /// Bytes that a side has received and checked.
+    pub fn received(&self, side: Side) -> u64 {
+        self.end(side).received.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that a side has handed to its kernel.
+    pub fn sent(&self, side: Side) -> u64 {
+        self.end(side).sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether both ends have come to their ends.
+    pub fn is_over(&self) -> bool {
+        let over = |side| self.end(side).over.load(Ordering::Relaxed);
+        over(Side::Client) && over(Side::Server)
+    }
+
+    /// The client's end.
+    pub fn local(&self) -> Option<SocketAddr> {
+        *lock(&self.local)
+    }
+
+    /// Why it never opened.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    /// What an end has seen so far.
+    pub fn seen(&self, side: Side) -> EndRun {
+        let end = self.end(side);
+        EndRun {
+            sent: self.sent(side),
+            received: self.received(side),
+            over: end.over.load(Ordering::Relaxed),
+            ..lock(&end.seen).clone()
+        }
+    }
+
+    fn end(&self, side: Side) -> &EndState {
+        &self.ends[side as usize]
+    }
+
+    /// What a side sends.
+    fn pattern(&self, side: Side) -> Pattern {
+        Pattern::new(self.plan.id * 2 + side as u64)
+    }
+
+    fn fail(&self, trouble: String) {
+        lock(&self.trouble).get_or_insert(trouble);
+        for end in &self.ends {
+            end.over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The other side.
+pub fn other(side: Side) -> Side {
+    match side {
+        Side::Client => Side::Server,
+        Side::Server => Side::Client,
+    }
+}
+
+/// Opens a session when its time has come, and runs the client's end of it.
+pub fn open(host: &Host, plan: &Plan, session: Arc<Session>) -> JoinHandle<()> {
+    let to = match session.plan.proxy.and_then(|proxy| plan.proxy(proxy)) {
+        Some(proxy) => proxy.listen(),
+        None => SocketAddr::new(address(session.plan.server, session.plan.v6), SERVER_PORT),
+    };
+    host.runtime().spawn(async move {
+        sleep(Duration::from_millis(session.plan.start_ms)).await;
+        match timeout(OPENS, connect(to, &session)).await {
+            Ok(Ok(stream)) => {
+                *lock(&session.local) = stream.local_addr().ok();
+                end::run(stream, &session, Side::Client).await;
+            }
+            Ok(Err(error)) => session.fail(error.to_string()),
+            Err(_) => session.fail("it did not open in time".into()),
+        }
+    })
+}
+
+async fn connect(to: SocketAddr, session: &Session) -> std::io::Result<TcpStream> {
+    let socket = match to.is_ipv4() {
+        true => TcpSocket::new_v4()?,
+        false => TcpSocket::new_v6()?,
+    };
+    if let Some(bytes) = buffer(session.plan.kind, Side::Client) {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    let mut stream = socket.connect(to).await?;
+    stream.set_nodelay(true)?;
+    end::greet(&mut stream, session.plan.id).await?;
+    Ok(stream)
+}
+
+/// The receive buffer of a side, where the plan has one.
+fn buffer(kind: SessionKind, of: Side) -> Option<u32> {
+    match kind {
+        SessionKind::TinyWindow { side, buffer, .. } if side == of => Some(buffer),
+        _ => None,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens on a server's host, for both families.
+pub fn serve(host: &Host, number: u8, sessions: &[Arc<Session>]) -> Result<Server> {
+    let own = sessions.iter().filter(|s| s.plan.server == number);
+    Server::start(host, number, own.cloned().collect())
+}

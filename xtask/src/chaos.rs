@@ -1,0 +1,29 @@
+//! `cargo xtask chaos`.
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{build, setup, shell};
+
+/// Look for faults in random networks, under random changes and kills.
+#[derive(Args)]
+pub struct Chaos {
+    /// For the machine: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE, --shrink,
+    /// --show, --keep FOLDER, --json
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl Chaos {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        dysco_netns::require_root()?;
+        setup::ensure()?;
+        let quiet = self.arguments.iter().any(|a| a == "--json");
+        let packages = ["dysco-daemon", "dysco-splice-preload", "dysco-chaos"];
+        let folder = build::release(&packages, quiet)?;
+        shell::run(Command::new(folder.join("dysco-chaos")).args(&self.arguments))
+    }
+}
