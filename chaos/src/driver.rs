@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
 use crate::execute::Run;
-use crate::judge::{Controls, Finding, Kind, judge, needs_controls};
-use crate::plan::Plan;
+use crate::judge::{Controls, Finding, Kind, excused, judge, needs_controls};
+use crate::plan::{Plan, Victim};
 
 /// A run takes no longer than its sessions, and so much for all before and after.
 const BESIDES: Duration = Duration::from_secs(150);
@@ -34,6 +34,8 @@ pub struct Judged {
     pub run: Run,
     /// What is wrong.
     pub findings: Vec<Finding>,
+    /// Sessions with which something is wrong that is as wrong without Dysco.
+    pub excused: u64,
     /// Its logs, until they are removed.
     pub dir: PathBuf,
 }
@@ -50,27 +52,48 @@ impl Driver {
     /// Runs a plan, and its controls where they matter.
     pub fn judge(&self, plan: &Plan) -> Result<Judged> {
         let (run, dir) = self.run(plan)?;
-        let mut controls = Controls::default();
-        if needs_controls(plan, &run) {
-            for _ in 0..CONTROLS {
-                // What is excused already needs no second one.
-                if judge(plan, &run, &controls)
-                    .iter()
-                    .all(|f| f.session.is_none())
-                {
-                    break;
-                }
-                controls.calm.push(self.control(plan, true)?);
-                controls.with_kills.push(self.control(plan, false)?);
-            }
-        }
+        let controls = self.controls(plan, &run)?;
         let mut findings = judge(plan, &run, &controls);
         findings.extend(marked(&dir).into_iter().map(|what| Finding {
             kind: Kind::Leftover,
             session: None,
             what,
         }));
-        Ok(Judged { run, findings, dir })
+        let excused = excused(plan, &run, &controls);
+        Ok(Judged {
+            run,
+            findings,
+            excused,
+            dir,
+        })
+    }
+
+    /// The runs without Dysco that a run is held against; none if nothing is wrong with it.
+    fn controls(&self, plan: &Plan, run: &Run) -> Result<Controls> {
+        let mut controls = Controls::default();
+        let kills = run
+            .kills
+            .iter()
+            .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. }));
+        for _ in 0..CONTROLS {
+            // What is excused already needs no second one.
+            if !needs_controls(plan, run, &controls) {
+                break;
+            }
+            // At the same time: each takes as long as the run itself.
+            let (calm, with_kills) = std::thread::scope(|scope| {
+                let with_kills = kills.then(|| scope.spawn(|| self.control(plan, false)));
+                let calm = self.control(plan, true);
+                (calm, with_kills.map(|run| run.join()))
+            });
+            controls.calm.push(calm?);
+            match with_kills {
+                Some(Ok(run)) => controls.with_kills.push(run?),
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+                None => {}
+            }
+        }
+        Ok(controls)
     }
 
     /// Runs a plan without Dysco.

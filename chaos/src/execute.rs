@@ -42,6 +42,12 @@ pub struct SessionRun {
     pub watched: Watched,
 }
 
+impl SessionRun {
+    fn is_over(&self) -> bool {
+        self.trouble.is_some() || self.ends.iter().all(|end| end.over)
+    }
+}
+
 /// What became of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -104,7 +110,10 @@ pub fn execute(plan: &Plan, dir: &Path) -> Result<Run> {
     if let Some(daemons) = daemons {
         run.broken.extend(daemons.settle(&world));
         run.broken.extend(daemons.panics(&world));
-        run.leftovers.extend(leftovers::entries(&world, &daemons));
+        // The entry of a session that stands still is no leftover.
+        if run.sessions.iter().all(SessionRun::is_over) {
+            run.leftovers.extend(leftovers::entries(&world, &daemons));
+        }
         run.leftovers.extend(daemons.stop(&world));
     }
     drop(proxies);

@@ -120,10 +120,29 @@ fn troubles(session: &SessionRun, asleep_ms: u64) -> Vec<Trouble> {
     found
 }
 
-/// Whether anything is wrong that a control might excuse.
-pub fn needs_controls(plan: &Plan, run: &Run) -> bool {
-    let excusable = |f: &Finding| f.session.is_some();
-    judge(plan, run, &Controls::default()).iter().any(excusable)
+/// Whether anything is wrong that one more control might excuse.
+pub fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
+    let by_session = |s: &SessionPlan| {
+        let seen = run.session(s.id)?;
+        Some(of_session(plan, s, seen, run, controls))
+    };
+    plan.sessions
+        .iter()
+        .filter_map(by_session)
+        .any(|found| !found.is_empty())
+}
+
+/// How many sessions something is wrong with that is none of Dysco's fault.
+pub fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
+    let all = plan
+        .sessions
+        .iter()
+        .filter_map(|s| Some((s, run.session(s.id)?)));
+    let excused = all.filter(|(s, seen)| {
+        !troubles(seen, run.asleep_ms).is_empty()
+            && of_session(plan, s, seen, run, controls).is_empty()
+    });
+    excused.count() as u64
 }
 
 /// All faults of a run, held against its controls.

@@ -58,10 +58,17 @@ fn living(listed: &Value) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Processes on hosts whose programs have all been ended.
+/// Processes on hosts whose programs have all been ended, once killed ones are gone.
 pub fn processes(world: &World) -> Vec<String> {
-    let hosts = world.hosts.values().chain([&world.router]);
-    hosts.flat_map(|host| counters::processes(host)).collect()
+    let begun = Instant::now();
+    loop {
+        let hosts = world.hosts.values().chain([&world.router]);
+        let left: Vec<_> = hosts.flat_map(|host| counters::processes(host)).collect();
+        if left.is_empty() || begun.elapsed() > LIMIT {
+            return left;
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// The other ends of established sockets of a host, from the kernel's own table.

@@ -128,6 +128,20 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// Whether packets that pass one pass the other.
+    pub fn is_same(self, other: Place) -> bool {
+        match (self, other) {
+            (Place::Path { from, to }, Place::Path { from: a, to: b }) => {
+                (from, to) == (a, b) || (from, to) == (b, a)
+            }
+            (Place::Host { host }, Place::Host { host: other }) => host == other,
+            (Place::Path { from, to }, Place::Host { host })
+            | (Place::Host { host }, Place::Path { from, to }) => from == host || to == host,
+        }
+    }
+}
+
 /// What a box does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

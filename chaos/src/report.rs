@@ -19,6 +19,8 @@ pub struct Report {
     pub changes: u64,
     /// Kills that hit something.
     pub kills: u64,
+    /// Sessions with which something was wrong that was as wrong without Dysco.
+    pub excused: u64,
     /// Plans that could not be run.
     pub not_run: u64,
     /// Other invariants that were broken.
@@ -39,8 +41,9 @@ pub struct Report {
 
 impl Report {
     /// Counts a run.
-    pub fn add(&mut self, seed: u64, run: &Run, findings: &[Finding]) {
+    pub fn add(&mut self, seed: u64, run: &Run, findings: &[Finding], excused: u64) {
         self.seeds += 1;
+        self.excused += excused;
         self.sessions += run.sessions.iter().filter(|s| s.local.is_some()).count() as u64;
         self.bytes += run.bytes();
         self.changes += run.changes() as u64;
@@ -101,7 +104,7 @@ impl Report {
 }
 
 /// The line of a seed.
-pub fn line(plan: &Plan, run: &Run, findings: &[Finding]) -> String {
+pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> String {
     let opened = run.sessions.iter().filter(|s| s.local.is_some()).count();
     let told = if findings.is_empty() {
         "nothing found"
@@ -110,7 +113,7 @@ pub fn line(plan: &Plan, run: &Run, findings: &[Finding]) -> String {
     };
     format!(
         "seed {}: {} hosts, {} boxes, {} proxies, {opened} of {} sessions, {} MB, {} commands with \
-         {} changes, {} kills: {told}",
+         {} changes, {} kills, {excused} excused: {told}",
         plan.seed,
         plan.hosts.len(),
         plan.boxes.len(),
@@ -144,7 +147,7 @@ mod tests {
         ];
         for kind in kinds {
             let mut report = Report::default();
-            report.add(1, &Run::default(), &[]);
+            report.add(1, &Run::default(), &[], 0);
             assert!(report.is_clean());
             let what = String::new();
             report.add(
@@ -155,6 +158,7 @@ mod tests {
                     session: None,
                     what,
                 }],
+                0,
             );
             assert!(!report.is_clean() && report.found == [2], "{kind:?}");
         }

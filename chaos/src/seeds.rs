@@ -41,6 +41,9 @@ pub struct Seeds {
     /// Run this plan instead of seeds
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
+    /// Run without Dysco, to see what the network does by itself
+    #[arg(long)]
+    control: bool,
     /// Make a plan that fails as small as it gets
     #[arg(long)]
     shrink: bool,
@@ -154,9 +157,17 @@ impl Shared<'_> {
     }
 
     fn run(&self, plan: &Plan) -> Result<()> {
+        let control = self.arguments.control.then(|| plan.control(false));
+        let plan = control.as_ref().unwrap_or(plan);
         let judged = self.driver.judge(plan)?;
-        lock(&self.report).add(plan.seed, &judged.run, &judged.findings);
-        let mut text = report::line(plan, &judged.run, &judged.findings);
+        let Judged {
+            run,
+            findings,
+            excused,
+            ..
+        } = &judged;
+        lock(&self.report).add(plan.seed, run, findings, *excused);
+        let mut text = report::line(plan, run, findings, *excused);
         for finding in &judged.findings {
             text += &format!("\n{}", report::finding(finding));
         }

@@ -118,7 +118,7 @@ fn of(calm: SessionRun) -> Controls {
 #[test]
 fn a_good_run_has_no_findings() {
     assert!(kinds(&run(good()), &Controls::default()).is_empty());
-    assert!(!needs_controls(&plan(), &run(good())));
+    assert!(!needs_controls(&plan(), &run(good()), &Controls::default()));
 }
 
 #[test]
@@ -137,7 +137,9 @@ fn what_the_network_does_alone_is_excused() {
     hangs.ends[1].received = 10;
     hangs.ends[1].eof = false;
     assert_eq!(kinds(&run(hangs.clone()), &of(good())), [Kind::Stall]);
-    assert!(kinds(&run(hangs.clone()), &of(hangs)).is_empty());
+    let controls = of(hangs.clone());
+    assert!(kinds(&run(hangs.clone()), &controls).is_empty());
+    assert_eq!(excused(&plan(), &run(hangs), &controls), 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x5eed_c4a0);
     let mut plan = Plan {
         seed,
-        live_ms: rng.range(6_000, 10_000),
+        live_ms: rng.range(4_000, 8_000),
         hosts: Vec::new(),
         boxes: Vec::new(),
         proxies: Vec::new(),
@@ -115,6 +115,10 @@ fn boxes(rng: &mut Rng, plan: &mut Plan) {
         let Some((place, used)) = place(rng, plan) else {
             return;
         };
+        // Two on one path may be more than any session lives with.
+        if plan.boxes.iter().any(|b| b.place.is_same(place)) {
+            continue;
+        }
         let kind = match (used, translated) {
             (false, false) if rng.percent(60) => closed(rng),
             (_, false) => open(rng),
