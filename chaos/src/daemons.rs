@@ -48,17 +48,17 @@ impl Daemons {
             all.insert(host.number, Mutex::new(daemon));
         }
         let daemons = Daemons { fleet, all };
-        // Each takes a second or two: together they take no longer.
+        // Two at a time: more would only wait for each other's processors.
+        let waiting = Mutex::new(daemons.all.keys().copied().collect::<Vec<_>>());
+        let start = || -> Result<()> {
+            while let Some(number) = { lock(&waiting).pop() } {
+                daemons.begin(world, number)?;
+            }
+            Ok(())
+        };
         std::thread::scope(|scope| {
-            let starts: Vec<_> = daemons
-                .all
-                .keys()
-                .map(|number| {
-                    let daemons = &daemons;
-                    scope.spawn(move || daemons.begin(world, *number))
-                })
-                .collect();
-            starts.into_iter().try_for_each(|start| match start.join() {
+            let both = [scope.spawn(start), scope.spawn(start)];
+            both.into_iter().try_for_each(|start| match start.join() {
                 Ok(done) => done,
                 Err(panic) => std::panic::resume_unwind(panic),
             })
@@ -69,24 +69,28 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// The numbers of their hosts.
+    /// The numbers of the hosts whose daemons run.
     pub fn hosts(&self) -> impl Iterator<Item = u8> + '_ {
-        self.all.keys().copied()
+        let runs = |daemon: &Mutex<Daemon>| lock(daemon).process.is_some();
+        let all = self.all.iter().filter(move |(_, daemon)| runs(daemon));
+        all.map(|(number, _)| *number)
     }
 
     fn begin(&self, world: &World, number: u8) -> Result<()> {
         let host = world.host(number)?;
         let daemon = self.all.get(&number).context("no daemon there")?;
         let config = lock(daemon).config.clone();
-        let started = self.fleet.start_by(host, &config)?;
+        // A machine that does too much at once may take its time.
+        let start = || self.fleet.start_by(host, &config);
+        let started = start().or_else(|_| start()).or_else(|_| start())?;
         let mut daemon = lock(daemon);
         daemon.process = Some(started.process);
         daemon.away = None;
         Ok(())
     }
 
-    /// Kills one; it is started again by [`Daemons::tend`] so much later.
-    pub fn kill(&self, number: u8, back: Duration) -> bool {
+    /// Kills one; it is started again by [`Daemons::tend`] so much later, or never.
+    pub fn kill(&self, number: u8, back: Option<Duration>) -> bool {
         let Some(daemon) = self.all.get(&number) else {
             return false;
         };
@@ -94,7 +98,7 @@ impl Daemons {
         let Some(mut process) = daemon.process.take() else {
             return false;
         };
-        daemon.away = Some(Instant::now() + back);
+        daemon.away = back.map(|back| Instant::now() + back);
         process.kill().is_ok()
     }
 

@@ -25,6 +25,8 @@ const CONTROLS: usize = 2;
 /// A folder for the files of runs.
 pub struct Driver {
     dir: PathBuf,
+    /// How long entries of ended sessions may take to go, in seconds.
+    patience: u64,
     count: Mutex<u64>,
 }
 
@@ -42,9 +44,10 @@ pub struct Judged {
 
 impl Driver {
     /// Runs have their files in this folder.
-    pub fn new(dir: &Path) -> Driver {
+    pub fn new(dir: &Path, patience: u64) -> Driver {
         Driver {
             dir: dir.into(),
+            patience,
             count: Mutex::new(0),
         }
     }
@@ -74,7 +77,7 @@ impl Driver {
         let kills = run
             .kills
             .iter()
-            .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. }));
+            .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. } | Victim::Host { .. }));
         for _ in 0..CONTROLS {
             // What is excused already needs no second one.
             if !needs_controls(plan, run, &controls) {
@@ -114,8 +117,9 @@ impl Driver {
         fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
         let (input, output) = (dir.join("plan.json"), dir.join("run.json"));
         write(&input, plan)?;
-        let mut child = start(&dir, &input, &output)?;
-        let limit = Duration::from_millis(plan.live_ms) + BESIDES;
+        let mut child = start(&dir, &input, &output, self.patience)?;
+        let own = Duration::from_millis(plan.live_ms) + Duration::from_secs(self.patience);
+        let limit = own + BESIDES;
         let ended = wait(&mut child, limit);
         let log = || fs::read_to_string(dir.join("run.log")).unwrap_or_default();
         match ended {
@@ -126,7 +130,7 @@ impl Driver {
 }
 
 /// Starts this program as the first process of a namespace.
-fn start(dir: &Path, input: &Path, output: &Path) -> Result<Child> {
+fn start(dir: &Path, input: &Path, output: &Path, patience: u64) -> Result<Child> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let log = File::create(dir.join("run.log")).context("failed to make a log")?;
     let mut command = Command::new("unshare");
@@ -135,6 +139,7 @@ fn start(dir: &Path, input: &Path, output: &Path) -> Result<Child> {
         .arg(own)
         .arg("run")
         .args([input, output, dir])
+        .arg(patience.to_string())
         .env(MARK, dir)
         .stdin(Stdio::null())
         .stdout(log.try_clone().context("failed to duplicate a log")?)

@@ -75,8 +75,8 @@ struct Stage<'a> {
     run: Mutex<Run>,
 }
 
-/// Runs a plan; files go to `dir`.
-pub fn execute(plan: &Plan, dir: &Path) -> Result<Run> {
+/// Runs a plan; files go to `dir`. What sessions leave behind may take so many seconds to go.
+pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
     let world = World::build(plan, dir)?;
     let mut wires = Vec::new();
     for b in plan.boxes.iter().filter(|b| b.from_ms == 0) {
@@ -112,7 +112,8 @@ pub fn execute(plan: &Plan, dir: &Path) -> Result<Run> {
         run.broken.extend(daemons.panics(&world));
         // The entry of a session that stands still is no leftover.
         if run.sessions.iter().all(SessionRun::is_over) {
-            run.leftovers.extend(leftovers::entries(&world, &daemons));
+            run.leftovers
+                .extend(leftovers::entries(&world, &daemons, patience));
         }
         run.leftovers.extend(daemons.stop(&world));
     }

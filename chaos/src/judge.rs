@@ -184,13 +184,30 @@ fn changes<'a>(
     })
 }
 
-/// When a session's proxy was killed, if it was in it then.
+/// When a session's proxy was killed, if it was in it then: or its host, if that was.
 fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option<u64> {
-    let of_it = |v: &Victim| matches!(v, Victim::Proxy { host } if Some(*host) == plan.proxy);
-    let killed = run.kills.iter().find(|k| k.hit && of_it(&k.victim))?.at_ms;
-    let left =
-        |local| changes(run, local).any(|(o, what)| what == "removed" && o.ended_ms < killed);
-    (!local.is_some_and(left)).then_some(killed)
+    let hit = run.kills.iter().find(|k| {
+        let of_it = match k.victim {
+            Victim::Proxy { host } | Victim::Host { host } => Some(host) == plan.proxy,
+            _ => false,
+        };
+        k.hit && of_it
+    })?;
+    let whole = matches!(hit.victim, Victim::Host { .. });
+    let left = |local: SocketAddr| {
+        run.operations
+            .iter()
+            .filter(|o| o.ended_ms < hit.at_ms)
+            .any(|o| {
+                let own = o
+                    .changed()
+                    .filter(|t| t.local == local || t.remote == local);
+                let mut left = own.filter(|t| t.outcome == "removed");
+                // Its host's kernel relays it still, unless it goes from end to end.
+                left.any(|t| !whole || t.mode.as_deref() == Some("bypass"))
+            })
+    };
+    (!local.is_some_and(left)).then_some(hit.at_ms)
 }
 
 fn of_session(

@@ -37,7 +37,7 @@ pub fn strike(
     match &kill.victim {
         Victim::Daemon { host, back_ms } => {
             let back = Duration::from_millis(*back_ms);
-            Ok(daemons.is_some_and(|d| d.kill(*host, back)))
+            Ok(daemons.is_some_and(|d| d.kill(*host, Some(back))))
         }
         Victim::DaemonAt {
             host,
@@ -47,12 +47,14 @@ pub fn strike(
             Some(daemons) => daemons.set_fault(world, *host, step, Duration::from_millis(*back_ms)),
             None => Ok(false),
         },
-        Victim::Proxy { host } => {
-            let mut proxies = proxies.lock().unwrap_or_else(PoisonError::into_inner);
-            match proxies.remove(host) {
-                Some(mut process) => process.kill().map(|_| true),
-                None => Ok(false),
+        Victim::Proxy { host } => kill_proxy(proxies, *host),
+        Victim::Host { host } => {
+            // First its link, as of a machine that loses its power: nobody is told.
+            if let Some(host) = plan.host(*host) {
+                world.set_link(host, false)?;
             }
+            let _ = daemons.is_some_and(|d| d.kill(*host, None));
+            kill_proxy(proxies, *host)
         }
         Victim::Link { host, back_ms } => {
             let Some(host) = plan.host(*host) else {
@@ -63,5 +65,13 @@ pub fn strike(
             world.set_link(host, true)?;
             Ok(true)
         }
+    }
+}
+
+fn kill_proxy(proxies: &Proxies, host: u8) -> Result<bool> {
+    let mut proxies = proxies.lock().unwrap_or_else(PoisonError::into_inner);
+    match proxies.remove(&host) {
+        Some(mut process) => process.kill().map(|_| true),
+        None => Ok(false),
     }
 }

@@ -9,27 +9,29 @@ use serde_json::Value;
 use crate::daemons::Daemons;
 use crate::world::World;
 
-/// What is over is over after so long, for sessions whose ends were seen.
+/// Killed processes are gone after so long.
 const LIMIT: Duration = Duration::from_secs(6);
+/// For so many seconds an entry may stay for packets that come late: two MSL, and some more.
+const LATE: u64 = 65;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Entries and ports of sessions that have ended, once they have had their time.
-pub fn entries(world: &World, daemons: &Daemons) -> Vec<String> {
-    let begun = Instant::now();
+/// Entries and ports of sessions that have ended, once they have had so many seconds.
+pub fn entries(world: &World, daemons: &Daemons, patience: u64) -> Vec<String> {
+    let (begun, limit) = (Instant::now(), Duration::from_secs(patience));
     loop {
-        let left: Vec<_> = daemons
-            .hosts()
-            .flat_map(|n| held(world, daemons, n))
+        let hosts = daemons.hosts();
+        let left: Vec<_> = hosts
+            .flat_map(|n| held(world, daemons, n, patience >= LATE))
             .collect();
-        if left.is_empty() || begun.elapsed() > LIMIT {
+        if left.is_empty() || begun.elapsed() > limit {
             return left;
         }
         std::thread::sleep(LOOK);
     }
 }
 
-fn held(world: &World, daemons: &Daemons, number: u8) -> Vec<String> {
+fn held(world: &World, daemons: &Daemons, number: u8, late: bool) -> Vec<String> {
     let Ok(host) = world.host(number) else {
         return Vec::new();
     };
@@ -38,7 +40,7 @@ fn held(world: &World, daemons: &Daemons, number: u8) -> Vec<String> {
         (Ok(listed), Ok(status)) => (listed, status),
         (Err(error), _) | (_, Err(error)) => return vec![format!("h{number}: {error:#}")],
     };
-    let mut left: Vec<_> = living(&listed)
+    let mut left: Vec<_> = listings(&listed, late)
         .map(|s| format!("h{number}: the entry {s}"))
         .collect();
     let ports = status["counters"]["ports_held"].as_u64().unwrap_or(0);
@@ -48,11 +50,11 @@ fn held(world: &World, daemons: &Daemons, number: u8) -> Vec<String> {
     left
 }
 
-/// Sessions that a listing does not call ended.
-fn living(listed: &Value) -> impl Iterator<Item = String> + '_ {
+/// Sessions that are listed; `late` ones as well, which are there for late packets alone.
+fn listings(listed: &Value, late: bool) -> impl Iterator<Item = String> + '_ {
     let all = listed["sessions"].as_array().or(listed.as_array());
-    let lives = |s: &&Value| s["ended"] != true;
-    all.into_iter().flatten().filter(lives).map(|s| {
+    let counts = move |s: &&Value| late || (s["ended"] != true && s["state"] != "tombstone");
+    all.into_iter().flatten().filter(counts).map(|s| {
         let text = |key: &str| s[key].as_str().unwrap_or("?").to_owned();
         format!("{} > {} ({})", text("local"), text("remote"), text("state"))
     })
@@ -128,6 +130,10 @@ mod tests {
         let listed = serde_json::json!({"sessions": [
             {"local": "a", "remote": "b", "state": "tracked", "ended": true},
             {"local": "c", "remote": "d", "state": "relay", "ended": false}]});
-        assert_eq!(living(&listed).collect::<Vec<_>>(), ["c > d (relay)"]);
+        assert_eq!(
+            listings(&listed, false).collect::<Vec<_>>(),
+            ["c > d (relay)"]
+        );
+        assert_eq!(listings(&listed, true).count(), 2);
     }
 }

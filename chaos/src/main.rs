@@ -48,6 +48,8 @@ enum Part {
         output: PathBuf,
         /// For logs
         dir: PathBuf,
+        /// How long entries of ended sessions may take to go, in seconds
+        patience: u64,
     },
     /// Relay connections, as a proxy does
     #[command(hide = true)]
@@ -69,9 +71,14 @@ impl Arguments {
         match self.part {
             None => self.seeds.run(),
             Some(Part::Relay(relay)) => relay.run().map(|()| ExitCode::SUCCESS),
-            Some(Part::Run { input, output, dir }) => {
+            Some(Part::Run {
+                input,
+                output,
+                dir,
+                patience,
+            }) => {
                 let plan = driver::read(&input)?;
-                let run = execute::execute(&plan, &dir)?;
+                let run = execute::execute(&plan, &dir, patience)?;
                 driver::write(&output, &run)?;
                 Ok(ExitCode::SUCCESS)
             }

@@ -243,7 +243,7 @@ impl Plan {
         control.hosts.iter_mut().for_each(|h| h.daemon = false);
         control.kills.retain(|k| match k.victim {
             Victim::Daemon { .. } | Victim::DaemonAt { .. } => false,
-            Victim::Proxy { .. } => !calm,
+            Victim::Proxy { .. } | Victim::Host { .. } => !calm,
             Victim::Link { .. } => true,
         });
         control

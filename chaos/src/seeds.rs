@@ -47,6 +47,10 @@ pub struct Seeds {
     /// Make a plan that fails as small as it gets
     #[arg(long)]
     shrink: bool,
+    /// How long entries and ports of ended sessions may take to go; with 65 or more, what is
+    /// kept for late packets has to be gone as well
+    #[arg(long, value_name = "SECONDS", default_value_t = 6)]
+    patience: u64,
     /// Print the plans, and run nothing
     #[arg(long)]
     show: bool,
@@ -87,7 +91,7 @@ impl Seeds {
             .clone()
             .unwrap_or_else(|| std::env::temp_dir().join("dysco-chaos-found"));
         let shared = Shared {
-            driver: Driver::new(dir.path()),
+            driver: Driver::new(dir.path(), self.patience),
             keep,
             begun: Instant::now(),
             next: Mutex::new(0),

@@ -116,6 +116,7 @@ fn tidy(mut plan: Plan) -> Plan {
             Victim::Daemon { host: h, .. }
             | Victim::DaemonAt { host: h, .. }
             | Victim::Proxy { host: h }
+            | Victim::Host { host: h }
             | Victim::Link { host: h, .. } => *h == host,
         });
         let placed = plan.boxes.iter().any(|b| match b.place {

@@ -105,6 +105,11 @@ pub enum Victim {
         /// The host.
         host: u8,
     },
+    /// The whole host of a proxy, for good: its link, its daemon and its proxy.
+    Host {
+        /// The host.
+        host: u8,
+    },
     /// The link of a host goes down, and up again.
     Link {
         /// The host.

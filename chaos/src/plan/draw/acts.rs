@@ -123,7 +123,8 @@ pub fn kills(rng: &mut Rng, plan: &mut Plan) {
                 },
                 back_ms,
             }),
-            75..85 => rng.pick(&proxies).map(|host| Victim::Proxy { host }),
+            75..83 => rng.pick(&proxies).map(|host| Victim::Proxy { host }),
+            83..88 => rng.pick(&proxies).map(|host| Victim::Host { host }),
             _ => rng.pick(&hosts).map(|host| Victim::Link {
                 host,
                 back_ms: rng.range(50, 800),
