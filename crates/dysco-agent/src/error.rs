@@ -42,7 +42,7 @@ pub enum AgentError {
     },
     /// The programs were refused.
     #[error(
-        "the kernel refused the eBPF programs: {0}; dyscod needs Linux 5.12 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+        "the kernel refused the eBPF programs: {0}; dyscod needs Linux 6.1 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     Load(#[from] aya::EbpfError),
     /// A program was refused.
@@ -114,7 +114,7 @@ pub enum AgentError {
     },
     /// The kernel does not show its sockets.
     #[error(
-        "cannot see the sockets of sessions that were there first, by the kernel's description of its types (/sys/kernel/btf/vmlinux): {0}; the kernel needs CONFIG_DEBUG_INFO_BTF and Linux 5.12 or later, or set adopt = false under [data_plane]"
+        "cannot see the sockets of sessions that were there first, by the kernel's description of its types (/sys/kernel/btf/vmlinux): {0}; the kernel needs CONFIG_DEBUG_INFO_BTF and Linux 6.1 or later, or set adopt = false under [data_plane]"
     )]
     NoSockets(String),
     /// The five-tuple of a new path is in use.

@@ -67,10 +67,21 @@ struct Headers {
     tcp: ShortHeader,
 }
 
-/// Bytes of [`Addresses`] that a frame has not.
+/// Bytes of [`Addresses`] that an IPv4 header does not have.
+const ABSENT_V4: usize = 22;
+
+/// Returns `len`. LLVM does not merge the call that takes it with another call: it would
+/// select offset, pointer and length by three tests of one spilled flag, and verifiers
+/// before Linux 6.9 do not link these tests, so that they reject combinations that
+/// cannot occur.
 #[inline(always)]
-fn absent(v6: bool) -> usize {
-    if v6 { 0 } else { 22 }
+fn unmerged(len: usize) -> usize {
+    let mut same = len;
+    // SAFETY: moves a register onto itself.
+    unsafe {
+        core::arch::asm!("{0} = {0}", inout(reg) same, options(nomem, nostack, preserves_flags));
+    }
+    same
 }
 
 /// Changes a packet whose header is a [`ShortHeader`].
@@ -144,11 +155,8 @@ fn short_in(
         segment,
     };
     headers.tcp.set_check(diff.put(field, check));
-    let absent = absent(found.v6);
-    let len = 32 - absent + if timestamps { 32 } else { MIN_HEADER };
-    // SAFETY: within the addresses, of which 32 - `absent` bytes are left.
-    let from = unsafe { (&raw const *headers).cast::<u8>().add(absent) };
-    store(ctx, l4 + absent - 32, from, len)?;
+    let tcp = if timestamps { 32 } else { MIN_HEADER };
+    store_headers(ctx, found.v6, (&raw const *headers).cast(), tcp)?;
     complete(ctx, found.v6, field, &diff)
 }
 
@@ -262,6 +270,19 @@ fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(),
         )
     };
     if r == 0 { Ok(()) } else { Err(Failed) }
+}
+
+/// Writes [`Addresses`] and the `tcp` bytes behind them to where the packet has its
+/// addresses. `from` is valid for both.
+#[inline(always)]
+fn store_headers(ctx: &TcContext, v6: bool, from: *const u8, tcp: usize) -> Result<(), Failed> {
+    if v6 {
+        return store(ctx, l4(true) - 32, from, 32 + tcp);
+    }
+    // SAFETY: within the addresses, of which 32 - ABSENT_V4 bytes are left.
+    let from = unsafe { from.add(ABSENT_V4) };
+    let at = l4(false) + ABSENT_V4 - 32;
+    store(ctx, at, from, unmerged(32 - ABSENT_V4 + tcp))
 }
 
 /// The end of an IPv4 header.

@@ -21,10 +21,7 @@ fn with_options(ctx: &TcContext, run: u32) -> Result<(), Failed> {
     let v6 = p.key.is_v6();
     let words = &mut c.headers.addresses;
     let Readdressed { diff, .. } = addresses(ctx, v6, &c.src, &c.dst, c.clear_ect, words)?;
-    let absent = absent(v6);
-    // SAFETY: as in `short`.
-    let from = unsafe { (&raw const *words).cast::<u8>().add(absent) };
-    store(ctx, p.l4() + absent - 32, from, 32 - absent)?;
+    store_headers(ctx, v6, (&raw const *words).cast(), 0)?;
     let diff = Diff {
         pseudo: fold32(fold32(diff) + c.pseudo),
         segment,
