@@ -109,7 +109,8 @@ impl World {
         }
         for place in 0..config.hosts {
             for side in Side::BOTH {
-                if self.collectable(config, place, side) {
+                // It takes seconds: what the programs have told was heard by then.
+                if self.host(place).idle() && self.collectable(config, place, side) {
                     self.collect(config, place, side, Twist::Plain);
                 }
             }

@@ -352,6 +352,13 @@ impl World {
             .any(|h| h.sockets.iter().any(|s| s.closed.is_some()))
     }
 
+    /// Has it no process, and does nobody answer it? Then the kernel gives it up.
+    fn is_orphan(&self, place: usize, side: Side) -> bool {
+        let dead = |(place, side): (usize, Side)| self.host(place).sockets[side as usize].dead;
+        let closed = self.host(place).sockets[side as usize].closed.is_some();
+        closed && packets::opposite(place, side).is_none_or(dead)
+    }
+
     /// Is a socket through with all that both directions will ever carry?
     pub fn finished(&self, config: &Configuration, place: usize, side: Side) -> bool {
         let all = [0, 1].map(|d| config.bytes[d] + u8::from(config.closes[d]));
@@ -360,15 +367,7 @@ impl World {
             Side::Left => (all[1], all[0]),
         };
         let socket = &self.host(place).sockets[side as usize];
-        let peer = packets::opposite(place, side);
-        let alone = |(place, side): (usize, Side)| {
-            self.host(place)
-                .sockets
-                .get(side as usize)
-                .is_none_or(|s| s.dead)
-        };
-        // The kernel gives up what no process has, and nobody answers.
-        let orphan = socket.closed.is_some() && peer.is_none_or(alone);
+        let orphan = self.is_orphan(place, side);
         socket.dead || orphan || (config.closes == [true; 2] && socket.finished(out, into))
     }
 
@@ -451,7 +450,7 @@ impl World {
         let says = |p, s| {
             let what = [Say::New, Say::Ack, Say::Again];
             let says = what.into_iter().any(|say| self.can_say(config, p, s, say));
-            says || self.must_reset(p, s)
+            (says || self.must_reset(p, s)) && !self.is_orphan(p, s)
         };
         let mut sockets = (0..config.hosts).flat_map(|p| Side::BOTH.map(|s| (p, s)));
         !sockets.any(|(p, s)| says(p, s))

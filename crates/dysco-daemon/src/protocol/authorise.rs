@@ -88,6 +88,7 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
         Message::Switched { .. }
         | Message::Done { .. }
         | Message::Cancel { .. }
+        | Message::Lost { .. }
         | Message::Status { .. } => expect(left, false),
         _ => Err(Violation::NotItsPart),
     }
@@ -204,7 +205,9 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
             expect(left && *subsession == own, true)?;
             new_path(right, new)
         }
-        Message::Switched { .. } | Message::Done { .. } => expect(left, true),
+        Message::Switched { .. } | Message::Done { .. } | Message::Lost { .. } => {
+            expect(left, true)
+        }
         Message::Doubt { .. } | Message::Keep { .. } => expect(left || middle, left),
         Message::Back { .. } => expect(middle, false),
         Message::Cancel { .. } => expect(left || middle, left),

@@ -8,7 +8,7 @@ use dysco_common::two_paths::Cutoff;
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::message::{Facts, HostId, Message, Plan, Subsession};
+use super::message::{ChangeId, Facts, HostId, Message, Plan, Subsession};
 use super::reason::{MessageName, Phase, Reason};
 use super::record::{LeftStage, RoleRecord};
 use super::report::{Progress, Role};
@@ -28,6 +28,14 @@ const CANCEL: Duration = Duration::from_secs(30);
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
 /// Two MSL after the session's end nothing is kept.
 pub(super) const GONE: Duration = Duration::from_secs(240);
+
+/// How the left anchor tells that a change has come to nothing.
+pub(super) fn given_up(change: ChangeId, reason: Reason) -> Message {
+    match reason {
+        Reason::MiddleboxDied(bytes) => Message::Lost { change, bytes },
+        reason => Message::Cancel { change, reason },
+    }
+}
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Left {
@@ -195,7 +203,8 @@ impl Left {
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
             }
-            Message::Broken { bytes, .. } if self.is_between() => self.broken_there(ctx, bytes),
+            // This end may have heard of it already, by the reset of the other one's host.
+            Message::Broken { bytes, .. } if self.is_between() => self.break_off(ctx, bytes),
             Message::Drained { .. } if self.phase > Phase::Cutting => {
                 self.right_drained = true;
                 self.maybe_complete(ctx)
@@ -297,10 +306,9 @@ impl Left {
             phase: self.phase,
         };
         let answer = match (self.phase, self.cutoff) {
-            (Phase::Cancelling, _) => Message::Cancel {
-                change,
-                reason: self.why.clone().unwrap_or(Reason::Cancelled),
-            },
+            (Phase::Cancelling, _) => {
+                given_up(change, self.why.clone().unwrap_or(Reason::Cancelled))
+            }
             (Phase::Completing, _) if from_right || self.right_done => Message::Done { change },
             (Phase::Switching | Phase::Draining, Some(cutoff)) => {
                 Message::Switched { change, cutoff }

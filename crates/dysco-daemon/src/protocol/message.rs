@@ -235,8 +235,16 @@ pub enum Message {
         /// First byte of it, as the wire of the new path numbers it.
         cutoff: Cutoff,
     },
+    /// [L to R and P] The middlebox has died with bytes that it had taken: the session is
+    /// over for both ends. Answered by `CancelAck`.
+    Lost {
+        /// The change.
+        change: ChangeId,
+        /// So many, where it was seen; 0 if none is known of.
+        bytes: u32,
+    },
     /// [R to L] The middlebox has ended my local end's session between two paths. Answered
-    /// by `Cancel`.
+    /// by `Lost`.
     Broken {
         /// The change.
         change: ChangeId,
@@ -505,6 +513,7 @@ impl Message {
             | Message::SetUpNack { change, .. }
             | Message::Switched { change, .. }
             | Message::Broken { change, .. }
+            | Message::Lost { change, .. }
             | Message::Drained { change }
             | Message::Done { change }
             | Message::DoneAck { change }

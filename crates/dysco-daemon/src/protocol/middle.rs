@@ -157,6 +157,10 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.abandoned(ctx, reason)
             }
+            Message::Lost { bytes, .. } if self.phase == Phase::Locked => {
+                ctx.say(self.left(), Message::CancelAck { change });
+                self.abandoned(ctx, Reason::MiddleboxDied(bytes))
+            }
             Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 Flow::On

@@ -146,9 +146,14 @@ impl Right {
             }
             Message::Doubt { round, .. } if self.is_between() => self.doubted(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
-            Message::Cancel { reason, .. } if from_left && self.breaks_off(&reason) => {
+            Message::Lost { bytes, .. } if self.is_between() => {
                 ctx.say(self.left, Message::CancelAck { change });
-                self.break_off(ctx, reason)
+                self.break_off(ctx, bytes)
+            }
+            // The left anchor has forgotten the change: its session is over, too.
+            Message::Cancel { .. } if from_left && self.is_broken() => {
+                ctx.say(self.left, Message::CancelAck { change });
+                self.break_off(ctx, self.broken.unwrap_or(0))
             }
             // The middle's word is its own: it may have given up, or know nothing of it.
             Message::Cancel { .. } if self.deaf.is_some() && !from_left => ctx.stale(),
@@ -354,7 +359,7 @@ impl Right {
         }
     }
 
-    /// Until `Done` comes, or `Cancel`. Not while the new path may be given up.
+    /// Until `Done` comes, or `Lost`. Not while the new path may be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         let message = match self.broken {

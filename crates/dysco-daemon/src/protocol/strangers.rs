@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::context::Time;
+use super::left::given_up;
 use super::message::{ChangeId, HostId, Message};
 use super::reason::Reason;
 use super::report::Role;
@@ -96,7 +97,8 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         {
             Some(Message::Broken { change, bytes })
         }
-        (Message::Broken { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
+        (Message::Lost { .. }, Err(_)) => Some(Message::CancelAck { change }),
+        (Message::Broken { .. }, Err(reason)) => Some(given_up(change, reason)),
         // Only the left anchor decides.
         (Message::Deaf { .. }, _) if outcome.role != Role::Left => None,
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
@@ -104,7 +106,7 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
             Some(Message::Done { change })
         }
         (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Err(reason)) => {
-            Some(Message::Cancel { change, reason })
+            Some(given_up(change, reason))
         }
         _ => None,
     }
@@ -122,7 +124,9 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
             Some(Message::NackLock { change, reason })
         }
         Message::SetUp { locked: true, .. } => Some(Message::SetUpNack { change, reason }),
-        Message::Cancel { .. } | Message::Back { .. } => Some(Message::CancelAck { change }),
+        Message::Cancel { .. } | Message::Back { .. } | Message::Lost { .. } => {
+            Some(Message::CancelAck { change })
+        }
         Message::Done { .. } => Some(Message::DoneAck { change }),
         Message::Open { .. } | Message::Cut { .. } => Some(Message::Extended {
             change,

@@ -49,6 +49,7 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
             cutoff: at(1),
         },
         Message::Broken { change, bytes: 1 },
+        Message::Lost { change, bytes: 1 },
         Message::Drained { change },
         Message::Done { change },
         Message::DoneAck { change },

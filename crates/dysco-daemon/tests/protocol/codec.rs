@@ -80,6 +80,7 @@ fn one_of_each() -> Vec<Message> {
             cutoff: at(9),
         },
         Message::Broken { change, bytes: 7 },
+        Message::Lost { change, bytes: 7 },
         Message::Drained { change },
         Message::Done { change },
         Message::DoneAck { change },

@@ -84,16 +84,6 @@ impl Left {
         Flow::End(Ok(()))
     }
 
-    /// The middlebox has ended the right anchor's session.
-    pub(super) fn broken_there(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        if self.gone {
-            // Both ends are: nothing is to be waited for.
-            self.right_drained = true;
-            return self.maybe_complete(ctx);
-        }
-        self.break_off(ctx, bytes)
-    }
-
     /// What the middlebox held is lost: the session ends for both ends, and no path is taken.
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
@@ -105,8 +95,8 @@ impl Left {
         (self.doubts, self.deafens) = (false, false);
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());
-        ctx.report(Role::Left, self.a, Progress::Lost(reason.clone()));
-        let message = Message::Cancel { change, reason };
+        ctx.report(Role::Left, self.a, Progress::Lost(reason));
+        let message = Message::Lost { change, bytes };
         ctx.insist(self.right(), message.clone());
         ctx.insist(self.middle(), message);
         ctx.deadline(CANCEL);

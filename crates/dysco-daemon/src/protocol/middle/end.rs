@@ -35,7 +35,7 @@ impl Middle {
         let end = match self.phase {
             Phase::Locked => {
                 ctx.command(Command::Erase { change });
-                Progress::given_up(reason.clone())
+                Progress::RolledBack(reason.clone())
             }
             _ => Progress::Refused(reason.clone()),
         };

@@ -112,21 +112,16 @@ impl Right {
         self.session_gone(ctx)
     }
 
-    /// Does the left anchor say that the middlebox has died, or forget what it had cut?
-    pub(super) fn breaks_off(&self, reason: &Reason) -> bool {
-        let died = matches!(reason, Reason::MiddleboxDied(_));
-        let known = self.broken.is_some() && self.phase >= Phase::Cutting;
-        self.is_between() && (died || known)
+    /// Has the middlebox ended the session when the left anchor had cut?
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some() && matches!(self.phase, Phase::Cutting | Phase::Draining)
     }
 
     /// The session ends for both ends, and no path is taken.
-    pub(super) fn break_off(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+    pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
+        let reason = Reason::MiddleboxDied(bytes);
         ctx.command(Command::Reset { change });
-        let reason = match (reason, self.broken) {
-            (reason @ Reason::MiddleboxDied(_), _) => reason,
-            (_, bytes) => Reason::MiddleboxDied(bytes.unwrap_or(0)),
-        };
         self.let_go(ctx);
         ctx.command(Command::Erase { change });
         ctx.report(Role::Right, self.b, Progress::Lost(reason.clone()));
