@@ -205,6 +205,11 @@ impl Court<'_> {
         let nearest = self.series.nearest(a, 1).first().copied();
         if let Some(b) = nearest {
             let ways = [self.way(a, b), self.way(b, a)];
+            let held_up = |from, to| {
+                let best = self.best.get(&(from, to)).copied();
+                let best = best.or_else(|| self.series.compare(from, to));
+                best.is_some_and(|b| b.is_held_up())
+            };
             let open = ways.iter().find_map(|w| match w {
                 Way::Open { moments, bytes } => Some((*moments, *bytes)),
                 _ => None,
@@ -212,6 +217,11 @@ impl Court<'_> {
             let quiet = ways.iter().all(|w| matches!(w, Way::Quiet { .. }));
             let seen = open.or(quiet.then_some((0, 0)));
             if let (Some((moments, bytes)), false) = (seen, ways.contains(&Way::Apart)) {
+                for (from, to) in [(a, b), (b, a)] {
+                    if held_up(from, to) {
+                        return Doubt::MayHold { forward: from == a };
+                    }
+                }
                 return Doubt::TooLittle { b, moments, bytes };
             }
         }

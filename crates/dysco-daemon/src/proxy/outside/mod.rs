@@ -16,6 +16,8 @@ mod simulated;
 #[cfg(test)]
 mod slow;
 mod watch;
+#[cfg(test)]
+mod world;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

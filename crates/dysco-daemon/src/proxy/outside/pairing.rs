@@ -241,11 +241,16 @@ pub(super) struct Best {
     first: (Duration, i64),
     last: (Duration, i64),
     empty: Emptiness,
+    /// All moments, and those at which the sink had no room.
+    seen: usize,
+    full: usize,
 }
 
 impl Best {
     fn add(&mut self, moment: &Moment, delta: i64) {
         let (at, read) = (moment.at, moment.read);
+        self.seen += 1;
+        self.full += usize::from(!moment.has_room);
         if self.delta.is_none_or(|best| delta > best) {
             // What came before was not all: count anew.
             (self.delta, self.common, self.hits, self.fresh) = (Some(delta), 0, 0, 0);
@@ -261,6 +266,11 @@ impl Best {
                 self.last = (at, read);
             }
         }
+    }
+
+    /// Does the sink mostly take no more? What the process holds then hides how they fit.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.full * 2 > self.seen
     }
 
     /// Is this beyond doubt the likelier of two? A relay's difference is at its

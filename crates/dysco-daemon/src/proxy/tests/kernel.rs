@@ -195,6 +195,86 @@ fn a_pipe_that_a_splice_waits_in_is_not_asked() {
     });
 }
 
+/// The process has read a buffer's worth and cannot write it: the counts differ by that at
+/// each moment, and would for as long as the server does not read.
+#[test]
+fn what_may_be_a_full_buffer_is_no_constant() {
+    use std::io::{Read, Write};
+    in_network(async || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = || {
+            let opened = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (opened, listener.accept().unwrap().0)
+        };
+        let (mut client, mut a) = connection();
+        let (mut b, mut server) = connection();
+        b.set_nonblocking(true).unwrap();
+        let mut buffer = vec![0; 16 << 10];
+        let mut sent = 0;
+        while let Ok(n) = b.write(&buffer) {
+            sent += n;
+        }
+        client.write_all(&buffer).unwrap();
+        a.read_exact(&mut buffer).unwrap();
+
+        let end = |of: &std::net::TcpStream, opened_here| {
+            let fd: OwnedFd = of.try_clone().unwrap().into();
+            End {
+                key: sys::key(&fd).unwrap(),
+                cookie: sys::cookie(&fd).unwrap(),
+                opened_here,
+            }
+        };
+        let way = |delta, endless| Direction {
+            endless,
+            declared: false,
+            delta,
+            pipe: None,
+        };
+        let pair = |held: usize, witness| Pair {
+            id: PairId {
+                pid: std::process::id() as i32,
+                fd_a: a.as_raw_fd(),
+                fd_b: b.as_raw_fd(),
+            },
+            a: end(&a, false),
+            b: end(&b, true),
+            forward: way((sent - held) as i64, witness == Witness::Counts),
+            reverse: way(0, true),
+            witness,
+        };
+        let full = Side::start(|c| c.still_limit = Duration::from_millis(300));
+        full.side.registry().show(pair(16 << 10, Witness::Counts));
+        for witness in [Witness::Counts, Witness::Shim] {
+            let pair = pair(16 << 10, witness);
+            if witness == Witness::Shim {
+                full.side.registry().claim(pair, 0, false).unwrap();
+            }
+            let measured = full.side.measure(&pair).await;
+            assert!(
+                matches!(
+                    measured,
+                    Err(MeasureError::MayHold {
+                        direction: "forward",
+                        ..
+                    })
+                ),
+                "{measured:?}"
+            );
+        }
+
+        server.read_exact(&mut vec![0; sent]).unwrap();
+        b.set_nonblocking(false).unwrap();
+        (&b).write_all(&buffer).unwrap();
+        server.read_exact(&mut buffer).unwrap();
+        let empty = Side::start(|_| {});
+        let pair = pair(0, Witness::Counts);
+        empty.side.registry().show(pair);
+        let measured = empty.side.measure(&pair).await.unwrap();
+        assert_eq!(measured.delta_forward, sent as i64);
+    });
+}
+
 #[test]
 fn a_fin_is_no_byte() {
     in_network(async || {
