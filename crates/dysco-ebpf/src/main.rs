@@ -24,6 +24,7 @@ mod learn;
 mod maps;
 mod packet;
 mod paths;
+mod receives;
 mod second;
 mod sockets;
 mod steady;

@@ -72,6 +72,9 @@ impl Engine {
             )
         })?;
         self.is_vouched_for(&pair, word)?;
+        self.proxy
+            .received(&pair)
+            .map_err(|e| Reason::NotTransparent(e.to_string()))?;
         let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
         let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
         plan::check(&claimed(&pair, a, b))?;

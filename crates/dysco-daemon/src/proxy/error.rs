@@ -80,6 +80,16 @@ pub enum NotTransparent {
         /// The accepted side's local address.
         listener: SocketAddr,
     },
+    /// The kernel has seen what the shim has not.
+    #[error(
+        "the shim says that the {direction} direction is spliced endlessly, but since then {calls} receiving calls have taken bytes of it, by the kernel's account (sock_recv_length): the proxy reads it by a way that the shim does not follow, and may change it"
+    )]
+    Received {
+        /// "forward" or "reverse".
+        direction: &'static str,
+        /// How many.
+        calls: u32,
+    },
     /// Only the counts tell, and no one vouches for the bytes.
     #[error(
         "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so; if the proxy only passes them on, say so with --listen {listener}, or with `transparent = true` in a [[listener]] of the configuration"
@@ -126,6 +136,9 @@ pub enum MeasureError {
         /// The kernel's.
         seen: i64,
     },
+    /// See [`NotTransparent::Received`].
+    #[error("{0}")]
+    Received(NotTransparent),
     /// The kernel changes the bytes of one side on their way.
     #[error(
         "a socket of the pair {pair} has `{protocol}` between it and the wire (TCP_ULP): its bytes there are not those of the other side; the session stays with its proxy"

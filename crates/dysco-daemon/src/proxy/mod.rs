@@ -17,6 +17,7 @@ pub mod pair;
 mod pipes;
 pub mod port;
 pub mod process;
+mod receipts;
 mod registry;
 mod reports;
 mod shim_socket;
@@ -296,8 +297,20 @@ impl ProxySide {
         }
     }
 
-    /// Checks the newest claim against the kernel's own numbers. Never stops
-    /// the proxy.
+    /// Has the kernel seen the proxy read what its shim calls spliced?
+    pub fn received(&self, pair: &Pair) -> Result<(), NotTransparent> {
+        let (receipts, now) = {
+            let registry = self.registry();
+            (registry.receipts(), registry.newest(pair))
+        };
+        let against = now.and_then(|now| receipts.against(&now));
+        against.map_or(Ok(()), |(direction, calls)| {
+            Err(NotTransparent::Received { direction, calls })
+        })
+    }
+
+    /// Checks the newest claim against the kernel's own numbers, and against what it has
+    /// seen the proxy read. Never stops the proxy.
     pub async fn measure(&self, pair: &Pair) -> Result<Measured, MeasureError> {
         let mut tries = 0;
         loop {
@@ -309,6 +322,7 @@ impl ProxySide {
             // A program may stall the kernel's answers about its own pipes.
             let result = stalled.within(now.id.pid, limit + STALL, reading).await;
             let result = result.unwrap_or(Err(MeasureError::Stalled(now.id)));
+            self.received(&now).map_err(MeasureError::Received)?;
             let lie = matches!(&result, Err(MeasureError::DeltaMismatch { .. }));
             if !lie {
                 return result;

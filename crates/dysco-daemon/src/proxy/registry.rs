@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 use super::ShimStats;
 use super::error::Refused;
 use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
+use super::receipts::Receipts;
 use super::reports::Sender;
 use super::theirs::Process;
 
@@ -48,6 +49,9 @@ pub struct Registry {
     events: broadcast::Sender<PairEvent>,
     /// What was counted.
     pub stats: ShimStats,
+    receipts: Arc<Receipts>,
+    /// Ends of pairs that were removed, which may be watched yet.
+    gone: Vec<End>,
 }
 
 impl Registry {
@@ -62,7 +66,26 @@ impl Registry {
             max_pairs,
             events,
             stats: ShimStats::default(),
+            receipts: Arc::new(Receipts::new(max_pairs)),
+            gone: Vec::new(),
         }
+    }
+
+    /// The kernel's word on what shims say.
+    pub fn receipts(&self) -> Arc<Receipts> {
+        Arc::clone(&self.receipts)
+    }
+
+    /// The sockets, by their cookies, that were of pairs since this was asked last, and
+    /// are of none now.
+    pub fn take_gone(&mut self) -> Vec<u64> {
+        let gone = std::mem::take(&mut self.gone);
+        let stays = |end: &End| {
+            let pair = self.of(&end.key);
+            pair.is_some_and(|p| [p.a.cookie, p.b.cookie].contains(&end.cookie))
+        };
+        let gone = gone.iter().filter(|end| !stays(end));
+        gone.map(|end| end.cookie).collect()
     }
 
     /// What was counted, and how many pairs there are.
@@ -270,6 +293,7 @@ impl Registry {
         self.shown.remove(id);
         if let Some(Kept { pair, uid }) = self.pairs.remove(id) {
             self.uncount(uid);
+            self.gone.extend([pair.a, pair.b]);
             for key in [pair.a.key, pair.b.key] {
                 // Another pair may have the five-tuple by now.
                 if self.by_key.get(&key) == Some(id) {

@@ -41,7 +41,16 @@ fn believe(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), R
         Some(kind @ (ReportKind::Paired | ReportKind::Called)) => {
             let (process, _) = known(registry, from)?;
             let pair = resolve(&process, from.pid, r)?;
-            lock(registry).claim(pair, from.uid, kind == ReportKind::Called)?;
+            let receipts = lock(registry).receipts();
+            let gone = lock(registry).take_gone();
+            receipts.forget(&gone);
+            // Before anybody may rely on it.
+            receipts.follow(&pair);
+            let claimed = lock(registry).claim(pair, from.uid, kind == ReportKind::Called);
+            if claimed.is_err() {
+                receipts.forget(&[pair.a.cookie, pair.b.cookie]);
+            }
+            claimed?;
         }
         Some(ReportKind::Revoked) => lock(registry).revoked(from.pid, r),
         None => lock(registry).stats.malformed += 1,

@@ -46,6 +46,11 @@ impl Sweep {
                 lock(registry).closed(&pair);
             }
         }
+        let (receipts, gone) = {
+            let mut registry = lock(registry);
+            (registry.receipts(), registry.take_gone())
+        };
+        receipts.forget(&gone);
     }
 
     fn next(&mut self, registry: &Mutex<Registry>) -> Vec<Pair> {

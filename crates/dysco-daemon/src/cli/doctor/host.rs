@@ -40,6 +40,7 @@ pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     if plane.is_none_or(|plane| plane.adopt) {
         findings.push(sockets(dysco_agent::try_sockets()));
     }
+    findings.push(receives(dysco_agent::try_receives()));
     findings.push(repair(try_repair()));
     findings.extend(tracing_of_others(&read(
         "/proc/sys/kernel/yama/ptrace_scope",
@@ -105,6 +106,25 @@ fn sockets(tried: Result<(), AgentError>) -> Finding {
         Err(error) => Finding {
             verdict: Verdict::Doubtful,
             ..Finding::of_agent(about, &error, "set adopt = false under [data_plane]")
+        },
+    }
+}
+
+/// Without it a shim's word on what its proxy splices stands alone.
+fn receives(tried: Result<(), AgentError>) -> Finding {
+    let about = "receives";
+    match tried {
+        Ok(()) => Finding::well(
+            about,
+            "the kernel tells whether a spliced session is read otherwise",
+        ),
+        Err(error) => Finding {
+            verdict: Verdict::Doubtful,
+            ..Finding::of_agent(
+                about,
+                &error,
+                "run Linux 6.3 or later; until then what a shim says of splices is taken at its word",
+            )
         },
     }
 }

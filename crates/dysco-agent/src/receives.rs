@@ -1,0 +1,85 @@
+//! Whether bytes of a socket were handed to a process, by the kernel's own account.
+//!
+//! The tracepoint `sock_recv_length` tells of each call that receives, of any process, and
+//! not of a splice: a socket without such a call since it is watched was spliced from and
+//! nothing else. It costs each receiving call of this machine some tens of nanoseconds, so
+//! it is there only while somebody wants it.
+
+use aya::maps::{HashMap, MapData, MapError};
+use aya::programs::BtfTracePoint;
+use aya::programs::tp_btf::BtfTracePointLink;
+use aya::{Btf, EbpfLoader};
+
+use crate::error::AgentError;
+
+const PROGRAM: &str = "dysco_receives";
+const MAP: &str = "RECEIVES";
+const TRACEPOINT: &str = "sock_recv_length";
+/// `BPF_NOEXIST`.
+const NEW: u64 = 1;
+
+/// Does this kernel tell of its receiving calls? Nothing of it stays.
+pub fn try_receives() -> Result<(), AgentError> {
+    Receives::open(1).map(drop)
+}
+
+/// The sockets that are watched. The program goes when this is dropped.
+pub struct Receives {
+    calls: HashMap<MapData, u64, u32>,
+    _attached: BtfTracePointLink,
+}
+
+impl Receives {
+    /// Attaches the program, with room for so many sockets.
+    pub fn open(room: u32) -> Result<Receives, AgentError> {
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries(MAP, room.max(1))
+            .load(crate::object())?;
+        let map = ebpf.take_map(MAP).ok_or(AgentError::Missing(MAP))?;
+        let calls = HashMap::try_from(map).map_err(|e| of_map("open it", e))?;
+        let kernel = Btf::from_sys_fs().map_err(|e| failed(e.into()))?;
+        let program = ebpf
+            .program_mut(PROGRAM)
+            .ok_or(AgentError::Missing(PROGRAM))?;
+        let program: &mut BtfTracePoint = program.try_into().map_err(failed)?;
+        program.load(TRACEPOINT, &kernel).map_err(failed)?;
+        let link = program.attach().map_err(failed)?;
+        let _attached = program.take_link(link).map_err(failed)?;
+        // The object's other maps go with `ebpf`; the link keeps the program.
+        Ok(Receives { calls, _attached })
+    }
+
+    /// Counts the receiving calls of a socket from now on, by its cookie. One that is
+    /// watched already is an error.
+    pub fn watch(&mut self, cookie: u64) -> Result<(), AgentError> {
+        let watched = self.calls.insert(cookie, 0, NEW);
+        watched.map_err(|e| of_map("watch a socket", e))
+    }
+
+    /// Watches a socket no more.
+    pub fn forget(&mut self, cookie: u64) {
+        // One that is not there is not watched either.
+        let _ = self.calls.remove(&cookie);
+    }
+
+    /// So many calls have taken bytes from a socket since it is watched; `None` if it is
+    /// not.
+    pub fn calls(&self, cookie: u64) -> Option<u32> {
+        self.calls.get(&cookie, 0).ok()
+    }
+}
+
+fn failed(e: aya::programs::ProgramError) -> AgentError {
+    AgentError::Program {
+        name: PROGRAM,
+        source: Box::new(e),
+    }
+}
+
+fn of_map(operation: &'static str, source: MapError) -> AgentError {
+    AgentError::Map {
+        operation,
+        map: MAP,
+        source,
+    }
+}
