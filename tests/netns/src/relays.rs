@@ -104,28 +104,59 @@ pub fn odd(host: &Host, kind: &str, listen: SocketAddr, server: SocketAddr) -> R
     start(host, program.args(words), listen)
 }
 
+/// A relay of one session that splices until it is told otherwise, to be run under the
+/// shim; how it goes on then is said in its source.
+pub fn rewriter(how: &str, listen: SocketAddr, server: SocketAddr) -> Result<Program> {
+    let program = Program::new(built("rewriter", "c", |out, source, _| {
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-Wall", "-Werror", "-o"])
+            .args([out, source]);
+        (cc, "a C compiler")
+    })?);
+    Ok(program.named("rewriter").args([
+        how.to_owned(),
+        listen.port().to_string(),
+        server.ip().to_string(),
+        server.port().to_string(),
+    ]))
+}
+
 fn built_by_go(name: &str) -> Result<PathBuf> {
+    built(name, "go", |out, source, dir| {
+        let mut go = Command::new("go");
+        go.args(["build", "-o"])
+            .args([out, source])
+            .env("CGO_ENABLED", "0")
+            .env("GOCACHE", dir.join("cache"))
+            .env("GOFLAGS", "-buildvcs=false");
+        (go, "golang-go")
+    })
+}
+
+/// Builds a program of these tests by a command for its output, its source and a folder
+/// that stays, and the package that has the compiler.
+fn built(
+    name: &str,
+    language: &str,
+    how: impl FnOnce(&Path, &Path, &Path) -> (Command, &'static str),
+) -> Result<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-    let source = sources.join(format!("{name}.go"));
+    let source = sources.join(format!("{name}.{language}"));
     // Beside the tests: what was built before, and Go's own cache, serve again.
     let own = std::env::current_exe().context("failed to find this program's own path")?;
-    let dir = own.parent().unwrap_or(Path::new(".")).join("go");
+    let dir = own.parent().unwrap_or(Path::new(".")).join(language);
     fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
     // Tests of one process build at the same time, too.
     static BUILDS: AtomicU32 = AtomicU32::new(0);
     let build = BUILDS.fetch_add(1, Ordering::Relaxed);
     let out = dir.join(format!("{name}-{}-{build}", std::process::id()));
-    let built = Command::new("go")
-        .args(["build", "-o"])
-        .args([&out, &source])
-        .env("CGO_ENABLED", "0")
-        .env("GOCACHE", dir.join("cache"))
-        .env("GOFLAGS", "-buildvcs=false")
-        .output()
-        .context("failed to run go: run `cargo xtask setup`, or install golang-go")?;
+    let (mut command, package) = how(&out, &source, &dir);
+    let built = command.output().with_context(|| {
+        format!("failed to build {name}: run `cargo xtask setup`, or install {package}")
+    })?;
     ensure!(
         built.status.success(),
-        "go build failed: {}",
+        "{name} does not build: {}",
         String::from_utf8_lossy(&built.stderr)
     );
     // One for all tests; moving is atomic.
