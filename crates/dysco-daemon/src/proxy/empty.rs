@@ -34,6 +34,13 @@ pub struct Moment {
     pub asleep: bool,
 }
 
+impl Moment {
+    /// Does the process seem to hold nothing? It may have had no turn yet.
+    pub fn is_empty(&self) -> bool {
+        self.has_room && self.no_input && self.is_highest
+    }
+}
+
 /// What was seen of one direction.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Emptiness {
@@ -57,7 +64,7 @@ impl Emptiness {
         if !m.has_room {
             self.flow = Flow::default();
         }
-        if !(m.has_room && m.no_input && m.is_highest) {
+        if !m.is_empty() {
             self.rest = None;
             return;
         }

@@ -63,6 +63,9 @@ struct Way {
     seen: Option<i64>,
     /// Where the claim alone is no proof.
     empty: Option<Emptiness>,
+    /// The claim was made of moments at which the process was empty. What is left to be
+    /// seen is that it holds.
+    shown: bool,
 }
 
 impl Way {
@@ -84,21 +87,29 @@ impl Way {
         if delta > self.claim {
             return Err(delta);
         }
-        if let Some(empty) = &mut self.empty {
-            empty.add(&Moment {
-                at: look.at,
-                read: from.read(),
-                is_highest: delta == self.claim,
-                no_input: from.unread == 0,
-                has_room: to_before.has_room && to.has_room,
-                asleep: look.asleep,
-            });
-            self.met = empty.is_shown();
-            return Ok(());
-        }
         // The pipe was looked at in between.
-        self.met |= delta == self.claim || delta + before.piped[self.from] == self.claim;
+        let piped = before.piped[self.from];
+        let Some(empty) = &mut self.empty else {
+            self.met |= delta == self.claim || delta + piped == self.claim;
+            return Ok(());
+        };
+        let moment = Moment {
+            at: look.at,
+            read: from.read(),
+            is_highest: delta == self.claim,
+            no_input: from.unread == 0,
+            has_room: to_before.has_room && to.has_room,
+            asleep: look.asleep,
+        };
+        empty.add(&moment);
+        let again = moment.is_empty() || piped > 0 && delta + piped == self.claim;
+        self.met |= empty.is_shown() || self.shown && again;
         Ok(())
+    }
+
+    /// Do bytes in a pipe account for what is missing?
+    fn counts_pipes(&self) -> bool {
+        self.empty.is_none() || self.shown
     }
 
     /// Seen as claimed, and not seen empty.
@@ -207,6 +218,7 @@ fn ways(pair: &Pair) -> [Way; 2] {
             met: false,
             seen: None,
             empty: (!follows_each_byte).then(Emptiness::default),
+            shown: pair.witness == Witness::Counts,
         }
     };
     [
