@@ -6,9 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
 use crate::execute::Run;
@@ -21,6 +22,19 @@ const BESIDES: Duration = Duration::from_secs(150);
 const MARK: &str = "DYSCO_CHAOS_RUN";
 /// So often a plan runs without Dysco before a trouble is Dysco's.
 const CONTROLS: usize = 2;
+
+/// No run begins any more.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Lets no run begin any more.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// Whether that was said.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
 
 /// A folder for the files of runs.
 pub struct Driver {
@@ -108,6 +122,7 @@ impl Driver {
 
     /// Runs a plan in a process of its own; its folder is the caller's to remove.
     pub fn run(&self, plan: &Plan) -> Result<(Run, PathBuf)> {
+        ensure!(!is_interrupted(), "interrupted");
         let number = {
             let mut count = self.count.lock().unwrap_or_else(|p| p.into_inner());
             *count += 1;

@@ -253,13 +253,12 @@ fn of_session(
         })
         .collect();
     if let (false, Some(local)) = (findings.is_empty(), seen.local) {
-        let false_removed = changes(run, local)
-            .filter(|(o, what)| *what == "removed" && !moved_after(seen, o.ended_ms));
-        findings.extend(false_removed.take(1).map(|(o, _)| Finding {
+        let false_removed = changes(run, local).filter(|(o, _)| !moved_after(seen, o.ended_ms));
+        findings.extend(false_removed.take(1).map(|(o, outcome)| Finding {
             kind: Kind::FalseRemoved,
             session: Some(session.id),
             what: format!(
-                "{} has not moved since it was called removed at {} ms",
+                "{} has not moved since it was called {outcome} at {} ms",
                 describe(plan, session, seen),
                 o.ended_ms
             ),
@@ -343,20 +342,23 @@ fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding
     }
     // All of them were meant: done means that none is left.
     if operation.code == Some(0) {
-        let left = operation
-            .held
-            .iter()
-            .filter_map(|end| by_local(*end))
-            .filter(|s| {
-                let of_it = plan.sessions.iter().find(|p| p.id == s.id);
-                of_it.is_some_and(|p| {
-                    p.proxy == Some(operation.operation.host)
-                        && p.start_ms + SEEN_MS < operation.began_ms
-                })
-            });
-        findings.extend(
-            left.map(|s| false_removed(s, "was left at its proxy by a command that exits 0")),
-        );
+        let meant = |s: &&SessionRun| {
+            let plan = plan.sessions.iter().find(|p| p.id == s.id);
+            plan.is_some_and(|p| {
+                p.proxy == Some(operation.operation.host)
+                    && p.start_ms + SEEN_MS < operation.began_ms
+            })
+        };
+        let left = operation.held.iter().filter_map(|end| by_local(*end));
+        let left: Vec<_> = left.filter(meant).map(|s| s.id.to_string()).collect();
+        findings.extend((!left.is_empty()).then(|| Finding {
+            kind: Kind::FalseRemoved,
+            session: None,
+            what: format!(
+                "{asked}: it exits 0 and leaves at its proxy session {}",
+                left.join(", ")
+            ),
+        }));
     }
     findings
 }

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use nix::fcntl::OFlag;
@@ -40,11 +41,11 @@ impl Relay {
                 };
                 let _ = client.set_nodelay(true);
                 let _ = server.set_nodelay(true);
-                let (Ok(from), Ok(to)) = (client.try_clone(), server.try_clone()) else {
-                    return;
-                };
-                let up = std::thread::spawn(move || pump(&from, &to, buffer, rewrite));
-                pump(&server, &client, buffer, rewrite);
+                // By one descriptor each: a copy would be a proxy's secret of its own.
+                let ends = Arc::new((client, server));
+                let both = ends.clone();
+                let up = std::thread::spawn(move || pump(&both.0, &both.1, buffer, rewrite));
+                pump(&ends.1, &ends.0, buffer, rewrite);
                 let _ = up.join();
             });
         }

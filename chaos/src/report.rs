@@ -29,7 +29,8 @@ pub struct Report {
     pub found: Vec<u64>,
     /// Ends that got a byte that was not sent.
     pub wrong_bytes: u64,
-    /// Sessions that were falsely called removed, or left by a command that called itself done.
+    /// Sessions that were falsely called removed or changed, and commands that called
+    /// themselves done and left some.
     pub false_removed: u64,
     /// Sessions that ended and would not have without Dysco.
     pub lost_sessions: u64,

@@ -132,6 +132,9 @@ impl Shared<'_> {
     /// Runs the next seed; false where there is none.
     fn one(&self) -> bool {
         let arguments = self.arguments;
+        if driver::is_interrupted() {
+            return false;
+        }
         let number = {
             let mut next = lock(&self.next);
             let most = match arguments.plan {
@@ -273,12 +276,17 @@ fn end_with(dir: &Path) -> Result<()> {
     let dir = dir.to_owned();
     std::thread::spawn(move || {
         if let Ok(signal) = signals.wait() {
+            driver::interrupt();
             let own = nix::unistd::getpid();
             for child in children(own.as_raw()) {
                 let _ = nix::sys::signal::kill(child, Signal::SIGKILL);
                 let _ = nix::sys::wait::waitpid(child, None);
             }
-            let _ = fs::remove_dir_all(&dir);
+            // A run that was about to begin may still write its plan.
+            let begun = Instant::now();
+            while fs::remove_dir_all(&dir).is_err() && begun.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             std::process::exit(128 + signal as i32);
         }
     });

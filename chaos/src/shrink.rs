@@ -141,7 +141,7 @@ mod tests {
     fn what_a_failure_does_not_need_goes() {
         let shrunk = (0..300).filter_map(|seed| {
             let plan = draw(seed);
-            let [kill, session] = [plan.kills.last()?.clone(), plan.sessions.last()?.clone()];
+            let (kill, session) = (plan.kills.last()?.clone(), plan.sessions.last()?.clone());
             let fails = |p: &Plan| p.kills.contains(&kill) && p.sessions.contains(&session);
             let small = shrink(plan, 10_000, fails);
             assert!(fails(&small));

@@ -55,22 +55,24 @@ fn hosts(rng: &mut Rng, plan: &mut Plan) {
     ];
     let all = parts.iter().flat_map(|(part, n)| (0..*n).map(|_| *part));
     for (at, part) in all.take(8).enumerate() {
-        let host = host(rng, at as u8 + 1, part);
+        let mut host = host(rng, at as u8 + 1, part);
+        // Chains are given by the host that opens a session.
+        host.daemon |= proxies == 0 && part == Part::Client;
         plan.hosts.push(host);
     }
 }
 
 fn host(rng: &mut Rng, number: u8, part: Part) -> HostPlan {
     let daemon = match part {
-        Part::Client | Part::Server => rng.percent(85),
+        Part::Client | Part::Server => rng.percent(92),
         Part::Proxy | Part::Firewall => true,
     };
     let link = match (rng.range(0, 100), part) {
-        (0..70, _) | (_, Part::Firewall) => Link::Veth,
-        (70..80, _) => Link::Bridge,
-        (80..90, _) => Link::TwoUplinks,
-        (90..95, Part::Client) => Link::Nat,
-        (90..95, _) => Link::Veth,
+        (0..76, _) | (_, Part::Firewall) => Link::Veth,
+        (76..84, _) => Link::Bridge,
+        (84..92, _) => Link::TwoUplinks,
+        (92..96, Part::Client) => Link::Nat,
+        (92..96, _) => Link::Veth,
         _ => Link::Tun,
     };
     let mut sysctls = Vec::new();

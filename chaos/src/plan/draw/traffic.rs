@@ -33,7 +33,7 @@ pub fn proxies(rng: &mut Rng, plan: &mut Plan) {
             server,
             kind,
             shim,
-            declared: transparent && rng.percent(70),
+            declared: transparent && rng.percent(85),
             v6: rng.percent(20) && kind != ProxyKind::Socat,
         });
     }
@@ -56,7 +56,7 @@ pub fn sessions(rng: &mut Rng, plan: &mut Plan) {
             client,
             proxy: proxy.as_ref().map(|p| p.host),
             server: proxy.as_ref().map_or(server, |p| p.server),
-            v6: proxy.as_ref().map_or_else(|| rng.percent(20), |p| p.v6),
+            v6: proxy.as_ref().map_or_else(|| rng.percent(8), |p| p.v6),
             start_ms: if rng.percent(70) {
                 0
             } else {
