@@ -344,9 +344,11 @@ fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding
     if operation.code == Some(0) {
         let meant = |s: &&SessionRun| {
             let plan = plan.sessions.iter().find(|p| p.id == s.id);
+            // A lost SYN opens a session later than planned.
+            let opened = s.watched.marks.first().map_or(0, |mark| mark.ms);
             plan.is_some_and(|p| {
                 p.proxy == Some(operation.operation.host)
-                    && p.start_ms + SEEN_MS < operation.began_ms
+                    && p.start_ms.max(opened) + SEEN_MS < operation.began_ms
             })
         };
         let left = operation.held.iter().filter_map(|end| by_local(*end));
