@@ -113,7 +113,9 @@ impl Daemons {
         let Some(daemon) = self.all.get(&number) else {
             return Ok(false);
         };
-        lock(daemon).fails = Some(back);
+        // Locked while the file is written: another fault of this daemon may come now.
+        let mut daemon = lock(daemon);
+        daemon.fails = Some(back);
         self.fleet.set_faults(world.host(number)?, words)?;
         Ok(true)
     }
