@@ -51,4 +51,8 @@ counters! {
     ChainDataLeftOut = "chain_fast_open_data_left_out",
     RelayedByXdp = "packets_relayed_by_xdp",
     DroppedMarked = "dropped_congestion_unanswered",
+    IcmpTranslated = "icmp_errors_translated",
+    IcmpRelayed = "icmp_errors_relayed",
+    IcmpDisbelieved = "icmp_errors_not_believed",
+    IcmpTooBig = "icmp_too_big_sent",
 }

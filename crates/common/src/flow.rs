@@ -34,6 +34,12 @@ impl Addr {
         Addr([0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), word])
     }
 
+    /// The address of four words, each as memory has it.
+    #[inline(always)]
+    pub const fn of_words(words: [u32; 4]) -> Self {
+        Addr(words)
+    }
+
     /// The address as four words, each as memory has it.
     #[inline(always)]
     pub const fn words(&self) -> [u32; 4] {

@@ -15,6 +15,7 @@ pub mod delta;
 pub mod event;
 pub mod flow;
 pub mod fresh;
+pub mod icmp;
 pub mod mark;
 pub mod policy;
 pub mod rule;

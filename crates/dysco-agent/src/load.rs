@@ -19,7 +19,7 @@ use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory in that of all pins. Another
 /// layout has another name; programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v4";
+pub const LAYOUT: &str = "v5";
 
 /// The maps that outlive this process.
 const PINNED: [&str; 17] = [

@@ -13,6 +13,7 @@ use crate::Verdict;
 use crate::chain;
 use crate::far;
 use crate::hop;
+use crate::icmp;
 use crate::ingress;
 use crate::kept;
 use crate::learn;
@@ -47,7 +48,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
     let Some(found) = find(&ctx, Direction::Out, key) else {
-        return Verdict::Pass;
+        return icmp::leaves(&ctx);
     };
     // Each looks its session up: an `Option` that goes three ways is more than
     // the verifier follows.

@@ -71,7 +71,7 @@ pub fn set_mark(ctx: &TcContext, mark: u32) {
 
 /// The session that this one is joined to, and this one's slot.
 #[inline(always)]
-fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
+pub fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
     let other = maps::session(s.joined_to()?)?;
     let slot = other.joined_to()?;
     // It may be another's by now.
@@ -410,6 +410,12 @@ fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
     if p.header.starts_with_timestamps() {
         s.tsval_in = p.header.timestamps().0;
     }
+}
+
+/// Does a segment of the end take the new path?
+#[inline(always)]
+pub fn is_of_new_path(s: &Session, seg: &Segment) -> bool {
+    s.two.cut_set != 0 && !before(seg.seq, s.cut_out)
 }
 
 /// Sends a segment of this end to the other, if that may hear of it.

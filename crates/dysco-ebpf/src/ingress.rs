@@ -12,6 +12,7 @@ use dysco_common::{Counter, EventKind};
 use crate::atomic;
 use crate::chain;
 use crate::far;
+use crate::icmp;
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -29,7 +30,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
     let Some(found) = find(&ctx, Direction::In, key) else {
-        return Verdict::Pass;
+        return icmp::arrives(&ctx);
     };
     let opens = found.seg.has(SYN);
     let Some(Flow { slot, new, s }) = maps::find(key) else {
@@ -57,6 +58,12 @@ pub fn run(ctx: TcContext) -> Verdict {
                 syn(&ctx, key, &found, slot + 1, new)
             };
         }
+    }
+    let relays = s.state == State::Relay as u32 || s.state == State::FarTwoPaths as u32;
+    if (relays || s.is_beside_relay())
+        && let Some(verdict) = icmp::answers(&ctx, s, slot, &found)
+    {
+        return verdict;
     }
     match State::from_word(s.state) {
         Some(State::Tracked) if s.two.new_heard != 0 && opens_windows(&found.seg) => {

@@ -18,6 +18,7 @@ mod chain;
 mod egress;
 mod far;
 mod hop;
+mod icmp;
 mod ingress;
 mod kept;
 mod learn;

@@ -10,6 +10,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
 use dysco_common::chain::{Chain, Hop, Payload, Pending, Shared, Token};
 use dysco_common::delta::Told;
+use dysco_common::icmp::{Message, Quoted};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{
@@ -136,6 +137,10 @@ pub struct Scratch {
     pub pending: Pending,
     /// Where it goes next.
     pub hop: Hop,
+    /// A packet that is no TCP, but an error about one.
+    pub icmp: Message,
+    /// The segment that it is about.
+    pub quoted: Quoted,
 }
 
 /// Per CPU, one for each program that may run while another has not ended: a

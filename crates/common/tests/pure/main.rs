@@ -10,6 +10,7 @@ mod delta;
 mod fresh;
 mod header;
 mod hint;
+mod icmp;
 mod reference;
 mod translate;
 mod two_paths;

@@ -10,6 +10,7 @@ mod chain;
 mod doubt;
 mod far;
 mod frame;
+mod icmp;
 mod learn;
 mod left;
 mod pass;
