@@ -11,6 +11,7 @@ use core::fmt;
 
 use crate::flow::FlowKey;
 use crate::session::{Life, Offer, Session, State, offer};
+use crate::tcp::{ACK, Segment};
 
 /// Room for a kernel's `struct tcp_sock`, of 2 to 3 KiB.
 pub const MAX_SOCKET_BYTES: usize = 4096;
@@ -112,6 +113,28 @@ impl fmt::Display for NotAdopted {
             NotAdopted::Interface => "on an interface that dyscod is not on",
         })
     }
+}
+
+/// Bytes by which a segment may be apart from the highest number that is known. More is on
+/// its way between fast hosts: then a later segment is nearer.
+const NEAR: u32 = 1 << 22;
+
+/// Does the wire know an adopted session by the numbers of its socket? Something on this
+/// host may translate them in between (SYNPROXY), and then no segment comes near what its
+/// entry has. `sent` tells whose the segment is.
+#[inline(always)]
+pub const fn has_its_numbers(s: &Session, seg: &Segment, sent: bool) -> bool {
+    let (seq, ack) = if sent {
+        (s.snd_max, s.rcv_max)
+    } else {
+        (s.rcv_max, s.snd_max)
+    };
+    is_near(seg.seq, seq) && (!seg.has(ACK) || is_near(seg.ack, ack))
+}
+
+#[inline(always)]
+const fn is_near(number: u32, known: u32) -> bool {
+    number.wrapping_sub(known).wrapping_add(NEAR) <= 2 * NEAR
 }
 
 impl Socket {

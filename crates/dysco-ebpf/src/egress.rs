@@ -121,8 +121,9 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Adopted) => {
             cold_path();
-            track(&ctx, s, &found, slot);
-            learn::heard(s, Direction::Out, slot);
+            if learn::heard(s, &found.seg, Direction::Out, slot) {
+                track(&ctx, s, &found, slot);
+            }
             Verdict::Pass
         }
         Some(State::Switching) => {

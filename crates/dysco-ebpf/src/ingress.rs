@@ -258,8 +258,9 @@ fn decide(
             _ => Decision::Leave(Verdict::Drop),
         },
         Some(State::Adopted) => {
-            track(ctx, s, found, slot);
-            learn::heard(s, Direction::In, slot);
+            if learn::heard(s, &found.seg, Direction::In, slot) {
+                track(ctx, s, found, slot);
+            }
             Decision::Leave(Verdict::Pass)
         }
         Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),

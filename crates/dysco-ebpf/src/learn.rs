@@ -2,6 +2,7 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
+use dysco_common::adopt::has_its_numbers;
 use dysco_common::session::{Alias, Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::{ACK, Segment};
 use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
@@ -35,9 +36,13 @@ pub fn would_usurp(s: &Session) -> bool {
 }
 
 /// Notes a packet of an adopted session. Two CPUs may both find the other's
-/// note missing: user space also looks by itself.
+/// note missing: user space also looks by itself. False of one that has not the numbers
+/// of the session's socket.
 #[inline(always)]
-pub fn heard(s: &mut Session, dir: Direction, slot: u32) {
+pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool {
+    if !has_its_numbers(s, seg, dir == Direction::Out) {
+        return false;
+    }
     let (this, other) = match dir {
         Direction::Out => (&mut s.life.heard_out, s.life.heard_in),
         Direction::In => (&mut s.life.heard_in, s.life.heard_out),
@@ -48,6 +53,7 @@ pub fn heard(s: &mut Session, dir: Direction, slot: u32) {
             maps::tell(EventKind::Heard, slot);
         }
     }
+    true
 }
 
 /// Does the configuration ask for this session? Rules are held against the end

@@ -175,6 +175,30 @@ fn an_adopted_session_is_heard() {
     }
 }
 
+/// Something between the socket and the wire translates its numbers: what the entry has of
+/// the socket is not what the wire has.
+#[test]
+fn an_adopted_session_with_other_numbers_on_the_wire_is_not_heard() {
+    const APART: u32 = 1 << 23;
+    for net in nets() {
+        for (seq, ack) in [(APART, 0), (0, APART), (APART.wrapping_neg(), 0)] {
+            let mut p = Programs::with(&net, State::Adopted, Translation::default());
+            let (sent, received) = (net.sent(), net.received());
+            p.change(|s| {
+                s.snd_max = sent.seq.wrapping_add(seq);
+                s.rcv_max = sent.ack.wrapping_add(ack);
+            });
+            let before = p.session(SLOT);
+            p.passes(Way::Out, &sent);
+            p.passes(Way::In, &received);
+            let s = p.session(SLOT);
+            assert_eq!((s.life.heard_out, s.life.heard_in), (0, 0));
+            assert_eq!((s.snd_max, s.rcv_max), (before.snd_max, before.rcv_max));
+            assert_eq!(p.events(), []);
+        }
+    }
+}
+
 #[test]
 fn what_no_translation_knows_is_noted() {
     let md5 = [[19, 18].as_slice(), &[0; 16], &[1, 1]].concat();
