@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use dysco_common::{FlowKey, Session, State};
 
+use super::measured::complete;
 use super::neighbours::Known;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
-use crate::proxy::Pair;
+use crate::proxy::{MeasureError, Measured, Pair};
 use crate::state::{FiveTuple, conntrack};
 
 impl Engine {
@@ -31,17 +32,8 @@ impl Engine {
                 let proxy = self.proxy.clone();
                 let answers = self.answers.clone();
                 tokio::spawn(async move {
-                    let result = match proxy.measure(&pair).await {
-                        Ok(m) => Ok(Measurement {
-                            delta_forward: m.delta_forward,
-                            delta_reverse: m.delta_reverse,
-                            clock_a: m.clock_a,
-                            clock_b: m.clock_b,
-                            ..claimed(&pair, a, b)
-                        }),
-                        Err(e) => Err(Reason::NotTransparent(e.to_string())),
-                    };
-                    let _ = answers.send(Answer::Event(HostEvent::Measured { change, result }));
+                    let result = proxy.measure(&pair).await;
+                    let _ = answers.send(Answer::Measured(change, Box::new((pair, result))));
                 });
             }
             Err(Reason::NotHeard(_)) if self.listen(change, sub) => {}
@@ -50,6 +42,23 @@ impl Engine {
                 result: Err(reason),
             }),
         }
+    }
+
+    /// The kernel has borne out what is claimed of a pair, or has not. What the wire has
+    /// of it is looked at now: it is held against clocks that were read before.
+    pub(super) fn measured(
+        &mut self,
+        change: ChangeId,
+        pair: &Pair,
+        measured: Result<Measured, MeasureError>,
+    ) {
+        let told = measured.map_err(|e| Reason::NotTransparent(e.to_string()));
+        let result = told.and_then(|m| {
+            let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
+            let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
+            complete(claimed(pair, a, b), &m)
+        });
+        self.tell_machine(HostEvent::Measured { change, result });
     }
 
     /// The pair of a proxy here that has the session, on either side.

@@ -18,6 +18,7 @@ mod journal;
 mod linger;
 mod listing;
 mod measure;
+mod measured;
 mod monitors;
 mod neighbours;
 mod on_link;
@@ -55,7 +56,7 @@ use crate::config::{self, Config};
 use crate::control::{self, Control};
 use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
 use crate::proxy::port::HeldPort;
-use crate::proxy::{PairEvent, ProxyConfig, ProxySide};
+use crate::proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
 use crate::scheduling::Turns;
 use crate::state::transfer;
 
@@ -119,6 +120,8 @@ enum Answer {
     Event(HostEvent),
     /// The proxy has left a session, and the port by which it was opened is held, or not.
     Left(Subsession, std::io::Result<HeldPort>),
+    /// A pair of a change was measured.
+    Measured(ChangeId, Box<(Pair, Result<Measured, MeasureError>)>),
     /// A path through a chain did not open.
     PathDead(ChangeId),
     /// A session that has left a chain is forgotten for this change of that host.
@@ -402,6 +405,7 @@ impl Engine {
     fn take_answer(&mut self, answer: Answer) {
         match answer {
             Answer::Event(event) => self.tell_machine(event),
+            Answer::Measured(change, done) => self.measured(change, &done.0, done.1),
             Answer::Left(opened, port) => self.hold_port(&opened, port),
             Answer::Route(change, routed) => self.routed(change, routed),
             Answer::Ways(change, ways) => self.ways_found(change, ways),

@@ -126,6 +126,18 @@ pub enum Reason {
         /// The MSS the other end announced.
         accepts: u16,
     },
+    /// One end's window is smaller than what the other end waits for.
+    #[error(
+        "the {end} end offers windows of {window} bytes, and the other end would send nothing into less than {needs}: the middlebox sends shorter segments than that one does; give the {end} end a larger receive buffer and wait for a new connection, or keep the middlebox"
+    )]
+    WindowTooSmall {
+        /// The end that offers it.
+        end: End,
+        /// The widest that is known of it, in bytes.
+        window: u32,
+        /// The least that does, in bytes.
+        needs: u32,
+    },
     /// MD5, TCP-AO, MPTCP or AccECN.
     #[error(
         "the session uses MD5, TCP-AO, MPTCP or AccECN, which bind it to its five-tuple or which no translation knows: switch that option off for it, or keep the middlebox"
@@ -264,7 +276,7 @@ pub enum Reason {
     DeltaBehind(HostId),
     /// It was adopted, and may pass that host by.
     #[error(
-        "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses are translated there"
+        "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses or sequence numbers are translated there (NAT, SYNPROXY)"
     )]
     NotHeard(Subsession),
     /// Its packets have other addresses than its socket.
@@ -345,6 +357,7 @@ impl Reason {
             | Reason::DeltaMoved { .. }
             | Reason::SackMismatch
             | Reason::MssMismatch { .. }
+            | Reason::WindowTooSmall { .. }
             | Reason::Foreign
             | Reason::Closing
             | Reason::Cancelled

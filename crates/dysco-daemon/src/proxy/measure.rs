@@ -15,6 +15,7 @@ use super::kernel::{Reading, info};
 use super::pair::{Direction, Measured, Pair, Witness};
 use super::pipes;
 use super::process::sleeps;
+use super::sending::Sending;
 use super::sys::{option, upper_protocol};
 
 /// Readings in one go, before the duplicates are given back: a busy session is
@@ -351,5 +352,7 @@ fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
         clock_b,
         options_a: info(&held.a)?.tcpi_options,
         options_b: info(&held.b)?.tcpi_options,
+        sending_a: Sending::of(&held.a, pair.a.key.is_v6())?,
+        sending_b: Sending::of(&held.b, pair.b.key.is_v6())?,
     })
 }

@@ -20,6 +20,7 @@ pub mod process;
 mod receipts;
 mod registry;
 mod reports;
+pub mod sending;
 mod shim_socket;
 mod stalled;
 mod sweep;
@@ -45,6 +46,7 @@ pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
 pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
 pub use process::{ProcessError, ProcessName};
+pub use sending::Sending;
 
 /// How the proxy's side is set up.
 #[derive(Clone, Debug)]

@@ -4,6 +4,8 @@ use std::fmt;
 
 use dysco_common::FlowKey;
 
+use super::sending::Sending;
+
 /// Names a pair on this host: a process and its two descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
 pub struct PairId {
@@ -99,6 +101,10 @@ pub struct Measured {
     pub options_a: u8,
     /// The same of B.
     pub options_b: u8,
+    /// How A's socket sends.
+    pub sending_a: Sending,
+    /// The same of B's.
+    pub sending_b: Sending,
 }
 
 /// How a silent close ended.

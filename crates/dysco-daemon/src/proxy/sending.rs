@@ -1,0 +1,68 @@
+//! How a socket of a proxy sends: by which windows and how long segments, and when it did
+//! last. A new path has to do for its peer what this socket does.
+
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+
+use super::sys::option;
+
+/// Timestamps were agreed on, in `tcpi_options`.
+const TIMESTAMPS: u8 = 1;
+/// Bytes of their option.
+const TIMESTAMPS_LEN: u32 = 12;
+/// Bytes of IP and TCP headers without options.
+const HEADERS: u32 = 40;
+const HEADERS_V6: u32 = 60;
+
+/// `struct tcp_info` of the kernel, with the window behind what libc names (Linux 5.4).
+type Bytes = [u8; 256];
+const SND_WND: usize = offset_of!(libc::tcp_info, tcpi_rcv_ooopack) + size_of::<u32>();
+
+/// How a socket sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sending {
+    /// Bytes of data in its longest segment.
+    pub segment: u32,
+    /// The longest that path and peer allow. Linux sends no segment longer than half of the
+    /// widest window that the peer has ever offered: then [`Sending::segment`] is less.
+    pub allowed: u32,
+    /// Window that the peer offers now, in bytes.
+    pub window: u32,
+    /// Milliseconds since it sent data last.
+    pub silent_ms: u32,
+}
+
+impl Sending {
+    /// Reads it from a socket of IPv4 or IPv6.
+    pub fn of(fd: &OwnedFd, v6: bool) -> io::Result<Sending> {
+        let bytes: Bytes = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        Ok(Sending::read(&bytes, v6))
+    }
+
+    fn read(bytes: &Bytes, v6: bool) -> Sending {
+        let word = |at: usize| {
+            let word = bytes.get(at..at + size_of::<u32>());
+            u32::from_ne_bytes(word.and_then(|w| w.try_into().ok()).unwrap_or_default())
+        };
+        let options = bytes[offset_of!(libc::tcp_info, tcpi_options)];
+        let timestamps = match options & TIMESTAMPS {
+            0 => 0,
+            _ => TIMESTAMPS_LEN,
+        };
+        let headers = if v6 { HEADERS_V6 } else { HEADERS };
+        let pmtu = word(offset_of!(libc::tcp_info, tcpi_pmtu));
+        Sending {
+            segment: word(offset_of!(libc::tcp_info, tcpi_snd_mss)),
+            allowed: pmtu.saturating_sub(headers + timestamps),
+            window: word(SND_WND),
+            silent_ms: word(offset_of!(libc::tcp_info, tcpi_last_data_sent)),
+        }
+    }
+
+    /// The widest window that the peer is known to have offered, if it was ever too narrow
+    /// for two segments. `most` is what the two ends have agreed on for a segment's length.
+    pub fn narrow(&self, most: u32) -> Option<u32> {
+        (self.segment < self.allowed.min(most)).then(|| self.window.max(2 * self.segment))
+    }
+}
