@@ -185,6 +185,13 @@ fn a_host_takes_the_place_of_another() {
 #[test]
 fn daemons_die_while_chains_change() {
     chain_holds("chain-crashes", 1);
+    // Who decides gives up telling the host that is away, and asks for another change.
+    let faults = chain::Faults {
+        crashes: 1,
+        late: 1,
+        ..chain::Faults::default()
+    };
+    chain_holds_with("chain-kept-crashes", faults);
 }
 
 #[test]

@@ -25,8 +25,25 @@ pub enum ElementKind {
     Live = 2,
 }
 
-/// The secret by which the other end of a live session awaits a path.
+/// The secret by which the other end of a live session awaits a path. Its lowest bits are
+/// the path's number: see [`path_number`].
 pub type Token = [u64; 2];
+
+/// Number of the path that a SYN with this secret opens. The host that opened a session
+/// numbers its paths: 0 is the one that the session began with, and each attempt to lay
+/// another gets the next number, whether it succeeds or not. So of two paths of a session
+/// any host of the chain can tell the later one, and names either to the host that knows
+/// which of them is in use.
+#[inline(always)]
+pub const fn path_number(token: &Token) -> u32 {
+    token[1] as u32
+}
+
+/// A secret with the number of its path in it.
+pub const fn numbered(secret: Token, number: u32) -> Token {
+    let [a, b] = secret;
+    [a, b & !(u32::MAX as u64) | number as u64]
+}
 
 /// One element of a chain, as the wire has it.
 #[repr(C)]
@@ -120,6 +137,26 @@ impl Chain {
     /// The elements that count.
     pub fn elements(&self) -> &[Element] {
         &self.elements[..(self.len as usize).min(MAX_CHAIN)]
+    }
+}
+
+/// The chain that a session was given, as the host has it that opened the session, and the
+/// numbers of the paths that lead along it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Given {
+    /// The chain.
+    pub chain: Chain,
+    /// Number of the path before each host of the chain, and behind the last one.
+    pub paths: [u32; MAX_CHAIN + 1],
+    /// The highest number that a path of the session was given.
+    pub highest: u32,
+}
+
+impl Given {
+    /// The numbers that count: one more than hosts.
+    pub fn paths(&self) -> &[u32] {
+        &self.paths[..=self.chain.elements().len()]
     }
 }
 

@@ -25,6 +25,7 @@ pub mod shim;
 pub mod short;
 pub mod siphash;
 pub mod tcp;
+pub mod transit;
 pub mod translate;
 pub mod two_paths;
 pub mod wire;

@@ -249,9 +249,10 @@ pub struct Session {
     pub local: Offer,
     /// What the remote end offered.
     pub remote: Offer,
-    /// The rule by which a chain was chosen here (`policy::rule_name`); 0 for
-    /// none.
-    pub rule: u32,
+    /// What laid the path of a chain's session. At the host that opened the session by a
+    /// rule, that rule (`policy::rule_name`); where a change of the chain laid the path,
+    /// its number ([`path_number`](crate::chain::path_number)); 0 for neither.
+    pub laid_by: u32,
 
     // Fifth line.
     /// The neighbour on the new path as it was learnt last: the upper 16 bits say

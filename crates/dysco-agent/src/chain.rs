@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::{Ebpf, Pod};
-use dysco_common::chain::{Chain, Hop, Shared, Token};
+use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::fresh::Clock;
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
-use dysco_common::{Addr, Session};
+use dysco_common::{Addr, Session, State};
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
@@ -20,7 +20,7 @@ use crate::error::AgentError;
 pod!(RulePod, PolicyRule);
 pod!(AddrPod, Addr);
 pod!(HopPod, Hop);
-pod!(ChainPod, Chain);
+pod!(GivenPod, Given);
 pod!(SharedPod, Shared);
 
 /// No program looks at a packet for so long: rules that were in force before are
@@ -36,7 +36,7 @@ pub(crate) struct Chains {
     hops: HashMap<MapData, AddrPod, HopPod>,
     keys: HashMap<MapData, u64, SharedPod>,
     joins: HashMap<MapData, Token, u32>,
-    of_slots: HashMap<MapData, u32, ChainPod>,
+    of_slots: HashMap<MapData, u32, GivenPod>,
     pub(crate) deltas: HashMap<MapData, u32, ToldPod>,
     switched: Option<Instant>,
 }
@@ -120,20 +120,30 @@ impl Chains {
     /// force: so each is known by its rule or by what is noted.
     fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {
         for (slot, s) in sessions {
-            if s.rule >> 8 == in_force || self.of_slots.get(&slot, 0).is_ok() {
+            if s.laid_by >> 8 == in_force || self.of_slots.get(&slot, 0).is_ok() {
                 continue;
             }
-            if let Some(chain) = self.of_rule(s.rule) {
+            if let Some(chain) = self.of_rule(&s) {
+                let given = Given {
+                    chain,
+                    ..Given::default()
+                };
                 self.of_slots
-                    .insert(slot, ChainPod(chain), 0)
+                    .insert(slot, GivenPod(given), 0)
                     .map_err(map_error("write", "CHAINS"))?;
             }
         }
         Ok(())
     }
 
-    /// The chain of a rule that is in force, or was before.
-    fn of_rule(&self, name: u32) -> Option<Chain> {
+    /// The chain of the rule, in force or the one before, that a session was opened by here.
+    fn of_rule(&self, s: &Session) -> Option<Chain> {
+        // At a host that it passes the word is the number of a path.
+        let passes = s.joined != 0 && s.state != State::Relay as u32;
+        if s.life.opened_here == 0 || passes {
+            return None;
+        }
+        let name = s.laid_by;
         let mut all = [0, MAX_RULES].into_iter();
         let at = |first| self.rules.get(first + (name & 0xff) as usize);
         let rule = all.find_map(|first| at(first).filter(|rule| rule.is_named(name)));
@@ -247,22 +257,34 @@ impl Agent {
         }
     }
 
-    /// Notes the chain that a session was given while it lived.
-    pub fn set_chain(&self, slot: u32, hosts: &[IpAddr]) -> Result<(), AgentError> {
-        let hosts: Vec<Addr> = hosts.iter().map(|host| (*host).into()).collect();
-        let chain = Chain::of(&hosts).unwrap_or_default();
+    /// Notes what a session was given while it lived.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn set_given(&self, slot: u32, given: &Given) -> Result<(), AgentError> {
         lock(&self.chains)
             .of_slots
-            .insert(slot, ChainPod(chain), 0)
+            .insert(slot, GivenPod(*given), 0)
             .map_err(map_error("write", "CHAINS"))
     }
 
-    /// The chain that the session of a slot was given here, by a rule when it was
-    /// opened or since. Maps tell, which outlive the process.
-    pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
+    /// What the session of a slot was given here, by a rule when it was opened or since.
+    /// Maps tell, which outlive the process.
+    pub fn given(&self, slot: u32) -> Option<Given> {
         let chains = lock(&self.chains);
-        let given = chains.of_slots.get(&slot, 0).ok().map(|chain| chain.0);
-        let chain = given.or_else(|| chains.of_rule(self.session(slot).rule))?;
+        if let Ok(given) = chains.of_slots.get(&slot, 0) {
+            return Some(given.0);
+        }
+        let chain = chains.of_rule(&self.session(slot))?;
+        Some(Given {
+            chain,
+            ..Given::default()
+        })
+    }
+
+    /// The chain among that.
+    pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
+        let chain = self.given(slot)?.chain;
         let hosts = chain.elements().iter().map(|element| element.host.ip());
         Some(hosts.collect())
     }

@@ -30,7 +30,6 @@ pub use load::{LAYOUT, hints, refuse_others, try_programs};
 pub use receives::{Receives, try_receives};
 pub use relay::Joint;
 pub use route::{Neighbour, NeighbourFlags, NeighbourState, Route, Routes};
-pub use second::Keep;
 pub use sockets::try_sockets;
 pub use xdp::Xdp;
 

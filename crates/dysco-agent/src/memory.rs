@@ -212,6 +212,13 @@ impl Memory {
         self.word(field).store(index, Ordering::Release);
     }
 
+    /// Says what has laid an entry's path.
+    pub fn set_laid_by(&self, slot: u32, by: u32) {
+        // SAFETY: as in `state`.
+        let field = unsafe { &raw mut (*self.at(slot)).laid_by };
+        self.word(field).store(by, Ordering::Release);
+    }
+
     /// Joins an entry to that of the session's other side.
     pub fn set_joined(&self, slot: u32, other: u32) {
         // SAFETY: as in `state`.

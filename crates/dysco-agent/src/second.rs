@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use dysco_common::session::{Alias, Two, part};
+use dysco_common::transit::{Keep, Stays};
 use dysco_common::two_paths::{self, Anchor, Cutoff};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 
@@ -12,20 +13,6 @@ use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
 use crate::error::AgentError;
 use crate::memory::TURNS;
-
-/// Which of two paths a session keeps that passes here.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
-    /// That which its stacks have taken.
-    Taken,
-    /// The one that came last.
-    New,
-    /// The one before it.
-    Before,
-    /// The one that carries the session, as far as numbers tell: nobody has said how the
-    /// change has ended.
-    Used,
-}
 
 impl Agent {
     /// Makes an entry for another path of a session, without a five-tuple yet. It
@@ -319,53 +306,74 @@ impl Agent {
         Some(second)
     }
 
-    /// A session that passes this host by two paths has one from now on: that of
-    /// `keys`, which are what either side calls the session, is kept, the other's entries
-    /// become tombstones. Their slots are returned; none where there is one path.
+    /// Says which number the path of [`Agent::add_path`] has.
+    pub fn set_path_number(&self, second: u32, number: u32) {
+        self.memory().set_laid_by(second, number);
+    }
+
+    /// A session that passes this host by two paths, and that `keys` name, which are what
+    /// either side calls it, has one from now on if `keep` tells which: the other's entries
+    /// become tombstones. Their slots are returned.
     pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
         let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
         let found = keys.iter().filter_map(|key| self.find_called(key));
-        let found: Vec<u32> = found.filter(passing).collect();
-        let keep = match keep {
-            Keep::Used => used(found.iter().filter_map(|slot| self.both_paths(*slot))),
-            keep => keep,
-        };
         let mut left_out = Vec::new();
-        for slot in found {
+        for slot in found.filter(passing).collect::<Vec<u32>>() {
             let s = self.session(slot);
             let Some(other) = s.other_path() else {
                 // It was given no other before the opening failed.
                 self.memory().set_state(slot, State::NewPath);
                 continue;
             };
-            // The session's five-tuple leads to the one that is taken.
-            let other_is_new = self.session(other).two.part == part::NEXT;
-            let stays = match keep {
-                Keep::Taken => true,
-                Keep::New => !other_is_new,
-                Keep::Before | Keep::Used => other_is_new,
+            let [here, there] = [s.laid_by, self.session(other).laid_by];
+            let later_stays = match keep.of(here.min(there), here.max(there)) {
+                Stays::Both => continue,
+                Stays::Later => true,
+                Stays::Earlier => false,
             };
-            let (kept, out) = if stays { (slot, other) } else { (other, slot) };
-            if !stays && let Err(error) = self.lead_to(kept) {
+            let (kept, out) = if (here > there) == later_stays {
+                (slot, other)
+            } else {
+                (other, slot)
+            };
+            // The session's five-tuple leads to the one that is taken.
+            if kept != slot
+                && let Err(error) = self.lead_to(kept)
+            {
                 tracing::error!(session = ?s.key, %error, "a session that passes here keeps two paths");
                 continue;
             }
             let memory = self.memory();
             memory.share_life(kept, out);
-            memory.set_part(kept, part::CURRENT, None);
-            memory.set_state(kept, State::NewPath);
+            // First: of a process that dies here both are known to its successor.
             memory.hide(out);
             self.tombstone(out);
+            memory.set_part(kept, part::CURRENT, None);
+            memory.set_state(kept, State::NewPath);
             left_out.push(out);
         }
         left_out
     }
 
-    /// The entry of a session's path, and that of its other one.
-    fn both_paths(&self, slot: u32) -> Option<[Session; 2]> {
-        let s = self.session(slot);
-        let other = s.other_path()?;
-        Some([s, self.session(other)])
+    /// The entries of a session that passes here, by each of its paths and on either side.
+    pub fn passing_entries(&self, keys: &[FlowKey; 2]) -> Vec<u32> {
+        let found = keys.iter().filter_map(|key| self.find_called(key));
+        let both = found.flat_map(|slot| [Some(slot), self.session(slot).other_path()]);
+        let passes = |slot: &u32| {
+            let s = self.session(*slot);
+            let here = [State::NewPath as u32, State::Passing as u32];
+            s.two.chained != 0 && here.contains(&s.state)
+        };
+        let mut all: Vec<u32> = both.flatten().collect();
+        let joined: Vec<_> = all
+            .iter()
+            .map(|slot| self.session(*slot).joined_to())
+            .collect();
+        all.extend(joined.into_iter().flatten());
+        all.retain(passes);
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// The entries of sessions' paths that are being opened, by those of their other paths.
@@ -391,24 +399,6 @@ impl Agent {
     }
 }
 
-/// Which of two paths a session uses, by the entries for either direction. What was never
-/// taken is not in use; of one that was, the path before may have gone further since.
-fn used(directions: impl Iterator<Item = [Session; 2]>) -> Keep {
-    let (mut taken, mut went_back) = (false, false);
-    for [s, other] in directions {
-        if other.two.part == part::BEFORE {
-            taken = true;
-            went_back |= seq::after(other.rcv_max, s.rcv_max);
-        } else {
-            went_back |= seq::after(s.rcv_max, other.rcv_max);
-        }
-    }
-    match taken && !went_back {
-        true => Keep::New,
-        false => Keep::Before,
-    }
-}
-
 /// Has a number been left so far behind by another that comparing them may mislead?
 fn is_out_of_sight(left: u32, now: u32) -> bool {
     let ahead = now.wrapping_sub(left);
@@ -425,32 +415,6 @@ fn wait_for_programs() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn entry(part: u8, rcv_max: u32) -> Session {
-        let mut s = Session {
-            rcv_max,
-            ..Session::default()
-        };
-        s.two.part = part;
-        s
-    }
-
-    #[test]
-    fn a_path_that_is_used_has_gone_further() {
-        let taken = |before, now| [entry(part::CURRENT, now), entry(part::BEFORE, before)];
-        let untaken = |now, next| [entry(part::CURRENT, now), entry(part::NEXT, next)];
-        let used = |both: [[Session; 2]; 2]| used(both.into_iter());
-        let near_end = u32::MAX - 2;
-        // It was only opened.
-        assert_eq!(used([untaken(9, 9), untaken(9, 9)]), Keep::Before);
-        // Both ends have shown how far they are, and sent nothing since; or one has.
-        assert_eq!(used([taken(9, 9), taken(9, 9)]), Keep::New);
-        assert_eq!(used([taken(near_end, 3), taken(9, 9)]), Keep::New);
-        assert_eq!(used([taken(9, 9), untaken(9, 9)]), Keep::New);
-        // It was taken, and taken back.
-        assert_eq!(used([taken(3, near_end), taken(9, 9)]), Keep::Before);
-        assert_eq!(used([taken(9, 9), untaken(10, 9)]), Keep::Before);
-    }
 
     /// A little ahead or behind, around the end of numbers too, is in sight; what may be
     /// either is not.

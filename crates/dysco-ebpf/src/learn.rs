@@ -218,7 +218,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.short = key.short;
     s.short_path = ShortKey::default();
     s.translation = Translation::default();
-    (s.ifindex, s.rule, s.other_path, s.relay) = (0, 0, 0, 0);
+    (s.ifindex, s.laid_by, s.other_path, s.relay) = (0, 0, 0, 0);
     s.local = Offer::default();
     s.remote = Offer::default();
     s.life = Life {

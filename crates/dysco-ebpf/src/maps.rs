@@ -8,7 +8,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
-use dysco_common::chain::{Chain, Hop, Payload, Pending, Shared, Token};
+use dysco_common::chain::{Given, Hop, Payload, Pending, Shared, Token};
 use dysco_common::delta::Told;
 use dysco_common::icmp::{Message, Quoted};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
@@ -86,7 +86,7 @@ pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_N
 /// Chains that sessions were given while they lived, or by rules that are in force no
 /// more, by slot. No program reads it: it outlives the daemon, as sessions do.
 #[map]
-pub static CHAINS: HashMap<u32, Chain> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+pub static CHAINS: HashMap<u32, Given> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// What middleboxes of this host have said that they added to sessions, by the slot
 /// that these came by. As [`CHAINS`].

@@ -72,7 +72,11 @@ impl World {
             after,
             margins,
             state: Vec::new(),
+            paths: Vec::new(),
+            number: 0,
         };
+        self.edit(LEFT, |h| h.number_path(&mut order));
+        let number = order.number;
         if config.state {
             // No configuration has a host that stays and state.
             let pairs = order.before.iter().zip(&order.after);
@@ -98,6 +102,7 @@ impl World {
             Ok(change) => {
                 self.accepted.push(Accepted {
                     change,
+                    number,
                     path,
                     life: self.host(LEFT).life,
                     state,

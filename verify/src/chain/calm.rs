@@ -56,6 +56,7 @@ impl Calm for World {
         let carried = places().find_map(|p| Some((p, self.carried(p).next()?)));
         let late = places().find_map(|p| Some((p, self.waits_late(p).next()?)));
         let in_vain = self.waits_in_vain(LEFT).next();
+        let in_doubt = self.in_doubt().next();
         if let Some(place) = down {
             self.start(config, place);
         } else if !self.net.is_empty() {
@@ -68,6 +69,8 @@ impl Calm for World {
             self.late(config, place, change);
         } else if let Some((change, to)) = in_vain {
             self.give_up_state(change, to);
+        } else if let Some(place) = in_doubt {
+            self.ask_in_use(place);
         } else if self.stream(config) {
         } else if self.is_collectable(config) {
             self.reset();
@@ -129,6 +132,14 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         }
     };
     if !world.gone() && !world.impatient && world.hosts().any(remembers) {
+        return Fate::Remembered;
+    }
+    // One that stays is told sooner or later, or asks.
+    let by_two = |h: &Host| {
+        let passes = trace.iter().any(|(at, _)| *at == h.place);
+        passes && h.knows.len() > 1 && !h.planes.iter().any(|p| p.active)
+    };
+    if !world.gone() && world.hosts().any(by_two) {
         return Fate::Remembered;
     }
     let has_state = |h: &Host| h.state && !trace.iter().any(|(at, _)| *at == h.place);
@@ -198,6 +209,8 @@ fn is_free(host: &Host) -> bool {
             after: Vec::new(),
             margins: Margins::default(),
             state: Vec::new(),
+            paths: Vec::new(),
+            number: 0,
         };
         return machine.request_chain(NOW, order).is_ok();
     }

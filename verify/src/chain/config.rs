@@ -92,6 +92,8 @@ pub struct Configuration {
     pub asks: &'static [Ask],
     /// No two of these are about the same hops: none may be refused.
     pub disjoint: bool,
+    /// They ask one after the other, each when no change is under way.
+    pub in_turn: bool,
     /// State moves from the hosts that leave to those that come.
     pub state: bool,
     /// Every host of a chain has changed the stream by some bytes of its own.
@@ -103,6 +105,8 @@ pub struct Configuration {
     pub closes: [bool; 2],
     /// Faults that may come, in any order and at any time.
     pub faults: Faults,
+    /// The hosts whose daemons may die; of all, if there are none here.
+    pub mortal: &'static [usize],
     /// What must be seen.
     pub seen: &'static [Seen],
     /// A bug put in on purpose.
@@ -143,11 +147,13 @@ pub(super) const REPLACE: Configuration = Configuration {
     first: &[2],
     asks: &[Ask::Become(&[3])],
     disjoint: false,
+    in_turn: false,
     state: false,
     deltas: false,
     bytes: [0; 2],
     closes: [false; 2],
     faults: NONE,
+    mortal: &[],
     seen: &[Seen::Changed],
     seed: None,
 };
@@ -167,6 +173,15 @@ pub(super) const INSERT: Configuration = Configuration {
     hosts: 3,
     first: &[],
     asks: &[Ask::Become(&[2])],
+    ..REPLACE
+};
+
+/// A host stays while another comes before it, and then goes behind it.
+pub(super) const STAYS: Configuration = Configuration {
+    asks: &[Ask::Become(&[3, 2]), Ask::Become(&[2, 3])],
+    in_turn: true,
+    mortal: &[2],
+    seen: &[Seen::Changed, Seen::Twice],
     ..REPLACE
 };
 
@@ -405,6 +420,18 @@ fn without_bytes() -> Vec<Configuration> {
             },
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-kept-crashes",
+            about: "a host stays in two changes one after the other; its daemon dies in each, and one is given up",
+            faults: Faults {
+                crashes: 2,
+                cancels: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::Twice, Seen::AfterBack],
+            ..STAYS
         },
         Configuration {
             name: "chain-cancels",

@@ -33,7 +33,7 @@ fn refused() -> Reason {
 
 impl Host {
     /// What an earlier change asks to be forgotten is late from now on.
-    fn expect_passing(&mut self, change: ChangeId) {
+    pub(super) fn expect_passing(&mut self, change: ChangeId) {
         if self.forgotten.contains(&change) {
             return;
         }
@@ -45,36 +45,12 @@ impl Host {
     }
 
     /// Has this change ended, since the session passes by a later one?
-    fn is_late(&self, change: ChangeId) -> bool {
+    pub(super) fn is_late(&self, change: ChangeId) -> bool {
         self.passing.is_some_and(|by| by > change)
     }
 
-    /// A host of a chain has a path less, or none.
-    fn forget(&mut self, change: ChangeId, scope: Scope) {
-        let is_late = match scope {
-            Scope::Session => self.is_late(change),
-            _ => self.passing.is_some_and(|by| by != change),
-        };
-        if is_late || scope == Scope::Unopened {
-            return;
-        }
-        if scope != Scope::NewPath {
-            self.planes = Default::default();
-        }
-        match scope {
-            Scope::Session | Scope::Newcomer => {
-                self.passing = None;
-                self.knows.clear();
-                self.forget_state(scope);
-            }
-            Scope::PathBefore => self.knows.retain(|route| *route == Some(change)),
-            Scope::NewPath => self.knows.retain(|route| *route != Some(change)),
-            Scope::Unopened => {}
-        }
-    }
-
     /// The firewall forgets the session, and takes no state of it any more.
-    fn forget_state(&mut self, scope: Scope) {
+    pub(super) fn forget_state(&mut self, scope: Scope) {
         self.events.retain(|e| !matches!(e, Later::Install(..)));
         self.state &= seed::keeps_state(self.seed, scope);
     }
@@ -123,13 +99,18 @@ impl Host {
                 let result = self.hold(change, &session);
                 self.tell(HostEvent::Locked { change, result });
             }
-            Command::Enlist { from, .. } => {
-                let late = self.is_late(change);
-                self.expect_passing(change);
+            Command::Enlist {
+                from,
+                stays,
+                paths,
+                number,
+                ..
+            } => {
+                let result = self.get_ready(change, stays, &paths, number);
                 self.tell(HostEvent::Enlisted {
                     change,
                     from,
-                    result: if late { Err(refused()) } else { Ok(()) },
+                    result,
                 });
             }
             Command::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {
@@ -175,12 +156,14 @@ impl Host {
             }
             Command::Abandon { .. } => self.abandon(change, wrong),
             Command::Release { .. } => self.release(change),
-            Command::Forget { from, scope, .. } => {
+            Command::Forget {
+                from, scope, paths, ..
+            } => {
                 let later = Later::Forgotten(change, from);
                 if !self.events.contains(&later) {
                     // Once: what comes again may be of a change long over.
                     if self.forgotten.insert(change) {
-                        self.forget(change, scope);
+                        self.forget(change, scope, &paths);
                     }
                     self.events.push(later);
                 }
@@ -199,17 +182,29 @@ impl Host {
                 }
             }
             Command::Splice {
-                left, right, hosts, ..
-            } => self.splice(left, right, &hosts),
+                left,
+                right,
+                hosts,
+                number,
+                ..
+            } => self.splice(left, right, &hosts, number),
             _ => *wrong = Some(Wrong::Unmodelled),
         }
     }
 
-    fn splice(&mut self, left: Option<HostId>, right: Option<HostId>, hosts: &[HostId]) {
+    fn splice(
+        &mut self,
+        left: Option<HostId>,
+        right: Option<HostId>,
+        hosts: &[HostId],
+        number: u32,
+    ) {
         let place = |host: HostId| self.chain.iter().position(|h| *h == host);
         let from = left.and_then(place).map_or(0, |at| at + 1);
         let to = right.and_then(place).unwrap_or(self.chain.len());
         self.chain.splice(from..to, hosts.iter().copied());
+        let new = vec![number; hosts.len() + 1];
+        self.links.splice(from..=to, new);
     }
 
     /// The session is there, and the change holds it.
@@ -417,6 +412,7 @@ impl Host {
             }
         }
         self.tidy_entries();
+        self.collect_first();
     }
 
     fn tell_gone(&mut self, change: ChangeId) {

@@ -85,6 +85,16 @@ pub enum Later {
     State(ChangeId, HostId, bool),
     /// The session is forgotten here.
     Forgotten(ChangeId, HostId),
+    /// The host that opened the session says which of these paths are in use, unless this
+    /// one is no host of its chain; by then another change may have come.
+    InUse {
+        /// What was asked.
+        asked: Vec<u32>,
+        /// The change by which the session passed here then, as far as was remembered.
+        by: Option<ChangeId>,
+        /// The answer.
+        now: Option<Vec<u32>>,
+    },
     /// The session's end is noticed.
     Gone,
     /// Both its FINs have passed.
@@ -136,10 +146,16 @@ pub struct Host {
     pub gone: bool,
     /// Where the session was opened: the chain that is taken down.
     pub chain: Vec<HostId>,
+    /// The numbers of the paths between its hosts, and its ends.
+    pub links: Vec<u32>,
+    /// The highest that was given.
+    pub highest: u32,
     /// Changes decided here whose left anchor is elsewhere.
     pub led: BTreeSet<ChangeId>,
     /// At a host of chains: the paths that it passes on.
     pub knows: BTreeSet<Route>,
+    /// The numbers of paths, as their entries have them.
+    pub numbers: BTreeMap<ChangeId, u32>,
     /// The change by which the session passes it, or is to, as far as it remembers.
     pub passing: Option<ChangeId>,
     /// Changes that ask for nothing any more, likewise.
@@ -181,8 +197,8 @@ pub struct Host {
 impl Hash for Host {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.life, &self.machine, &self.planes, self.gone).hash(state);
-        (&self.chain, &self.led).hash(state);
-        (&self.knows, self.passing, &self.forgotten).hash(state);
+        (&self.chain, &self.links, self.highest, &self.led).hash(state);
+        (&self.knows, &self.numbers, self.passing, &self.forgotten).hash(state);
         (&self.records, &self.events, &self.endings, &self.held).hash(state);
         (self.state, &self.moves).hash(state);
         (&self.entries, &self.shows, self.passed).hash(state);
@@ -223,8 +239,11 @@ impl Host {
             planes: [Plane::default(); 2],
             gone: false,
             chain: Vec::new(),
+            links: Vec::new(),
+            highest: 0,
             led: BTreeSet::new(),
             knows: passes.then_some(None).into_iter().collect(),
+            numbers: BTreeMap::new(),
             passing: None,
             forgotten: BTreeSet::new(),
             records: BTreeMap::new(),
@@ -255,6 +274,8 @@ impl Host {
             serial += 1;
             let mut id = [0; 16];
             id[..3].copy_from_slice(&[place, life, serial]);
+            // The secret of a path is made of the last ones.
+            id[8..11].copy_from_slice(&[place, life, serial]);
             id
         };
         Machine::new(vec![address(self.place)], ids)

@@ -18,4 +18,5 @@ pub mod seed;
 pub mod seeded;
 pub mod state;
 pub mod stream;
+pub mod transit;
 pub mod world;

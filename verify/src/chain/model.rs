@@ -59,6 +59,8 @@ pub enum Action {
     GiveUpState(ChangeId, HostId),
     /// The right anchor's data plane takes the path that the left one's takes.
     Follow(ChangeId),
+    /// A host asks which of the two paths is in use by which a session passes it.
+    AskInUse(usize),
     /// A message is said again.
     Repeat(usize, Timer),
     /// A deadline passes.
@@ -97,8 +99,14 @@ impl Exploration {
         }
     }
 
-    fn twists(&self, world: &World) -> impl Iterator<Item = Twist> + use<> {
-        Twist::all(OUTPUTS, [world.left.crashes, world.left.refusals, 0])
+    fn twists(&self, world: &World, place: usize) -> impl Iterator<Item = Twist> + use<> {
+        let crashes = world.left.crashes * u8::from(self.is_mortal(place));
+        Twist::all(OUTPUTS, [crashes, world.left.refusals, 0])
+    }
+
+    /// May the daemon of this host die?
+    fn is_mortal(&self, place: usize) -> bool {
+        self.config.mortal.is_empty() || self.config.mortal.contains(&place)
     }
 
     fn operators(&self, world: &World, actions: &mut Vec<Action>) {
@@ -109,9 +117,18 @@ impl Exploration {
             actions.extend(machine.changes().map(|c| Action::Cancel(c.change)));
         }
         if !world.gone() {
-            let left = (0..self.config.asks.len()).filter(|i| world.asked & (1 << i) == 0);
+            let mut left = 0..self.config.asks.len();
+            if self.config.in_turn {
+                let next = world.asked.trailing_ones() as usize;
+                let idle = machine.changes().next().is_none();
+                left = next..(next + usize::from(idle)).min(left.end);
+            }
+            let left = left.filter(|i| world.asked & (1 << i) == 0);
             for i in left {
-                actions.extend(self.twists(world).map(|twist| Action::Request(i, twist)));
+                actions.extend(
+                    self.twists(world, LEFT)
+                        .map(|twist| Action::Request(i, twist)),
+                );
             }
         }
     }
@@ -119,7 +136,7 @@ impl Exploration {
     fn messages(&self, world: &World, actions: &mut Vec<Action>) {
         for index in 0..world.net.len() {
             let keep = false;
-            let twists = self.twists(world);
+            let twists = self.twists(world, world.net[index].to);
             actions.extend(twists.map(|twist| Action::Deliver { index, keep, twist }));
             if world.left.duplicates > 0 {
                 actions.push(Action::Deliver {
@@ -146,7 +163,7 @@ impl Exploration {
                 actions.push(Action::Start(place));
                 continue;
             };
-            if world.left.crashes > 0 {
+            if world.left.crashes > 0 && self.is_mortal(place) {
                 actions.push(Action::Crash(place));
             }
             for (index, event) in host.events.iter().enumerate() {
@@ -156,9 +173,10 @@ impl Exploration {
                 // No machine has a part in that: it fails, or does not.
                 let steps = match event {
                     Later::Install(..) => 1,
+                    Later::InUse { .. } => 0,
                     _ => u8::MAX,
                 };
-                let twists = self.twists(world).filter(move |twist| match twist {
+                let twists = self.twists(world, place).filter(move |twist| match twist {
                     Twist::Plain | Twist::HeldUp(_) => true,
                     Twist::Fails(step) => *step < steps,
                     Twist::Dies(_) => steps > 1,
@@ -179,7 +197,7 @@ impl Exploration {
                     false => only_time && !insisting,
                 };
                 if waits.deadline.is_some_and(late) {
-                    let twists = self.twists(world);
+                    let twists = self.twists(world, place);
                     actions.extend(twists.map(|twist| Action::Expire {
                         place,
                         timer,
@@ -193,7 +211,7 @@ impl Exploration {
     fn paths(&self, world: &World, actions: &mut Vec<Action>) {
         for place in 0..world.hosts().len() {
             for change in world.carried(place) {
-                let twists = self.twists(world);
+                let twists = self.twists(world, place);
                 actions.extend(twists.map(|twist| Action::Look(place, change, twist)));
             }
             actions.extend(world.waits_late(place).map(|c| Action::Late(place, c)));
@@ -206,6 +224,7 @@ impl Exploration {
             actions.extend(late.map(|(change, to)| Action::GiveUpState(change, to)));
         }
         actions.extend(world.can_follow().map(Action::Follow));
+        actions.extend(world.in_doubt().map(Action::AskInUse));
         if world.left.deaths > 0 {
             actions.extend(world.mortal().map(Action::Break));
         }
@@ -313,6 +332,7 @@ impl Exploration {
             Action::Late(place, change) => world.late(config, place, change),
             Action::GiveUpState(change, to) => world.give_up_state(change, to),
             Action::Follow(change) => world.follow(config, change),
+            Action::AskInUse(place) => world.ask_in_use(place),
             Action::Repeat(place, timer) => world.repeat(config, place, timer),
             Action::Crash(place) => world.edit(place, Host::die),
             Action::Start(place) => world.start(config, place),

@@ -1,6 +1,7 @@
 //! Bugs put in on purpose, to show that the check would find them. They sit
 //! around the machine, in what it hears and has done: the machine has none of this.
 
+use dysco_common::transit::Stays;
 use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Scope};
 
 use super::config::{Configuration, LEFT, RIGHT};
@@ -35,6 +36,10 @@ pub enum Seed {
     SettlesEarly,
     /// Who goes back to a path does not show its firewalls how far it is.
     BackUnshown,
+    /// A host that stays takes the path that came last for the one in use.
+    TakesLast,
+    /// A host whose daemon begins anew collects the path that came first.
+    CollectsLiving,
     /// The left anchor moves no numbers by what a host that leaves has changed.
     DeltaUnmoved,
 }
@@ -67,6 +72,19 @@ pub fn settles_early(seed: Option<Seed>) -> bool {
 /// Are firewalls on the way back shown nothing?
 pub fn shows_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::BackUnshown)
+}
+
+/// Which of two paths a host keeps that a session passes, whose daemon was away.
+pub fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
+    match seed {
+        Some(Seed::TakesLast) => Stays::Later,
+        _ => known,
+    }
+}
+
+/// Does a daemon that begins anew keep one path of a session alone, without asking?
+pub fn collects_living(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::CollectsLiving)
 }
 
 /// Do numbers stay as they are where a host leaves that has moved them?

@@ -1,6 +1,8 @@
 //! Where each bug that is put in on purpose shows.
 
-use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
+use super::config::{
+    Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
+};
 use super::seed::Seed;
 
 /// Bugs put in on purpose, each where it shows.
@@ -77,6 +79,29 @@ pub fn seeded() -> Vec<Configuration> {
             faults: Faults { cancels: 1, ..NONE },
             seed: Some(Seed::StateStays),
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-takes-last",
+            about: "a host whose daemon was away takes the path that came last for the one in use",
+            faults: Faults {
+                crashes: 1,
+                cancels: 1,
+                late: 1,
+                ..NONE
+            },
+            asks: &[Ask::Become(&[3, 2])],
+            seen: &[Seen::Changed, Seen::RollBack],
+            seed: Some(Seed::TakesLast),
+            ..STAYS
+        },
+        Configuration {
+            name: "chain-collects-living",
+            about: "a host whose daemon begins anew collects a path that is in use",
+            faults: Faults { crashes: 1, ..NONE },
+            asks: &[Ask::Become(&[3, 2])],
+            seen: &[Seen::Changed],
+            seed: Some(Seed::CollectsLiving),
+            ..STAYS
         },
         Configuration {
             name: "chain-acks-unseen",

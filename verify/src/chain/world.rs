@@ -44,6 +44,8 @@ pub enum Broken {
 pub struct Accepted {
     /// What it is called.
     pub change: ChangeId,
+    /// The number of its path.
+    pub number: u32,
     /// The hosts that its path leads through, with both anchors.
     pub path: Vec<usize>,
     /// The daemon that was asked.
@@ -171,6 +173,7 @@ impl World {
             }
             if place == LEFT {
                 host.chain = config.first.iter().map(|at| address(*at)).collect();
+                host.links = vec![0; host.chain.len() + 1];
             }
             Sealed::new(host)
         };
@@ -367,6 +370,11 @@ impl World {
                 result: moved.then_some(()).ok_or(Reason::Cancelled),
             },
             Later::Forgotten(change, from) => HostEvent::Forgotten { change, from },
+            Later::InUse { asked, by, now } => {
+                self.told_in_use(place, &asked, by, now.as_deref());
+                self.check(config);
+                return twist == Twist::Plain;
+            }
             // A change of its chain ends otherwise.
             Later::Closed if !self.host(place).held.is_empty() => return twist == Twist::Plain,
             Later::Closed => return self.does(config, place, twist, Host::tell_all_gone),
@@ -387,8 +395,11 @@ impl World {
             return Err(Reason::Cancelled);
         };
         let right = path.last().copied().unwrap_or(RIGHT);
+        let number = self.of(change).map_or(0, |a| a.number);
         for at in path.iter().skip(1).take(path.len().saturating_sub(2)) {
-            self.edit(*at, |h| h.knows.insert(route));
+            if !self.edit(*at, |h| h.passes_on(change, number)) {
+                return Err(Reason::Cancelled);
+            }
             // A strict firewall would drop it, or take it for a session of its own.
             if config.state && !self.host(*at).state {
                 self.broken = Some(Broken::Stateless);
@@ -573,6 +584,7 @@ impl World {
             carried.is_some()
                 || self.waits_late(h.place).next().is_some()
                 || self.waits_in_vain(h.place).next().is_some()
+                || self.in_doubt().any(|place| place == h.place)
         };
         let still = self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks);
         still && !self.streams_move(config)

@@ -12,6 +12,7 @@ mod header;
 mod hint;
 mod icmp;
 mod reference;
+mod transit;
 mod translate;
 mod two_paths;
 mod wire;

@@ -169,7 +169,7 @@ fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
                 let s = p.session(FIRST);
                 assert_eq!(s.state, State::NewPath as u32);
                 assert_eq!(s.two.chained, 1);
-                assert_eq!((s.path, s.rule), (h.subsession(FIRST as u16), 7 << 8));
+                assert_eq!((s.path, s.laid_by), (h.subsession(FIRST as u16), 7 << 8));
                 assert_eq!(p.count(Counter::ChainSent), 1);
             }
         }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use keys::Shared;
 
+use super::rechain::{InUse, Passes};
 use super::{Answer, Engine};
 use crate::control::Incoming;
 use crate::policy::Policy;
@@ -56,6 +57,10 @@ pub(super) enum Message {
     Lives(Vec<Subsession>),
     /// These do, or do not.
     Lived(Vec<(Subsession, bool)>),
+    /// By which of its paths does this session pass here?
+    WhichPath(Passes),
+    /// By these, if at all.
+    InUse(InUse),
 }
 
 /// Is it one of these messages?
@@ -200,6 +205,8 @@ impl Engine {
             Ok(Message::HasNot(path)) => self.not_held(path, incoming),
             Ok(Message::Lives(all)) => self.tell_lives(all, incoming),
             Ok(Message::Lived(told)) => self.told_lives(told, incoming),
+            Ok(Message::WhichPath(asked)) => self.tell_in_use(asked, incoming),
+            Ok(Message::InUse(told)) => self.told_in_use(&told, incoming),
             Err(error) => {
                 self.state.malformed += 1;
                 tracing::warn!(from = %incoming.via, %error, "a message was discarded");

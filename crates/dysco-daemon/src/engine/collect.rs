@@ -203,6 +203,7 @@ impl Engine {
         for (slot, s) in sessions {
             self.sweep_return(slot, &s, now);
             self.on_link.see(&s);
+            self.doubt_paths(&s);
             if s.state == State::Adopted as u32 {
                 // If it was heard, and the ring was full.
                 self.agent.confirm(slot);
@@ -298,6 +299,10 @@ impl Engine {
 
     /// Is it a session that no socket of this host ends, as far as can be seen?
     fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
+        // The other path of a session goes with the one that it takes.
+        if s.two.part != part::CURRENT && s.state != State::Relay as u32 {
+            return None;
+        }
         let chained = s.two.chained != 0;
         if s.state == State::Relay as u32 || chained && s.joined_to().is_some() {
             return Some(Quiet::Passes);
@@ -325,8 +330,20 @@ impl Engine {
     /// What moves, in both directions where they are entries of their own.
     fn activity(&self, slot: u32, s: &Session) -> Activity {
         let mut activity = activity(s);
-        let other = self.linked(slot, s).map(|o| self.agent.session(o).new_in);
-        activity[0] = activity[0].wrapping_add(other.unwrap_or(0));
+        let heard = |slot: u32, s: &Session| {
+            let other = self.linked(slot, s).map(|o| self.agent.session(o).new_in);
+            other.unwrap_or(0)
+        };
+        activity[0] = activity[0].wrapping_add(heard(slot, s));
+        // By whichever of two paths a session passes here: it lives.
+        if let Some(other) = s.other_path().filter(|_| s.state == State::Passing as u32) {
+            let o = self.agent.session(other);
+            let moved = o
+                .new_in
+                .wrapping_add(o.new_out)
+                .wrapping_add(heard(other, &o));
+            activity[0] = activity[0].wrapping_add(moved);
+        }
         activity
     }
 

@@ -146,14 +146,17 @@ impl Engine {
                 session,
                 next,
                 stays,
+                paths,
+                number,
             } => {
                 let enlisting = Enlisting {
                     change,
                     from,
                     session,
                     next,
+                    number,
                 };
-                self.get_ready(enlisting, stays);
+                self.get_ready(&enlisting, stays, &paths);
             }
             Command::AskDelta {
                 change,
@@ -184,15 +187,17 @@ impl Engine {
                 left,
                 right,
                 hosts,
+                number,
                 ..
-            } => self.splice_chain(&session, (left, right), &hosts),
+            } => self.splice_chain(&session, (left, right), &hosts, number),
             Command::Abandon { change } => self.abandon_path(change),
             Command::Forget {
                 change,
                 from,
                 session,
                 scope,
-            } => self.forget_passed(change, from, &session, scope),
+                paths,
+            } => self.forget_passed((change, from), &session, scope, &paths),
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
                     let error = error.to_string();

@@ -128,6 +128,8 @@ enum Answer {
     Forgotten(ChangeId, IpAddr),
     /// So is one that is about to come here anew.
     Cleared(Enlisting),
+    /// Or by now, and nobody waits for it.
+    Removed,
     /// The firewall has to be searched for one.
     Unknown(Box<rechain::Cleared>),
     /// It was, for those of which this was to be said then.
@@ -416,6 +418,7 @@ impl Engine {
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
             Answer::Cleared(enlisting) => self.cleared(enlisting),
+            Answer::Removed => {}
             Answer::Unknown(session) => self.search_state(*session),
             Answer::Searched(then) => self.searched(then),
             Answer::Adopted(done) => self.sessions_adopted(done),

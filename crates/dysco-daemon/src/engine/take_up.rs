@@ -95,6 +95,8 @@ impl Engine {
                 Some(State::TwoPaths | State::FarTwoPaths) if !s.has_ended() => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
+                // By two paths: the host that opened it says which is in use (`in_use`).
+                Some(State::Passing) => {}
                 _ => {}
             }
         }

@@ -234,6 +234,10 @@ pub enum Command {
         next: HostId,
         /// It passes this host already.
         stays: bool,
+        /// Numbers of the paths by which it passes the segment now.
+        paths: Vec<u32>,
+        /// That of the path to come.
+        number: u32,
     },
     /// Say by how much a middlebox of this host has changed a session that it
     /// passes on; answer [`HostEvent::DeltaKnown`].
@@ -299,6 +303,8 @@ pub enum Command {
         right: Option<HostId>,
         /// The hosts between them.
         hosts: Vec<HostId>,
+        /// Number of the path that leads along them.
+        number: u32,
     },
     /// Back to the path before, if another was taken, which is still heard.
     /// [`Command::Release`] forgets that.
@@ -318,6 +324,8 @@ pub enum Command {
         session: Subsession,
         /// How much of it.
         scope: Scope,
+        /// Numbers of the paths that are given up.
+        paths: Vec<u32>,
     },
     /// Write this record before any later command is carried out and before
     /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use dysco_common::chain::Token;
+use dysco_common::chain::{Token, numbered};
 
 use super::asker::Asker;
 use super::authorise::{self, AsRight};
@@ -176,7 +176,7 @@ impl Machine {
     pub fn request_chain(&mut self, now: Time, order: Order) -> Result<ChangeId, Reason> {
         let change = ChangeId((self.new_id)());
         self.room(None)?;
-        let token = self.new_token();
+        let token = numbered(self.new_token(), order.number);
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
         ctx.lock_segment(&order)?;

@@ -372,6 +372,11 @@ pub enum Message {
         next: HostId,
         /// These hosts pass it on now.
         before: Vec<HostId>,
+        /// Numbers of the paths that are in use between them.
+        paths: Vec<u32>,
+        /// That of the path to come. What a host has of later ones is none of this
+        /// message's business.
+        number: u32,
     },
     /// [that host to L] I can, or not.
     Enlisted {
@@ -426,6 +431,8 @@ pub enum Message {
         session: Subsession,
         /// How much of it.
         scope: Scope,
+        /// Numbers of the paths that are given up: what the host has of others stays.
+        paths: Vec<u32>,
     },
     /// [that host to L] Forgotten.
     Dismissed {

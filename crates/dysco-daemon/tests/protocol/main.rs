@@ -16,6 +16,7 @@ mod doubt;
 mod faults;
 mod later;
 mod local;
+mod numbered;
 mod odd;
 mod plan;
 mod resized;

@@ -46,6 +46,8 @@ pub fn order() -> Order {
         after: vec![ip(NEW)],
         margins: Margins::default(),
         state: vec![(ip(OLD), ip(NEW))],
+        paths: vec![0],
+        number: 1,
     }
 }
 
@@ -260,7 +262,14 @@ impl World {
                 assert!(!self.hosts[at].paths.takes_new);
                 self.hosts[at].paths.second = false;
             }
-            Command::Forget { change, from, .. } => {
+            Command::Forget {
+                change,
+                from,
+                paths,
+                ..
+            } => {
+                // Whatever its former processes knew: the path that was given up, by name.
+                assert_eq!(paths, [if at == OLD { 0 } else { order().number }]);
                 let moved =
                     |(_, of, to): &(usize, ChangeId, IpAddr)| *of == change && *to == ip(at);
                 assert!(

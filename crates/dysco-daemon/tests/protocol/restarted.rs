@@ -87,6 +87,8 @@ fn who_decides_takes_a_change_back_whose_left_anchor_began_anew() {
         before,
         after,
         state: Vec::new(),
+        paths: vec![0],
+        number: 1,
     };
     let change = head.request_chain(NOW, order).expect("nothing is locked");
     let lead = Message::Lead {

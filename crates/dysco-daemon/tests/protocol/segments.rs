@@ -17,6 +17,8 @@ fn order(before: &[usize], after: &[usize]) -> Order {
         before,
         after,
         state: Vec::new(),
+        paths: vec![0],
+        number: 1,
     }
 }
 

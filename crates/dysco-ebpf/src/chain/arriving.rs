@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::chain::{MAGIC, PAYLOAD, Payload, Unfit};
+use dysco_common::chain::{MAGIC, PAYLOAD, Payload, Unfit, path_number};
 use dysco_common::session::{Alias, Session, State, offer, part};
 use dysco_common::tcp::ACK;
 use dysco_common::{Counter, EventKind, FlowKey, mark};
@@ -143,6 +143,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             learn::begin(other, key, &p.seg, offer, Direction::In);
             kept::beside(other, slot, s);
             (other.path, other.alias) = (p.key.whole, s.alias);
+            other.laid_by = path_number(&payload.last().token());
             // SAFETY: a readable field of the context.
             other.ifindex = unsafe { (*skb).ifindex };
             return second + 1;
@@ -180,6 +181,9 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     learn::begin(s, key, &p.seg, offer, Direction::In);
     s.path = p.key.whole;
     s.alias = Alias::behind_nat(&payload.session, &payload.origin).mirrored();
+    if payload.is_live() {
+        s.laid_by = path_number(&payload.last().token());
+    }
     // SAFETY: a readable field of the context.
     s.ifindex = unsafe { (*skb).ifindex };
     slot + 1

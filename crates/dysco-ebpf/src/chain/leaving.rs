@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
-use dysco_common::chain::{self, Pending};
+use dysco_common::chain::{self, Pending, path_number};
 use dysco_common::session::{Alias, Session, State};
 use dysco_common::tcp::ACK;
 use dysco_common::{Addr, Counter, EventKind, mark};
@@ -233,7 +233,7 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
         return 0;
     };
     learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
-    s.rule = rule;
+    s.laid_by = rule;
     if !subsession(slot, s) {
         return 0;
     }
@@ -302,6 +302,9 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
         return false;
     }
     s.alias = Alias::behind_nat(&s.key, &pending.origin);
+    if pending.last.is_live() {
+        s.laid_by = path_number(&pending.last.token());
+    }
     match pending.left.checked_sub(1).and_then(maps::session) {
         Some(left) => {
             s.joined = pending.left;

@@ -160,7 +160,7 @@ fn where_both_ends_have_a_rule_the_chain_of_the_other_gives_its_place_back() {
         assert_eq!(slot_of(&p, given_up), None);
         let s = p.session(FIRST);
         assert_eq!((s.path, s.key), (mirror(comes), h.from(Second)));
-        assert_eq!((s.rule, s.life.opened_here), (0, 0));
+        assert_eq!((s.laid_by, s.life.opened_here), (0, 0));
         // The stack may have sent its own once more before it heard the other.
         let (own, answer) = (h.syn_of(Second), h.answer_of(Second));
         p.becomes(Way::Out, &own, REDIRECT, &on(mirror(comes), &own));

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use dysco_common::chain::MAX_CHAIN;
-use dysco_common::{Session, State};
+use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
+use dysco_common::{Addr, Session, State};
 
 use crate::engine::{Engine, measure};
-use crate::protocol::{Reason, Subsession};
+use crate::protocol::{Order, Reason, Subsession};
 
 impl Engine {
     /// The hosts that a session passes, where it was opened here.
@@ -18,28 +18,67 @@ impl Engine {
         self.agent.chain_of(slot).unwrap_or_default()
     }
 
-    /// Takes down what a session passes now between two hosts of its chain, or its ends.
+    /// What a session was given, where it was opened here: a direct one has had a chain, or
+    /// the attempt to give it one.
+    pub(in crate::engine) fn given(&self, slot: u32, s: &Session) -> Given {
+        let given = self.agent.given(slot).unwrap_or_default();
+        match s.two.chained {
+            0 => Given {
+                highest: given.highest,
+                ..Given::default()
+            },
+            _ => given,
+        }
+    }
+
+    /// The slots of a session's paths, of which one may be about to be taken, or left.
+    fn path_slots(&self, slot: u32) -> impl Iterator<Item = u32> + use<> {
+        let mut paths = self.rechain.paths.values();
+        let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
+        let before = self.agent.session(slot).other_path();
+        let other = before.filter(|_| !self.is_done_with_before(slot)).or(next);
+        [Some(slot), other].into_iter().flatten()
+    }
+
+    /// Gives the path that a change is about to lay its number, and takes down which paths
+    /// the session has now. The number is noted before anybody hears of it, so that none is
+    /// given twice, even if this process dies.
+    pub(super) fn number_path(&self, order: &mut Order) -> Result<(), Reason> {
+        let slot = self.find(&order.session).ok_or(Reason::Closing)?;
+        let given = |slot| self.given(slot, &self.agent.session(slot));
+        let highest = self.path_slots(slot).map(|slot| given(slot).highest).max();
+        order.number = highest.unwrap_or_default() + 1;
+        for slot in self.path_slots(slot) {
+            let numbered = Given {
+                highest: order.number,
+                ..given(slot)
+            };
+            let noted = self.agent.set_given(slot, &numbered);
+            noted.map_err(|e| Reason::Failed(e.to_string()))?;
+        }
+        order.paths = order.segment_of(given(slot).paths()).to_vec();
+        Ok(())
+    }
+
+    /// Takes down what a session passes now between two hosts of its chain, or its ends, and
+    /// the number of the path that leads there.
     pub(in crate::engine) fn splice_chain(
         &mut self,
         session: &Subsession,
         between: (Option<IpAddr>, Option<IpAddr>),
         hosts: &[IpAddr],
+        number: u32,
     ) {
         let Some(slot) = self.find(session) else {
             return;
         };
-        // It may be about to take another path, or the one before again.
-        let mut paths = self.rechain.paths.values();
-        let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
-        let before = self.agent.session(slot).other_path();
-        let other = before.filter(|_| !self.is_done_with_before(slot)).or(next);
-        for slot in [Some(slot), other].into_iter().flatten() {
-            let now = self.chain_now(slot, &self.agent.session(slot));
-            let Some(chain) = spliced(&now, between, hosts) else {
+        for slot in self.path_slots(slot) {
+            let now = self.given(slot, &self.agent.session(slot));
+            let Some(given) = relaid(&now, between, hosts, number) else {
                 tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
                 continue;
             };
-            if let Err(error) = self.agent.set_chain(slot, &chain) {
+            if let Err(error) = self.agent.set_given(slot, &given) {
                 tracing::error!(%session, %error, "a session's chain is not taken down");
             }
         }
@@ -124,17 +163,32 @@ pub(super) fn is_whole(s: &Session) -> bool {
     !s.was_bypassed() && s.relay == 0 && s.state != State::Relay as u32
 }
 
-/// A chain with other hosts between two of it, or its ends; none if it has them not.
-pub(super) fn spliced(
-    now: &[IpAddr],
+/// What a session has with other hosts between two of its chain, or its ends, and a path of
+/// this number between them; none if its chain has them not.
+pub(super) fn relaid(
+    now: &Given,
     (left, right): (Option<IpAddr>, Option<IpAddr>),
     hosts: &[IpAddr],
-) -> Option<Vec<IpAddr>> {
-    let place = |host: IpAddr| now.iter().position(|h| *h == host);
+    number: u32,
+) -> Option<Given> {
+    let all = now.chain.elements();
+    let place = |host: IpAddr| all.iter().position(|e| e.host.ip() == host);
     let from = left.map_or(Some(0), |host| Some(place(host)? + 1))?;
-    let to = right.map_or(Some(now.len()), place)?;
-    let (before, behind) = (now.get(..from)?, now.get(to.max(from)..)?);
-    Some([before, hosts, behind].concat())
+    let to = right.map_or(Some(all.len()), place)?;
+    let (before, behind) = (all.get(..from)?, all.get(to.max(from)..)?);
+    let addresses = |part: &[Element]| part.iter().map(|e| e.host).collect::<Vec<_>>();
+    let between: Vec<Addr> = hosts.iter().map(|host| (*host).into()).collect();
+    let chain = Chain::of(&[addresses(before), between, addresses(behind)].concat())?;
+    let new = vec![number; hosts.len() + 1];
+    let numbers = now.paths();
+    let numbers = [numbers.get(..from)?, &new, numbers.get(to.max(from) + 1..)?].concat();
+    let mut paths = [0; MAX_CHAIN + 1];
+    paths.get_mut(..numbers.len())?.copy_from_slice(&numbers);
+    Some(Given {
+        chain,
+        paths,
+        highest: now.highest.max(number),
+    })
 }
 
 /// Can it get another chain now?
@@ -195,6 +249,36 @@ pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn given(chain: &[u8], paths: &[u32]) -> Given {
+        let hosts: Vec<Addr> = chain.iter().map(|last| ip(*last).into()).collect();
+        let mut given = Given {
+            chain: Chain::of(&hosts).unwrap(),
+            highest: 9,
+            ..Given::default()
+        };
+        given.paths[..paths.len()].copy_from_slice(paths);
+        given
+    }
+
+    #[test]
+    fn a_segment_gets_the_number_of_its_new_path_and_the_rest_keeps_its_own() {
+        let now = given(&[3, 4, 5], &[0, 7, 7, 2]);
+        let laid = |left: Option<u8>, right: Option<u8>, hosts: &[u8]| {
+            let hosts: Vec<IpAddr> = hosts.iter().copied().map(ip).collect();
+            relaid(&now, (left.map(ip), right.map(ip)), &hosts, 9)
+        };
+        assert_eq!(laid(None, None, &[6]), Some(given(&[6], &[9, 9])));
+        assert_eq!(laid(None, None, &[]), Some(given(&[], &[9])));
+        let inner = laid(Some(3), Some(5), &[6, 8]).unwrap();
+        assert_eq!(inner, given(&[3, 6, 8, 5], &[0, 9, 9, 9, 2]));
+        assert_eq!(laid(Some(3), None, &[]), Some(given(&[3], &[0, 9])));
+        // Told twice.
+        let hosts = [6, 8].map(ip);
+        let again = relaid(&inner, (Some(ip(3)), Some(ip(5))), &hosts, 9);
+        assert_eq!(again, Some(inner));
+        assert_eq!(laid(Some(6), None, &[]), None);
+    }
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_agent::Keep;
+use dysco_common::FlowKey;
 use dysco_common::chain::{Hop, Token};
-use dysco_common::{FlowKey, State};
+use dysco_common::transit::Keep;
 
 use crate::config::is_host;
 use crate::engine::chains::MANY;
@@ -35,6 +35,8 @@ pub(in crate::engine) struct Enlisting {
     pub session: Subsession,
     /// It goes on to this host.
     pub next: HostId,
+    /// Number of the path to come.
+    pub number: u32,
 }
 
 enum What {
@@ -82,22 +84,36 @@ impl Engine {
         passing.expect(change, session, Instant::now());
     }
 
-    /// A session is to pass here. A change begins, so that the one before has ended: if
-    /// this host was away then it has more of the session than it should.
-    pub(in crate::engine) fn get_ready(&mut self, enlisting: Enlisting, stays: bool) {
+    /// A session is to pass here. A change begins, so that those before have ended: if this
+    /// host was away then it has more of the session than it should. `paths` are those by
+    /// which the session passes now.
+    pub(in crate::engine) fn get_ready(
+        &mut self,
+        enlisting: &Enlisting,
+        stays: bool,
+        paths: &[u32],
+    ) {
         let Enlisting {
             change,
             from,
             session,
+            number,
             ..
-        } = enlisting;
+        } = *enlisting;
         if self.rechain.forgetting.contains(&change) {
             // It is asked for again.
             return;
         }
+        // As the anchor of a segment it may still hear late packets of a path before.
+        self.settle_late(&session);
+        let keys = keys_of(&session);
+        let has = self.numbers_of(&self.agent.passing_entries(&keys));
         let passing = &self.rechain.passing;
-        if passing.is_late(change, &session, Instant::now()) {
-            // What a later change has brought here stays.
+        let later = has.iter().any(|has| *has > number);
+        if later || passing.is_late(change, &session, Instant::now()) {
+            // What a later change has brought here stays; or it is of a session before,
+            // which had the same name.
+            self.ask_in_use(session);
             let result = Err(Reason::UnknownChange);
             return self.tell_machine(HostEvent::Enlisted {
                 change,
@@ -105,20 +121,37 @@ impl Engine {
                 result,
             });
         }
-        if passing.by(&session) == Some(change) || passing.is_done(change) {
-            return self.enlist(enlisting);
-        }
+        // A former process may have been told before, and the path be here since.
+        let told = passing.by(&session) == Some(change) || passing.is_done(change);
         self.expect_passing(change, session);
-        // Of two paths the one that is in use may stay.
-        for slot in self.agent.keep_one_path(&keys_of(&session), Keep::Used) {
-            self.entomb_path(Some(slot));
+        if told || has.contains(&number) {
+            return self.enlist(*enlisting);
+        }
+        let keep = Keep::InUse {
+            paths,
+            until: number,
+        };
+        if stays {
+            for slot in self.agent.keep_one_path(&keys, keep) {
+                self.entomb_path(Some(slot));
+            }
+            if self.has_two_paths(&session) {
+                let why = "a host that stays has it by two paths, and by none that it takes; take the host out, and put it in again";
+                let result = Err(Reason::ChainUnusable(why.into()));
+                return self.tell_machine(HostEvent::Enlisted {
+                    change,
+                    from,
+                    result,
+                });
+            }
+            return self.enlist(*enlisting);
         }
         let known = self.known_to_firewall(&as_opened(&session));
-        if !stays && self.entomb_passed(&session) {
+        if self.entomb_passed(&session) {
             self.rechain.forgetting.insert(change);
-            return self.remove_all_state(known, Answer::Cleared(enlisting));
+            return self.remove_all_state(known, Answer::Cleared(*enlisting));
         }
-        self.enlist(enlisting);
+        self.enlist(*enlisting);
     }
 
     pub(in crate::engine) fn cleared(&mut self, enlisting: Enlisting) {
@@ -132,8 +165,8 @@ impl Engine {
             from,
             session,
             next,
+            ..
         } = enlisting;
-        self.settle_late(&session);
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
         let result = match forwards(next).and_then(|()| self.may_stay(&session)) {
             Err(reason) => Err(reason),
@@ -200,13 +233,14 @@ impl Engine {
         }
     }
 
-    /// Forgets a session that this host has passed on, or one of its paths here.
+    /// Forgets a session that this host has passed on, or one of its paths here: those with
+    /// these numbers.
     pub(in crate::engine) fn forget_passed(
         &mut self,
-        change: ChangeId,
-        from: HostId,
+        (change, from): (ChangeId, HostId),
         session: &Subsession,
         scope: Scope,
+        paths: &[u32],
     ) {
         if self.rechain.passing.is_done(change) {
             return self.tell_machine(HostEvent::Forgotten { change, from });
@@ -226,18 +260,13 @@ impl Engine {
         }
         self.settle_late(session);
         let keys = keys_of(session);
-        let keep = match scope {
-            Scope::Session | Scope::Newcomer => Keep::Taken,
-            Scope::PathBefore => Keep::New,
-            Scope::NewPath | Scope::Unopened => Keep::Before,
-        };
-        let left_out = self.agent.keep_one_path(&keys, keep);
-        // Who asks may not know that this host, which stays, goes by two addresses. One that
-        // leaves had no part in this change.
-        let stays = !left_out.is_empty() && (by == Some(change) || scope == Scope::Newcomer);
-        for slot in left_out {
+        for slot in self.agent.keep_one_path(&keys, Keep::Without(paths)) {
             self.entomb_path(Some(slot));
         }
+        // By a path that was not given up it passes here still, whatever this process was
+        // told before it, and whatever who asks knows of this host's addresses.
+        let has = self.numbers_of(&self.agent.passing_entries(&keys));
+        let stays = has.iter().any(|number| !paths.contains(number));
         if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {
             return self.forgotten(change, from);
         }
@@ -253,23 +282,27 @@ impl Engine {
         self.remove_all_state(known, Answer::Forgotten(change, from));
     }
 
-    /// The entries of a session that passes here become tombstones. Were there any?
-    fn entomb_passed(&mut self, session: &Subsession) -> bool {
-        let mut any = false;
-        for key in keys_of(session) {
-            let Some(slot) = self.agent.find_called(&key) else {
-                continue;
-            };
-            let s = self.agent.session(slot);
-            if s.two.chained != 0 && s.state == State::NewPath as u32 {
-                any = true;
-                for slot in [Some(slot), self.linked(slot, &s)].into_iter().flatten() {
-                    self.agent.tombstone(slot);
-                    self.entomb_path(Some(slot));
-                }
-            }
+    /// All entries of a session that passes here become tombstones. Were there any?
+    pub(super) fn entomb_passed(&mut self, session: &Subsession) -> bool {
+        let all = self.agent.passing_entries(&keys_of(session));
+        for slot in &all {
+            self.agent.tombstone(*slot);
+            self.entomb_path(Some(*slot));
         }
-        any
+        !all.is_empty()
+    }
+
+    /// The numbers of the paths that entries are of.
+    pub(super) fn numbers_of(&self, entries: &[u32]) -> Vec<u32> {
+        let number = |slot: &u32| self.agent.session(*slot).laid_by;
+        entries.iter().map(number).collect()
+    }
+
+    /// Passes a session here by two paths, on either side?
+    fn has_two_paths(&self, session: &Subsession) -> bool {
+        let has = |slot: u32| self.agent.session(slot).other_path().is_some();
+        let all = self.agent.passing_entries(&keys_of(session));
+        all.into_iter().any(has)
     }
 
     /// A session that has left is forgotten.
@@ -281,7 +314,7 @@ impl Engine {
 }
 
 /// What the entries for either direction of a session that passes here lie under.
-fn keys_of(session: &Subsession) -> [FlowKey; 2] {
+pub(super) fn keys_of(session: &Subsession) -> [FlowKey; 2] {
     let (left, right) = (session.left, session.right);
     [FlowKey::new(left, right), FlowKey::new(right, left)]
 }

@@ -8,6 +8,7 @@ mod clearing;
 mod delta;
 mod farewell;
 mod hosts;
+mod in_use;
 mod left;
 mod open;
 mod passing;
@@ -19,6 +20,7 @@ mod width;
 pub(super) use asks::{has_passed, passes};
 pub(super) use clearing::Cleared;
 pub(super) use hosts::Enlisting;
+pub(super) use in_use::{InUse, Passes};
 pub(super) use request::{has_opened, opens};
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -52,6 +54,8 @@ pub(super) struct Rechain {
     /// Changes by which a session is being forgotten here.
     forgetting: HashSet<ChangeId>,
     passing: passing::Passing,
+    /// Sessions of which it is not known by which path they pass here.
+    doubts: in_use::Doubts,
     farewells: farewell::Farewells,
     clearing: clearing::Clearing,
     /// What waits for a neighbour.
@@ -143,6 +147,7 @@ impl Default for Rechain {
     fn default() -> Rechain {
         Rechain {
             passing: passing::Passing::default(),
+            doubts: in_use::Doubts::default(),
             farewells: farewell::Farewells::new(),
             clearing: clearing::Clearing::default(),
             names: LruCache::new(NAMES),

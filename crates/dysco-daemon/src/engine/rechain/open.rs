@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::AgentError;
-use dysco_common::chain::{self, Hop, Token};
+use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
 
-use super::chain_of::spliced;
+use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets};
@@ -81,15 +81,18 @@ impl Engine {
         let second = self.add_path(change)?;
         self.lead_beyond(change, second);
         self.aim(second, next, hop).map_err(failed)?;
+        self.agent
+            .set_path_number(second, wire::path_number(&token));
         let s = self.agent.session(second);
         if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
-            let now = self.chain_now(first, &self.agent.session(first));
+            let now = self.given(first, &self.agent.session(first));
             let (right, hosts) = match chain.split_last() {
                 Some((right, hosts)) if inner => (Some(*right), hosts),
                 _ => (None, chain),
             };
-            let whole = spliced(&now, (None, right), hosts).unwrap_or(now);
-            self.agent.set_chain(second, &whole).map_err(failed)?;
+            let number = wire::path_number(&token);
+            let whole = relaid(&now, (None, right), hosts, number).unwrap_or(now);
+            self.agent.set_given(second, &whole).map_err(failed)?;
         }
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
@@ -115,7 +118,7 @@ impl Engine {
         let count = ports.count().min(usize::from(u16::MAX)) as u16;
         let mut slot = second;
         loop {
-            let (source, destination) = chain::ports(slot, ports.first, count, remote_port);
+            let (source, destination) = wire::ports(slot, ports.first, count, remote_port);
             let path = FlowKey::new((hop.local.ip(), source).into(), (next, destination).into());
             slot = slot.saturating_add(u32::from(count));
             match self.agent.aim_path(second, path, hop.ifindex) {

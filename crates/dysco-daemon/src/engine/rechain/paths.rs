@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::chain::Token;
+use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{FlowKey, Session, State, seq};
 
@@ -160,6 +160,7 @@ impl Engine {
 
     fn extend(&mut self, change: ChangeId, token: Token) -> Result<(), Reason> {
         let second = self.add_path(change)?;
+        self.agent.set_path_number(second, path_number(&token));
         self.agent
             .await_join(token, second)
             .map_err(|e| Reason::Failed(e.to_string()))?;

@@ -283,6 +283,8 @@ impl Engine {
             after: Vec::new(),
             margins: Margins::default(),
             state: Vec::new(),
+            paths: Vec::new(),
+            number: 0,
         };
         Task {
             whose,

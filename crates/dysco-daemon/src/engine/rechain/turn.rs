@@ -72,8 +72,9 @@ impl Engine {
             let Some(task) = self.rechain.queue.pop_front() else {
                 return;
             };
-            let (now, (task, judged)) = (self.now(), self.in_turn(task));
-            let begun = judged.and_then(|()| self.machine.request_chain(now, task.order.clone()));
+            let (now, (mut task, judged)) = (self.now(), self.in_turn(task));
+            let numbered = judged.and_then(|()| self.number_path(&mut task.order));
+            let begun = numbered.and_then(|()| self.machine.request_chain(now, task.order.clone()));
             match begun {
                 Ok(change) => {
                     let running = Running {

@@ -66,6 +66,7 @@ impl Head {
                 change,
                 session,
                 scope,
+                paths: vec![self.order.number],
             };
             ctx.insist(host, message);
         }

@@ -18,6 +18,8 @@ impl Head {
                 session,
                 next,
                 before: before.clone(),
+                paths: self.order.paths.clone(),
+                number: self.order.number,
             };
             ctx.insist(host, message);
         }
@@ -185,6 +187,7 @@ impl Head {
             left: self.order.left(),
             right: self.order.inner_right(),
             hosts: self.order.segment_after().to_vec(),
+            number: self.order.number,
         });
         self.waiting = BTreeSet::from([self.right()]);
         self.have_completed(ctx);
@@ -216,6 +219,7 @@ impl Head {
                 change,
                 session,
                 scope,
+                paths: self.order.paths.clone(),
             };
             ctx.insist(host, message);
         }

@@ -175,6 +175,8 @@ impl Machine {
                 session,
                 next,
                 before,
+                paths,
+                number,
                 ..
             } => {
                 let stays = before.iter().any(|host| self.core.is_me(*host));
@@ -184,6 +186,8 @@ impl Machine {
                     session,
                     next,
                     stays,
+                    paths,
+                    number,
                 });
             }
             Message::AskDelta { session, .. } => {
@@ -193,12 +197,18 @@ impl Machine {
                     session,
                 });
             }
-            Message::Dismiss { session, scope, .. } => {
+            Message::Dismiss {
+                session,
+                scope,
+                paths,
+                ..
+            } => {
                 self.core.commands.push_back(Command::Forget {
                     change,
                     from: first,
                     session,
                     scope,
+                    paths,
                 });
             }
             Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),

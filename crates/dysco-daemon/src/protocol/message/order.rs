@@ -17,6 +17,11 @@ pub struct Order {
     pub margins: Margins,
     /// Whose state of the session goes to whom before that.
     pub state: Vec<(HostId, HostId)>,
+    /// Numbers of the paths by which the session passes the segment now, as
+    /// [`path_number`](dysco_common::chain::path_number) has them.
+    pub paths: Vec<u32>,
+    /// That of the path which this change lays: higher than any of the session's before.
+    pub number: u32,
 }
 
 /// How many hosts of a chain, from either end, a change leaves alone. The innermost
@@ -79,6 +84,12 @@ impl Order {
     pub fn inner_right(&self) -> Option<HostId> {
         let first = self.before.len().checked_sub(self.margins.right.into())?;
         self.before.get(first).copied()
+    }
+
+    /// Those of a whole chain's path numbers, one more than hosts, that are of the segment.
+    pub fn segment_of<'a>(&self, paths: &'a [u32]) -> &'a [u32] {
+        let end = paths.len().saturating_sub(self.margins.right.into());
+        paths.get(self.margins.left.into()..end).unwrap_or_default()
     }
 
     /// The right anchor.

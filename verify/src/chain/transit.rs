@@ -1,0 +1,183 @@
+//! A host that a session passes: which of its paths it has, as `engine/rechain/hosts` and
+//! `in_use` keep them, and what a process that begins anew asks about them.
+
+use dysco_common::transit::{Keep, Stays};
+use dysco_daemon::protocol::{ChangeId, Order, Reason, Scope};
+
+use super::config::{LEFT, RIGHT};
+use super::host::{Host, Later, Route, address};
+use super::seed;
+use super::world::World;
+
+/// Paths that a host passes a session on by: the data plane has room for one beside another.
+const MOST: usize = 2;
+
+impl Host {
+    /// Where the session was opened: gives the path that is about to be laid its number.
+    pub(super) fn number_path(&mut self, order: &mut Order) {
+        self.highest += 1;
+        order.number = self.highest;
+        order.paths = order.segment_of(&self.links).to_vec();
+    }
+
+    /// The SYN of a path passes; false if there is no room for it.
+    pub(super) fn passes_on(&mut self, change: ChangeId, number: u32) -> bool {
+        let route = Some(change);
+        if self.knows.len() >= MOST && !self.knows.contains(&route) {
+            return false;
+        }
+        self.knows.insert(route);
+        self.numbers.insert(change, number);
+        true
+    }
+
+    fn number_of(&self, route: Route) -> u32 {
+        let number = route.and_then(|change| self.numbers.get(&change));
+        number.copied().unwrap_or(0)
+    }
+
+    /// The numbers of the paths that it has, in order.
+    fn all_numbers(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.knows.iter().map(|r| self.number_of(*r)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Of two paths one stays, where it is known which.
+    fn keep_one_path(&mut self, keep: Keep) {
+        let [earlier, later] = self.all_numbers()[..] else {
+            return;
+        };
+        let known = match (keep, keep.of(earlier, later)) {
+            (Keep::InUse { .. }, known) => seed::guesses(self.seed, known),
+            (Keep::Without(_), known) => known,
+        };
+        let out = match known {
+            Stays::Both => return,
+            Stays::Earlier => later,
+            Stays::Later => earlier,
+        };
+        let numbers = self.numbers.clone();
+        let number = |route: &Route| route.map_or(Some(&0), |change| numbers.get(&change));
+        self.knows.retain(|route| number(route) != Some(&out));
+        self.numbers.retain(|_, number| *number != out);
+    }
+
+    /// A bug put in on purpose: a process that begins anew collects the path that came first.
+    pub(super) fn collect_first(&mut self) {
+        if let (true, Some(first)) = (seed::collects_living(self.seed), self.all_numbers().first())
+        {
+            self.keep_one_path(Keep::Without(&[*first]));
+        }
+    }
+
+    /// It has the session no more.
+    fn leave(&mut self, scope: Scope) {
+        self.planes = Default::default();
+        self.passing = None;
+        self.knows.clear();
+        self.numbers.clear();
+        self.forget_state(scope);
+    }
+
+    /// The session is to pass by another path.
+    pub(super) fn get_ready(
+        &mut self,
+        change: ChangeId,
+        stays: bool,
+        paths: &[u32],
+        number: u32,
+    ) -> Result<(), Reason> {
+        let has = self.all_numbers();
+        if has.iter().any(|has| *has > number) || self.is_late(change) {
+            return Err(Reason::UnknownChange);
+        }
+        let told = self.passing == Some(change) || self.forgotten.contains(&change);
+        self.expect_passing(change);
+        if told || has.contains(&number) {
+            return Ok(());
+        }
+        if !stays {
+            if !has.is_empty() {
+                self.leave(Scope::Session);
+                self.passing = Some(change);
+            }
+            return Ok(());
+        }
+        let until = number;
+        self.keep_one_path(Keep::InUse { paths, until });
+        match self.knows.len() < MOST {
+            true => Ok(()),
+            false => Err(Reason::Cancelled),
+        }
+    }
+
+    /// The session has left it, or one of its paths here has.
+    pub(super) fn forget(&mut self, change: ChangeId, scope: Scope, paths: &[u32]) {
+        let is_late = match scope {
+            Scope::Session => self.is_late(change),
+            _ => self.passing.is_some_and(|by| by != change),
+        };
+        if is_late || scope == Scope::Unopened {
+            return;
+        }
+        if scope == Scope::PathBefore {
+            self.planes = Default::default();
+        }
+        self.keep_one_path(Keep::Without(paths));
+        let stays = self.all_numbers().iter().any(|n| !paths.contains(n));
+        if !stays && matches!(scope, Scope::Session | Scope::Newcomer) {
+            self.leave(scope);
+        }
+    }
+
+    /// The host that opened the session has said which of its paths are in use.
+    fn told_in_use(&mut self, asked: &[u32], by: Option<ChangeId>, now: Option<&[u32]>) {
+        if self.all_numbers() != asked || self.passing != by {
+            return;
+        }
+        let until = u32::MAX;
+        match now {
+            Some(paths) => self.keep_one_path(Keep::InUse { paths, until }),
+            None => self.leave(Scope::Session),
+        }
+    }
+}
+
+impl World {
+    /// Hosts that a session passes by two paths, of which nobody will say any more which is in
+    /// use: they may ask.
+    pub fn in_doubt(&self) -> impl Iterator<Item = usize> + '_ {
+        let left = self.host(LEFT).machine.as_ref();
+        let calm = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
+        let doubts = |h: &&super::host::Host| {
+            let asks = |e: &Later| matches!(e, Later::InUse { .. });
+            let has_two = h.place > RIGHT && h.knows.len() == MOST;
+            has_two && h.machine.is_some() && !h.events.iter().any(asks)
+        };
+        let all = self.hosts().filter(move |_| calm);
+        all.filter(doubts).map(|h| h.place)
+    }
+
+    /// One asks, and is answered; the answer is on its way.
+    pub fn ask_in_use(&mut self, place: usize) {
+        let left = self.host(LEFT);
+        let passes = left.chain.contains(&address(place));
+        let now = passes.then(|| left.links.clone());
+        self.edit(place, |h| {
+            let (asked, by) = (h.all_numbers(), h.passing);
+            h.events.push(Later::InUse { asked, by, now });
+        });
+    }
+
+    /// It comes.
+    pub(super) fn told_in_use(
+        &mut self,
+        place: usize,
+        asked: &[u32],
+        by: Option<ChangeId>,
+        now: Option<&[u32]>,
+    ) {
+        self.edit(place, |h| h.told_in_use(asked, by, now));
+    }
+}
