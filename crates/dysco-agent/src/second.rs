@@ -204,8 +204,13 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the session's own five-tuple lead to this entry.
-    fn lead_to(&self, slot: u32) -> Result<(), AgentError> {
+    /// Has the session's own five-tuple lead to this entry: from the next packet on the
+    /// session takes its path. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
+    /// the others only follow it ([`Agent::mend_parts`]).
+    ///
+    /// # Errors
+    /// If the flow map cannot be written: then nothing has changed.
+    pub fn lead_to(&self, slot: u32) -> Result<(), AgentError> {
         let own = self.session(slot).key;
         let value = Ref(FlowRef::new(&own, slot, Path::Old));
         lock(&self.flows)
@@ -213,6 +218,38 @@ impl Agent {
             .map_err(map_error("write", "FLOWS"))?;
         self.memory().show(slot);
         Ok(())
+    }
+
+    /// Says anew which of its two paths each session takes, by where the session's own
+    /// five-tuple leads. A former process may have died between two stores of a switch; who
+    /// went by the rest of them would take the path in use for the other one.
+    pub fn mend_parts(&self) {
+        let paths = [State::Joining as u32, State::Switching as u32];
+        for (second, s) in self.sessions() {
+            let Some(first) = s.other_path().filter(|_| paths.contains(&s.state)) else {
+                continue;
+            };
+            let before = self.session(first);
+            if before.key != s.key {
+                // It is another session's by now.
+                continue;
+            }
+            let (now, memory) = ([s.two.part, before.two.part], self.memory());
+            match self.find(&s.key) {
+                Some(taken) if taken == second && now != [part::CURRENT, part::BEFORE] => {
+                    memory.set_state(second, State::Switching);
+                    memory.set_part(second, part::CURRENT, Some(first));
+                    memory.set_part(first, part::BEFORE, Some(second));
+                    memory.hide(first);
+                }
+                Some(taken) if taken == first && now != [part::NEXT, part::CURRENT] => {
+                    memory.set_part(first, part::CURRENT, None);
+                    memory.set_part(second, part::NEXT, Some(first));
+                    memory.hide(second);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Tells a path that is taken up to where the other end had sent before it took

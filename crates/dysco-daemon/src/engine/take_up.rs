@@ -16,6 +16,7 @@ impl Engine {
         self.take_up_history();
         let (path, records) = self.state.records();
         self.agent.forget_joins();
+        self.agent.mend_parts();
         self.rechain.taking_up = Some(self.agent.second_paths());
         for record in records {
             // Without its record this host would tell the others that it knows

@@ -1,0 +1,51 @@
+//! A process that dies between two stores of a switch: its successor takes the path for taken
+//! that the session's packets take, and gives up the other.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+mod plane;
+
+use std::net::{TcpListener, TcpStream};
+
+use dysco_agent::common::session::part;
+use dysco_agent::common::{FlowKey, State};
+use plane::plane;
+
+fn path(port: u16) -> FlowKey {
+    let end = |port| ([127, 0, 0, 1], port).into();
+    FlowKey::new(end(port), end(9))
+}
+
+#[tokio::test]
+async fn a_path_that_is_in_use_is_never_given_up() {
+    let (agent, _events) = plane();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let first = agent.find(&key).expect("it is tracked");
+    let next = agent.add_path(first).unwrap();
+    agent.aim_path(next, path(61_600), 1).unwrap();
+    let parts = || [first, next].map(|slot| agent.session(slot).two.part);
+
+    // On its way there: the successor is told to go back, or to go on.
+    agent.lead_to(next).unwrap();
+    agent.mend_parts();
+    assert_eq!(parts(), [part::BEFORE, part::CURRENT]);
+    agent.switch_back(next).unwrap();
+    assert_eq!(
+        (agent.find(&key), parts()),
+        (Some(first), [part::CURRENT, part::NEXT])
+    );
+
+    // On its way back: it gives the new path up.
+    agent.switch_path(next).unwrap();
+    agent.lead_to(first).unwrap();
+    agent.mend_parts();
+    assert_eq!(parts(), [part::CURRENT, part::NEXT]);
+    // Where no record names the change: the path before is the one to go.
+    assert_eq!(agent.drop_path_before(next), Some(next));
+    assert_eq!(agent.find(&key), Some(first));
+    let states = [first, next].map(|slot| agent.session(slot).state);
+    assert_eq!(states[1], State::Tombstone as u32);
+    assert_ne!(states[0], State::Tombstone as u32);
+}
