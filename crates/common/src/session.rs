@@ -102,13 +102,22 @@ pub mod offer {
     pub const TIMESTAMPS: u8 = 4;
     /// ECN offered (SYN: ECE and CWR) or accepted (SYN-ACK: ECE).
     pub const ECN: u8 = 8;
-    /// Something that ties the session to its five-tuple or that no
-    /// translation knows: MD5, TCP-AO, MPTCP, AccECN.
+    /// Something that ties the session to its five-tuple, whatever the other end says:
+    /// MD5, TCP-AO.
     pub const FOREIGN: u8 = 16;
     /// This end has been heard.
     pub const SEEN: u8 = 32;
     /// TCP Fast Open option present: a SYN's data may be its own (RFC 7413).
     pub const FAST_OPEN: u8 = 64;
+    /// Something that no translation knows once both ends have it: MPTCP (RFC 8684, 3.1),
+    /// AccECN (RFC 9768, 3.1). An end that is answered without goes on in plain TCP.
+    pub const UNTRANSLATED: u8 = 128;
+
+    /// Does the session of these two offers use what no translation knows?
+    #[inline(always)]
+    pub const fn are_foreign(one: u8, other: u8) -> bool {
+        (one | other) & FOREIGN | one & other & UNTRANSLATED != 0
+    }
 }
 
 /// How the two sessions' headers differ, from the local end's side. Identity

@@ -493,8 +493,9 @@ impl Header {
         if (is_ack && ecn == ECE) || (!is_ack && ecn == ECE | CWR) {
             flags |= offer::ECN;
         }
-        if self.0[12] & AE != 0 {
-            flags |= offer::FOREIGN;
+        // An AccECN server may answer without AE, and then with CWR, as no other does.
+        if self.0[12] & AE != 0 || is_ack && ecn & CWR != 0 {
+            flags |= offer::UNTRANSLATED;
         }
         flags
     }
@@ -515,7 +516,8 @@ impl Header {
             }
             (KIND_SACK_PERMITTED, 2) => offer::SACK,
             (KIND_TIMESTAMPS, 10) => offer::TIMESTAMPS,
-            (KIND_MD5, _) | (KIND_AO, _) | (KIND_MPTCP, _) => offer::FOREIGN,
+            (KIND_MD5, _) | (KIND_AO, _) => offer::FOREIGN,
+            (KIND_MPTCP, _) => offer::UNTRANSLATED,
             (KIND_FAST_OPEN, _) => offer::FAST_OPEN,
             _ => 0,
         };

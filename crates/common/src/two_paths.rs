@@ -31,6 +31,6 @@ pub use opening::{
 pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
 pub use shown::{
     acknowledge, has_all_old, has_carried, has_caught_up, has_far_more, has_old, has_shown_all,
-    hear_data, hear_far, is_past, is_shut_in, is_taken_back, may_be_closed, may_be_reset,
-    may_close, may_reset, show, shows_to, widest_in,
+    hear_data, hear_far, is_confirmed, is_past, is_shut_in, is_taken_back, is_unheard,
+    may_be_closed, may_be_reset, may_close, may_reset, show, shows_to, widest_in,
 };

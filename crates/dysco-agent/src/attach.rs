@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
@@ -40,9 +40,11 @@ pub struct Attached {
 
 /// Priority and handle of our clsact filters: fixed, so that they are found again.
 const PRIORITY: u16 = 0xd75c;
+/// So much of a program's name the kernel keeps (`BPF_OBJ_NAME_LEN`).
+const KEPT: usize = 15;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
-const HOOKS: [(&str, TcAttachType); 2] = [
+pub(crate) const HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_ingress", TcAttachType::Ingress),
     ("dysco_egress", TcAttachType::Egress),
 ];
@@ -125,11 +127,22 @@ fn tcx_hook(
         }
         fs::remove_file(&path)?;
     }
-    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    // What another program ends does not come to those behind it.
+    let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let id = program.attach_with_options(interface, kind, options)?;
     let link: FdLink = program.take_link(id)?.try_into()?;
     link.pin(&path)?;
     Ok(())
+}
+
+/// The programs that run before the one of this name, by their names.
+pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
+    let names = in_order
+        .iter()
+        .map(|p| p.name_as_str().unwrap_or("?").to_owned());
+    // The kernel keeps 15 bytes of a name.
+    let short = name.get(..KEPT).unwrap_or(name);
+    names.take_while(|other| other != short).collect()
 }
 
 fn clsact_hook(

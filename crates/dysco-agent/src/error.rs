@@ -64,6 +64,18 @@ pub enum AgentError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A packet would be changed on two of the interfaces.
+    #[error(
+        "cannot attach to interface {upper}, which is a {kind} over {lower}: the programs are on one of the two, and would change each packet again on the other; list one of them in [host] interfaces"
+    )]
+    Stacked {
+        /// The upper one.
+        upper: String,
+        /// Its kind.
+        kind: String,
+        /// The one that it is made of.
+        lower: String,
+    },
     /// An interface that shall relay by XDP cannot.
     #[error(
         "cannot relay by XDP on interface {interface}: {source}; set xdp = \"auto\" or \"off\" under [data_plane]"

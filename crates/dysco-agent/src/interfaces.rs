@@ -3,13 +3,15 @@
 
 use std::slice;
 
+use aya::programs::SchedClassifier;
 use nix::errno::Errno;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use crate::Agent;
 use crate::agent::lock;
-use crate::attach::{self, Attached};
+use crate::attach::{self, Attach, Attached};
 use crate::error::AgentError;
+use crate::links;
 use crate::xdp::{self, Xdp};
 
 /// What became of an interface.
@@ -69,14 +71,18 @@ impl Agent {
     /// since the last call. To be called about once a second.
     pub fn look_at_interfaces(&self) -> Vec<(String, InterfaceChange)> {
         let mut places = lock(&self.places);
+        let names: Vec<String> = places
+            .iter()
+            .map(|place| place.attached.interface.clone())
+            .collect();
         let changes = places.iter_mut().filter_map(|place| {
-            let change = self.look_at(place)?;
+            let change = self.look_at(place, &names)?;
             Some((place.attached.interface.clone(), change))
         });
         changes.collect()
     }
 
-    fn look_at(&self, place: &mut Place) -> Option<InterfaceChange> {
+    fn look_at(&self, place: &mut Place, all: &[String]) -> Option<InterfaceChange> {
         let now = match if_nametoindex(place.attached.interface.as_str()) {
             Ok(index) => Some(index),
             Err(Errno::ENODEV | Errno::ENXIO) => None,
@@ -93,7 +99,7 @@ impl Agent {
             place.refused = false;
             return Some(InterfaceChange::Gone);
         };
-        match self.attach_anew(&place.attached) {
+        match self.attach_anew(&place.attached, all) {
             Ok(xdp) => {
                 self.lead_by(place.last, index);
                 place.attached.index = Some(index);
@@ -109,7 +115,8 @@ impl Agent {
     }
 
     /// As at the start, and in the way that was found then. Does XDP relay there?
-    fn attach_anew(&self, at: &Attached) -> Result<bool, AgentError> {
+    fn attach_anew(&self, at: &Attached, all: &[String]) -> Result<bool, AgentError> {
+        refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
         let chosen = xdp::chosen(self.relays_by, names);
         let mut ebpf = lock(&self.ebpf);
@@ -118,6 +125,25 @@ impl Agent {
         // Sessions need it less than they need the daemon: without, TC relays.
         let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
         Ok(!fast.is_empty())
+    }
+
+    /// Which other programs come first on an interface that these are on by TCX, by their
+    /// names: what they end is not seen here.
+    pub fn before_ours(&self, at: &Attached) -> Vec<String> {
+        if at.index.is_none() || at.attach != Attach::Tcx {
+            return Vec::new();
+        }
+        let sides = attach::HOOKS.iter();
+        let mut others: Vec<String> = sides
+            .filter_map(|(name, side)| {
+                let (_, programs) = SchedClassifier::query_tcx(&at.interface, *side).ok()?;
+                Some(attach::before(name, &programs))
+            })
+            .flatten()
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others
     }
 
     /// What left by an interface that is gone leaves by the one in its place.
@@ -141,5 +167,20 @@ impl Agent {
                 tracing::warn!(%host, %error, "no session is steered to a host for a while");
             }
         }
+    }
+}
+
+/// A packet must not be changed twice. Where the kernel does not say how its interfaces are
+/// made, nothing is known against it.
+fn refuse_stacked(interface: &str, ours: &[String]) -> Result<(), AgentError> {
+    let all = links::links().unwrap_or_default();
+    let met = |other: &String| links::stacked(&[interface, other], &all);
+    match ours.iter().find_map(met) {
+        Some((upper, lower)) => Err(AgentError::Stacked {
+            upper: upper.name.clone(),
+            kind: upper.kind.clone(),
+            lower: lower.name.clone(),
+        }),
+        None => Ok(()),
     }
 }

@@ -9,6 +9,7 @@ mod delta;
 mod error;
 mod events;
 mod interfaces;
+pub mod links;
 mod load;
 mod memory;
 mod receives;

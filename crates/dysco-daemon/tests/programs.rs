@@ -113,6 +113,7 @@ fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome: *outcome,
             reason: (*outcome != Outcome::Removed).then(|| "not transparent".into()),
+            reasons: Vec::new(),
             timed_out: false,
             mode: None,
             why_mode: None,
@@ -121,7 +122,11 @@ fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
         })
     };
     let sessions = outcomes.len();
-    let accepted = [Reply::Accepted { sessions }].into_iter();
+    let accepted = [Reply::Accepted {
+        sessions,
+        left: Vec::new(),
+    }]
+    .into_iter();
     let reports = accepted.chain(outcomes.iter().map(report));
     reports.chain([Reply::Done { summary: None }]).collect()
 }

@@ -5,7 +5,7 @@ mod world;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 use world::{DECLARED, World};
@@ -15,6 +15,8 @@ const PORTS: usize = 40;
 /// They leave it, so that it chose wrong most of the time.
 const LEAVING: usize = 36;
 const MORE: usize = PORTS - LEAVING;
+/// A server's host says at once that a session is over.
+const AT_ONCE: Duration = Duration::from_secs(20);
 /// Two MSL, and as long again each time that it is asked in vain who lives.
 const FREED: Duration = Duration::from_secs(240);
 
@@ -83,6 +85,33 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
         all_intact(&group.finish()?)?;
     }
     w.finish()
+}
+
+/// Nobody waits for two MSL, nor asks: the port is free when both ends have closed.
+fn is_free_at_once(family: Family, mode: &'static str) -> Result<()> {
+    let mut w = World::new(Lab::builder("portsfree"), family)?;
+    w.mode = mode;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    w.remove_all_of(1)?;
+    ensure!(held(&w)? == 1, "{} are held", held(&w)?);
+    all_intact(&group.finish()?)?;
+    wait::until("the port to be free", AT_ONCE, || {
+        (held(&w).ok()? == 0).then_some(())
+    })
+    .with_context(|| w.state())?;
+    w.finish()
+}
+
+#[test]
+fn of_a_bypass_at_its_end() -> Result<()> {
+    is_free_at_once(Family::V4, "bypass")
+}
+
+#[test]
+fn of_a_relay_at_its_end() -> Result<()> {
+    is_free_at_once(Family::V6, "local")
 }
 
 #[test]

@@ -127,6 +127,23 @@ pub const fn has_carried(s: &Session) -> bool {
     is_past(s) && s.far_ack != s.cut_out
 }
 
+/// Has the new path carried what the end sent on it? So it has where nothing was sent, where
+/// the far end has no room for more, and once the session was reset.
+#[inline(always)]
+pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
+    let sent = after(at.snd_max(s), s.cut_out);
+    let full = is_past(s) && !after(s.edge, s.far_ack);
+    !sent || has_carried(s) || full || s.life.reset != 0
+}
+
+/// Does the far end not get what the end sends on the new path, though it has room, or is
+/// never heard there? What a path that shifts numbers carries is nobody's, so that nothing
+/// believable comes back by it.
+#[inline(always)]
+pub const fn is_unheard(at: Anchor, s: &Session) -> bool {
+    !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past(s))
+}
+
 /// Has it been taken back? Everything takes the old path, and the new one is not heard.
 #[inline(always)]
 pub const fn is_taken_back(s: &Session) -> bool {

@@ -250,7 +250,8 @@ fn offered(h: &[u8], mss: u16) -> Option<Offer> {
         (false, both) if both == ECE | CWR => offer::ECN,
         _ => 0,
     };
-    let foreign = if h[12] & 1 != 0 { offer::FOREIGN } else { 0 };
+    let is_accecn = h[12] & 1 != 0 || h[13] & ACK != 0 && h[13] & CWR != 0;
+    let foreign = if is_accecn { offer::UNTRANSLATED } else { 0 };
     let mut o = Offer {
         isn: u32::from_be_bytes(h[4..8].try_into().unwrap()),
         mss,
@@ -266,7 +267,8 @@ fn offered(h: &[u8], mss: u16) -> Option<Offer> {
             }
             Opt::Other(4, b) if b.is_empty() => o.flags |= offer::SACK,
             Opt::Timestamps(..) => o.flags |= offer::TIMESTAMPS,
-            Opt::Other(19 | 29 | 30, _) => o.flags |= offer::FOREIGN,
+            Opt::Other(19 | 29, _) => o.flags |= offer::FOREIGN,
+            Opt::Other(30, _) => o.flags |= offer::UNTRANSLATED,
             Opt::Other(34, _) => o.flags |= offer::FAST_OPEN,
             _ => {}
         }

@@ -1007,6 +1007,49 @@ fn what_only_the_new_path_can_have_carried() {
     assert!(at(&mut s, CUT_OUT + 1));
 }
 
+/// A proxy may leave a session when each end has heard of the other by the new path, or has
+/// said nothing there.
+#[test]
+fn a_new_path_is_confirmed_by_what_it_carries() {
+    let confirmed = |s: &Session| two_paths::is_confirmed(Anchor::Near, s);
+    let unheard = |s: &Session| two_paths::is_unheard(Anchor::Near, s);
+    let hear = |s: &mut Session, ack: u32, window: u16| {
+        let seg = Segment {
+            window,
+            ..segment(CUT_IN, ack, 0, ACK)
+        };
+        let judged = two_paths::new_incoming(Anchor::Near, s, &seg, 0);
+        two_paths::hear_far(Anchor::Near, s, ack, &judged);
+    };
+    let mut s = carried();
+    (s.two.edge_set, s.two.cut_set) = (0, 1);
+    s.snd_max = CUT_OUT;
+    assert!(confirmed(&s) && !unheard(&s), "nothing was sent");
+    s.snd_max = CUT_OUT + 500;
+    assert!(!confirmed(&s) && unheard(&s), "nothing was heard");
+    // Numbers of nobody's: the path shifts them.
+    hear(&mut s, CUT_OUT + 0x1000_0000, 9000);
+    assert!(!confirmed(&s) && unheard(&s));
+    // The old path still carries what is before.
+    hear(&mut s, CUT_OUT - 10, 9000);
+    assert!(!confirmed(&s) && !unheard(&s));
+    let mut full = s;
+    hear(&mut full, CUT_OUT, 0);
+    assert!(!confirmed(&full), "it had room before");
+    full.edge = CUT_OUT;
+    assert!(
+        confirmed(&full) && !unheard(&full),
+        "there is no room for more"
+    );
+    hear(&mut s, CUT_OUT, 9000);
+    assert!(!confirmed(&s) && unheard(&s), "there is room");
+    let mut reset = s;
+    reset.life.reset = 1;
+    assert!(confirmed(&reset), "nothing more is to come");
+    hear(&mut s, CUT_OUT + 1, 9000);
+    assert!(confirmed(&s) && !unheard(&s));
+}
+
 #[test]
 fn the_old_path_catches_up_with_what_the_new_one_has_carried() {
     let mut s = taken_back(carried());

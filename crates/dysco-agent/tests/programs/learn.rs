@@ -202,15 +202,21 @@ fn an_adopted_session_with_other_numbers_on_the_wire_is_not_heard() {
 #[test]
 fn what_no_translation_knows_is_noted() {
     let md5 = [[19, 18].as_slice(), &[0; 16], &[1, 1]].concat();
+    let authenticated = [29, 4, 0, 1];
     let multipath = [30, 4, 0, 1];
+    let is_foreign = |s: &Session| offer::are_foreign(s.local.flags, s.remote.flags);
     for net in nets() {
-        for options in [&md5[..], &multipath] {
+        for options in [&md5[..], &authenticated] {
             let mut p = room(1);
             p.passes(Way::Out, &syn(&net, options));
-            assert!(
-                learnt(&p, &net).unwrap().local.flags & offer::FOREIGN != 0,
-                "{options:?}"
-            );
+            assert!(is_foreign(&learnt(&p, &net).unwrap()), "{options:?}");
+        }
+        // An end that is answered without goes on in plain TCP.
+        for (answer, both) in [(&LINUX[..], false), (&multipath, true)] {
+            let mut p = room(1);
+            p.passes(Way::Out, &syn(&net, &multipath));
+            p.passes(Way::In, &syn_ack(&net, answer));
+            assert_eq!(is_foreign(&learnt(&p, &net).unwrap()), both, "{answer:?}");
         }
         let mut p = room(1);
         p.passes(

@@ -59,6 +59,9 @@ pub enum Outcome {
     Lost,
     /// It was not finished when the time ran out, and goes on.
     Pending,
+    /// The session has taken the new path, and nothing shows that it is carried there: what
+    /// was sent on it is not acknowledged.
+    Unconfirmed,
 }
 
 /// The end of one session's removal.
@@ -72,9 +75,12 @@ pub struct RemovalReport {
     pub remote: SocketAddr,
     /// How it ended.
     pub outcome: Outcome,
-    /// Why, unless it was removed.
+    /// Why, unless it was removed: of all reasons the one that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// All that stood in the way, that one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
     /// The time ran out that the request had, or one of its steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
@@ -106,6 +112,9 @@ pub struct Summary {
     pub lost: usize,
     /// Still going on.
     pub pending: usize,
+    /// Not shown to be carried by their new path.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unconfirmed: usize,
     /// Median of request to switch, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_us: Option<u64>,
@@ -126,6 +135,7 @@ impl Summary {
                 Outcome::RolledBack => summary.rolled_back += 1,
                 Outcome::Lost => summary.lost += 1,
                 Outcome::Pending => summary.pending += 1,
+                Outcome::Unconfirmed => summary.unconfirmed += 1,
             }
             switched.extend(report.request_to_switch_us);
         }
@@ -134,6 +144,14 @@ impl Summary {
         summary.p99_us = percentile(&switched, 99);
         summary
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// The nearest-rank percentile of a sorted list.

@@ -98,9 +98,22 @@ pub enum Removable {
     Yes,
     /// It cannot, or not yet.
     No {
-        /// Why, in words for an operator.
+        /// Why, in words for an operator: of all reasons the one that counts.
         reason: String,
+        /// All that stands in the way, that one first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reasons: Vec<String>,
     },
+}
+
+impl Removable {
+    /// It cannot, for these reasons, of which the first counts.
+    pub fn no(reasons: Vec<String>) -> Removable {
+        Removable::No {
+            reason: reasons.first().cloned().unwrap_or_default(),
+            reasons,
+        }
+    }
 }
 
 /// Something that happened to a session.

@@ -53,6 +53,9 @@ pub struct InterfaceReport {
     pub xdp: bool,
     /// Which are.
     pub programs: Vec<String>,
+    /// Why sessions that pass there may not be seen, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// How many sessions there are in each shape.

@@ -79,7 +79,10 @@ async fn a_request_gets_its_progress_and_its_end() {
     let lab = Lab::new(|request| match request {
         Request::Status => vec![Reply::Status(Box::default())],
         _ => vec![
-            Reply::Accepted { sessions: 2 },
+            Reply::Accepted {
+                sessions: 2,
+                left: Vec::new(),
+            },
             Reply::Done { summary: None },
         ],
     });
@@ -92,7 +95,7 @@ async fn a_request_gets_its_progress_and_its_end() {
         client.ask(&Request::Sessions { filter }).unwrap();
         assert!(matches!(
             client.reply(),
-            Ok(Reply::Accepted { sessions: 2 })
+            Ok(Reply::Accepted { sessions: 2, .. })
         ));
         assert!(matches!(client.reply(), Ok(Reply::Done { .. })));
     });
@@ -333,6 +336,7 @@ fn a_summary_counts_and_ranks() {
         remote: ([10, 0, 0, 2], 1).into(),
         outcome,
         reason: None,
+        reasons: Vec::new(),
         timed_out: false,
         mode: None,
         why_mode: None,

@@ -14,7 +14,7 @@ use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
-use super::status::{AdoptReport, Counters, StatusReport};
+use super::status::{AdoptReport, Counters, LeftReport, StatusReport};
 use crate::proxy::ProcessName;
 
 /// A request of a local client.
@@ -167,6 +167,10 @@ pub enum Reply {
     Accepted {
         /// How many.
         sessions: usize,
+        /// Sessions that the request is about and that dyscod cannot see, or does not
+        /// track: they keep the middlebox.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<LeftReport>,
     },
     /// Progress: one session's removal has ended, or would end so.
     Removal(RemovalReport),

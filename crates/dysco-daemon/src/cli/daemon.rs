@@ -14,7 +14,9 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
-use crate::config::{Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, Listener, init_logging};
+use crate::config::{
+    Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, Interface, Listener, init_logging,
+};
 use crate::control::ControlError;
 use crate::policy::Policy;
 use crate::scheduling;
@@ -74,6 +76,12 @@ where
         can_listen(&config.control)?;
         let used = config.to_toml().map_err(|e| CliError::Engine(e.into()))?;
         let missing = config.listeners.iter().filter_map(missing_socket);
+        let unusable = config
+            .host
+            .interfaces
+            .iter()
+            .filter_map(Interface::unusable);
+        let missing = missing.chain(unusable.map(|[what, mend]| format!("{what}; {mend}")));
         let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
         print_line(&format!("{missing}{used}"))?;
         return Ok(Exit::Done);

@@ -154,18 +154,22 @@ impl Drain<'_> {
             let verdict = session.session.and_then(|id| verdicts.get(&id));
             match verdict {
                 Some(r) if r.outcome == Outcome::Removed => removable.push(r.session),
-                Some(r) => rest.push((session, r.reason.clone())),
-                None => rest.push((session, None)),
+                Some(r) if r.reasons.is_empty() => {
+                    rest.push((session, r.reason.clone().into_iter().collect()));
+                }
+                Some(r) => rest.push((session, r.reasons.clone())),
+                None => rest.push((session, Vec::new())),
             }
         }
-        let why = |s: HeldReport, reason: Option<String>| {
+        let why = |s: HeldReport, reasons: Vec<String>| {
             let known = match &s.removable {
-                Removable::No { reason } => reason.clone(),
-                Removable::Yes => "it has just come".into(),
+                Removable::No { reason, reasons } if reasons.is_empty() => vec![reason.clone()],
+                Removable::No { reasons, .. } => reasons.clone(),
+                Removable::Yes => vec!["it has just come".into()],
             };
-            left(s, reason.unwrap_or(known))
+            left(s, if reasons.is_empty() { known } else { reasons })
         };
-        let rest = rest.into_iter().map(|(s, reason)| why(s, reason));
+        let rest = rest.into_iter().map(|(s, reasons)| why(s, reasons));
         Ok((removable, rest.collect()))
     }
 
@@ -176,17 +180,15 @@ impl Drain<'_> {
             held => held?,
         };
         let known: HashMap<_, _> = (known.into_iter())
-            .map(|k| ((k.local, k.remote), k.reason))
+            .map(|k| ((k.local, k.remote), k.reasons))
             .collect();
         let left = held.sessions.into_iter().map(|s| {
             let name = (s.local, s.remote);
             // Some things are only found out when it is tried.
-            let reason = known
-                .get(&name)
-                .or_else(|| self.refused.get(&name))
-                .cloned();
-            let reason = reason.unwrap_or_else(|| "the time ran out before its turn".into());
-            left(s, reason)
+            let tried = || self.refused.get(&name).map(|reason| vec![reason.clone()]);
+            let reasons = known.get(&name).cloned().or_else(tried);
+            let late = || vec!["the time ran out before its turn".into()];
+            left(s, reasons.unwrap_or_else(late))
         });
         Ok(left.collect())
     }
@@ -301,13 +303,15 @@ impl Drain<'_> {
     }
 }
 
-fn left(session: HeldReport, reason: String) -> Left {
+fn left(session: HeldReport, reasons: Vec<String>) -> Left {
+    let reasons: Vec<String> = reasons.iter().map(|reason| advice(reason)).collect();
     Left {
         local: session.local,
         remote: session.remote,
         session: session.session,
         label: session.label,
-        reason: advice(&reason),
+        reason: reasons.first().cloned().unwrap_or_default(),
+        reasons,
     }
 }
 

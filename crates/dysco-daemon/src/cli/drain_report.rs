@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
-use super::output::{rendered, table};
+use super::output::{every_reason, rendered, table};
 use crate::api::{Label, SessionId};
 use crate::proxy::ProcessName;
 
@@ -35,6 +35,9 @@ pub struct Reason {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
     pub reason: String,
+    /// All that stands in their way, that one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
 }
 
 /// A session that is left.
@@ -47,6 +50,9 @@ pub struct Left {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
     pub reason: String,
+    /// All that stands in its way, that one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
 }
 
 impl Reason {
@@ -65,11 +71,14 @@ pub fn reasons(left: &[Left]) -> Vec<Reason> {
     for session in left {
         let label = session.label.as_ref();
         let digits = |c: char| !c.is_ascii_digit();
-        let same: String = session.reason.chars().filter(|c| digits(*c)).collect();
+        let all = every_reason(&session.reasons);
+        let said = session.reason.chars().chain(all.chars());
+        let same: String = said.filter(|c| digits(*c)).collect();
         let group = groups.entry((label, same)).or_insert_with(|| Reason {
             count: 0,
             label: label.cloned(),
             reason: session.reason.clone(),
+            reasons: session.reasons.clone(),
         });
         group.count += 1;
     }
@@ -106,7 +115,11 @@ pub fn text(state: &State, proxy: &ProcessName) -> String {
         let mut rows = table(["SESSIONS", "OF", "WHY"]);
         for r in &state.reasons {
             let of = r.label.as_ref().map_or("-".to_owned(), words);
-            rows.add_row([r.count.to_string(), of, r.reason.clone()]);
+            let why = match r.reasons.len() {
+                0 | 1 => r.reason.clone(),
+                _ => every_reason(&r.reasons),
+            };
+            rows.add_row([r.count.to_string(), of, why]);
         }
         let mut list = table(["LOCAL", "REMOTE"]);
         for s in &state.sessions {
@@ -131,6 +144,7 @@ mod tests {
                 ..Label::default()
             }),
             reason: reason.into(),
+            reasons: Vec::new(),
         }
     }
 

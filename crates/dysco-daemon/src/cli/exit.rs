@@ -23,7 +23,7 @@ Exit codes:
   2  wrong usage, configuration, key or certificate
   3  no dyscod answers
   4  not allowed
-  5  refused or rolled back, for some session at least; each says why
+  5  refused, rolled back, left or not confirmed, for some session at least; each says why
   6  timed out, for some session at least
   7  drain: the time ran out and the proxy holds sessions still; lists them
   8  doctor: something would stop this host from working";

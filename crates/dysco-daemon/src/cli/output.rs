@@ -83,6 +83,11 @@ pub fn section(heading: &str, table: &Table) -> String {
     }
 }
 
+/// All reasons in one cell, in their order.
+pub fn every_reason(reasons: &[String]) -> String {
+    reasons.join("; also: ")
+}
+
 /// Another word for an outcome: what could be done is not to be taken for what was.
 pub fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
     for report in reports.as_array_mut().into_iter().flatten() {

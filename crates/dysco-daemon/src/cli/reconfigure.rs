@@ -208,7 +208,7 @@ fn ask(
     };
     loop {
         match client.reply()? {
-            Reply::Accepted { sessions } => {
+            Reply::Accepted { sessions, .. } => {
                 done.accepted = sessions;
                 bar.set_length(sessions as u64);
                 if !wait {

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::context::{Context, PATIENCE};
 use super::exit::{CliError, Exit};
 use super::none_found;
-use super::output::{Format, micros, or_dash, rename_outcomes, rendered, table};
+use super::output::{Format, every_reason, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 use crate::api::{
-    Client, FILTER_HELP, Filter, HostName, Mode, Outcome, RemovalReport, Remove, Reply, Request,
-    SessionName, Summary,
+    Client, FILTER_HELP, Filter, HostName, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply,
+    Request, SessionName, Summary,
 };
 use crate::config::ListenAddress;
 use crate::proxy::ProcessName;
@@ -102,6 +102,9 @@ struct Done {
     dry_run: bool,
     accepted: usize,
     removals: Vec<RemovalReport>,
+    /// Sessions that could not even be tried, and keep the middlebox.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<LeftReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<Summary>,
     /// Where no session was found: what may be missing.
@@ -130,7 +133,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }))?;
     client.set_patience(Some(patience))?;
     let mut done = collect(&mut client, wait, context.format, dry_run)?;
-    let none = done.accepted == 0 && done.removals.is_empty();
+    let none = done.accepted == 0 && done.removals.is_empty() && done.left.is_empty();
     if none && host != HostName::This && !is_met(context, &host)? {
         return Err(CliError::Unmet(host));
     }
@@ -186,13 +189,15 @@ fn collect(
         dry_run,
         accepted: 0,
         removals: Vec::new(),
+        left: Vec::new(),
         summary: None,
         hint: None,
     };
     loop {
         match client.reply()? {
-            Reply::Accepted { sessions } => {
+            Reply::Accepted { sessions, left } => {
                 done.accepted = sessions;
+                done.left = left;
                 bar.set_length(sessions as u64);
                 if !wait {
                     return Ok(done);
@@ -226,14 +231,19 @@ pub(super) fn progress(format: Format) -> ProgressBar {
     bar
 }
 
+impl Done {
+    /// Does any session keep the middlebox?
+    fn leaves_some(&self) -> bool {
+        let keeps = |r: &RemovalReport| matches!(r.outcome, Outcome::Refused | Outcome::RolledBack);
+        !self.left.is_empty() || self.removals.iter().any(keeps)
+    }
+}
+
 fn exit(done: &Done) -> Exit {
     let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
     if any(Outcome::Pending) || done.removals.iter().any(|r| r.timed_out) {
         Exit::TimedOut
-    } else if [Outcome::Refused, Outcome::RolledBack, Outcome::Lost]
-        .into_iter()
-        .any(any)
-    {
+    } else if done.leaves_some() || any(Outcome::Unconfirmed) || any(Outcome::Lost) {
         Exit::Refused
     } else {
         Exit::Done
@@ -245,10 +255,11 @@ fn text(done: &Done) -> String {
         if let Some(hint) = done.hint {
             return hint.into();
         }
-        return format!(
+        let begun = format!(
             "begun for {} sessions; see 'dyscoctl monitor'",
             done.accepted
         );
+        return begun + &left(&done.left);
     };
     let mut rows = table([
         "ID", "LOCAL", "REMOTE", "OUTCOME", "MODE", "SWITCHED", "CLOSED", "WHY",
@@ -262,15 +273,32 @@ fn text(done: &Done) -> String {
             or_dash(report.mode.map(|m| m.to_string())),
             or_dash(report.request_to_switch_us.map(micros)),
             or_dash(report.request_to_close_us.map(micros)),
-            or_dash(report.reason.as_ref().or(report.why_mode.as_ref()).cloned()),
+            or_dash(why(report)),
         ]);
     }
     let mut text = match done.hint {
         Some(hint) => format!("{hint}\n"),
+        None if done.removals.is_empty() => String::new(),
         None => format!("{}\n\n", rendered(&rows)),
     };
     text += &sum(summary, done.dry_run);
-    text
+    text + &left(&done.left)
+}
+
+/// All reasons, the one that counts first; or why it went by this way.
+fn why(report: &RemovalReport) -> Option<String> {
+    match report.reasons.is_empty() {
+        true => report.reason.as_ref().or(report.why_mode.as_ref()).cloned(),
+        false => Some(every_reason(&report.reasons)),
+    }
+}
+
+/// What keeps the middlebox, and could not be tried.
+fn left(left: &[LeftReport]) -> String {
+    let told = left
+        .iter()
+        .map(|l| format!("\n{} left: {}", l.sessions, l.reason));
+    told.collect()
 }
 
 fn sum(summary: &Summary, dry_run: bool) -> String {
@@ -280,6 +308,7 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         rolled_back,
         lost,
         pending,
+        unconfirmed,
         ..
     } = summary;
     if dry_run {
@@ -290,6 +319,9 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
     );
     if *lost > 0 {
         text += &format!(", {lost} lost");
+    }
+    if *unconfirmed > 0 {
+        text += &format!(", {unconfirmed} unconfirmed");
     }
     if let (Some(p50), Some(p99)) = (summary.p50_us, summary.p99_us) {
         text += &format!(
@@ -309,6 +341,7 @@ fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
         Outcome::RolledBack => "rolled back",
         Outcome::Lost => "lost",
         Outcome::Pending => "pending",
+        Outcome::Unconfirmed => "unconfirmed",
     }
 }
 
@@ -344,15 +377,22 @@ mod tests {
             dry_run: false,
             accepted: outcomes.len(),
             removals: outcomes.iter().map(|&outcome| report(outcome)).collect(),
+            left: Vec::new(),
             summary: None,
             hint: None,
         };
-        use Outcome::{Pending, Refused, Removed, RolledBack};
+        use Outcome::{Pending, Refused, Removed, RolledBack, Unconfirmed};
         assert_eq!(exit(&done(&[])), Exit::Done);
         assert_eq!(exit(&done(&[Removed, Removed])), Exit::Done);
         assert_eq!(exit(&done(&[Removed, Refused])), Exit::Refused);
         assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
         assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
+        assert_eq!(exit(&done(&[Removed, Unconfirmed])), Exit::Refused);
+        let told = text(&Done {
+            summary: Some(Summary::of(&[report(Unconfirmed)])),
+            ..done(&[Unconfirmed])
+        });
+        assert!(told.contains("1 unconfirmed"), "{told}");
     }
 
     #[test]
@@ -365,6 +405,7 @@ mod tests {
                     timed_out,
                     ..report(outcome)
                 }],
+                left: Vec::new(),
                 summary: None,
                 hint: None,
             })
@@ -376,11 +417,42 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_tried_is_left_with_its_reason_and_never_done() {
+        let done = |wait: bool| Done {
+            dry_run: false,
+            accepted: 1,
+            removals: vec![report(Outcome::Removed)],
+            left: vec![LeftReport {
+                sessions: 2,
+                reason: "process 7 is elsewhere".into(),
+            }],
+            summary: wait.then(Summary::default),
+            hint: None,
+        };
+        for wait in [true, false] {
+            assert_eq!(exit(&done(wait)), Exit::Refused);
+            let told = text(&done(wait));
+            assert!(told.ends_with("\n2 left: process 7 is elsewhere"), "{told}");
+        }
+        assert_eq!(json(&done(true)).unwrap()["left"][0]["sessions"], 2);
+    }
+
+    #[test]
+    fn all_reasons_are_told_and_the_one_that_counts_first() {
+        let mut refused = report(Outcome::Refused);
+        refused.reason = Some("one".into());
+        assert_eq!(why(&refused).as_deref(), Some("one"));
+        refused.reasons = vec!["one".into(), "two".into()];
+        assert_eq!(why(&refused).as_deref(), Some("one; also: two"));
+    }
+
+    #[test]
     fn programs_hear_the_hint_too() {
         let done = Done {
             dry_run: false,
             accepted: 0,
             removals: Vec::new(),
+            left: Vec::new(),
             summary: Some(Summary::default()),
             hint: Some("what is missing"),
         };
@@ -397,6 +469,7 @@ mod tests {
                 accepted: 2,
                 summary: Some(Summary::of(&removals)),
                 removals,
+                left: Vec::new(),
                 hint: None,
             }
         };
@@ -418,6 +491,7 @@ mod tests {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,
             reason: None,
+            reasons: Vec::new(),
             timed_out: false,
             mode: None,
             why_mode: None,

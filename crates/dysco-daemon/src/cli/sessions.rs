@@ -4,7 +4,9 @@ use clap::Subcommand;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use super::output::{addresses, bytes, list, or_dash, rendered, seconds, section, table};
+use super::output::{
+    addresses, bytes, every_reason, list, or_dash, rendered, seconds, section, table,
+};
 use crate::api::{
     FILTER_HELP, Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName,
     SessionReport,
@@ -162,6 +164,7 @@ fn role(role: Role) -> &'static str {
 fn removable(removable: &Removable) -> String {
     match removable {
         Removable::Yes => "yes".into(),
-        Removable::No { reason } => format!("no: {reason}"),
+        Removable::No { reason, reasons } if reasons.is_empty() => format!("no: {reason}"),
+        Removable::No { reasons, .. } => format!("no: {}", every_reason(reasons)),
     }
 }

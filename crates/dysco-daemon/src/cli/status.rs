@@ -56,6 +56,11 @@ fn text(status: &StatusReport) -> String {
         let (name, attach) = (interface.name.clone(), interface.attach.clone());
         interfaces.add_row([name, attach, relays.into(), programs]);
     }
+    let troubled = status.interfaces.iter().filter_map(|interface| {
+        let trouble = interface.trouble.as_ref()?;
+        Some(format!("! {}: {trouble}\n", interface.name))
+    });
+    let troubles: String = troubled.collect();
     let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
     for peer in &status.peers {
         let state = if peer.up { "up" } else { "down" };
@@ -67,7 +72,7 @@ fn text(status: &StatusReport) -> String {
         counters.add_row([name.clone(), number(*count)]);
     }
     format!(
-        "{}\n{}{}{}",
+        "{}\n{}{troubles}{}{}",
         rendered(&host),
         section("Interfaces", &interfaces),
         section("Peers", &peers),

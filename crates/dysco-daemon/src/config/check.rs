@@ -71,15 +71,12 @@ pub fn is_host(address: IpAddr) -> bool {
     !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// A VLAN of which packets pass another of these interfaces, too; and that one.
-fn twice<'a>(these: &'a [Interface], all: &'a [Interface]) -> Option<(&'a str, &'a str)> {
-    let named = |name: &str| all.iter().find(|i| i.name == name);
-    these.iter().find_map(|vlan| {
-        let below = |i: &&'a Interface| named(i.on.as_deref()?);
-        // Each is on one that was there before it, so this comes to an end.
-        let mut below = std::iter::successors(named(vlan.on.as_deref()?), below);
-        let met = below.find(|i| these.contains(i))?;
-        Some((vlan.name.as_str(), met.name.as_str()))
+/// An interface whose packets pass another of these, too; and that one.
+fn twice(these: &[Interface]) -> Option<(&Interface, &str)> {
+    these.iter().find_map(|upper| {
+        let listed = |name: &&String| these.iter().any(|i| i.name == **name);
+        let lower = upper.below.iter().find(listed)?;
+        Some((upper, lower.as_str()))
     })
 }
 
@@ -138,9 +135,10 @@ impl Checker<'_> {
             }
             None => self.holding(&addresses, span.clone(), all)?,
         };
-        if let Some((vlan, on)) = twice(&interfaces, all) {
+        if let Some((upper, lower)) = twice(&interfaces) {
+            let (name, kind) = (&upper.name, &upper.kind);
             let why = format!(
-                "{vlan} is a VLAN on {on}, where each of its packets would be changed again: list one of the two in [host] interfaces"
+                "{name} is a {kind} over {lower}, so that a packet passes both and would be changed twice: list one of the two in [host] interfaces, best the one that has the address"
             );
             return Err(self.error(span, why));
         }

@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use dysco_agent::links::{below, links};
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::if_nametoindex;
 use serde::{Serialize, Serializer};
 
 use super::error::ConfigError;
-
-/// The VLANs of this network namespace, as the kernel's net/8021q/vlanproc.c has them.
-const VLANS: &str = "/proc/net/vlan/config";
 
 /// An interface of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,8 +18,36 @@ pub struct Interface {
     pub index: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Of a VLAN: the name of the interface that it is on.
-    pub on: Option<String>,
+    /// Its kind, as `ip -d link` has it; empty where the kernel names none.
+    pub kind: String,
+    /// The names of those that its packets pass as well, since it is made of them: of a
+    /// VLAN the one that it is on, of a bridge its ports, and so on.
+    pub below: Vec<String>,
+    /// Have its packets an Ethernet header? The data plane finds nothing without.
+    pub ethernet: bool,
+}
+
+impl Interface {
+    /// Why no session that passes it can be tracked, and what to do.
+    pub fn unusable(&self) -> Option<[String; 2]> {
+        if self.ethernet {
+            return None;
+        }
+        let kind = match self.kind.as_str() {
+            "" => String::new(),
+            kind => format!(" ({kind})"),
+        };
+        Some([
+            format!(
+                "{}{kind} carries packets without an Ethernet header, which dyscod does not \
+                 read: no session that passes it is tracked, and none can lose its proxy",
+                self.name
+            ),
+            "run client, proxy and server over an Ethernet interface, or use a tunnel that \
+             carries Ethernet (tap, gretap, vxlan)"
+                .into(),
+        ])
+    }
 }
 
 // As the configuration has it: by name.
@@ -47,30 +72,21 @@ pub fn list() -> Result<Vec<Interface>, ConfigError> {
             addresses.push(v6.ip().into());
         }
     }
-    // There is none on a kernel without VLANs.
-    let vlans = std::fs::read_to_string(VLANS).unwrap_or_default();
-    let on = on_which(&vlans);
+    let links = links().map_err(ConfigError::Interfaces)?;
     let interfaces = by_name.into_iter().filter_map(|(name, addresses)| {
         // One that went away in between is not there.
-        let index = if_nametoindex(name.as_str()).ok()?;
+        let link = links.iter().find(|link| link.name == name)?;
+        let below = below(link, &links).into_iter();
         Some(Interface {
-            on: on.get(name.as_str()).map(|on| (*on).to_owned()),
+            index: link.index,
+            kind: link.kind.clone(),
+            below: below.map(|link| link.name.clone()).collect(),
+            ethernet: link.ethernet,
             name,
-            index,
             addresses,
         })
     });
     Ok(interfaces.collect())
-}
-
-/// On which interface each VLAN is: the lines `NAME | ID | INTERFACE`.
-fn on_which(vlans: &str) -> BTreeMap<&str, &str> {
-    let three = |line| {
-        let mut words = str::split(line, '|').map(str::trim);
-        let (name, _id, on) = (words.next()?, words.next()?, words.next()?);
-        Some((name, on))
-    };
-    vlans.lines().filter_map(three).collect()
 }
 
 /// Those by which the kernel drops what it would answer by another (`rp_filter`).
@@ -108,15 +124,5 @@ mod tests {
         ] {
             assert_eq!(is_strict(all, own), strict, "{all:?} {own:?}");
         }
-    }
-
-    #[test]
-    fn vlans_are_on_other_interfaces() {
-        let text = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
-                    eth0.5         | 5  | eth0\nstorage        | 9  | eth0.5\n";
-        let on = on_which(text);
-        assert_eq!(on.len(), 2);
-        assert_eq!((on["eth0.5"], on["storage"]), ("eth0", "eth0.5"));
-        assert!(on_which("").is_empty());
     }
 }

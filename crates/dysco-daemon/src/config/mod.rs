@@ -23,7 +23,7 @@ pub use crate::pki::PkiPaths;
 pub use check::is_host;
 pub use error::ConfigError;
 pub use error::Place;
-pub use interface::{Interface, strict_reverse_path};
+pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::init_logging;
 pub use notify::{notify_ready, notify_stopping};
 pub use values::{Address, ListenAddress, PortList, PortRange, Prefix};

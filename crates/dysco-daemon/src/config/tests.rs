@@ -31,9 +31,18 @@ fn keys() -> PathBuf {
     KEYS.path().join("host")
 }
 
+/// What a VLAN of this name is on.
+fn below(name: &str) -> Option<&str> {
+    name.rsplit_once('.').map(|(on, _)| on)
+}
+
 pub(super) fn interfaces() -> Vec<Interface> {
     let interface = |index, name: &str, addresses: &[&str]| Interface {
-        on: name.rsplit_once('.').map(|(on, _)| on.into()),
+        kind: if name.contains('.') { "vlan" } else { "" }.into(),
+        below: std::iter::successors(below(name), |name| below(name))
+            .map(Into::into)
+            .collect(),
+        ethernet: true,
         name: name.into(),
         index,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
@@ -45,6 +54,11 @@ pub(super) fn interfaces() -> Vec<Interface> {
         interface(4, "bare", &[]),
         interface(5, "eth1.5", &["10.9.5.1"]),
         interface(6, "eth1.5.9", &["10.9.9.1"]),
+        Interface {
+            kind: "bridge".into(),
+            below: vec!["bare".into()],
+            ..interface(7, "br0", &[])
+        },
     ]
 }
 
@@ -133,23 +147,28 @@ fn interfaces_go_by_name_or_address() {
     );
 }
 
-/// A packet of a VLAN passes the interface below as well.
+/// A packet of a VLAN passes the interface below as well, and one of a bridge its ports.
 #[test]
-fn a_vlan_and_what_it_is_on_are_not_both_listed() {
+fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
     let listed = |list: &str| {
         let text = with("").replace("[control]", &format!("interfaces = {list}\n[control]"));
         load(&text)
     };
     assert!(listed(r#"["eth0", "eth1.5"]"#).is_ok());
-    for both in [r#"["eth1", "eth1.5"]"#, r#"["eth1.5.9", "eth1"]"#] {
+    assert!(listed(r#"["br0", "eth1"]"#).is_ok());
+    for (both, what) in [
+        (r#"["eth1", "eth1.5"]"#, "eth1.5 is a vlan over eth1,"),
+        (r#"["eth1.5.9", "eth1"]"#, "eth1.5.9 is a vlan over eth1,"),
+        (r#"["bare", "br0"]"#, "br0 is a bridge over bare,"),
+    ] {
         let error = listed(both).unwrap_err().to_string();
         assert!(error.contains("line 3, column 14"), "{error}");
-        assert!(error.contains("is a VLAN on eth1,"), "{error}");
+        assert!(error.contains(what), "{error}");
     }
     // Found by their addresses, they are not both taken either.
     let text = with("").replace("10.0.0.1\"", "10.9.0.1\", \"10.9.5.1\"");
     let error = load(&text).unwrap_err().to_string();
-    assert!(error.contains("eth1.5 is a VLAN on eth1"), "{error}");
+    assert!(error.contains("eth1.5 is a vlan over eth1"), "{error}");
 }
 
 /// Each error names its place, what is wrong, and a mend.

@@ -8,7 +8,7 @@ use dysco_common::session::part;
 use dysco_common::{Session, State};
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
-use super::{Engine, held, measure};
+use super::{Engine, held, measure, ports};
 use crate::protocol::HostEvent;
 
 /// From so much of the table on, in percent, it is crowded: new sessions need the room
@@ -112,6 +112,18 @@ impl Collector {
         self.ending.insert(slot, Ending::new(s, activity(s), due));
     }
 
+    /// A tombstone's session is over elsewhere: it goes as soon as nothing of it can be under
+    /// way any more.
+    pub fn over(&mut self, slot: u32, s: &Session) {
+        let now = Instant::now();
+        let fresh = Ending::new(s, activity(s), now + UNCHANGED);
+        let ending = self.ending.entry(slot).or_insert(fresh);
+        if ending.created_ns != s.created_ns {
+            *ending = fresh;
+        }
+        ending.due = ending.due.min(now.max(ending.since + UNCHANGED));
+    }
+
     /// A slot became a tombstone.
     pub fn entombed(&mut self, slot: u32, s: &Session) {
         self.ending
@@ -160,6 +172,9 @@ impl Engine {
             if reset {
                 self.relay_was_reset(&both);
             }
+        }
+        if !reset {
+            self.tell_over(&s);
         }
         // One that is relayed is told of once.
         if s.is_beside_relay() {
@@ -224,6 +239,9 @@ impl Engine {
             };
             self.collector.ending.insert(slot, ending);
             self.collector.quiet.remove(&slot);
+            if ending.since + UNCHANGED <= now && ports::frees_port(&s) {
+                self.ports.release(slot);
+            }
             if !ending.is_due(&s, crowded) {
                 continue;
             }

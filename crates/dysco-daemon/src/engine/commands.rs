@@ -5,7 +5,7 @@ use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 
-use super::held::Waiting;
+use super::held::{FIRST_LOOK, Waiting};
 use super::measure::facts;
 use super::packets;
 use super::raw::send_past;
@@ -362,20 +362,17 @@ impl Engine {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
-        let drained = self.agent.set_cut_in(slot, cutoff);
+        self.agent.set_cut_in(slot, cutoff);
         if self.tell_broken(change) {
             return;
-        }
-        let shown = has_shown_all(&self.agent.session(slot));
-        if drained && shown {
-            return self.tell_machine(HostEvent::Drained { change });
         }
         if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
-        if !shown {
+        if !has_shown_all(&self.agent.session(slot)) {
             self.show_cut(change, slot);
         }
+        self.drained_or_wait(change, FIRST_LOOK);
     }
 
     fn complete(&mut self, change: ChangeId) {

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use dysco_common::two_paths::{has_carried, has_caught_up};
+use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, is_unheard};
 use dysco_common::{FlowKey, Session, State};
 
+use super::held::Look;
 use super::raw::Repeated;
 use super::{Answer, Engine, packets};
 use crate::protocol::{ChangeId, HostEvent, Subsession};
@@ -36,7 +37,11 @@ impl Engine {
         let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
             let _ = answers.send(Answer::Looked(change));
         });
-        held.look = Some((s.answers, ask));
+        held.look = Some(Look {
+            answers: s.answers,
+            waits: !is_confirmed(Anchor::Near, &s),
+            _ask: ask,
+        });
     }
 
     /// It had time to answer.
@@ -45,10 +50,13 @@ impl Engine {
             return self.tell_gone(change);
         };
         let look = self.held.get_mut(&change).and_then(|h| h.look.take());
-        let Some((before, _)) = look else { return };
+        let Some(look) = look else { return };
         let s = self.agent.session(slot);
-        // What comes by itself does not tell that the other end hears anything.
-        let carries = s.answers != before || has_carried(&s) || !is_between(&s);
+        // What comes by itself does not tell that the other end hears anything, and what the
+        // data planes say to each other does not tell that the stacks do.
+        let answers = s.answers != look.answers;
+        let unheard = look.waits && is_unheard(Anchor::Near, &s);
+        let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
         self.tell_machine(HostEvent::Looked { change, carries });
     }
 

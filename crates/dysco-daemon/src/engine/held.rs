@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::two_paths::{Anchor, has_shown_all};
-use dysco_common::{FlowKey, State, Translation};
+use dysco_common::two_paths::{Anchor, has_shown_all, is_confirmed};
+use dysco_common::{FlowKey, Session, State, Translation};
 
 use super::proof::Lookout;
 use super::raw::Repeated;
-use super::{Answer, Engine};
+use super::{Answer, DRAIN_SWEEP, Engine};
 use crate::config::strict_reverse_path;
 use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::proxy::Pair;
@@ -43,8 +43,11 @@ pub(super) struct Held {
     pub trial: Option<Repeated>,
     /// What the local end had sent when that was made.
     pub opened_at: Option<u32>,
-    /// While its new path is asked to answer: how often it had before.
-    pub look: Option<(u16, Repeated)>,
+    /// While its new path is asked to answer.
+    pub look: Option<Look>,
+    /// The old path is done with, and the new one has not shown yet that it carries: it is
+    /// looked at again after this.
+    pub unconfirmed: Option<Duration>,
     /// Its new path is taken back, and the old one has not carried all that it did.
     pub returns: bool,
     /// Waits for what the client answers.
@@ -52,6 +55,20 @@ pub(super) struct Held {
     /// What waits for a route.
     pub waiting: Option<Waiting>,
 }
+
+/// A new path that is asked to answer.
+pub(super) struct Look {
+    /// How often it had before.
+    pub answers: u16,
+    /// The end had sent something there that was not acknowledged.
+    pub waits: bool,
+    /// What asks.
+    pub _ask: Repeated,
+}
+
+/// Between the first two looks whether a new path carries; doubled for the next, until the
+/// sweep is as often.
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// How long an end has sent nothing on its new path.
 #[derive(Default)]
@@ -241,10 +258,60 @@ impl Engine {
         Ok(ifindex)
     }
 
-    /// Has a session nothing more to do with the path by the proxy?
-    fn is_drained(&self, slot: u32) -> bool {
+    /// Has a session nothing more to do with the path by the proxy, and is what its end
+    /// has sent on the new one acknowledged?
+    pub(super) fn is_drained(&self, slot: u32, at: Anchor) -> bool {
         let s = self.agent.session(slot);
-        s.two.drained != 0 && has_shown_all(&s)
+        s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s)
+    }
+
+    /// Is a change drained at this host, so that only a new path that does not carry keeps
+    /// the proxy in its session?
+    pub(super) fn is_unconfirmed(&self, change: ChangeId) -> bool {
+        let held = self.held.get(&change).filter(|held| held.draining);
+        held.is_some_and(|held| {
+            let at = held.anchor();
+            let all: Vec<_> = held
+                .slots()
+                .map(|(slot, _)| self.agent.session(slot))
+                .collect();
+            let drained = |s: &Session| s.two.drained != 0 && has_shown_all(s);
+            all.iter().all(drained) && all.iter().any(|s| !is_confirmed(at, s))
+        })
+    }
+
+    /// Tells that a change is drained at this host, or looks again after so long.
+    pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
+        let Some(held) = self.held.get(&change) else {
+            return;
+        };
+        let at = held.anchor();
+        let drained = held.slots().all(|(slot, _)| self.is_drained(slot, at));
+        let looks = !drained && wait < DRAIN_SWEEP && self.is_unconfirmed(change);
+        let Some(held) = self.held.get_mut(&change) else {
+            return;
+        };
+        if drained {
+            (held.draining, held.unconfirmed) = (false, None);
+            return self.tell_machine(HostEvent::Drained { change });
+        }
+        if !looks || held.unconfirmed.is_some() {
+            return;
+        }
+        held.unconfirmed = Some(wait);
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let _ = answers.send(Answer::Confirmed(change));
+        });
+    }
+
+    /// The far end may have acknowledged something meanwhile.
+    pub(super) fn look_confirmed(&mut self, change: ChangeId) {
+        let held = self.held.get_mut(&change).filter(|held| held.draining);
+        if let Some(wait) = held.and_then(|held| held.unconfirmed.take()) {
+            self.drained_or_wait(change, 2 * wait);
+        }
     }
 
     /// The local end of a slot's session has acknowledged all of the old path, or the
@@ -254,17 +321,9 @@ impl Engine {
             .held
             .iter()
             .find(|(_, h)| h.draining && h.slots().any(|(s, _)| s == slot));
-        let Some((change, held)) = change else {
-            return;
-        };
-        if !held.slots().all(|(slot, _)| self.is_drained(slot)) {
-            return;
+        if let Some((change, _)) = change {
+            self.drained_or_wait(*change, FIRST_LOOK);
         }
-        let change = *change;
-        if let Some(held) = self.held.get_mut(&change) {
-            held.draining = false;
-        }
-        self.tell_machine(HostEvent::Drained { change });
     }
 
     /// Looks at sessions that drain, in case an event was missed, and shows again what may
@@ -275,10 +334,8 @@ impl Engine {
         for (change, at) in draining {
             for slot in self.slots_of(change) {
                 self.agent.look_drained(slot, at);
-                if self.is_drained(slot) {
-                    self.drained(slot);
-                }
             }
+            self.drained_or_wait(change, DRAIN_SWEEP);
         }
         self.show_silent_cuts();
         self.sweep_returns();

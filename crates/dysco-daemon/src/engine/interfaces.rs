@@ -1,8 +1,10 @@
 //! Interfaces that are deleted, and made anew, while sessions pass them.
 
-use dysco_agent::InterfaceChange;
+use dysco_agent::links::{self, Link};
+use dysco_agent::{Attach, Attached, InterfaceChange};
 
 use super::Engine;
+use crate::api::InterfaceReport;
 
 impl Engine {
     /// Looks whether the data plane still is where it was put.
@@ -36,5 +38,96 @@ impl Engine {
         for interface in ours.filter(|interface| interface.name == name) {
             interface.index = index;
         }
+    }
+    /// Where the programs are, and what keeps them from seeing sessions there.
+    pub(super) fn interface_reports(&self) -> Vec<InterfaceReport> {
+        let all = links::links().unwrap_or_default();
+        let attached = self.agent.attached();
+        let on = attached.iter().filter(|at| at.index.is_some());
+        let names: Vec<&str> = on.map(|at| at.interface.as_str()).collect();
+        let told = attached.iter().map(|at| InterfaceReport {
+            trouble: at.index.and_then(|_| self.trouble(at, &names, &all)),
+            ..interface(at)
+        });
+        told.collect()
+    }
+
+    fn trouble(&self, at: &Attached, ours: &[&str], all: &[Link]) -> Option<String> {
+        let configured = self.config.host.interfaces.iter();
+        let mut configured = configured.filter(|i| i.name == at.interface);
+        if let Some([what, mend]) = configured.find_map(|i| i.unusable()) {
+            return Some(format!("{what}; {mend}"));
+        }
+        let pairs = ours.iter().map(|other| [at.interface.as_str(), other]);
+        let mut met = pairs.filter_map(|pair| links::stacked(&pair, all));
+        if let Some((upper, lower)) = met.next() {
+            return Some(stacked(upper, lower));
+        }
+        let others = self.agent.before_ours(at);
+        (!others.is_empty()).then(|| behind(&others))
+    }
+}
+
+/// A packet passes both, and the programs are on both: since a while ago, or dyscod would
+/// not have started.
+fn stacked(upper: &Link, lower: &Link) -> String {
+    format!(
+        "{} is a {} over {} now, so that a packet passes both and is changed twice: sessions \
+         that were changed stall; list one of the two in [host] interfaces and start dyscod anew",
+        upper.name, upper.kind, lower.name
+    )
+}
+
+fn behind(others: &[String]) -> String {
+    format!(
+        "another program runs first ({}): of a packet that it ends, or passes on by itself, \
+         dyscod sees nothing; attach that one behind dyscod's, or have it return TCX_NEXT",
+        others.join(", ")
+    )
+}
+
+fn interface(attached: &Attached) -> InterfaceReport {
+    if attached.index.is_none() {
+        return InterfaceReport {
+            name: attached.interface.clone(),
+            attach: "not attached".to_owned(),
+            xdp: false,
+            programs: Vec::new(),
+            trouble: None,
+        };
+    }
+    let attach = match attached.attach {
+        Attach::Clsact => "clsact",
+        Attach::Tcx | Attach::Auto => "tcx",
+    };
+    let mut programs = vec!["dysco_ingress".into(), "dysco_egress".into()];
+    if attached.xdp {
+        programs.push("dysco_xdp".into());
+    }
+    InterfaceReport {
+        name: attached.interface.clone(),
+        attach: attach.to_owned(),
+        xdp: attached.xdp,
+        programs,
+        trouble: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_an_interface_names_the_mend() {
+        let link = |name: &str, kind: &str| Link {
+            name: name.into(),
+            kind: kind.into(),
+            ..Link::default()
+        };
+        let told = stacked(&link("br0", "bridge"), &link("eth0", ""));
+        assert!(told.contains("br0 is a bridge over eth0"), "{told}");
+        assert!(told.contains("[host] interfaces"), "{told}");
+        let told = behind(&["cil_from_netdev".into()]);
+        assert!(told.contains("(cil_from_netdev)"), "{told}");
     }
 }

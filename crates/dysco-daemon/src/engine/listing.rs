@@ -10,8 +10,8 @@ use dysco_common::{Session, State};
 use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::{
-    Call, Counters, Failure, FailureCode, InterfaceReport, Mode, PathReport, PeerReport, Removable,
-    Reply, Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
+    Call, Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request,
+    Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
 use crate::protocol::Reason;
 use crate::proxy::Pair;
@@ -41,7 +41,7 @@ impl Engine {
             }
             Request::Remove(remove) => {
                 let said = Said::of(&remove, &caller);
-                return self.remove(&remove, &said, &replies);
+                return self.remove(remove, said, replies);
             }
             Request::Delta(request) => self.tell_delta(&request),
             Request::ExportState(about) => return self.export_state(&about, replies),
@@ -178,18 +178,16 @@ impl Engine {
     }
 
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
-        let no = |reason: String| Removable::No { reason };
+        let no = |reason: &str| Removable::no(vec![reason.to_owned()]);
         match (State::from_word(s.state), pair) {
+            (state, _) if s.has_ended() && state != Some(State::Tombstone) => no("it has ended"),
             (_, None) if super::rechain::passes(s) => Removable::Yes,
-            (Some(State::Tracked | State::Adopted | State::NewPath), _) if s.has_ended() => {
-                no("it has ended".into())
-            }
-            (Some(State::Tombstone | State::Relay), _) => no(who_has_left(s).into()),
-            (_, None) => no(no_proxy(s).into()),
-            (_, Some(pair)) => match self.seems_measurable(pair) {
+            (Some(State::Tombstone | State::Relay), _) => no(who_has_left(s)),
+            (_, None) => no(no_proxy(s)),
+            (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
                 // Asked for a packet, it is heard.
-                Ok(()) | Err(Reason::NotHeard(_)) => Removable::Yes,
-                Err(reason) => no(reason.to_string()),
+                [] | [Reason::NotHeard(_), ..] => Removable::Yes,
+                reasons => Removable::no(reasons.iter().map(Reason::to_string).collect()),
             },
         }
     }
@@ -229,7 +227,7 @@ impl Engine {
             addresses: self.config.host.addresses.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_s: self.started.elapsed().as_secs(),
-            interfaces: self.agent.attached().iter().map(interface).collect(),
+            interfaces: self.interface_reports(),
             sessions,
             peers: self.control.peers().iter().map(peer).collect(),
             shim_socket: Some(self.config.shim.socket.clone()),
@@ -292,31 +290,6 @@ fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>
         }
         let _ = replies.send(Reply::Done { summary: None }).await;
     });
-}
-
-fn interface(attached: &dysco_agent::Attached) -> InterfaceReport {
-    if attached.index.is_none() {
-        return InterfaceReport {
-            name: attached.interface.clone(),
-            attach: "not attached".to_owned(),
-            xdp: false,
-            programs: Vec::new(),
-        };
-    }
-    let attach = match attached.attach {
-        dysco_agent::Attach::Clsact => "clsact",
-        dysco_agent::Attach::Tcx | dysco_agent::Attach::Auto => "tcx",
-    };
-    let mut programs = vec!["dysco_ingress".into(), "dysco_egress".into()];
-    if attached.xdp {
-        programs.push("dysco_xdp".into());
-    }
-    InterfaceReport {
-        name: attached.interface.clone(),
-        attach: attach.to_owned(),
-        xdp: attached.xdp,
-        programs,
-    }
 }
 
 fn peer(status: &crate::control::PeerStatus) -> PeerReport {

@@ -1,6 +1,6 @@
 //! What this host knows of a session, and of the proxy that relays it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::{FlowKey, Session, State};
 
@@ -80,26 +80,71 @@ impl Engine {
                 "no shim has reported that a proxy relays it; for a proxy without the shim name its process (--pid) or listener (--listen)".into(),
             )
         })?;
-        self.is_vouched_for(&pair, word)?;
-        self.proxy
-            .received(&pair)
-            .map_err(|e| Reason::NotTransparent(e.to_string()))?;
-        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
-        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
-        plan::check(&claimed(&pair, a, b))?;
-        Ok((pair, a, b))
+        match self.judge(&pair, word, |key, sub| self.facts_of(key, sub)) {
+            Ok([a, b]) => Ok((pair, a, b)),
+            Err(reasons) => Err(reasons.into_iter().next().unwrap_or(Reason::Closing)),
+        }
+    }
+
+    /// All that stands in the way of a proxy's leaving a session, the reason that counts
+    /// first.
+    pub(super) fn objections(&self, sub: &Subsession, word: bool) -> Vec<Reason> {
+        let Some(pair) = self.pair_of_session(sub) else {
+            return self.measurable(sub, word).err().into_iter().collect();
+        };
+        let judged = self.judge(&pair, word, |key, sub| self.facts_of(key, sub));
+        judged.err().unwrap_or_default()
     }
 
     /// The same for a listing: by what this host has at hand, and without a word for it.
-    pub(super) fn seems_measurable(&self, pair: &Pair) -> Result<(), Reason> {
-        self.is_vouched_for(pair, false)?;
-        let known = |key: &FlowKey, sub: Subsession| match self.agent.find(key) {
-            Some(slot) => facts(&self.confirmed(slot), &sub),
-            None => Err(Reason::NotTracked(sub)),
+    pub(super) fn seeming_objections(&self, pair: &Pair) -> Vec<Reason> {
+        let known = |key: &FlowKey, sub: &Subsession| match self.agent.find(key) {
+            Some(slot) => facts(&self.confirmed(slot), sub),
+            None => Err(Reason::NotTracked(*sub)),
         };
-        let a = known(&pair.a.key, accepted(&pair.a.key))?;
-        let b = known(&pair.b.key, opened(&pair.b.key))?;
-        plan::check(&claimed(pair, a, b))
+        let judged = self.judge(pair, false, known);
+        judged.err().unwrap_or_default()
+    }
+
+    /// What is known of both sessions of a pair, if nothing stands in the way. Reasons that
+    /// stay come first, and what a packet would mend last.
+    fn judge(
+        &self,
+        pair: &Pair,
+        word: bool,
+        facts_of: impl Fn(&FlowKey, &Subsession) -> Result<Facts, Reason>,
+    ) -> Result<[Facts; 2], Vec<Reason>> {
+        let a = facts_of(&pair.a.key, &accepted(&pair.a.key));
+        let b = facts_of(&pair.b.key, &opened(&pair.b.key));
+        let over = |facts: &Result<Facts, Reason>| facts == &Err(Reason::Closing);
+        if over(&a) || over(&b) {
+            return Err(vec![Reason::Closing]);
+        }
+        let ours = |ip: &IpAddr| ip.is_loopback() || self.config.host.addresses.contains(ip);
+        let mut all: Vec<Reason> = not_between(pair, ours).into_iter().collect();
+        let mut unheard = Vec::new();
+        let mut known = None;
+        match (a, b) {
+            (Ok(a), Ok(b)) => {
+                all.extend(plan::objections(&claimed(pair, a, b)));
+                known = Some([a, b]);
+            }
+            (a, b) => {
+                let missing = [a.err(), b.err()].into_iter().flatten();
+                let (silent, other): (Vec<_>, Vec<_>) =
+                    missing.partition(|r| matches!(r, Reason::NotHeard(_)));
+                all.extend(other);
+                unheard = silent;
+            }
+        }
+        all.extend(self.is_vouched_for(pair, word).err());
+        let received = self.proxy.received(pair).err();
+        all.extend(received.map(|e| Reason::NotTransparent(e.to_string())));
+        all.extend(unheard);
+        match known {
+            Some(known) if all.is_empty() => Ok(known),
+            _ => Err(all),
+        }
     }
 
     /// Does the proxy only pass on what it gets, by all that is said of it?
@@ -144,6 +189,23 @@ impl Engine {
         let outside = conntrack::translated(&socket).ok().flatten();
         outside.map(|_| Reason::Translated(*sub))
     }
+}
+
+/// Why a proxy is not between two other hosts, each with its own addresses. `ours` says
+/// which are this host's.
+fn not_between(pair: &Pair, ours: impl Fn(&IpAddr) -> bool) -> Option<Reason> {
+    let (client, server) = (pair.a.key.remote().ip(), pair.b.key.remote().ip());
+    let borrows = |own: IpAddr, of: IpAddr| own == of && !ours(&own);
+    if borrows(pair.b.key.local().ip(), client) {
+        return Some(Reason::BorrowedAddress(client));
+    }
+    if borrows(pair.a.key.local().ip(), server) {
+        return Some(Reason::BorrowedAddress(server));
+    }
+    [client, server]
+        .into_iter()
+        .find(ours)
+        .map(Reason::SameHost)
 }
 
 /// A pair as the shim has it: enough to refuse early, and to begin.

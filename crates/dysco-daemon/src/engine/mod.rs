@@ -144,6 +144,8 @@ enum Answer {
     Unopened(ChangeId),
     /// A new path that was in doubt has had time to answer.
     Looked(ChangeId),
+    /// A new path has had time to carry what was sent on it.
+    Confirmed(ChangeId),
     /// One that is not heard any more has been silent for a moment.
     Deafened(ChangeId),
     /// This host's connections.
@@ -156,6 +158,8 @@ enum Answer {
     Way(chains::Way),
     /// Something was written in the place of the policy.
     PolicyWritten,
+    /// It is known what processes under the shim hold, for a removal of all.
+    Held(Box<removal::Begun>),
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
@@ -207,6 +211,12 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     // First of all: it refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
     state::reserve_ports(&config.removal)?;
+    let unusable = config
+        .host
+        .interfaces
+        .iter()
+        .filter_map(config::Interface::unusable);
+    unusable.for_each(|[what, mend]| tracing::warn!("{what}; {mend}"));
     let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
     if room != wanted {
         let dir = config.data_plane.pin_dir.display();
@@ -414,6 +424,7 @@ impl Engine {
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Looked(change) => self.looked(change),
+            Answer::Confirmed(change) => self.look_confirmed(change),
             Answer::Deafened(change) => self.deafened(change),
             Answer::PathDead(change) => self.path_dead(change),
             Answer::Forgotten(change, from) => self.forgotten(change, from),
@@ -426,6 +437,7 @@ impl Engine {
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Way(way) => self.way_found(&way),
             Answer::PolicyWritten => self.policy_written(),
+            Answer::Held(begun) => self.go_on_removing(*begun),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
         }

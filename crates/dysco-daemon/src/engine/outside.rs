@@ -13,7 +13,7 @@ use crate::api::{
     Remove, Reply,
 };
 use crate::protocol::Reason;
-use crate::proxy::outside::{Ask, Scene, Sessions};
+use crate::proxy::outside::{Ask, Found, Scene};
 use crate::proxy::{ProcessError, ProcessName, Tracked};
 
 /// What a task saw of a proxy, and who asked.
@@ -29,7 +29,7 @@ enum What {
     Watched {
         request: Remove,
         said: Said,
-        found: Result<Sessions, ProcessError>,
+        found: Result<Found, ProcessError>,
     },
 }
 
@@ -99,6 +99,7 @@ impl Engine {
             uid: user(caller),
             tracked: self.tracked(),
             only,
+            all: request.all && request.filter.is_empty(),
         })
     }
 
@@ -135,7 +136,7 @@ impl Engine {
                 found,
             } => {
                 let found = match found {
-                    Ok(sessions) => Ok(self.watched(&request, &said, sessions)),
+                    Ok(found) => Ok(self.watched(&request, &said, found)),
                     Err(error) => Err(failure(&error)),
                 };
                 self.remove_found(found, request.dry_run, &replies);
@@ -143,12 +144,7 @@ impl Engine {
         }
     }
 
-    fn watched(
-        &self,
-        request: &Remove,
-        said: &Said,
-        sessions: Sessions,
-    ) -> super::removal::Candidates {
+    fn watched(&self, request: &Remove, said: &Said, watched: Found) -> super::removal::Candidates {
         let timeout = request.timeout_ms.map_or(
             self.config.removal.timeout,
             std::time::Duration::from_millis,
@@ -159,9 +155,12 @@ impl Engine {
             (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
             task
         };
-        let mut found = super::removal::Candidates::default();
+        let mut found = super::removal::Candidates {
+            left: self.left_untracked(&watched.untracked),
+            ..super::removal::Candidates::default()
+        };
         let mut met = HashSet::new();
-        for (key, basis) in sessions {
+        for (key, basis) in watched.sessions {
             // It may have ended while it was watched.
             let Some(slot) = self.agent.find(&key) else {
                 continue;
@@ -206,9 +205,7 @@ impl Engine {
                 session: slot.zip(known).map(|(slot, s)| self.session_id(slot, &s)),
                 removable: match &known {
                     Some(s) => self.removable(s, pair.as_ref()),
-                    None => Removable::No {
-                        reason: self.unknown(&socket.key),
-                    },
+                    None => Removable::no(vec![self.unknown(&socket.key)]),
                 },
                 label: self.proxy.label(socket.holder.pid, &socket.key),
             })
@@ -222,12 +219,37 @@ impl Engine {
 
 impl Engine {
     /// Why a session of the proxy's is not known.
-    fn unknown(&self, key: &FlowKey) -> String {
+    pub(super) fn unknown(&self, key: &FlowKey) -> String {
+        let client = key.remote().ip();
+        if client.is_loopback() || self.config.host.addresses.contains(&client) {
+            return Reason::SameHost(client).to_string();
+        }
+        if let Some(why) = self.unsteered(key.local().ip()) {
+            return why;
+        }
         let translated = self.translated(&super::measure::accepted(key));
         translated.map_or_else(
             || "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
             |why| why.to_string(),
         )
+    }
+
+    /// Is an address on an interface where the data plane is not, or reads nothing?
+    fn unsteered(&self, local: std::net::IpAddr) -> Option<String> {
+        let all = crate::config::interfaces().ok()?;
+        let holds = |i: &&crate::config::Interface| i.addresses.contains(&local);
+        let interface = all.iter().find(holds)?;
+        if let Some([what, mend]) = interface.unusable() {
+            return Some(format!("{what}; {mend}"));
+        }
+        let ours = |i: &crate::config::Interface| i.name == interface.name;
+        let name = &interface.name;
+        (!self.config.host.interfaces.iter().any(ours)).then(|| {
+            format!(
+                "its address is on the interface {name}, where dyscod is not: add {name} to \
+                 interfaces under [host], and start dyscod anew"
+            )
+        })
     }
 }
 
@@ -256,6 +278,8 @@ fn failure(error: &ProcessError) -> Failure {
             FailureCode::NotFound,
             "see 'ps' for processes, and 'ss -ltnp' for who listens",
         ),
+        // Its words have the mend.
+        ProcessError::Elsewhere(_) => (FailureCode::Refused, "then ask that dyscod"),
         ProcessError::Ambiguous { .. } => (FailureCode::Refused, "name one by its number"),
         ProcessError::NotAllowed { .. } => (FailureCode::NotAllowed, "run as root"),
         ProcessError::System { .. } => (

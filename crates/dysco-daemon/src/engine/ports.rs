@@ -46,6 +46,8 @@ struct Port {
     connection: FlowKey,
     /// When the session was known to live.
     lived: Instant,
+    /// Its server's host says that it does not any more.
+    over: bool,
     _held: HeldPort,
 }
 
@@ -103,7 +105,14 @@ fn is_left(s: &Session) -> bool {
         Some(State::Tombstone) => s.two.part == part::CURRENT && !left_by_chain(s),
         _ => false,
     };
-    left && s.life.opened_here != 0
+    // Once both ends have closed it, its port may be another's: who has it still answers for it.
+    let closed = s.life.fin_in & s.life.fin_out != 0;
+    left && !closed && s.life.opened_here != 0
+}
+
+/// Is nobody's word needed that the session is over, so that its port need not be held?
+pub(super) fn frees_port(s: &Session) -> bool {
+    s.life.opened_here != 0 && s.life.fin_in & s.life.fin_out != 0
 }
 
 /// Would a SYN of another session be lost where this is the entry of its five-tuple?
@@ -177,6 +186,7 @@ impl Engine {
                     created_ns: s.created_ns,
                     connection: s.key,
                     lived: Instant::now(),
+                    over: false,
                     _held: held,
                 };
                 self.ports.held.insert(slot, port);
@@ -195,7 +205,7 @@ impl Engine {
             return false;
         }
         let port = self.ports.held.get(&slot);
-        if port.is_none_or(|port| port.lived.elapsed() > UNHEARD) {
+        if port.is_none_or(|port| port.over || port.lived.elapsed() > UNHEARD) {
             return false;
         }
         let asking = self.ports.asking.entry(s.key.remote().ip()).or_default();
@@ -225,6 +235,17 @@ impl Engine {
         self.send_about_chains(incoming.via, &Message::Lived(told));
     }
 
+    /// A session has ended by which a host that a proxy has left is held in its port. That
+    /// host is told, and need not ask.
+    pub(super) fn tell_over(&self, s: &Session) {
+        let proxy = s.key.remote().ip();
+        let by_proxy = s.state == State::NewPath as u32 && s.was_bypassed();
+        if by_proxy && s.life.opened_here == 0 {
+            let told = vec![(measure::accepted(&s.key), false)];
+            self.send_about_chains(proxy, &Message::Lived(told));
+        }
+    }
+
     /// A server's host says which live.
     pub(super) fn told_lives(&mut self, told: Vec<(Subsession, bool)>, incoming: &Incoming) {
         for (sub, lives) in told {
@@ -236,10 +257,14 @@ impl Engine {
             if !self.ports.has(slot, s.created_ns) || s.state != State::Tombstone as u32 {
                 continue;
             }
-            if lives && let Some(port) = self.ports.held.get_mut(&slot) {
+            let Some(port) = self.ports.held.get_mut(&slot) else {
+                continue;
+            };
+            if lives {
                 port.lived = Instant::now();
             } else {
-                self.collect(slot, &s);
+                port.over = true;
+                self.collector.over(slot, &s);
             }
         }
     }
@@ -262,7 +287,15 @@ mod tests {
             let mut s = entry(state);
             assert!(!is_left(&s), "{state:?}: the client chose the port");
             s.life.opened_here = 1;
-            assert!(is_left(&s), "{state:?}");
+            assert!(is_left(&s) && !frees_port(&s), "{state:?}");
+            // One end may still send, as long as it likes.
+            s.life.fin_in = 1;
+            assert!(is_left(&s) && !frees_port(&s), "{state:?}");
+            s.life.fin_out = 1;
+            assert!(
+                !is_left(&s) && frees_port(&s),
+                "{state:?}: both have closed"
+            );
         }
         let mut s = entry(State::NewPath);
         s.life.opened_here = 1;

@@ -8,7 +8,7 @@ use dysco_common::two_paths::{Anchor, cutoff};
 use dysco_common::{Session, State, Translation};
 
 use super::commands::clamp_of;
-use super::held::Waiting;
+use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
 use crate::api::Mode;
@@ -140,16 +140,15 @@ impl Engine {
             }
             return self.tell_gone(change);
         };
-        let (cutoff, drained) = self.agent.cut_pair(a, b);
+        let (cutoff, _) = self.agent.cut_pair(a, b);
         self.tell_machine(HostEvent::CutDone { change, cutoff });
         if self.tell_broken(change) {
             return;
         }
-        if drained {
-            self.tell_machine(HostEvent::Drained { change });
-        } else if let Some(held) = self.held.get_mut(&change) {
+        if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
+        self.drained_or_wait(change, FIRST_LOOK);
     }
 }
 

@@ -49,7 +49,7 @@ impl Tally {
         match outcome {
             Outcome::Removed => return self.done += 1,
             // Its end is counted when it comes.
-            Outcome::Pending => return,
+            Outcome::Pending | Outcome::Unconfirmed => return,
             Outcome::RolledBack => self.rolled_back += 1,
             Outcome::Lost => self.lost += 1,
             Outcome::Refused => self.refused += 1,

@@ -12,26 +12,40 @@ pub const TS_LEAD: u32 = 20;
 
 /// What the measurement alone can refuse, before anybody else is troubled.
 pub fn check(m: &Measurement) -> Result<(), Reason> {
-    let offers = [m.a.local, m.a.remote, m.b.local, m.b.remote];
-    if offers.iter().any(|o| o.flags & offer::SEEN == 0) {
-        return Err(Reason::NotSeen);
-    }
-    if offers.iter().any(|o| o.flags & offer::FOREIGN != 0) {
-        return Err(Reason::Foreign);
-    }
+    objections(m).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// All that the measurement alone can refuse. The first counts: what no waiting mends comes
+/// before what another session would not have.
+pub fn objections(m: &Measurement) -> Vec<Reason> {
     if [&m.a, &m.b].into_iter().any(is_over) {
-        return Err(Reason::Closing);
+        return vec![Reason::Closing];
     }
+    let mut all = Vec::new();
     if m.subsession_a.left.is_ipv4() != m.subsession_b.right.is_ipv4() {
         let why = "one end speaks IPv4 and the other IPv6, which is not translated";
-        return Err(Reason::NewPathUnusable(why.into()));
+        all.push(Reason::NewPathUnusable(why.into()));
+    }
+    let offers = [m.a.local, m.a.remote, m.b.local, m.b.remote];
+    if offers.iter().any(|o| o.flags & offer::SEEN == 0) {
+        // Of what was not seen nothing more can be said.
+        all.push(Reason::NotSeen);
+        return all;
+    }
+    if is_foreign(&m.a) || is_foreign(&m.b) {
+        all.push(Reason::Foreign);
     }
     if negotiated(&m.a, offer::SACK) != negotiated(&m.b, offer::SACK) {
-        return Err(Reason::SackMismatch);
+        all.push(Reason::SackMismatch);
     }
     // Each end sends segments as large as the middlebox told it to.
-    fits(End::Left, m.a.local.mss, m.b.remote.mss)?;
-    fits(End::Right, m.b.local.mss, m.a.remote.mss)
+    all.extend(fits(End::Left, m.a.local.mss, m.b.remote.mss).err());
+    all.extend(fits(End::Right, m.b.local.mss, m.a.remote.mss).err());
+    all
+}
+
+fn is_foreign(f: &Facts) -> bool {
+    offer::are_foreign(f.local.flags, f.remote.flags)
 }
 
 /// The left anchor's translation. `left` and `right` are what the anchors know
@@ -125,7 +139,7 @@ fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(),
     {
         return Err(Reason::NotSeen);
     }
-    if (anchor.local.flags | anchor.remote.flags) & offer::FOREIGN != 0 {
+    if is_foreign(anchor) {
         return Err(Reason::Foreign);
     }
     // What was agreed on: of an adopted session nobody knows what was offered.

@@ -138,7 +138,7 @@ pub enum Reason {
         /// The least that does, in bytes.
         needs: u32,
     },
-    /// MD5, TCP-AO, MPTCP or AccECN.
+    /// MD5 or TCP-AO, or MPTCP or AccECN that both ends agreed on.
     #[error(
         "the session uses MD5, TCP-AO, MPTCP or AccECN, which bind it to its five-tuple or which no translation knows: switch that option off for it, or keep the middlebox"
     )]
@@ -294,6 +294,11 @@ pub enum Reason {
         "a new path to {0} has died under another session in the last five minutes; mend what lies between the two hosts, then wait that long, or ask with --mode bypass; or keep the middlebox"
     )]
     PathDied(HostId),
+    /// The proxy uses an address that is another host's.
+    #[error(
+        "the proxy uses the address {0}, which is not this host's (TPROXY; in HAProxy `usesrc` or `bind ... transparent`): packets to that address reach it by rules of this host alone, which no removal follows; let the proxy use an address of this host, or keep the middlebox"
+    )]
+    BorrowedAddress(HostId),
 }
 
 /// Another host's text, without what a terminal would obey. Quotes stay: they are part of
@@ -374,6 +379,7 @@ impl Reason {
             | Reason::DeltaUnconfirmed(_)
             | Reason::DeltaBehind(_)
             | Reason::Translated(_)
+            | Reason::BorrowedAddress(_)
             | Reason::Busy(_) => false,
         }
     }

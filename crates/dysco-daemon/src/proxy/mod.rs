@@ -5,6 +5,7 @@
 mod ask;
 mod close;
 mod empty;
+pub mod elsewhere;
 pub mod error;
 mod held;
 mod inbox;
@@ -202,7 +203,7 @@ impl ProxySide {
 
     /// Watches the sockets of processes from outside, as the asked ones need,
     /// and remembers for a while the pairs that the counts have shown.
-    pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Sessions, ProcessError> {
+    pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Found, ProcessError> {
         let side = self.clone();
         let found = long(move || {
             // By its shim, or by counts a moment ago.
@@ -214,7 +215,7 @@ impl ProxySide {
             outside::find(&ask, &side.0.watch, known, has_shim)
         });
         let found = found.await?;
-        for (_, basis) in &found {
+        for (_, basis) in &found.sessions {
             if let Ok(Basis::Counts(pair)) = basis {
                 self.registry().show(*pair);
             }
@@ -232,6 +233,19 @@ impl ProxySide {
             label_sessions(socket, &self.0.labels).await;
         }
         long(move || outside::Scene::look(&name, uid)).await
+    }
+
+    /// Has any process reported by the shim?
+    pub fn has_shims(&self) -> bool {
+        !self.registry().processes().is_empty()
+    }
+
+    /// What the processes under the shim hold, whatever they have reported of it.
+    pub async fn held_under_shims(&self) -> Vec<elsewhere::Held> {
+        let all = self.registry().processes();
+        let live = all.into_iter().filter(|(_, process)| !process.ended());
+        let pids: Vec<i32> = live.map(|(pid, _)| pid).collect();
+        long(move || pids.into_iter().map(elsewhere::held).collect()).await
     }
 
     /// The pair of these two sockets, if one process of this host has both.

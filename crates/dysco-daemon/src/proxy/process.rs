@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::elsewhere::{Elsewhere, is_ours};
 use super::table;
 use crate::config::ListenAddress;
 
@@ -95,6 +96,9 @@ pub enum ProcessError {
         /// The processes.
         pids: Vec<i32>,
     },
+    /// It is in another network namespace.
+    #[error("{0}")]
+    Elsewhere(Elsewhere),
     /// It is another user's.
     #[error("process {pid} is not the caller's own")]
     NotAllowed {
@@ -204,11 +208,16 @@ pub fn resolve(
 
 /// Of one name and one network: others of the name serve someone else.
 fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
-    let own = fs::read_link("/proc/thread-self/ns/net").ok();
-    let ours = |pid: &i32| fs::read_link(format!("/proc/{pid}/ns/net")).ok() == own;
+    let mut fits = of_name(comm, all);
+    fits.retain(|pid| is_ours(*pid));
+    fits
+}
+
+/// Of one name, on any network of this host.
+pub fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
     let short = comm.get(..COMM).unwrap_or(comm);
     let fits = all.values().filter(|p| p.comm == short);
-    fits.map(|p| p.pid).filter(ours).collect()
+    fits.map(|p| p.pid).collect()
 }
 
 /// The one that all others descend from.

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::{fs, io};
 
 use dysco_common::FlowKey;
@@ -21,11 +22,19 @@ pub struct Row {
     pub inode: u64,
 }
 
+/// `tcpi_state` of a socket that was closed, or never connected.
+pub const CLOSED: [u8; 2] = [7, 2];
+
 /// All TCP sockets of the calling thread's network namespace.
 pub fn rows() -> io::Result<Vec<Row>> {
+    rows_in(Path::new("/proc/thread-self/net"))
+}
+
+/// All TCP sockets of the network namespace that a directory of `/proc` shows.
+pub fn rows_in(dir: &Path) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for file in ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"] {
-        let text = match fs::read_to_string(file) {
+    for file in ["tcp", "tcp6"] {
+        let text = match fs::read_to_string(dir.join(file)) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // no IPv6 here
             text => text?,
         };
@@ -91,6 +100,13 @@ impl Holders {
             all.add(pid);
         }
         Ok(all)
+    }
+
+    /// Looks at one.
+    pub fn of_process(pid: i32) -> Holders {
+        let mut own = Holders::default();
+        own.add(pid);
+        own
     }
 
     fn add(&mut self, pid: i32) {

@@ -1,7 +1,7 @@
 //! One translation out of three hosts' facts.
 
 use dysco_common::session::{offer, translation};
-use dysco_daemon::protocol::plan::{TS_LEAD, check, plan};
+use dysco_daemon::protocol::plan::{TS_LEAD, check, objections, plan};
 use dysco_daemon::protocol::{End, Facts, Measurement, Reason};
 use proptest::prelude::*;
 
@@ -131,9 +131,34 @@ fn what_cannot_be_bridged_is_refused_early() {
     let (mut m, ..) = facts();
     m.b.remote.flags |= offer::FOREIGN;
     assert_eq!(check(&m), Err(Reason::Foreign));
+    // What one end alone has asked for is not used.
+    let (mut m, mut left, right) = facts();
+    m.a.remote.flags |= offer::UNTRANSLATED;
+    left.local.flags |= offer::UNTRANSLATED;
+    plan(&m, &left, &right).unwrap();
+    m.a.local.flags |= offer::UNTRANSLATED;
+    assert_eq!(check(&m), Err(Reason::Foreign));
     let (mut m, ..) = facts();
     m.a.reset = true;
     assert_eq!(check(&m), Err(Reason::Closing));
+}
+
+/// An operator who mends one would meet the next.
+#[test]
+fn all_that_cannot_be_bridged_is_told_at_once() {
+    let (mut m, ..) = without(offer::SACK, true, false);
+    m.subsession_b.right = "[fd00::3]:80".parse().unwrap();
+    m.a.remote.flags |= offer::FOREIGN;
+    m.b.remote.mss = 1400;
+    m.a.remote.mss = 1300;
+    let all = objections(&m);
+    assert!(matches!(all[0], Reason::NewPathUnusable(_)), "{all:?}");
+    assert_eq!(all[1..3], [Reason::Foreign, Reason::SackMismatch]);
+    let sizes = |r: &Reason| matches!(r, Reason::MssMismatch { .. });
+    assert_eq!(all[3..].iter().filter(|r| sizes(r)).count(), 2, "{all:?}");
+    // Of a session that is over nothing else counts.
+    m.b.reset = true;
+    assert_eq!(objections(&m), [Reason::Closing]);
 }
 
 #[test]

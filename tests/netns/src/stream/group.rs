@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
@@ -248,7 +249,9 @@ fn on<T: Send + 'static>(runtime: &tokio::runtime::Handle, task: JoinHandle<T>) 
 }
 
 async fn open(to: SocketAddr, shared: &Shared) -> Result<TcpStream> {
-    let socket = if to.is_ipv4() {
+    let socket = if shared.plan.multipath {
+        multipath(to)
+    } else if to.is_ipv4() {
         TcpSocket::new_v4()
     } else {
         TcpSocket::new_v6()
@@ -271,6 +274,16 @@ async fn open(to: SocketAddr, shared: &Shared) -> Result<TcpStream> {
         .await
         .context("no answer in time")?
         .with_context(|| format!("failed to reach {to}"))
+}
+
+/// A socket that asks for MPTCP.
+fn multipath(to: SocketAddr) -> std::io::Result<TcpSocket> {
+    let (domain, kind) = (
+        Domain::for_address(to),
+        Type::STREAM.nonblocking().cloexec(),
+    );
+    let socket = Socket::new(domain, kind, Some(Protocol::MPTCP))?;
+    Ok(TcpSocket::from_std_stream(socket.into()))
 }
 
 impl Outcome {

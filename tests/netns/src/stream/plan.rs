@@ -72,6 +72,8 @@ pub struct Plan {
     pub hash: bool,
     /// The client's receive buffer; else the system's choice.
     pub receive_buffer: Option<usize>,
+    /// Whether the client asks for MPTCP (RFC 8684).
+    pub multipath: bool,
     /// Whether the client asks for an upgrade to WebSocket first.
     pub web_socket: bool,
 }
@@ -87,6 +89,7 @@ impl Default for Plan {
             write: 16 << 10,
             hash: true,
             receive_buffer: None,
+            multipath: false,
             web_socket: false,
         }
     }

@@ -10,7 +10,9 @@ use super::Finding;
 use crate::cli::daemon::{can_listen, can_pin, missing_socket};
 use crate::cli::exit::CliError;
 use crate::cli::output::addresses;
-use crate::config::{Config, ConfigError, Host, PkiPaths, PortRange, Removal, strict_reverse_path};
+use crate::config::{
+    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, strict_reverse_path,
+};
 use crate::policy::Policy;
 
 /// Keys that end sooner are to be issued anew.
@@ -50,6 +52,7 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
         Finding::doubtful("listener", found, mend)
     }));
     findings.extend(ports(&config.removal, &Ports::read()));
+    findings.extend(without_ethernet(host));
     findings.extend(reverse_paths(host));
     findings
 }
@@ -173,6 +176,14 @@ fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
             )
         }),
     }
+}
+
+/// Those on which the data plane finds no session.
+fn without_ethernet(host: &Host) -> Vec<Finding> {
+    let unusable = host.interfaces.iter().filter_map(Interface::unusable);
+    unusable
+        .map(|[what, mend]| Finding::doubtful("interfaces", what, mend))
+        .collect()
 }
 
 /// Matters only where sessions pass several interfaces, and to IPv4 alone.

@@ -105,7 +105,12 @@ fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
     findings.extend(status.interfaces.iter().map(|interface| {
         let (name, attach) = (&interface.name, &interface.attach);
         match interface.programs.is_empty() {
-            false => Finding::well("interfaces", format!("{name}: programs by {attach}")),
+            false => match interface.trouble.as_deref().map(apart) {
+                Some((what, mend)) => {
+                    Finding::doubtful("interfaces", format!("{name}: {what}"), mend)
+                }
+                None => Finding::well("interfaces", format!("{name}: programs by {attach}")),
+            },
             true => Finding::ill(
                 "interfaces",
                 format!("{name} has no programs: {attach}"),
@@ -142,6 +147,13 @@ fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
         )
     }));
     findings
+}
+
+/// What is wrong, and what to do about it.
+fn apart(trouble: &str) -> (&str, &str) {
+    trouble
+        .rsplit_once("; ")
+        .unwrap_or((trouble, "see 'dyscoctl status'"))
 }
 
 fn version(theirs: &str) -> Finding {
@@ -193,6 +205,7 @@ mod tests {
                 attach: "tcx".into(),
                 xdp: false,
                 programs: vec!["dysco_ingress".into()],
+                trouble: None,
             }],
             peers: vec![PeerReport {
                 address: [10, 0, 0, 1].into(),
@@ -217,7 +230,12 @@ mod tests {
     #[test]
     fn each_fault_is_found() {
         type Fault = fn(&mut StatusReport);
-        let faults: [(Fault, Verdict, &str); 5] = [
+        let faults: [(Fault, Verdict, &str); 6] = [
+            (
+                |s| s.interfaces[0].trouble = Some("no Ethernet header; use another".into()),
+                Verdict::Doubtful,
+                "eth0: no Ethernet header",
+            ),
             (|s| s.version = "0.0.9".into(), Verdict::Doubtful, "0.0.9"),
             (
                 |s| s.interfaces[0].programs.clear(),

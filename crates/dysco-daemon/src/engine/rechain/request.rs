@@ -106,6 +106,7 @@ impl Engine {
         let id = self.rechain.next_batch;
         self.rechain.next_batch += 1;
         let _ = replies.try_send(Reply::Accepted {
+            left: Vec::new(),
             sessions: slots.len(),
         });
         let batch = Batch {

@@ -31,7 +31,10 @@ struct Again {
 impl Automatic {
     pub fn ended(&mut self, report: &RemovalReport) {
         let key = FlowKey::new(report.local, report.remote);
-        if matches!(report.outcome, Outcome::Removed | Outcome::Pending) {
+        if matches!(
+            report.outcome,
+            Outcome::Removed | Outcome::Pending | Outcome::Unconfirmed
+        ) {
             self.0.remove(&key);
             return;
         }
@@ -123,6 +126,7 @@ mod tests {
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,
             reason: None,
+            reasons: Vec::new(),
             timed_out: false,
             mode: None,
             why_mode: None,

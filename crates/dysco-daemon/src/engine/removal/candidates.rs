@@ -66,22 +66,28 @@ impl Engine {
     /// Among the tasks, if all says that the proxy may leave its session.
     pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
         let over = over_here(&self.agent.session(task.session.slot()));
-        let judged = match (task.relayed, task.mode) {
-            _ if over.is_some() => over.map_or(Ok(()), Err),
+        let all = match (task.relayed, task.mode) {
+            _ if over.is_some() => over.into_iter().collect(),
             // Nothing is left to be proven.
             (true, Mode::Auto | Mode::Bypass | Mode::Return) => (self.relay_of(&task.subsession))
-                .map_or(Ok(()), |slots| self.has_none_beside(slots)),
-            (true, Mode::Local) => Err(Reason::AlreadyOut),
-            (false, _) => self
-                .measurable(&task.subsession, task.said.word)
-                .map(|_| ()),
+                .and_then(|slots| self.has_none_beside(slots).err())
+                .into_iter()
+                .collect(),
+            (true, Mode::Local) => vec![Reason::AlreadyOut],
+            (false, _) => self.objections(&task.subsession, task.said.word),
         };
-        match judged {
+        let words = || all.iter().map(Reason::to_string).collect();
+        match all.first() {
             // One that is not heard is asked for a packet.
-            Ok(()) | Err(Reason::NotHeard(_)) => found.tasks.push(task),
-            Err(reason) => {
-                let report = task.refused(reason.to_string());
-                found.refused.push((report, reason));
+            None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
+            // The hosts beside it may stand in its way, too.
+            Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
+                let objections = words();
+                found.tasks.push(Task { objections, ..task });
+            }
+            Some(reason) => {
+                let report = task.refused_for(words());
+                found.refused.push((report, reason.clone()));
             }
         }
     }
@@ -123,6 +129,8 @@ impl Engine {
                 }
                 slots.sort_unstable();
                 slots.dedup();
+                // Nothing is left to be done about what is over.
+                slots.retain(|slot| !self.agent.session(*slot).has_ended());
                 slots
             }
             Some(ip) => {
@@ -202,6 +210,7 @@ impl Engine {
             why: None,
             neighbours,
             dry: false,
+            objections: Vec::new(),
             said: said.clone(),
             relayed: relay.is_some(),
             from,

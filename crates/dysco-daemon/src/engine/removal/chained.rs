@@ -43,6 +43,7 @@ impl Engine {
             remote: report.remote,
             outcome: as_removal(report.outcome),
             reason: report.reason,
+            reasons: Vec::new(),
             timed_out: report.timed_out,
             mode: None,
             why_mode: Some("it is a host of the session's chain".into()),

@@ -8,6 +8,11 @@ use crate::api::Outcome;
 use crate::engine::Engine;
 use crate::protocol::{ChangeId, Phase, Reason, Role};
 
+/// What is said of a session that an end has not moved on since.
+const UNCONFIRMED: &str = "the session has taken the new path, and an end has not acknowledged \
+    what was sent to it there: something on that path, such as a firewall, does not let it pass; \
+    see 'dyscoctl sessions', and open the connection anew if it stands still";
+
 impl Engine {
     /// Gives up what has taken too long.
     pub(in crate::engine) fn removals_due(&mut self) {
@@ -29,8 +34,10 @@ impl Engine {
             self.machine.cancel(time, change);
         }
         for change in pending {
+            let unconfirmed = self.is_unconfirmed(change);
             if let Some(r) = self.removals.under_way.end(change) {
                 let why = match r.task.ask {
+                    None if unconfirmed => UNCONFIRMED.to_owned(),
                     None => {
                         "past the point of no return and not drained in time; it goes on by itself"
                             .to_owned()
@@ -39,7 +46,11 @@ impl Engine {
                         "{host} has begun it and not told its end in time; see 'dyscoctl sessions' there"
                     ),
                 };
-                let report = r.task.report(Outcome::Pending, Some(why), r.switched, None);
+                let outcome = match unconfirmed {
+                    true => Outcome::Unconfirmed,
+                    false => Outcome::Pending,
+                };
+                let report = r.task.report(outcome, Some(why), r.switched, None);
                 self.finish(r.task.batch, report, None);
             }
         }

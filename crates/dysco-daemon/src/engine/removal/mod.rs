@@ -4,6 +4,7 @@
 mod automatic;
 mod candidates;
 mod chained;
+mod left;
 mod limits;
 mod mode;
 mod report;
@@ -16,9 +17,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::Engine;
-use crate::api::{Failure, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
+use super::{Answer, Engine};
+use crate::api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
+use crate::proxy::elsewhere::Held;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
 use task::Stage;
@@ -52,6 +54,16 @@ pub(super) struct Candidates {
     pub refused: Vec<(RemovalReport, Reason)>,
     /// Slots of those that pass the middlebox by their chain, and its name there.
     pub chained: Vec<(u32, IpAddr)>,
+    /// Those that cannot even be tried.
+    pub left: Vec<LeftReport>,
+}
+
+/// A request of which it is being found out what processes hold.
+pub(super) struct Begun {
+    request: Remove,
+    said: Said,
+    replies: mpsc::Sender<Reply>,
+    held: Vec<Held>,
 }
 
 struct Running {
@@ -108,9 +120,39 @@ impl Removals {
 }
 
 impl Engine {
-    pub(super) fn remove(&mut self, request: &Remove, said: &Said, replies: &mpsc::Sender<Reply>) {
-        let found = self.candidates(request, said);
-        self.remove_found(found, request.dry_run, replies);
+    pub(super) fn remove(&mut self, request: Remove, said: Said, replies: mpsc::Sender<Reply>) {
+        let here = matches!(self.resolve(&request.host), Ok(None));
+        let all = here && request.all && self.proxy.has_shims();
+        let begun = Begun {
+            request,
+            said,
+            replies,
+            held: Vec::new(),
+        };
+        if !all {
+            return self.go_on_removing(begun);
+        }
+        // Who asks for all is told of those that are none of the candidates, too.
+        let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
+        tokio::spawn(async move {
+            let held = proxy.held_under_shims().await;
+            let _ = answers.send(Answer::Held(Box::new(Begun { held, ..begun })));
+        });
+    }
+
+    /// What processes hold is known, or not asked for.
+    pub(super) fn go_on_removing(&mut self, begun: Begun) {
+        let Begun {
+            request,
+            said,
+            replies,
+            held,
+        } = begun;
+        let found = self.candidates(&request, &said).map(|found| Candidates {
+            left: self.left_of(&request, &held),
+            ..found
+        });
+        self.remove_found(found, request.dry_run, &replies);
     }
 
     /// Goes on with what was found of a request's sessions.
@@ -132,7 +174,10 @@ impl Engine {
         let id = self.removals.next_batch;
         self.removals.next_batch += 1;
         let left = found.tasks.len() + found.refused.len() + found.chained.len();
-        let _ = replies.try_send(Reply::Accepted { sessions: left });
+        let _ = replies.try_send(Reply::Accepted {
+            sessions: left,
+            left: found.left,
+        });
         let batch = Batch {
             replies: Some(replies.clone()),
             reports: Vec::new(),
@@ -195,7 +240,10 @@ impl Engine {
     }
 
     /// One session's part of a request has ended, and why it was not done.
-    pub(super) fn finish(&mut self, batch: u64, report: RemovalReport, why: Option<&Reason>) {
+    pub(super) fn finish(&mut self, batch: u64, mut report: RemovalReport, why: Option<&Reason>) {
+        if report.reasons.is_empty() {
+            report.reasons.extend(report.reason.clone());
+        }
         if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
             self.tell_outcome(&report);
             self.tally.told(report.outcome, why);
@@ -231,6 +279,7 @@ impl Engine {
             Outcome::RolledBack => "rolled_back",
             Outcome::Lost => "lost",
             Outcome::Pending => "pending",
+            Outcome::Unconfirmed => "unconfirmed",
         };
         let reason = report
             .reason

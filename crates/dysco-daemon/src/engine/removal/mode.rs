@@ -152,8 +152,12 @@ impl Engine {
         }
         task.way = Some(way);
         task.why = why;
-        if let (true, Some(reason)) = (task.dry, self.lacks(&task)) {
-            let report = task.refused(reason);
+        let mut reasons = std::mem::take(&mut task.objections);
+        if task.dry {
+            reasons.extend(self.lacks(&task));
+        }
+        if !reasons.is_empty() {
+            let report = task.refused_for(reasons);
             self.finish(task.batch, report, None);
         } else if task.dry {
             let report = task.report(Outcome::Removed, None, None, None);
@@ -164,16 +168,18 @@ impl Engine {
     }
 
     /// Who has no agent that a bypass would need, as far as is known.
-    fn lacks(&self, task: &Task) -> Option<String> {
+    fn lacks(&self, task: &Task) -> Vec<String> {
         if task.way != Some(Mode::Bypass) {
-            return None;
+            return Vec::new();
         }
+        let same = task.neighbours.filter(|[left, right]| left == right);
+        let same = same.map(|[host, _]| Reason::SameHost(host).to_string());
         let needed = asked_first(task).into_iter();
-        let mut lacking = needed.filter_map(|ip| match self.neighbours.know(ip) {
+        let lacking = needed.filter_map(|ip| match self.neighbours.know(ip) {
             Known::Nobody(why) => Some(nobody(ip, &why)),
             Known::Agent | Known::Nothing => None,
         });
-        lacking.next()
+        same.into_iter().chain(lacking).collect()
     }
 
     /// What follows a change that has ended, if that was not all of a removal.

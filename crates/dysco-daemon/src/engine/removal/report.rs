@@ -13,6 +13,14 @@ impl Task {
         self.report(Outcome::Refused, Some(reason), None, None)
     }
 
+    /// The same for all of these reasons, of which the first counts.
+    pub(in crate::engine) fn refused_for(&self, reasons: Vec<String>) -> RemovalReport {
+        RemovalReport {
+            reasons: reasons.clone(),
+            ..self.refused(reasons.into_iter().next().unwrap_or_default())
+        }
+    }
+
     pub(super) fn report(
         &self,
         outcome: Outcome,
@@ -26,6 +34,7 @@ impl Task {
             remote: self.remote,
             outcome,
             reason,
+            reasons: Vec::new(),
             timed_out: false,
             mode: self.way,
             why_mode: self.why.clone(),

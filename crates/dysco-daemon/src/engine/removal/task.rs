@@ -59,6 +59,8 @@ pub(in crate::engine) struct Task {
     pub(super) neighbours: Option<[IpAddr; 2]>,
     /// Only say what would be done.
     pub(in crate::engine) dry: bool,
+    /// Of one that is only to be told: what stands in its way already.
+    pub(super) objections: Vec<String>,
     pub(super) said: Said,
     /// This host's data plane relays it already.
     pub(super) relayed: bool,

@@ -137,6 +137,7 @@ mod tests {
             why: None,
             neighbours: None,
             dry: false,
+            objections: Vec::new(),
             said: Said::automatic(),
             relayed: false,
             from: Way::Middlebox,

@@ -79,11 +79,21 @@ pub struct Ask {
     pub tracked: HashMap<FlowKey, Tracked>,
     /// Only these of them, if any are named.
     pub only: Option<HashSet<FlowKey>>,
+    /// Every session is meant: those that are not tracked are wanted, too.
+    pub all: bool,
 }
 
 /// The accepted sessions of the processes that are tracked, each with what its
 /// removal stands on.
 pub type Sessions = Vec<(FlowKey, Result<Basis, String>)>;
+
+/// What a watch of processes has found.
+pub struct Found {
+    /// Their tracked sessions.
+    pub sessions: Sessions,
+    /// Accepted ones that are not tracked, where all were asked for.
+    pub untracked: Vec<FlowKey>,
+}
 
 /// Who says which socket belongs to which.
 #[derive(Clone, Copy, Debug)]
@@ -100,14 +110,18 @@ pub fn find(
     rules: &WatchRules,
     is_known: impl Fn(&FlowKey) -> bool,
     has_shim: impl Fn(i32) -> bool,
-) -> Result<Sessions, ProcessError> {
+) -> Result<Found, ProcessError> {
     let scene = Scene::look(&ask.name, ask.uid)?;
     let mut sessions = Sessions::new();
     let mut left = Vec::new();
+    let mut untracked = Vec::new();
     for socket in &scene.sockets {
         let known = ask.tracked.get(&socket.key);
         let accepted = known.map_or(socket.accepted, |t| !t.opened_here);
         let wanted = ask.only.as_ref().is_none_or(|o| o.contains(&socket.key));
+        if accepted && known.is_none() && ask.all {
+            untracked.push(socket.key);
+        }
         if !accepted || known.is_none() || !wanted {
             continue;
         }
@@ -122,7 +136,10 @@ pub fn find(
     if !left.is_empty() {
         sessions.extend(by_counts(&scene, ask, rules, left));
     }
-    Ok(sessions)
+    Ok(Found {
+        sessions,
+        untracked,
+    })
 }
 
 /// The pair of two sockets that one process has open, whoever opened them:

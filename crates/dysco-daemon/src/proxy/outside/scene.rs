@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use dysco_common::FlowKey;
 
+use crate::proxy::elsewhere;
 use crate::proxy::listener::stands_for;
 use crate::proxy::process::{self, Proc, ProcessError, ProcessName};
 use crate::proxy::sys::{of_our_network, protocol};
-use crate::proxy::table::{self, Holder, Holders, LISTEN, Row};
+use crate::proxy::table::{self, CLOSED, Holder, Holders, LISTEN, Row};
 use crate::proxy::theirs::Process;
-
-/// `tcpi_state` of a socket that was closed, or never connected.
-const CLOSED: [u8; 2] = [7, 2];
 
 /// A connected TCP socket of one of the processes.
 #[derive(Clone, Debug)]
@@ -51,7 +49,16 @@ impl Scene {
             let held = theirs.filter_map(|r| holders.of.get(&r.inode));
             held.flatten().map(|h| h.pid).collect()
         };
-        let pids = process::resolve(name, &all, of_listener)?;
+        let pids = match process::resolve(name, &all, of_listener) {
+            Err(ProcessError::None(name)) => {
+                let found = elsewhere::named(&name, &all);
+                return Err(found.map_or(ProcessError::None(name), ProcessError::Elsewhere));
+            }
+            pids => pids?,
+        };
+        if let Some(found) = elsewhere::all_of(&pids, &all) {
+            return Err(ProcessError::Elsewhere(found));
+        }
         let processes: BTreeMap<i32, Proc> = pids
             .iter()
             .filter_map(|pid| Some((*pid, all.get(pid)?.clone())))
@@ -87,7 +94,7 @@ impl Scene {
                 continue;
             };
             let Some(row) = ours.get(inode) else {
-                self.elsewhere += usize::from(elsewhere(holder));
+                self.elsewhere += usize::from(is_elsewhere(holder));
                 continue;
             };
             if row.state == LISTEN || CLOSED.contains(&row.state) {
@@ -111,7 +118,7 @@ impl Scene {
 }
 
 /// Is it a TCP socket of another network namespace than ours?
-fn elsewhere(holder: Holder) -> bool {
+fn is_elsewhere(holder: Holder) -> bool {
     let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
     fd.is_ok_and(|fd| {
         protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_TCP)

@@ -1,0 +1,219 @@
+//! This host's interfaces, as the kernel tells of them: which are made of others, so that a
+//! packet passes both, and which have no Ethernet header.
+
+use std::collections::HashMap;
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage};
+
+/// A datagram of answers has at most this many bytes.
+const BUFFER: usize = 64 * 1024;
+
+/// Kinds that are made on another interface, and pass its packets on as they are. A tunnel
+/// does not: what it sends is another packet there.
+const MADE_ON: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
+/// Kinds that have others as their parts, whose packets they take as their own.
+const MADE_OF: [&str; 4] = ["bridge", "bond", "team", "vrf"];
+
+/// An interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its kind, as `ip -d link` has it; empty where the kernel names none.
+    pub kind: String,
+    /// The interface that it is made on, if that is in this network namespace.
+    pub on: Option<u32>,
+    /// The interface that it is a part of.
+    pub part_of: Option<u32>,
+    /// Do its packets have an Ethernet header?
+    pub ethernet: bool,
+}
+
+/// All interfaces of this network namespace.
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn links() -> io::Result<Vec<Link>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&question(), 0)?;
+    let mut found = Vec::new();
+    let mut received = Vec::with_capacity(BUFFER);
+    loop {
+        received.clear();
+        socket.recv(&mut received, 0)?;
+        let mut rest = received.as_slice();
+        while !rest.is_empty() {
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+            let length = (answer.header.length as usize).next_multiple_of(4);
+            match answer.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                    found.push(read(&link));
+                }
+                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(found),
+                _ => {}
+            }
+            rest = rest.get(length..).unwrap_or_default();
+        }
+    }
+}
+
+fn question() -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let asked = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(asked));
+    packet.finalize();
+    let mut bytes = vec![0; packet.buffer_len()];
+    packet.serialize(&mut bytes);
+    bytes
+}
+
+fn read(message: &LinkMessage) -> Link {
+    let kind = message.header.link_layer_type;
+    let mut link = Link {
+        index: message.header.index,
+        // The loopback interface has one as well.
+        ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
+        ..Link::default()
+    };
+    let mut elsewhere = false;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Link(on) => link.on = Some(*on).filter(|on| *on != 0),
+            LinkAttribute::Controller(whole) => link.part_of = Some(*whole).filter(|w| *w != 0),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::LinkInfo(all) => {
+                let kind = all.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                link.kind = kind.unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    if elsewhere {
+        link.on = None;
+    }
+    link
+}
+
+/// The interfaces that a packet of this one passes as well, below it: to these the programs
+/// must not be attached, too, or it is changed twice.
+pub fn below<'a>(upper: &Link, all: &'a [Link]) -> Vec<&'a Link> {
+    let by_index: HashMap<u32, &Link> = all.iter().map(|link| (link.index, link)).collect();
+    let mut found: Vec<&Link> = Vec::new();
+    let mut next = vec![upper.index];
+    while let Some(link) = next.pop().and_then(|index| by_index.get(&index)) {
+        let on = link.on.filter(|_| MADE_ON.contains(&link.kind.as_str()));
+        let parts = all.iter().filter(|part| part.part_of == Some(link.index));
+        let parts = parts.filter(|_| MADE_OF.contains(&link.kind.as_str()));
+        let lower = on.and_then(|on| by_index.get(&on)).copied();
+        for lower in lower.into_iter().chain(parts) {
+            if lower.index != upper.index && !found.contains(&lower) {
+                found.push(lower);
+                next.push(lower.index);
+            }
+        }
+    }
+    found
+}
+
+/// Two of the named interfaces that a packet passes both of: the upper one first.
+pub fn stacked<'a>(names: &[&str], all: &'a [Link]) -> Option<(&'a Link, &'a Link)> {
+    let named = |link: &&Link| names.contains(&link.name.as_str());
+    let mut upper = all.iter().filter(named);
+    upper.find_map(|upper| Some((upper, below(upper, all).into_iter().find(named)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, kind: &str) -> Link {
+        Link {
+            name: name.into(),
+            index,
+            kind: kind.into(),
+            ethernet: true,
+            ..Link::default()
+        }
+    }
+
+    fn on(index: u32, name: &str, kind: &str, on: u32) -> Link {
+        Link {
+            on: Some(on),
+            ..link(index, name, kind)
+        }
+    }
+
+    fn part(index: u32, name: &str, part_of: u32) -> Link {
+        Link {
+            part_of: Some(part_of),
+            ..link(index, name, "")
+        }
+    }
+
+    #[test]
+    fn a_packet_passes_each_kind_that_is_made_of_another_and_that_one() {
+        for kind in MADE_ON {
+            let all = [
+                link(1, "eth0", ""),
+                on(2, "up", kind, 1),
+                on(3, "upper", kind, 2),
+            ];
+            let (upper, lower) = stacked(&["eth0", "upper"], &all).unwrap();
+            assert_eq!((&*upper.name, &*lower.name), ("upper", "eth0"), "{kind}");
+            assert_eq!(stacked(&["upper"], &all), None, "{kind}");
+        }
+        for kind in MADE_OF {
+            let all = [
+                part(1, "eth0", 9),
+                part(2, "eth1", 9),
+                link(9, "whole", kind),
+            ];
+            let (upper, lower) = stacked(&["eth1", "whole"], &all).unwrap();
+            assert_eq!((&*upper.name, &*lower.name), ("whole", "eth1"), "{kind}");
+            assert_eq!(stacked(&["eth0", "eth1"], &all), None, "{kind}");
+        }
+        // A VLAN on a bond, and the bond's part.
+        let all = [
+            part(1, "eth0", 2),
+            link(2, "bond0", "bond"),
+            on(3, "bond0.5", "vlan", 2),
+        ];
+        assert!(stacked(&["eth0", "bond0.5"], &all).is_some());
+    }
+
+    #[test]
+    fn a_tunnel_and_the_other_end_of_a_pair_are_other_interfaces() {
+        for kind in ["vxlan", "veth", "gre", "wireguard", "macsec"] {
+            let all = [link(1, "eth0", ""), on(2, "other", kind, 1)];
+            assert_eq!(stacked(&["eth0", "other"], &all), None, "{kind}");
+        }
+        // Two ends of one pair name each other.
+        let all = [on(1, "a", "veth", 2), on(2, "b", "veth", 1)];
+        assert!(below(&all[0], &all).is_empty());
+    }
+
+    #[test]
+    fn the_kernel_tells_of_the_loopback_interface() {
+        let all = links().unwrap();
+        let lo = all.iter().find(|link| link.name == "lo").unwrap();
+        assert!(lo.ethernet && lo.on.is_none() && lo.part_of.is_none());
+    }
+}

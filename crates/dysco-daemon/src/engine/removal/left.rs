@@ -1,0 +1,84 @@
+//! Sessions that a request is about, and that no removal can begin for: dyscod does not see
+//! them, does not track them, or knows no reason to trust their proxy. They are told, so that
+//! nobody takes them for gone.
+
+use std::collections::{BTreeMap, HashSet};
+
+use dysco_common::FlowKey;
+use dysco_common::rule::wanted;
+
+use crate::api::{LeftReport, Remove};
+use crate::engine::Engine;
+use crate::proxy::elsewhere::Held;
+
+impl Engine {
+    /// Of what processes under the shim hold, all that is not among the candidates of a
+    /// request for every session.
+    pub(in crate::engine) fn left_of(&self, request: &Remove, held: &[Held]) -> Vec<LeftReport> {
+        let mut left = BTreeMap::new();
+        let mut seen = HashSet::new();
+        for held in held {
+            if held.elsewhere {
+                let accepted = held.connections.iter().filter(|(_, accepted)| *accepted);
+                // Where they would match is not known.
+                let count = accepted.count() as u64;
+                if request.filter.is_empty() && count > 0 {
+                    *left.entry(held.process.to_string()).or_default() += count;
+                }
+                continue;
+            }
+            for (key, accepted) in &held.connections {
+                if seen.insert(*key)
+                    && let Some(why) = self.why_left(request, held.process.pid, key, *accepted)
+                {
+                    *left.entry(why).or_default() += 1;
+                }
+            }
+        }
+        reports(left)
+    }
+
+    /// The same of sessions that a named process holds and that are not tracked.
+    pub(in crate::engine) fn left_untracked(&self, untracked: &[FlowKey]) -> Vec<LeftReport> {
+        let mut left = BTreeMap::new();
+        for key in untracked
+            .iter()
+            .filter(|key| self.agent.find(key).is_none())
+        {
+            *left.entry(self.unknown(key)).or_default() += 1;
+        }
+        reports(left)
+    }
+
+    /// Why a session that a process holds is none that it could leave, if it is meant.
+    fn why_left(
+        &self,
+        request: &Remove,
+        pid: i32,
+        key: &FlowKey,
+        accepted: bool,
+    ) -> Option<String> {
+        let Some(slot) = self.agent.find(key) else {
+            let meant = accepted && request.filter.is_empty();
+            // What the operator does not want tracked is not looked for either.
+            let tracks = wanted(&self.config.rules(), key, false);
+            return (meant && tracks).then(|| self.unknown(key));
+        };
+        let s = self.agent.session(slot);
+        let is_left = s.life.opened_here == 0 && !s.has_ended() && self.proxy.of(key).is_none();
+        let meant = is_left && (request.filter.is_empty() || self.shows(slot, &request.filter));
+        meant.then(|| {
+            format!(
+                "process {pid} runs under the shim, which has not reported that it relays the \
+                 session: it is not spliced endlessly, and may still be changed; 'dyscoctl drain \
+                 {pid} --dry-run' lists such sessions"
+            )
+        })
+    }
+}
+
+fn reports(left: BTreeMap<String, u64>) -> Vec<LeftReport> {
+    let told = left.into_iter();
+    told.map(|(reason, sessions)| LeftReport { sessions, reason })
+        .collect()
+}

@@ -1,0 +1,97 @@
+//! Interfaces on which the data plane would change a packet twice, or see none: refused at
+//! the start, or told.
+
+use anyhow::{Result, ensure};
+use dysco_netns::fleet::{self, Fleet};
+use dysco_netns::{Lab, Ran, Role};
+
+/// `dyscod --check` on the proxy's host, with these interfaces.
+fn check(lab: &Lab, fleet: &Fleet, interfaces: &[&str]) -> Result<Ran> {
+    let file = fleet.prepare(lab, Role::Proxy, "")?;
+    let text = std::fs::read_to_string(&file)?;
+    let listed = format!("interfaces = {interfaces:?}");
+    std::fs::write(&file, text.replace("interfaces = [\"eth0\"]", &listed))?;
+    let (program, file) = (fleet::built("dyscod")?, file.display().to_string());
+    let program = program.display().to_string();
+    lab.proxy.ran(&program, &["--config", &file, "--check"])
+}
+
+#[test]
+fn an_interface_and_what_it_is_made_of_are_refused() -> Result<()> {
+    let lab = Lab::builder("stacked").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let ip = |words: &str| {
+        let words: Vec<_> = words.split_whitespace().collect();
+        lab.proxy.output("ip", &words)
+    };
+    ip("link add port type veth peer name far")?;
+    ip("link add br0 type bridge")?;
+    ip("link set port master br0")?;
+    ip("link add mac0 link eth0 type macvlan")?;
+    for (both, what) in [
+        (["port", "br0"], "br0 is a bridge over port"),
+        (["eth0", "mac0"], "mac0 is a macvlan over eth0"),
+    ] {
+        let ran = check(&lab, &fleet, &both)?;
+        let told = ran.code == Some(2) && ran.stderr.contains(what);
+        ensure!(told, "{both:?}: {ran:?}");
+    }
+    // Two ends of a pair, and the bridge alone, pass a packet once each.
+    for well in [&["port", "far"][..], &["eth0", "br0"]] {
+        let ran = check(&lab, &fleet, well)?;
+        ensure!(ran.code == Some(0), "{well:?}: {ran:?}");
+    }
+    lab.finish(())
+}
+
+#[test]
+fn an_interface_without_ethernet_is_told_everywhere() -> Result<()> {
+    let lab = Lab::builder("noether").build()?;
+    let fleet = Fleet::new(&lab)?;
+    lab.proxy
+        .output("ip", &["tuntap", "add", "tun0", "mode", "tun"])?;
+    let ran = check(&lab, &fleet, &["eth0", "tun0"])?;
+    let warned = ran.stdout.contains("# warning: tun0");
+    let told = |text: &str| text.contains("without an Ethernet header");
+    ensure!(
+        ran.code == Some(0) && warned && told(&ran.stdout),
+        "{ran:?}"
+    );
+
+    let file = lab.proxy.dir().join("dyscod.toml");
+    let daemon = fleet.restart(&lab, Role::Proxy, &file)?;
+    let status = fleet.json(&lab.proxy, &["status"])?;
+    let interfaces = status["interfaces"].as_array();
+    let mut troubled = interfaces
+        .into_iter()
+        .flatten()
+        .filter(|i| i["trouble"].is_string());
+    let one = troubled
+        .next()
+        .map(|i| (i["name"].clone(), i["trouble"].to_string()));
+    let is_tun = one.is_some_and(|(name, trouble)| name == "tun0" && told(&trouble));
+    ensure!(is_tun && troubled.next().is_none(), "{status:#}");
+    ensure!(told(&fleet.dyscoctl(&lab.proxy, &["status"])?));
+    let words = ["doctor", "--config", &file.display().to_string()];
+    ensure!(told(&fleet.dyscoctl(&lab.proxy, &words)?));
+    lab.finish(daemon)
+}
+
+/// Two that were apart at the start are made one while the daemon runs.
+#[test]
+fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
+    let lab = Lab::builder("later").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let ip = |words: &[&str]| lab.proxy.output("ip", words);
+    ip(&["link", "add", "port", "type", "dummy"])?;
+    ip(&["link", "add", "br0", "type", "bridge"])?;
+    ensure!(check(&lab, &fleet, &["eth0", "port", "br0"])?.code == Some(0));
+    let file = lab.proxy.dir().join("dyscod.toml");
+    let daemon = fleet.restart(&lab, Role::Proxy, &file)?;
+    let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
+    ensure!(!status.contains("changed twice"), "{status}");
+    ip(&["link", "set", "port", "master", "br0"])?;
+    let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
+    ensure!(status.contains("br0 is a bridge over port"), "{status}");
+    lab.finish(daemon)
+}
