@@ -83,7 +83,7 @@ fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
     let lab = Lab::builder("later").build()?;
     let fleet = Fleet::new(&lab)?;
     let ip = |words: &[&str]| lab.proxy.output("ip", words);
-    ip(&["link", "add", "port", "type", "dummy"])?;
+    ip(&["link", "add", "port", "type", "veth", "peer", "name", "far"])?;
     ip(&["link", "add", "br0", "type", "bridge"])?;
     ensure!(check(&lab, &fleet, &["eth0", "port", "br0"])?.code == Some(0));
     let file = lab.proxy.dir().join("dyscod.toml");
