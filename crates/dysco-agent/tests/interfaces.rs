@@ -6,11 +6,12 @@
 mod plane;
 
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use dysco_agent::common::{FlowKey, Translation};
-use dysco_agent::{Agent, Attach, InterfaceChange, NewPath};
+use dysco_agent::{Agent, AgentError, Attach, InterfaceChange, NewPath};
 use plane::{alone, ip, start};
 
 const MAKE: &str = "link add one type veth peer name two";
@@ -86,4 +87,94 @@ async fn one_that_is_made_anew_has_the_programs_again() {
     alone();
     is_attached_to_anew("first", Attach::Auto);
     is_attached_to_anew("second", Attach::Clsact);
+}
+
+/// A packet would be changed on both.
+#[tokio::test]
+async fn one_that_is_made_anew_of_another_is_refused() {
+    alone();
+    ip(MAKE);
+    ip("link add low type veth peer name far");
+    let (agent, _events) = start("stacked", |config| {
+        config.interfaces = vec!["one".into(), "low".into()];
+    });
+    ip("link del one");
+    agent.look_at_interfaces();
+    ip("link add one link low type macvlan");
+    let refused = agent.look_at_interfaces();
+    let [(name, InterfaceChange::Refused(AgentError::Stacked { upper, kind, lower }))] =
+        &refused[..]
+    else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(
+        [&**name, upper, kind, lower],
+        ["one", "one", "macvlan", "low"]
+    );
+    assert_eq!(index(&agent), None);
+    assert!(agent.look_at_interfaces().is_empty(), "it is told once");
+    drop(agent);
+    ip("link del one");
+    ip("link del low");
+}
+
+/// The kernel's system call, which the libraries here have no function for.
+fn bpf(command: i64, attributes: &mut [u8]) -> OwnedFd {
+    // SAFETY: the attributes and all that they name live until the call has returned, which
+    // gives a descriptor that is nobody else's.
+    unsafe {
+        let fd = libc::syscall(
+            libc::SYS_bpf,
+            command,
+            attributes.as_mut_ptr(),
+            attributes.len(),
+        );
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(fd as i32)
+    }
+}
+
+/// Puts another program of this name on what comes in by an interface, at the end or at the
+/// head (`BPF_F_BEFORE`).
+fn another(name: &str, interface: &str, flags: u32) -> OwnedFd {
+    use std::os::fd::AsRawFd;
+    const PROG_LOAD: i64 = 5;
+    const LINK_CREATE: i64 = 28;
+    const SCHED_CLS: u32 = 3;
+    const TCX_INGRESS: u32 = 46;
+    // r0 = 0 (TCX_PASS, which ends the run); exit
+    let code: [u64; 2] = [0xb7, 0x95];
+    let license = c"GPL";
+    let mut load = [0; 64];
+    load[..4].copy_from_slice(&SCHED_CLS.to_ne_bytes());
+    load[4..8].copy_from_slice(&2_u32.to_ne_bytes());
+    load[8..16].copy_from_slice(&(code.as_ptr() as u64).to_ne_bytes());
+    load[16..24].copy_from_slice(&(license.as_ptr() as u64).to_ne_bytes());
+    load[48..48 + name.len()].copy_from_slice(name.as_bytes());
+    let program = bpf(PROG_LOAD, &mut load);
+    let index = nix::net::if_::if_nametoindex(interface).unwrap();
+    let mut create = [0; 32];
+    let words = [program.as_raw_fd() as u32, index, TCX_INGRESS, flags];
+    for (at, word) in create.chunks_exact_mut(4).zip(words) {
+        at.copy_from_slice(&word.to_ne_bytes());
+    }
+    bpf(LINK_CREATE, &mut create)
+}
+
+#[tokio::test]
+async fn the_programs_come_first_and_say_who_came_before_them_since() {
+    const AT_THE_HEAD: u32 = 1 << 3;
+    alone();
+    ip(MAKE);
+    let there = another("there", "one", 0);
+    let (agent, _events) = start("first", |config| {
+        config.interfaces = vec!["one".into()];
+    });
+    let attached = agent.attached()[0].clone();
+    assert_eq!(attached.attach, Attach::Tcx);
+    assert!(agent.before_ours(&attached).is_empty());
+    let since = another("since", "one", AT_THE_HEAD);
+    assert_eq!(agent.before_ours(&attached), ["since"]);
+    drop((there, since, agent));
+    ip("link del one");
 }

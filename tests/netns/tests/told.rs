@@ -70,7 +70,8 @@ const OPENS_ALONE: &str = "iifname { client, server } oifname { client, server }
 #[test]
 fn a_path_that_opens_and_carries_nothing_is_taken_back() -> Result<()> {
     let w = World::new(Lab::builder("opensalone"), FAMILY)?;
-    let group = w.open(1, &Plan::gentle())?;
+    // Never still: what has nothing to send shows nothing.
+    let group = w.open(1, &Plan::default())?;
     group.run();
     group.wait_progress(64 << 10)?;
     let ends = w.ends(&group)?;
@@ -80,6 +81,51 @@ fn a_path_that_opens_and_carries_nothing_is_taken_back() -> Result<()> {
     let one = &done["removals"][0];
     ensure!(one["outcome"] == "rolled_back", "{done:#}\n{}", w.state());
     ensure!(one["reasons"][0] == one["reason"], "{one:#}");
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// What the proxy's kernel sends itself passes, and what it relays for an end does not: that
+/// has a hop behind it.
+const OWN_ALONE: &str = "
+table inet own {
+  chain forward {
+    type filter hook forward priority 0
+    iifname proxy meta l4proto tcp ip ttl < 63 meta length > 100 drop
+  }
+}
+";
+
+/// A relay cannot be given back, and nobody is told that it went well.
+#[test]
+fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
+    let mut w = World::new(Lab::builder("unconfirmed"), FAMILY)?;
+    w.mode = "local";
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.lab.router.input("nft", &["-f", "-"], OWN_ALONE)?;
+    let words = ["remove-middlebox", "self", "--all", "--mode", "local"];
+    let more = ["--wait", "--timeout", "500ms", "-o", "json"];
+    let ran = w
+        .fleet
+        .try_dyscoctl(&w.lab.proxy, &[words, more].concat())?;
+    let done: Value = serde_json::from_str(&ran.stdout)?;
+    let one = &done["removals"][0];
+    let told = one["reason"].to_string().contains("has not acknowledged");
+    let outcome = one["outcome"] == "unconfirmed" && done["summary"]["unconfirmed"] == 1;
+    ensure!(
+        ran.code == Some(5) && outcome && told,
+        "{ran:?}\n{}",
+        w.state()
+    );
+    // It goes on by itself once it can.
+    w.lab
+        .router
+        .output("nft", &["delete", "table", "inet", "own"])?;
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?)?;
     w.finish()

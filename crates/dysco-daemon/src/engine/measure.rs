@@ -284,3 +284,58 @@ pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
         ..Facts::default()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::{Direction, End, PairId, Witness};
+
+    const OURS: [u8; 4] = [10, 0, 2, 1];
+
+    fn pair(client: [u8; 4], listen: [u8; 4], from: [u8; 4], server: [u8; 4]) -> Pair {
+        let end = |local: [u8; 4], remote: [u8; 4], opened_here| End {
+            key: FlowKey::new((local, 1).into(), (remote, 2).into()),
+            cookie: 1,
+            opened_here,
+        };
+        let way = Direction {
+            endless: true,
+            declared: false,
+            delta: 0,
+            pipe: None,
+        };
+        Pair {
+            id: PairId {
+                pid: 1,
+                fd_a: 1,
+                fd_b: 2,
+            },
+            a: end(listen, client, false),
+            b: end(from, server, true),
+            forward: way,
+            reverse: way,
+            witness: Witness::Shim,
+        }
+    }
+
+    #[test]
+    fn a_proxy_with_the_address_of_another_host_is_between_none() {
+        let (client, server) = ([10, 0, 1, 1], [10, 0, 3, 1]);
+        let told = |pair: &Pair| not_between(pair, |ip| *ip == IpAddr::from(OURS));
+        assert_eq!(told(&pair(client, OURS, OURS, server)), None);
+        // `usesrc clientip`, and a listener for what is addressed to the server.
+        for borrows in [
+            pair(client, OURS, client, server),
+            pair(client, server, client, server),
+        ] {
+            assert_eq!(told(&borrows), Some(Reason::BorrowedAddress(client.into())));
+        }
+        let listens = pair(client, server, OURS, server);
+        assert_eq!(told(&listens), Some(Reason::BorrowedAddress(server.into())));
+        // Such packets pass no interface.
+        for (client, server) in [(OURS, server), (client, OURS)] {
+            let same = Some(Reason::SameHost(OURS.into()));
+            assert_eq!(told(&pair(client, OURS, OURS, server)), same);
+        }
+    }
+}
