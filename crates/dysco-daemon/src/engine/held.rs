@@ -282,7 +282,7 @@ impl Engine {
 
     /// Tells that a change is drained at this host, or looks again after so long.
     pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
-        let Some(held) = self.held.get(&change) else {
+        let Some(held) = self.held.get(&change).filter(|held| held.draining) else {
             return;
         };
         let at = held.anchor();

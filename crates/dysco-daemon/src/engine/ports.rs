@@ -106,13 +106,17 @@ fn is_left(s: &Session) -> bool {
         _ => false,
     };
     // Once both ends have closed it, its port may be another's: who has it still answers for it.
-    let closed = s.life.fin_in & s.life.fin_out != 0;
-    left && !closed && s.life.opened_here != 0
+    left && !is_closed(s) && s.life.opened_here != 0
 }
 
 /// Is nobody's word needed that the session is over, so that its port need not be held?
 pub(super) fn frees_port(s: &Session) -> bool {
-    s.life.opened_here != 0 && s.life.fin_in & s.life.fin_out != 0
+    s.life.opened_here != 0 && is_closed(s)
+}
+
+/// Have both ends closed it? A reset may be anybody's.
+fn is_closed(s: &Session) -> bool {
+    s.life.fin_in != 0 && s.life.fin_out != 0
 }
 
 /// Would a SYN of another session be lost where this is the entry of its five-tuple?

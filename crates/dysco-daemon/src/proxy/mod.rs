@@ -4,8 +4,8 @@
 
 mod ask;
 mod close;
-mod empty;
 pub mod elsewhere;
+mod empty;
 pub mod error;
 mod held;
 mod inbox;
