@@ -183,8 +183,8 @@ fn look_in_pipes(
     if !(never_waits(&held.a) && never_waits(&held.b)) {
         return Ok(false);
     }
-    let missing = ways.each_ref().map(|w| match (w.seen, w.empty) {
-        (Some(seen), None) => w.claim - seen,
+    let missing = ways.each_ref().map(|w| match w.seen {
+        Some(seen) if w.counts_pipes() => w.claim - seen,
         _ => 0,
     });
     if missing.iter().all(|n| *n <= 0) {
