@@ -10,8 +10,8 @@ use crate::{build, setup, shell};
 /// Look for faults in random networks, under random changes and kills.
 #[derive(Args)]
 pub struct Chaos {
-    /// For the machine: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE, --shrink,
-    /// --show, --keep FOLDER, --json
+    /// For the machine: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE, --control,
+    /// --shrink, --patience SECONDS, --show, --keep FOLDER, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
