@@ -105,8 +105,10 @@ impl World {
             notices(h, side, tell);
             h.sweep_returns();
             packet.map_or(Ok(()), |p| {
-                h.sockets[side as usize].hear(&p, &base)?;
-                match cut && is_short(config, place, side, &p) {
+                let socket = &mut h.sockets[side as usize];
+                socket.hear(&p, &base)?;
+                // One that was reset hears nothing any more.
+                match cut && !socket.dead && is_short(config, place, side, &p) {
                     true => Err(Harm::CutShort),
                     false => Ok(()),
                 }
