@@ -35,6 +35,11 @@ pub enum EventKind {
     /// The middlebox has ended a session between two paths, perhaps with bytes that it had
     /// not delivered.
     Broken = 12,
+    /// A reset came on a path that is being opened, or that nothing of the session has come
+    /// by yet. The session does not hear it.
+    Rejected = 13,
+    /// A packet that opens a path has come: the record is a [`crate::probe::Arrival`].
+    Arrived = 14,
 }
 
 impl EventKind {
@@ -53,6 +58,8 @@ impl EventKind {
             10 => EventKind::Primed,
             11 => EventKind::Taken,
             12 => EventKind::Broken,
+            13 => EventKind::Rejected,
+            14 => EventKind::Arrived,
             _ => return None,
         })
     }

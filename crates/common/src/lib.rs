@@ -18,6 +18,7 @@ pub mod fresh;
 pub mod icmp;
 pub mod mark;
 pub mod policy;
+pub mod probe;
 pub mod rule;
 pub mod seq;
 pub mod session;

@@ -509,8 +509,8 @@ pub struct Two {
     pub cut_in_set: u8,
     /// The local end has acknowledged everything before `cut_in`.
     pub drained: u8,
-    /// Something was received on the new path. Of a session that goes direct: it has been
-    /// given another path once, and firewalls on the direct one may be shown how far an
+    /// Something but a reset was received on the new path, also on that of another chain. Of a
+    /// session that goes direct: it has been given another path once, and firewalls on the direct one may be shown how far an
     /// end has sent, which is for no stack.
     pub new_heard: u8,
     /// `edge` and `far_ack` are valid.

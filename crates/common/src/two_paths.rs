@@ -14,6 +14,7 @@ mod anchor;
 mod ending;
 mod incoming;
 mod leaving;
+mod live;
 mod opening;
 mod outgoing;
 mod shown;
@@ -24,6 +25,7 @@ pub use ending::{
 };
 pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
+pub use live::{hear_live, is_live, is_live_beside};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,
     may_show_length, opens_windows,

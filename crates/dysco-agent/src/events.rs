@@ -4,10 +4,26 @@ use std::io;
 
 use aya::maps::{MapData, RingBuf};
 use dysco_common::EventKind;
+use dysco_common::probe::Arrival;
 use tokio::io::unix::AsyncFd;
 
 /// The stream of events.
 pub struct Events(AsyncFd<RingBuf<MapData>>);
+
+/// What the programs have told.
+#[derive(Default)]
+pub struct Happened {
+    /// What happened, and to which slot, in order.
+    pub events: Vec<(EventKind, u32)>,
+    /// Packets that open paths: each has come before what `events` has of it.
+    pub arrivals: Vec<Arrival>,
+}
+
+impl Happened {
+    fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.arrivals.is_empty()
+    }
+}
 
 impl Events {
     pub(crate) fn new(ring: RingBuf<MapData>) -> io::Result<Events> {
@@ -16,9 +32,9 @@ impl Events {
         Ok(Events(fd))
     }
 
-    /// Waits for events and adds them to `into` as (kind, slot). Records of
-    /// unknown kinds are skipped. Cancel-safe.
-    pub async fn read(&mut self, into: &mut Vec<(EventKind, u32)>) -> io::Result<()> {
+    /// Waits for events and adds them to `into`. Records of unknown kinds are
+    /// skipped. Cancel-safe.
+    pub async fn read(&mut self, into: &mut Happened) -> io::Result<()> {
         loop {
             let mut guard = self.0.readable_mut().await?;
             take(guard.get_inner_mut(), into);
@@ -30,20 +46,33 @@ impl Events {
     }
 
     /// Takes what there is, also what nobody was woken for.
-    pub fn take(&mut self, into: &mut Vec<(EventKind, u32)>) {
+    pub fn take(&mut self, into: &mut Happened) {
         take(self.0.get_mut(), into);
     }
 }
 
-fn take(ring: &mut RingBuf<MapData>, into: &mut Vec<(EventKind, u32)>) {
+fn take(ring: &mut RingBuf<MapData>, into: &mut Happened) {
     while let Some(item) = ring.next() {
+        if let Some(arrival) = arrival(&item) {
+            into.arrivals.push(arrival);
+            continue;
+        }
         let Ok(bytes) = <&[u8; 8]>::try_from(&*item) else {
             continue;
         };
         let [a, b, c, d, e, f, g, h] = *bytes;
         let kind = u32::from_ne_bytes([a, b, c, d]);
         if let Some(kind) = EventKind::from_word(kind) {
-            into.push((kind, u32::from_ne_bytes([e, f, g, h])));
+            into.events.push((kind, u32::from_ne_bytes([e, f, g, h])));
         }
     }
+}
+
+fn arrival(record: &[u8]) -> Option<Arrival> {
+    if record.len() != size_of::<Arrival>() {
+        return None;
+    }
+    // SAFETY: of the right length; words and bytes, of which all values are valid.
+    let arrival: Arrival = unsafe { record.as_ptr().cast::<Arrival>().read_unaligned() };
+    (arrival.kind == EventKind::Arrived as u32).then_some(arrival)
 }

@@ -25,7 +25,7 @@ pub use agent::{Agent, AgentConfig, NewPath};
 pub use attach::{Attach, Attached};
 pub use dysco_common as common;
 pub use error::AgentError;
-pub use events::Events;
+pub use events::{Events, Happened};
 pub use interfaces::InterfaceChange;
 pub use load::{LAYOUT, hints, refuse_others, try_programs};
 pub use receives::{Receives, try_receives};

@@ -18,6 +18,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::paths;
+use crate::probe;
 use crate::second;
 use crate::steady;
 use crate::steer;
@@ -194,8 +195,9 @@ fn decide(
             // It may be given up, and has to be silent for that.
             Some(State::TwoPaths) if s.deaf != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
             Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
-                opening(s, p, c, slot)
+                opening(ctx, s, p, c, slot)
             }
+            Some(State::TwoPaths) if !two_paths::is_live(s, &p.seg) => unheard(&p.seg, slot),
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
             // Late, or it shows firewalls the way back: no stack may hear it. A host of a
             // chain passes it on, its ends do not.
@@ -208,14 +210,21 @@ fn decide(
                 }
             }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
-            Some(State::Joining | State::Switching) if second::takes(s, &p.seg, slot) => {
+            Some(State::Joining | State::Switching) if second::takes(ctx, s, &p.seg, slot) => {
                 Decision::Leave(Verdict::Drop)
+            }
+            Some(State::Joining | State::Switching) if !two_paths::is_live_beside(s, &p.seg) => {
+                unheard(&p.seg, slot)
             }
             Some(State::Joining) => {
                 second::dysco_follow(slot);
                 from_new_path(s, p, c, slot, false)
             }
             Some(State::Switching) => from_new_path(s, p, c, slot, false),
+            // The firewall here has one connection for both paths.
+            Some(State::Passing) if p.seg.has(RST) && kept::has_carried_nothing(s) => {
+                Decision::Leave(dropped(Counter::DroppedStray))
+            }
             Some(State::Passing) => {
                 kept::comes(ctx, s, &p.seg, slot);
                 from_new_path(s, p, c, slot, false)
@@ -273,6 +282,16 @@ pub fn dropped(why: Counter) -> Verdict {
     Verdict::Drop
 }
 
+/// What comes on a path before that carries the session, or is no more, is nobody's. A reset
+/// tells user space that the path cannot be used.
+#[inline(always)]
+fn unheard(seg: &Segment, slot: u32) -> Decision {
+    if seg.has(RST) {
+        maps::tell(EventKind::Rejected, slot);
+    }
+    Decision::Leave(dropped(Counter::DroppedStray))
+}
+
 /// Takes in what a segment on the session's own five-tuple teaches.
 #[inline(always)]
 fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
@@ -328,6 +347,9 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
+    if s.state == State::Switching as u32 {
+        two_paths::hear_live(s, seg);
+    }
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
         if !ends(s, seg, e.seq, slot) {
@@ -416,13 +438,15 @@ fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Deci
 /// What opens the new path passes between the two data planes; no socket hears of
 /// it. The right one answers.
 #[inline(always)]
-fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
+fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if s.life.opened_here != 0 {
-        answered(s, &p.seg, slot);
+        answered(ctx, s, &p.seg, slot);
         return Decision::Leave(Verdict::Drop);
     }
     // What is long has to come first: the path may be too narrow for it.
-    if p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0 {
+    let asks = p.seg.has(SYN) && p.seg.len > 0;
+    let nobodys = p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0;
+    if nobodys || asks && !probe::is_carried(ctx, slot) {
         return Decision::Leave(dropped(Counter::DroppedStray));
     }
     if two_paths::hear_opening(s, &p.seg) {
@@ -431,8 +455,10 @@ fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     c.edit = two_paths::answer_opening(s, &p.seg);
     c.src = s.path.local;
     c.dst = s.path.remote;
-    c.clear_ect = 0;
-    c.pseudo = 0;
+    (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
+    if asks && !probe::echo(ctx) {
+        return Decision::Leave(dropped(Counter::DroppedError));
+    }
     Decision::Write {
         counter: None,
         failure: Counter::DroppedError,
@@ -443,11 +469,14 @@ fn opening(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
 /// The right anchor has answered: a SYN-ACK, and behind it what lets the path be
 /// used.
 #[inline(always)]
-fn answered(s: &mut Session, seg: &Segment, slot: u32) {
+fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(SYN) && !seg.has(ACK) {
         return count(Counter::DroppedSyn);
     }
     let syn = seg.has(SYN);
+    if syn && s.two.cut_set == 0 {
+        probe::tell(ctx.skb.skb, slot);
+    }
     // Who doubts that the path carries anything looks at this.
     s.answers = s.answers.wrapping_add(1);
     if s.shown == 0 && !syn {
@@ -473,12 +502,6 @@ fn from_new_path(
 ) -> Decision {
     let mut e = s.translation.incoming(&p.seg, &s.key);
     if two_paths {
-        // Where the other end has not cut, a stack that knows no such socket answers what
-        // opened the path: the change was given up there. A socket's own reset has an ACK.
-        let bare = p.seg.has(RST) && !p.seg.has(ACK);
-        if bare && s.two.new_heard | s.two.cut_in_set == 0 {
-            return Decision::Leave(dropped(Counter::DroppedStray));
-        }
         s.new_in = s.new_in.wrapping_add(1);
         if p.seg.flags & (FIN | RST) != 0 {
             ends(s, &p.seg, e.seq, slot);

@@ -92,6 +92,13 @@ pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     }
 }
 
+/// Has nothing of the session come by this path yet, which is another than before?
+#[inline(always)]
+pub fn has_carried_nothing(s: &Session) -> bool {
+    let goes = s.joined_to().and_then(maps::session);
+    goes.is_some_and(|goes| goes.two.part == part::NEXT)
+}
+
 /// A stack has taken another path: so does what has no mark. Exported: see
 /// `learn::dysco_offer`.
 #[inline(never)]

@@ -25,6 +25,7 @@ mod learn;
 mod maps;
 mod packet;
 mod paths;
+mod probe;
 mod receives;
 mod second;
 mod sockets;

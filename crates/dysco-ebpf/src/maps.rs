@@ -12,6 +12,7 @@ use dysco_common::chain::{Given, Hop, Payload, Pending, Shared, Token};
 use dysco_common::delta::Told;
 use dysco_common::icmp::{Message, Quoted};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
+use dysco_common::probe::Arrival;
 use dysco_common::rule::Rules;
 use dysco_common::{
     Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey, State,
@@ -141,6 +142,8 @@ pub struct Scratch {
     pub icmp: Message,
     /// The segment that it is about.
     pub quoted: Quoted,
+    /// What user space is told of a packet that opens a path.
+    pub arrival: Arrival,
 }
 
 /// Per CPU, one for each program that may run while another has not ended: a

@@ -78,7 +78,7 @@ fn has_timestamps(s: &Session) -> bool {
 #[inline(always)]
 pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
-    s.two.new_heard = 1;
+    two_paths::hear_live(s, seg);
     if !seg.has(RST) {
         two_paths::hear_data(at, s, seg);
         if seg.has(ACK) {

@@ -23,6 +23,7 @@ use crate::ingress::received_exactly;
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
 use crate::packet::{Found, Key};
 use crate::paths::send_copy;
+use crate::probe;
 
 /// A packet of the local end, when the path is being left.
 #[inline(always)]
@@ -114,9 +115,13 @@ fn is_as_it_was(before: &Session) -> bool {
 /// Is it one of the packets that only a firewall is to see? It teaches what the
 /// path has carried.
 #[inline(always)]
-pub fn takes(s: &mut Session, seg: &Segment, slot: u32) -> bool {
-    if !opens_windows(seg) && !hear_length(s, seg) {
+pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
+    let opens = opens_windows(seg);
+    if !opens && !hear_length(s, seg) {
         return false;
+    }
+    if !opens && s.state == State::Joining as u32 {
+        probe::tell(ctx.skb.skb, slot);
     }
     shown(s, seg);
     s.new_in = s.new_in.wrapping_add(1);
@@ -150,20 +155,28 @@ pub fn late(s: &Session, seg: &Segment) -> Verdict {
 }
 
 /// A SYN on a path that is being opened, or the answer to one. No stack hears
-/// of it.
-#[inline(always)]
-pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
+/// of it. It lies in the scratch memory of ingress. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
+    let (Some(Scratch { packet: p, .. }), Some(s)) =
+        (maps::scratch(Run::Ingress as u32), maps::session(slot))
+    else {
+        return 0;
+    };
+    let seg = &p.seg;
     if seg.has(ACK) {
         // The entry's number stays that of the SYN until it is answered.
         let ack = s.acked_off_wire(seg.ack);
         if s.life.opened_here != 0 && !after(ack, s.snd_max) {
             received_exactly(s, s.received_off_wire(seg.end()));
             s.rcv_ack = ack;
+            probe::tell(skb, slot);
             maps::tell(EventKind::PathOpen, slot);
         } else {
             count(Counter::DroppedStray);
         }
-    } else if live
+    } else if live != 0
         && s.life.opened_here == 0
         && s.rcv_max == s.received_off_wire(seg.seq.wrapping_add(1))
     {
@@ -172,6 +185,7 @@ pub fn knocks(s: &mut Session, seg: &Segment, slot: u32, live: bool) {
     } else {
         count(Counter::DroppedSyn);
     }
+    1
 }
 
 /// The far end takes the path: so does this one, before its stack can acknowledge
@@ -246,6 +260,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
     }
     // What the path has carried so far, as its firewalls count.
     received_exactly(s, s.received_off_wire(p.seg.seq.wrapping_add(1)));
+    probe::tell(skb, slot);
     maps::tell(EventKind::Joins, slot);
     JOINED
 }

@@ -8,8 +8,8 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{Edit, RST, SYN, Segment};
-use dysco_common::two_paths::opens_windows;
-use dysco_common::{Counter, mark};
+use dysco_common::two_paths::{self, opens_windows};
+use dysco_common::{Counter, EventKind, mark};
 
 use crate::Verdict;
 use crate::far;
@@ -91,8 +91,14 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
             return not(Counter::DroppedStray);
         }
         if s.state != State::NewPath as u32 {
-            if second::takes(s, &p.seg, slot) {
+            if second::takes(&TcContext::new(skb), s, &p.seg, slot) {
                 return DROP;
+            }
+            if !two_paths::is_live_beside(s, &p.seg) {
+                if p.seg.has(RST) {
+                    maps::tell(EventKind::Rejected, slot);
+                }
+                return not(Counter::DroppedStray);
             }
         } else if opens_windows(&p.seg) {
             // Late, or it shows firewalls the way back. It may acknowledge what no stack

@@ -285,6 +285,12 @@ fn store_headers(ctx: &TcContext, v6: bool, from: *const u8, tcp: usize) -> Resu
     store(ctx, at, from, unmerged(32 - ABSENT_V4 + tcp))
 }
 
+/// Writes bytes of map memory into the packet, whose checksum is still to be changed.
+#[inline(always)]
+pub fn store_bytes(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> bool {
+    store(ctx, off, from, len).is_ok()
+}
+
 /// The end of an IPv4 header.
 #[repr(C, packed)]
 #[derive(Clone, Copy)]

@@ -11,6 +11,7 @@ mod fresh;
 mod header;
 mod hint;
 mod icmp;
+mod probe;
 mod reference;
 mod transit;
 mod translate;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use dysco_common::chain::{Element, Payload, Token};
 use dysco_common::session::{Alias, Life, Two, part};
 use dysco_common::siphash::Key;
-use dysco_common::tcp::{ACK, PSH, SYN};
+use dysco_common::tcp::{ACK, PSH, RST, SYN};
 use dysco_common::{Counter, EventKind, FlowKey, FlowRef, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
@@ -123,7 +123,8 @@ fn the_answer_to_its_syn_is_judged_in_the_ends_own_numbers() {
         p.drops(Way::In, &of(sent(SENT + 1)), Counter::DroppedStray);
         assert_eq!(p.events(), []);
         assert_eq!(p.run(Way::In, &of(sent(SENT)).bytes()).0, DROP);
-        assert_eq!(p.events(), [(EventKind::PathOpen, NEXT)]);
+        let told = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
+        assert_eq!(p.events(), told);
         let s = p.session(NEXT);
         assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 1, SENT));
     }
@@ -158,7 +159,8 @@ fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
         for packet in [&primer, &long] {
             assert_eq!(p.run(Way::In, &packet.bytes()).0, DROP);
         }
-        assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
+        let told = [(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
+        assert_eq!(p.events(), told);
         // More is shown later.
         assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
@@ -182,7 +184,12 @@ fn what_shows_the_length_is_for_no_stack() {
             s.state = state as u32;
             p.put(NEXT, &s);
             assert_eq!(p.run(Way::In, &long.bytes()).0, DROP);
-            assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
+            // What it carries is judged while the path opens.
+            let mut told = vec![(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
+            if state == State::Switching {
+                told.remove(0);
+            }
+            assert_eq!(p.events(), told);
             let s = p.session(NEXT);
             assert!(dysco_common::two_paths::has_length(&s));
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED, SENT));
@@ -227,7 +234,7 @@ fn it_is_awaited_by_its_name() {
             // Repeated, it is known by its number.
             p.run(Way::In, &syn.bytes());
             let joins = (EventKind::Joins, NEXT);
-            assert_eq!(p.events(), [joins, joins]);
+            assert_eq!(p.events(), [(EventKind::Arrived, NEXT), joins, joins]);
         }
     }
 }
@@ -280,6 +287,55 @@ fn data_is_translated_on_both_paths() {
             p.becomes(Way::In, &on(mirror(path), &wire), OK, &back);
         }
         assert_eq!(p.session(NEXT).rcv_max, RECEIVED + 5);
+    }
+}
+
+/// A path that is being opened says nothing to an end: neither a reset of whatever lies
+/// there, nor what takes it before the other end may.
+#[test]
+fn nothing_is_heard_of_it_before_it_has_opened() {
+    for net in nets() {
+        for opened in [false, true] {
+            let mut p = given(&net, State::Joining, true);
+            let mut s = p.session(NEXT);
+            s.life.opened_here = opened.into();
+            s.two.new_data = opened.into();
+            p.put(NEXT, &s);
+            p.flow(net.key(), SLOT, Path::Old);
+            let of = |flags| comes(&net, received(RECEIVED), sent(SENT), flags);
+            for flags in [RST, RST | ACK] {
+                p.drops(Way::In, &of(flags), Counter::DroppedStray);
+                assert_eq!(p.events(), [(EventKind::Rejected, NEXT)]);
+            }
+            p.drops(Way::In, &of(ACK), Counter::DroppedStray);
+            let s = p.session(NEXT);
+            assert_eq!((s.state, s.life.reset), (State::Joining as u32, 0));
+            assert_eq!(p.session(SLOT).life.reset, 0);
+        }
+    }
+}
+
+/// One that was just taken resets nothing before it has carried something of the other end,
+/// or that is known to have taken it; nor does one that was taken back.
+#[test]
+fn a_path_that_has_carried_nothing_resets_nothing() {
+    for net in nets() {
+        let mut p = taking(&net);
+        let reset = comes(&net, received(RECEIVED), sent(SENT), RST | ACK);
+        p.drops(Way::In, &reset, Counter::DroppedStray);
+        let data = Frame {
+            payload: b"hello".to_vec(),
+            ..comes(&net, received(RECEIVED), sent(SENT), ACK)
+        };
+        assert_eq!(p.run(Way::In, &data.bytes()).0, OK);
+        let taken = p.session(NEXT);
+        let mut back = taken;
+        back.two.part = part::NEXT;
+        p.put(NEXT, &back);
+        p.drops(Way::In, &reset, Counter::DroppedStray);
+        p.put(NEXT, &taken);
+        assert_eq!(p.run(Way::In, &reset.bytes()).0, OK);
+        assert_eq!(p.session(NEXT).life.reset, 1);
     }
 }
 

@@ -93,7 +93,8 @@ fn it_opens_in_the_numbers_behind_the_middlebox() {
         };
         let answer = comes(received(RECEIVED), sent(SENT), SYN | ACK);
         assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
-        assert_eq!(p.events(), [(EventKind::PathOpen, NEXT)]);
+        let told = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
+        assert_eq!(p.events(), told);
         let primer = comes(received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
         for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
             assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
@@ -135,7 +136,8 @@ fn it_is_awaited_by_the_sessions_own_name() {
         };
         assert_eq!(p.run(Way::In, &syn.bytes()).0, DROP);
         assert_eq!(p.session(NEXT).path, path);
-        assert_eq!(p.events(), [(EventKind::Joins, NEXT)]);
+        let told = [(EventKind::Arrived, NEXT), (EventKind::Joins, NEXT)];
+        assert_eq!(p.events(), told);
     }
 }
 

@@ -195,8 +195,22 @@ fn what_opens_the_path_is_not_relayed() {
 #[test]
 fn the_relay_follows_the_far_end() {
     for net in nets() {
-        let p = steered(&net, State::Joining);
+        let mut p = steered(&net, State::Joining);
         let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
+        // Not before both have shown how long segments are.
+        p.drops(Way::In, &by_path(&net, &sent), Counter::DroppedStray);
+        let mut s = p.session(NEXT);
+        s.two.new_data = 1;
+        p.put(NEXT, &s);
+        // Nor a reset, of whatever lies there.
+        let reset = Frame {
+            flags: RST | ACK,
+            payload: Vec::new(),
+            ..by_path(&net, &sent)
+        };
+        assert_eq!(p.run(Way::In, &reset.bytes()).0, DROP);
+        assert_eq!(p.events(), [(EventKind::Rejected, NEXT)]);
+        assert_eq!([SLOT, OTHER].map(|slot| p.session(slot).life.reset), [0, 0]);
         let got = p.run(Way::In, &by_path(&net, &sent).bytes());
         assert_eq!(got, (REDIRECT, with_limit(&to_client(&net, &sent), 63)));
         let s = p.session(NEXT);

@@ -1,5 +1,6 @@
 //! Sessions between two paths.
 
+use dysco_common::probe::{PROBE, Probe};
 use dysco_common::session::{life, offer};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
 use dysco_common::two_paths::CLOSES;
@@ -440,6 +441,57 @@ fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
     }
 }
 
+/// Nothing of the session comes by a path that has not opened, whoever answers there: what
+/// opens it is sent by the left anchor, which hears nothing else before it has cut.
+#[test]
+fn nothing_is_heard_of_a_path_before_it_has_opened() {
+    for net in nets() {
+        for opened_here in [0, 1] {
+            let mut p = before_the_cut(&net);
+            p.change(|s| s.life.opened_here = opened_here);
+            let expected = p.session(SLOT).snd_ack;
+            for flags in [RST, RST | ACK, ACK, ACK | FIN] {
+                let said = Frame {
+                    flags,
+                    ..from_far(&net, expected, SENT, 0)
+                };
+                p.drops(Way::In, &said, Counter::DroppedStray);
+                let told: &[_] = match flags & RST {
+                    0 => &[],
+                    _ => &[(EventKind::Rejected, SLOT)],
+                };
+                assert_eq!(p.events(), told);
+                let s = p.session(SLOT);
+                assert_eq!((s.life.reset, s.life.fin_in, s.two.new_heard), (0, 0, 0));
+                // So what is sent goes on by the old path.
+                p.passes(Way::Out, &sent(&net, SENT, CUT_IN - 1000, 10));
+            }
+        }
+    }
+}
+
+/// The left anchor has cut, and what it sends is rejected on the way: the other end resets a
+/// session on both paths.
+#[test]
+fn a_reset_is_believed_where_something_else_has_come() {
+    for net in nets() {
+        let mut p = before_the_cut(&net);
+        p.change(|s| {
+            (s.life.opened_here, s.shown) = (1, CUT_IN);
+            (s.two.cut_set, s.cut_out) = (1, SENT);
+        });
+        let reset = Frame {
+            flags: RST | ACK,
+            ..from_far(&net, p.session(SLOT).snd_ack, SENT, 0)
+        };
+        p.drops(Way::In, &reset, Counter::DroppedStray);
+        assert_eq!(p.session(SLOT).life.reset, 0);
+        p.run(Way::In, &from_far(&net, CUT_IN, SENT, 10).bytes());
+        p.run(Way::In, &reset.bytes());
+        assert_eq!(p.session(SLOT).life.reset, 1);
+    }
+}
+
 /// It is delivered: no end believes it, and another of the same number is believed as
 /// little.
 #[test]
@@ -618,6 +670,24 @@ fn syn(net: &Net, payload: usize) -> Frame {
     }
 }
 
+/// The same with what it carries, as it has come; something may have changed its header.
+fn probing(net: &Net, payload: usize) -> (Frame, Probe) {
+    let mut frame = syn(net, payload);
+    let probe = Probe::of_syn(5, &frame.tcp().to_bytes());
+    frame.payload[..PROBE].copy_from_slice(&probe.to_bytes());
+    (frame, probe)
+}
+
+/// The header of a frame, as a probe has it.
+fn header(frame: &Frame) -> [u8; 60] {
+    let bytes = frame.bytes();
+    let l4 = bytes.len() - frame.payload.len() - 20 - frame.options.len();
+    let mut header = [0; 60];
+    let len = 20 + frame.options.len();
+    header[..len].copy_from_slice(&bytes[l4..l4 + len]);
+    header
+}
+
 #[test]
 fn the_right_anchor_answers_what_opens_the_new_path() {
     for net in nets() {
@@ -628,16 +698,27 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
         });
         // The path may be too narrow for the one before it.
         p.drops(Way::In, &syn(&net, 0), Counter::DroppedStray);
+        // Nor does a SYN of anybody else's open it, a firewall's for instance.
+        p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
+        assert_eq!(p.session(SLOT).shown, 0);
+        let (opens, probe) = probing(&net, 900);
+        let answer = Probe {
+            heard: header(&opens),
+            answered: [SENT + OUT - 1, 78].map(u32::to_be),
+            ..probe
+        };
+        let mut payload = vec![0; 900];
+        payload[..PROBE].copy_from_slice(&answer.to_bytes());
         let want = Frame {
             seq: SENT + OUT - 1,
             ack: 78,
             flags: SYN | ACK,
             window: u16::MAX,
             options: vec![2, 4, 5, 0xb4, 3, 3, 4, 1],
-            payload: vec![0; 900],
+            payload,
             ..net.new_sent()
         };
-        p.becomes(Way::In, &syn(&net, 900), REDIRECT, &want);
+        p.becomes(Way::In, &opens, REDIRECT, &want);
         assert_eq!(p.session(SLOT).shown, 78u32.wrapping_add(IN));
         // Behind it, whatever was sent by the proxy since.
         p.change(|s| s.snd_max = SENT + 70_000);
@@ -704,7 +785,8 @@ fn the_left_anchor_hears_that_the_new_path_is_open() {
             ..net.new_received()
         };
         assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
-        assert_eq!(p.events(), [], "its windows are not open yet");
+        let arrived = [(EventKind::Arrived, SLOT)];
+        assert_eq!(p.events(), arrived, "its windows are not open yet");
         assert_eq!(p.run(Way::In, &behind.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
         assert_eq!(p.session(SLOT).shown, 901u32.wrapping_add(IN));

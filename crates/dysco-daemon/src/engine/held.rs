@@ -41,6 +41,10 @@ pub(super) struct Held {
     pub opened: bool,
     /// It was sent one, and has not.
     pub trial: Option<Repeated>,
+    /// The name of that.
+    pub nonce: u32,
+    /// The answer shows that the path leaves packets as they are.
+    pub unchanged: bool,
     /// What the local end had sent when that was made.
     pub opened_at: Option<u32>,
     /// While its new path is asked to answer.

@@ -25,6 +25,7 @@ mod on_link;
 mod outside;
 mod packets;
 mod ports;
+mod probe;
 mod proof;
 mod raw;
 mod rechain;
@@ -43,7 +44,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Routes};
+use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Happened, Routes};
 use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
 use tokio::signal::unix::{SignalKind, signal};
@@ -356,7 +357,7 @@ impl Engine {
         let mut sweep = every(SWEEP / SWEEP_PARTS);
         let mut parts = (0..SWEEP_PARTS).cycle();
         let mut drain_sweep = every(DRAIN_SWEEP);
-        let mut happened = Vec::new();
+        let mut happened = Happened::default();
         loop {
             let timer = self.machine.poll_timeout().map(|at| self.started + at);
             let turn = self.removals.next_turn();
@@ -399,14 +400,21 @@ impl Engine {
         }
     }
 
-    fn take_events(&mut self, happened: &mut Vec<(EventKind, u32)>) {
+    fn take_events(&mut self, happened: &mut Happened) {
+        for arrival in happened.arrivals.drain(..) {
+            self.take_arrival(&arrival);
+        }
         // Of what was shown while no daemon ran there may be much, and each is answered.
         // A reset may be sent by anybody, as often as he likes.
         let mut told = HashSet::new();
-        for (kind, slot) in happened.drain(..) {
+        for (kind, slot) in happened.events.drain(..) {
             let repeats = matches!(
                 kind,
-                EventKind::Primed | EventKind::Reset | EventKind::Broken | EventKind::Taken
+                EventKind::Primed
+                    | EventKind::Reset
+                    | EventKind::Broken
+                    | EventKind::Taken
+                    | EventKind::Rejected
             );
             if !repeats || told.insert((kind as u32, slot)) {
                 self.take_event(kind, slot);
@@ -507,6 +515,9 @@ impl Engine {
             }
             EventKind::Stranger => self.stranger(slot),
             EventKind::Taken => self.subsession_taken(slot),
+            EventKind::Rejected => self.path_rejected(slot),
+            // Told with what has arrived: see `take_arrival`.
+            EventKind::Arrived => {}
             EventKind::Opened => {
                 let s = self.agent.session(slot);
                 // Not where it is another path of a session.

@@ -32,9 +32,9 @@ pub(super) enum Known {
 #[derive(Default)]
 pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
-    /// Two hosts between which a new path has died, the lower address first, and which of
-    /// them did not answer.
-    silent: HashMap<[IpAddr; 2], (IpAddr, Instant)>,
+    /// Two hosts between which a new path has died, or would not have carried a session, the
+    /// lower address first, and why.
+    unusable: HashMap<[IpAddr; 2], (Reason, Instant)>,
 }
 
 impl Neighbours {
@@ -84,18 +84,23 @@ impl Neighbours {
 
     /// The new path between these two has died: this one did not answer.
     pub fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
-        remember(&mut self.silent, in_order(hosts), silent);
+        self.unusable_between(hosts, Reason::PathDied(silent));
+    }
+
+    /// A new path between these two would not carry a session.
+    pub fn unusable_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
+        remember(&mut self.unusable, in_order(hosts), why);
     }
 
     /// A new path between these two lives.
     pub fn lives_between(&mut self, hosts: [IpAddr; 2]) {
-        self.silent.remove(&in_order(hosts));
+        self.unusable.remove(&in_order(hosts));
     }
 
-    /// Why none is to be tried between them, if one has died a while ago.
-    pub fn silent_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
-        let (silent, at) = self.silent.get(&in_order(hosts))?;
-        (at.elapsed() < REMEMBER).then_some(Reason::PathDied(*silent))
+    /// Why none is to be tried between them, if that was found a while ago.
+    pub fn why_not_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
+        let (why, at) = self.unusable.get(&in_order(hosts))?;
+        (at.elapsed() < REMEMBER).then(|| why.clone())
     }
 
     fn keep(&mut self, peer: IpAddr, known: Known) {
@@ -147,12 +152,12 @@ mod tests {
     fn a_path_that_has_died_is_the_same_from_both_its_ends() {
         let [a, b, c] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
         let mut neighbours = Neighbours::default();
-        assert_eq!(neighbours.silent_between([a, b]), None);
+        assert_eq!(neighbours.why_not_between([a, b]), None);
         neighbours.died_between([a, b], b);
         let died = Some(Reason::PathDied(b));
-        assert_eq!(neighbours.silent_between([b, a]), died);
-        assert_eq!(neighbours.silent_between([a, c]), None);
+        assert_eq!(neighbours.why_not_between([b, a]), died);
+        assert_eq!(neighbours.why_not_between([a, c]), None);
         neighbours.lives_between([b, a]);
-        assert_eq!(neighbours.silent_between([a, b]), None);
+        assert_eq!(neighbours.why_not_between([a, b]), None);
     }
 }

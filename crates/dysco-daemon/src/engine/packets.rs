@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
 use dysco_common::fresh::ticks;
+use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
 use dysco_common::session::offer;
 use dysco_common::two_paths::{LAST_WINDOW, is_past, shows_to};
-use dysco_common::{Addr, FlowKey, Session};
+use dysco_common::{Addr, FlowKey, Offer, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
 use super::collect::boot_time;
@@ -54,16 +55,42 @@ pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
 }
 
 /// See `two_paths::may_show_length`: a segment of so many bytes, its options among
-/// them, on a path that was opened with the number before `first`, the local end's.
-pub(super) fn long_primer(s: &Session, first: u32, mss: u16) -> Vec<u8> {
+/// them, on a path that was opened with the number before `first`, the local end's. It
+/// carries what becomes of the other end's packets, if that is known.
+pub(super) fn long_primer(s: &Session, first: u32, mss: u16, seen: Option<Change>) -> Vec<u8> {
     let before = s.sent_on_wire(first).wrapping_sub(1);
     let s = &s.on_wire();
     let mut tcp = pushes(s, before, s.rcv_max);
     let options = tcp.header_len() - TcpHeader::MIN_LEN;
-    let length = usize::from(mss).saturating_sub(options).max(1);
+    let length = usize::from(mss).saturating_sub(options).max(PROBE);
     // No longer than 16 bits say.
     tcp.sequence_number = before.wrapping_sub(length as u32);
-    packet(s, tcp, &vec![0; length])
+    let (seq, ack) = (tcp.sequence_number, tcp.acknowledgment_number);
+    let stamps = agreed(s, offer::TIMESTAMPS).then_some([s.tsval_out, s.tsval_in]);
+    let [tsval, tsecr] = stamps.unwrap_or_default();
+    let shown = Shown {
+        magic: SHOWS,
+        heard: u32::from(seen.is_some()),
+        sent: [seq, ack, tsval, tsecr],
+        offered: offered(s),
+        change: seen.unwrap_or_default(),
+    };
+    packet(s, tcp, &begins_with(&shown.to_bytes(), length))
+}
+
+/// A payload of so many bytes.
+fn begins_with(bytes: &[u8], length: usize) -> Vec<u8> {
+    let mut payload = bytes.to_vec();
+    payload.resize(length.max(bytes.len()), 0);
+    payload
+}
+
+/// The options that this end's SYN has on the wire.
+fn offered(s: &Session) -> Offer {
+    let mut tcp = header(s, 0);
+    set_offer(&mut tcp, s);
+    let said = Said::of(&tcp.to_bytes(), s.path.is_v6());
+    said.map(|said| said.offer).unwrap_or_default()
 }
 
 /// What opens a bypass, one right behind the other: a SYN as the session would have
@@ -73,7 +100,9 @@ pub(super) fn long_primer(s: &Session, first: u32, mss: u16) -> Vec<u8> {
 /// The first is as long as the longest segment that will come, and comes back so: a
 /// path too narrow for that is refused, since no router's word about it would find
 /// its socket. The MSS counts neither header (RFC 6691).
-pub(super) fn bypass_opens(s: &Session) -> [Vec<u8>; 2] {
+///
+/// It carries what it was sent as, by this name of the opening (`dysco_common::probe`).
+pub(super) fn bypass_opens(s: &Session, nonce: u32) -> [Vec<u8>; 2] {
     let wire = &s.on_wire_of(s.path);
     let first = wire.snd_max.wrapping_sub(1);
     let mut syn = header(wire, first);
@@ -83,8 +112,9 @@ pub(super) fn bypass_opens(s: &Session) -> [Vec<u8>; 2] {
     set_clocks(&mut again, wire);
     let options = syn.header_len() - TcpHeader::MIN_LEN;
     let longest = usize::from(s.local.mss.min(s.remote.mss)).saturating_sub(options);
+    let probe = Probe::of_syn(nonce, &syn.to_bytes()).to_bytes();
     [
-        packet(wire, syn, &vec![0; longest]),
+        packet(wire, syn, &begins_with(&probe, longest)),
         packet(wire, again, &[]),
     ]
 }

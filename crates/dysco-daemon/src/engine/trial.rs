@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use dysco_common::probe::Arrival;
 use dysco_common::{Session, State};
 
+use super::collect::boot_time;
 use super::raw::{self, Repeated};
-use super::{Answer, Engine, packets};
-use crate::protocol::{ChangeId, HostEvent, Reason};
+use super::{Answer, Engine, Held, packets, probe};
+use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
 const REPEAT: [Duration; 5] = [
@@ -32,9 +34,12 @@ impl Engine {
         let s = self.agent.session(slot);
         let result = match (State::from_word(s.state), held.new) {
             (Some(State::TwoPaths), Some(new)) if s.two.cut_set == 0 && !held.opened => {
-                let (syns, answers) = (packets::bypass_opens(&s), self.answers.clone());
+                let answers = self.answers.clone();
                 held.opened_at = Some(s.snd_max);
                 held.trial.get_or_insert_with(|| {
+                    // Of no change before, since that began.
+                    held.nonce = boot_time().as_nanos() as u32;
+                    let syns = packets::bypass_opens(&s, held.nonce);
                     Repeated::send(syns.into(), new.remote(), &REPEAT, move || {
                         let _ = answers.send(Answer::Unopened(change));
                     })
@@ -48,15 +53,76 @@ impl Engine {
         self.tell_machine(HostEvent::Tried { change, result });
     }
 
+    /// The change of this slot's session.
+    fn held_of(&mut self, slot: u32) -> Option<(ChangeId, &mut Held)> {
+        let mut held = self.held.iter_mut();
+        let here = |h: &Held| h.slot.is_some_and(|(s, _)| s == slot);
+        let (change, held) = held.find(|(_, h)| here(h))?;
+        Some((*change, held))
+    }
+
+    /// A packet has come that opens a path.
+    pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
+        let slot = arrival.slot;
+        if self.rechain.has(slot) {
+            return self.chain_arrival(arrival);
+        }
+        let s = self.agent.session(slot);
+        let Some((change, held)) = self.held_of(slot) else {
+            return;
+        };
+        let Some(path) = held.new.filter(|_| held.trial.is_some()) else {
+            return;
+        };
+        match probe::judge_answer(&s, &path, held.nonce, arrival) {
+            Some(Ok(())) => held.unchanged = true,
+            Some(Err(reason)) => self.give_up_trial(change, reason),
+            None => {}
+        }
+    }
+
+    /// A reset has come on a path by which nothing of its session has.
+    pub(super) fn path_rejected(&mut self, slot: u32) {
+        if self.rechain.has(slot) {
+            return self.chain_rejected(slot);
+        }
+        let s = self.agent.session(slot);
+        let Some((change, held)) = self.held_of(slot) else {
+            return;
+        };
+        // Late, of a change that is over.
+        let Some(path) = held.new.filter(|path| s.path == *path) else {
+            return;
+        };
+        let ends = (path.local().ip(), path.remote().ip());
+        let reason = probe::meddles(ends, &[], Meddling::Rejects);
+        if s.life.opened_here != 0 {
+            return self.give_up_trial(change, reason);
+        }
+        let result = Err(reason);
+        self.tell_machine(HostEvent::Tried { change, result });
+    }
+
+    /// The new path cannot be used: nothing has gone there yet.
+    fn give_up_trial(&mut self, change: ChangeId, reason: Reason) {
+        let Some(held) = self.held.get_mut(&change) else {
+            return;
+        };
+        if held.trial.take().is_some() {
+            let result = Err(reason);
+            self.tell_machine(HostEvent::Tried { change, result });
+        }
+    }
+
     /// The far end has answered on the new path of this slot's session.
     pub(super) fn path_open(&mut self, slot: u32) {
-        let here = |h: &&mut super::Held| h.slot.is_some_and(|(s, _)| s == slot);
-        let found = self
-            .held
-            .iter_mut()
-            .map(|(c, h)| (*c, h))
-            .find(|(_, h)| here(h));
-        let Some((change, held)) = found else { return };
+        let Some((change, held)) = self.held_of(slot) else {
+            return;
+        };
+        // What answered the SYN itself was lost, or it is not known to whom: it is sent again.
+        if held.trial.is_some() && !held.unchanged {
+            return;
+        }
         held.opened = true;
         if held.trial.take().is_none() {
             return;
@@ -64,8 +130,9 @@ impl Engine {
         // Before anything else of this end: what its stack acknowledges there first may be
         // more than a window behind what the other end has shown, and for a strict firewall
         // such a segment tells nothing, so that it drops the answer.
+        let opened_at = held.opened_at;
         let s = self.agent.session(slot);
-        let first = held.opened_at.unwrap_or(s.snd_max);
+        let first = opened_at.unwrap_or(s.snd_max);
         send(&s, &packets::bypass_opened(&s, first));
         self.tell_machine(HostEvent::Tried {
             change,
@@ -110,20 +177,12 @@ impl Engine {
 
     /// No answer came.
     pub(super) fn path_unopened(&mut self, change: ChangeId) {
-        let Some(held) = self.held.get_mut(&change) else {
-            return;
-        };
-        if held.trial.take().is_none() {
-            return;
-        }
-        let path = held.new.map_or(String::new(), |key| format!("{key:?}"));
+        let new = self.held.get(&change).and_then(|h| h.new);
+        let path = new.map_or(String::new(), |key| format!("{key:?}"));
         let reason = Reason::NewPathUnusable(format!(
             "no answer to a SYN on {path}: something between the anchors drops it"
         ));
-        self.tell_machine(HostEvent::Tried {
-            change,
-            result: Err(reason),
-        });
+        self.give_up_trial(change, reason);
     }
 }
 

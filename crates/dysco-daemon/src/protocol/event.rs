@@ -41,14 +41,15 @@ pub enum HostEvent {
     },
     /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`],
     /// [`Command::Return`], [`Command::Extend`] and [`Command::Open`]. After an
-    /// [`Command::Extend`] it may also tell that the path is gone.
+    /// [`Command::Extend`] it may also tell that the path is gone, or cannot be used.
     Prepared {
         /// The change.
         change: ChangeId,
         /// Done or not.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Try`].
+    /// Answers [`Command::Try`]. At the right anchor, which is told nothing of the kind to
+    /// do, it says that the path rejects what that answers.
     Tried {
         /// The change.
         change: ChangeId,

@@ -102,6 +102,7 @@ mod lead;
 mod left;
 mod local;
 mod machine;
+mod meddling;
 mod message;
 mod middle;
 pub mod plan;
@@ -119,6 +120,7 @@ pub use command::{Command, Side};
 pub use context::{Limits, Stats, Time};
 pub use event::{HostEvent, Watched};
 pub use machine::{Machine, Timer, UnderWay, Waits};
+pub use meddling::{Meddling, Way};
 pub use message::{
     ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Margins, Measurement, Message,
     Order, Plan, Probe, Scope, Subsession, VERSION,

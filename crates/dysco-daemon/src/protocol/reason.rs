@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::meddling::{Meddling, Way};
 use super::message::{ChangeId, HostId, Subsession};
 
 /// Where a change is.
@@ -162,6 +163,16 @@ pub enum Reason {
         tame(.0)
     )]
     NewPathUnusable(String),
+    /// A session would not outlive what the path does to its packets.
+    #[error(
+        "something {way} {does}; let the session pass there unchanged, or keep the hosts that it passes now"
+    )]
+    PathMeddles {
+        /// Where.
+        way: Way,
+        /// What that is.
+        does: Meddling,
+    },
     /// It has died when both anchors had taken it.
     #[error(
         "{0} does not answer any more on the new path, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
@@ -349,6 +360,7 @@ impl Reason {
             | Reason::PortsExhausted
             | Reason::NoRoute(_)
             | Reason::NewPathUnusable(_)
+            | Reason::PathMeddles { .. }
             | Reason::NewPathSilent(_)
             | Reason::PathDied(_)
             | Reason::NotProven(_)

@@ -241,6 +241,15 @@ impl Right {
             HostEvent::TakenBack { .. } if self.phase == Phase::Cancelling => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::Broken { bytes, .. } => self.was_broken(ctx, bytes),
+            HostEvent::Tried {
+                result: Err(reason),
+                ..
+            } if self.phase == Phase::SettingUp => {
+                // A hint: the left anchor cancels, unless it has cut.
+                let change = ctx.change;
+                ctx.say(self.left, Message::SetUpNack { change, reason });
+                Flow::On
+            }
             HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }

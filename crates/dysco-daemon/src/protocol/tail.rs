@@ -155,6 +155,16 @@ impl Tail {
                 }
                 Err(reason) => self.refuse(ctx, reason),
             },
+            HostEvent::Prepared {
+                result: Err(reason),
+                ..
+            } if self.phase == Phase::SettingUp && !self.restored => {
+                // The new path rejects what this end answers: the left anchor cancels.
+                let change = ctx.change;
+                let result = Err(reason);
+                ctx.say(self.left(), Message::Extended { change, result });
+                Flow::On
+            }
             HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
                 self.cutoff = Some(cutoff);
                 self.phase = Phase::Draining;

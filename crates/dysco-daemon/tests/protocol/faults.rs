@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::plane::{Refuse, State};
-use super::world::{Faults, World};
+use super::world::{Faults, World, rejected};
 use dysco_daemon::protocol::{Message, Progress, Report};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -62,6 +62,26 @@ fn cutoffs_are_converted() {
     let reverse = right.cut_out.unwrap().wrapping_sub(b.remote.isn);
     let arrived = left.cut_in.unwrap().wrapping_sub(a.local.isn);
     assert_eq!(arrived, reverse.wrapping_sub(3));
+}
+
+/// The right anchor hears the reset, and the left one of it by a message: nobody waits for an
+/// answer that does not come.
+#[test]
+fn what_the_right_anchor_hears_ends_the_trial_at_once() {
+    let faults = Faults {
+        rejects: true,
+        ..Faults::default()
+    };
+    let mut world = World::new(3, faults);
+    world.leave(MIDDLE);
+    world.run(Duration::from_secs(1));
+    assert!(!world.settled(MIDDLE));
+    for host in 0..3 {
+        let ends = world.ends(host);
+        let why = ends.iter().map(|(_, progress)| progress);
+        let told: Vec<_> = why.collect();
+        assert_eq!(told, [&Progress::RolledBack(rejected())], "{host}");
+    }
 }
 
 #[test]

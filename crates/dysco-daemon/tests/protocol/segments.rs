@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{ChangeId, Margins, Message, Order, Reason, Report, Violation};
+use dysco_daemon::protocol::{
+    ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, Report, Violation,
+};
 
 use crate::rechain::{LEFT, RIGHT, ip, machine, session};
+use crate::world::rejected;
 
 /// A change of the chain 2, 3, 4 by what it is afterwards.
 fn order(before: &[usize], after: &[usize]) -> Order {
@@ -130,6 +133,37 @@ fn each_side_of_a_host_is_held_once() {
     assert_eq!(asked(2, false), (Some("Hold"), None));
     assert_eq!(asked(3, true), (None, Some("Extended")));
     assert_eq!(asked(4, false), (None, Some("Extended")));
+}
+
+/// The right anchor's end of a path rejects: it says so, and waits for what becomes of it.
+#[test]
+fn the_right_anchor_says_that_a_path_rejects() {
+    let mut right = machine(RIGHT);
+    let (change, session) = (ChangeId([1; 16]), session());
+    let token = [7; 2];
+    let extend = Message::Extend {
+        change,
+        session,
+        token,
+    };
+    right.handle_message(Duration::ZERO, &[ip(LEFT)], extend);
+    let mut say = |event: HostEvent| {
+        right.handle_event(Duration::ZERO, event);
+        while right.poll_command().is_some() {}
+        let said = std::iter::from_fn(|| right.poll_transmit()).last();
+        said.map(|(_, message)| message)
+    };
+    let result = Ok(Facts::default());
+    say(HostEvent::Locked { change, result });
+    let result = Ok(());
+    say(HostEvent::Prepared { change, result });
+    let result = Err(rejected());
+    let said = say(HostEvent::Prepared { change, result });
+    let result = Err(rejected());
+    assert_eq!(said, Some(Message::Extended { change, result }));
+    // The path is there until the left anchor has let go of it.
+    let told = right.changes().any(|c| c.change == change);
+    assert!(told);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, HostId, Machine, Message, Reason, Report, Subsession, Time,
+    ChangeId, Command, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
+    Subsession, Time, Way,
 };
 
 use super::plane::{Effect, Plane, Refuse, Session, State, at, offer_of};
@@ -34,8 +35,20 @@ pub struct Faults {
     pub stuck: Vec<usize>,
     /// Longest time that old data takes to drain; 0 for three seconds.
     pub slowest_drain: Duration,
+    /// What the right anchor answers on the new path is rejected there by a reset.
+    pub rejects: bool,
     /// A host's daemon dies before its step with this number, and is back later.
     pub crashes: Vec<(usize, u64, Duration)>,
+}
+
+/// A path answers by resets.
+pub fn rejected() -> Reason {
+    let [from, to] = [1, 2].map(|last| HostId::from([10, 0, 0, last]));
+    let through = Vec::new();
+    Reason::PathMeddles {
+        way: Way { from, to, through },
+        does: Meddling::Rejects,
+    }
 }
 
 enum Item {
@@ -191,7 +204,12 @@ impl World {
                             true => Ok(()),
                             false => Err(Reason::NewPathUnusable("pretended".into())),
                         };
-                        self.answer(host, HostEvent::Tried { change, result });
+                        // The left one hears nothing at all then.
+                        let (at, result) = match self.faults.rejects {
+                            true => (host + 2, Err(rejected())),
+                            false => (host, result),
+                        };
+                        self.answer(at, HostEvent::Tried { change, result });
                     }
                     Effect::Watching(change, result) => {
                         self.answer(host, HostEvent::Watching { change, result });

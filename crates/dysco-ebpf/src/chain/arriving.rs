@@ -54,7 +54,8 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return accept(skb);
     };
     if new && (s.state == State::Joining as u32 || s.state == State::Switching as u32) {
-        second::knocks(s, &p.seg, slot, live_payload);
+        // SAFETY: the program's own context.
+        unsafe { second::dysco_knocks(skb, slot, live_payload as u32) };
         return DROP;
     }
     if !new {

@@ -28,13 +28,14 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
+use dysco_common::{Delta, FlowKey};
 use lru::LruCache;
 
 use crate::api::SessionId;
 use crate::asks::{AskId, Asks};
+use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
 use crate::protocol::{ChangeId, Subsession};
 
@@ -99,6 +100,8 @@ struct Paths {
     answered: bool,
     /// What the other end had acknowledged there when more was shown last.
     asked: Option<u32>,
+    /// What is known of what the new path does to packets.
+    seen: Seen,
     /// Something has come on the new path since.
     heard: bool,
     /// So it has since the last look: what asks for more is under way.
@@ -123,6 +126,22 @@ impl Paths {
             [] => "on the direct path".to_owned(),
             hosts => format!("through {}", hosts.join(", ")),
         }
+    }
+
+    /// The hosts that the new path leads through, where it is opened here.
+    fn through(&self) -> &[IpAddr] {
+        self.chain.as_deref().unwrap_or_default()
+    }
+
+    /// The hosts at the two ends of the new path, as far as this one knows, which is the first.
+    /// It has this five-tuple here.
+    fn ends(&self, path: &FlowKey) -> (IpAddr, IpAddr) {
+        let far = match self.token {
+            None => self.session.right.ip(),
+            // What comes next, towards the left anchor.
+            Some(_) => path.remote().ip(),
+        };
+        (path.local().ip(), far)
     }
 
     /// Both have taken the path since then: need its firewalls be shown nothing more? The

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::AgentError;
 use dysco_common::chain::{self as wire, Hop, Token};
+use dysco_common::probe::Arrival;
 use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
@@ -12,8 +13,8 @@ use dysco_common::{FlowKey, Session, seq};
 use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::raw::{self, Repeated};
-use crate::engine::{Answer, Engine, packets};
-use crate::protocol::{ChangeId, HostEvent, Reason};
+use crate::engine::{Answer, Engine, packets, probe};
+use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
 const REPEAT: [Duration; 6] = [
@@ -190,9 +191,16 @@ impl Engine {
         let s = self.agent.session(slot);
         let opens = paths.opening.is_some();
         let is_wide = has_length(&s);
-        if opens && !is_wide {
+        let changes = paths.seen.changes();
+        if opens && !(is_wide && changes.is_some()) {
             // It may come yet; what asks for it is said again.
             return;
+        }
+        let ends = paths.ends(&s.path);
+        if let Some(changes) = changes.filter(|_| opens)
+            && let Err(reason) = probe::judge(&s, ends, paths.through(), changes)
+        {
+            return self.give_up_opening(change, reason);
         }
         if opens && is_close(&s) {
             paths.opening = None;
@@ -214,6 +222,43 @@ impl Engine {
             if is_wide {
                 self.show_length(slot);
             }
+        }
+    }
+
+    /// A packet has come that opens a path.
+    pub(in crate::engine) fn chain_arrival(&mut self, arrival: &Arrival) {
+        let v6 = self.agent.session(arrival.slot).path.is_v6();
+        if let Some(change) = self.rechain.by_slot.get(&arrival.slot)
+            && let Some(paths) = self.rechain.paths.get_mut(change)
+        {
+            paths.seen.take(arrival, v6);
+        }
+    }
+
+    /// A reset has come on a path by which nothing of its session has.
+    pub(in crate::engine) fn chain_rejected(&mut self, slot: u32) {
+        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
+            return;
+        };
+        let Some(paths) = self.rechain.paths.get(&change) else {
+            return;
+        };
+        let ends = paths.ends(&self.agent.session(slot).path);
+        let reason = probe::meddles(ends, paths.through(), Meddling::Rejects);
+        if paths.opening.is_some() {
+            self.give_up_opening(change, reason);
+        } else if paths.token.is_some() && paths.cutoff.is_none() {
+            let result = Err(reason);
+            self.tell_machine(HostEvent::Prepared { change, result });
+        }
+    }
+
+    /// The new path cannot be used: nothing has gone there yet.
+    fn give_up_opening(&mut self, change: ChangeId, reason: Reason) {
+        let opening = self.rechain.paths.get_mut(&change);
+        if opening.and_then(|paths| paths.opening.take()).is_some() {
+            let result = Err(reason);
+            self.tell_machine(HostEvent::Prepared { change, result });
         }
     }
 

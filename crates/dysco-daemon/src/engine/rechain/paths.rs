@@ -68,6 +68,7 @@ impl Engine {
             showing: Default::default(),
             answered: second.is_some(),
             asked: None,
+            seen: Default::default(),
             heard: second.is_some(),
             lively: false,
             cutoff: None,

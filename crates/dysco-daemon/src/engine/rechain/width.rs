@@ -147,7 +147,8 @@ impl Engine {
             return;
         }
         let s = self.agent.session(slot);
-        let packet = packets::long_primer(&s, begins, self.longest(&s));
+        let seen = paths.seen.coming;
+        let packet = packets::long_primer(&s, begins, self.longest(&s), seen);
         match raw::send(&packet, s.path.remote()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {

@@ -371,6 +371,11 @@ impl Engine {
         if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
             self.path_died(subsession, *host);
         }
+        if let Progress::RolledBack(why @ Reason::PathMeddles { .. })
+        | Progress::Refused(why @ Reason::PathMeddles { .. }) = &progress
+        {
+            self.path_meddles(subsession, why);
+        }
         let Some(running) = self.removals.under_way.get_mut(change) else {
             return;
         };

@@ -81,7 +81,16 @@ impl Engine {
     fn would_hold_up(&self, task: &Task) -> Option<Reason> {
         let by_itself = task.mode == Mode::Bypass && !task.by_name;
         let hosts = task.neighbours.filter(|_| by_itself)?;
-        self.neighbours.silent_between(hosts)
+        let why = self.neighbours.why_not_between(hosts)?;
+        // What a path does to packets is found out at once, and costs its session nothing.
+        matches!(why, Reason::PathDied(_)).then_some(why)
+    }
+
+    /// The new path of this session, between the hosts on both sides, would not carry it.
+    pub(super) fn path_meddles(&mut self, subsession: &Subsession, why: &Reason) {
+        if let Some(hosts) = self.hosts_beside(subsession) {
+            self.neighbours.unusable_between(hosts, why.clone());
+        }
     }
 
     /// Decides what can be decided by now.
@@ -128,9 +137,9 @@ impl Engine {
         };
         match (self.neighbours.know(left), self.neighbours.know(right)) {
             (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
-            (Known::Agent, Known::Agent) => match self.neighbours.silent_between([left, right]) {
-                Some(died) => {
-                    let why = format!("bypass was not tried: {died}");
+            (Known::Agent, Known::Agent) => match self.neighbours.why_not_between([left, right]) {
+                Some(unusable) => {
+                    let why = format!("bypass was not tried: {unusable}");
                     Some((Mode::Local, Some(why)))
                 }
                 None => {

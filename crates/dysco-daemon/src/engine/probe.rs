@@ -1,0 +1,93 @@
+//! What a path has done to the packets that opened it, as both anchors have seen them. See
+//! `dysco_common::probe`.
+
+use std::net::IpAddr;
+
+use dysco_common::probe::{Arrival, Change, Probe, Said, Shown};
+use dysco_common::tcp::SYN;
+use dysco_common::{FlowKey, Session};
+
+use crate::protocol::{Meddling, Reason, Way};
+
+/// The longest segment that either end may send.
+fn longest(s: &Session) -> u16 {
+    s.local.mss.min(s.remote.mss)
+}
+
+/// Why a path between these hosts cannot be used on which the packets of this one, which is the
+/// first, were changed so, and those of the other so.
+pub(super) fn judge(
+    s: &Session,
+    ends: (IpAddr, IpAddr),
+    through: &[IpAddr],
+    [there, back]: [Change; 2],
+) -> Result<(), Reason> {
+    let there = Meddling::of(&there, longest(s)).map(|does| (ends, does));
+    let back = Meddling::of(&back, longest(s)).map(|does| ((ends.1, ends.0), does));
+    match there.or(back) {
+        Some((ends, does)) => Err(meddles(ends, through, does)),
+        None => Ok(()),
+    }
+}
+
+/// Something between these hosts, in this direction, does that.
+pub(super) fn meddles((from, to): (IpAddr, IpAddr), through: &[IpAddr], does: Meddling) -> Reason {
+    let through = through.to_vec();
+    let way = Way { from, to, through };
+    Reason::PathMeddles { way, does }
+}
+
+/// Judges the answer to the SYN of a bypass. Nothing if it is to another.
+pub(super) fn judge_answer(
+    s: &Session,
+    path: &FlowKey,
+    nonce: u32,
+    answer: &Arrival,
+) -> Option<Result<(), Reason>> {
+    let ends = (path.local().ip(), path.remote().ip());
+    let foreign = || Err(meddles(ends, &[], Meddling::Answers));
+    let Some(probe) = Probe::from_bytes(&answer.carried) else {
+        return Some(foreign());
+    };
+    if probe.nonce != nonce {
+        return None;
+    }
+    Some(match probe.changes(&answer.header.0, path.is_v6()) {
+        Some(changes) => judge(s, ends, &[], changes),
+        None => foreign(),
+    })
+}
+
+/// What is known of a path through a chain that is being opened.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The other end's SYN, or its answer, as it came.
+    syn: Option<Said>,
+    /// What becomes of the other end's packets.
+    pub coming: Option<Change>,
+    /// What becomes of this end's, as the other has told.
+    pub going: Option<Change>,
+}
+
+impl Seen {
+    /// Takes in a packet that opens the path.
+    pub fn take(&mut self, arrival: &Arrival, v6: bool) {
+        let header = &arrival.header.0;
+        if arrival.header.segment(arrival.len).has(SYN) {
+            self.syn = Said::of(header, v6).or(self.syn);
+            return;
+        }
+        let Some(shown) = Shown::from_bytes(&arrival.carried) else {
+            return;
+        };
+        self.coming = shown.change(header, self.syn.as_ref(), v6).or(self.coming);
+        if shown.heard != 0 {
+            self.going = Some(shown.change);
+        }
+    }
+
+    /// What becomes of packets both ways, once that is known.
+    pub fn changes(&self) -> Option<[Change; 2]> {
+        Some([self.going?, self.coming?])
+    }
+}

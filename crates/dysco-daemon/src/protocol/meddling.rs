@@ -1,0 +1,130 @@
+//! What lies between two hosts may do something to packets that a session does not outlive
+//! when it comes there in its middle.
+
+use std::fmt;
+
+use dysco_common::probe::Change;
+use dysco_common::session::offer;
+use serde::{Deserialize, Serialize};
+
+use super::message::HostId;
+
+/// What is done to packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Meddling {
+    /// They are answered by a reset.
+    Rejects,
+    /// What opens the path is answered in the other host's name, or loses its data.
+    Answers,
+    /// This is added to sequence numbers, modulo 2^32.
+    Renumbers(u32),
+    /// The same of acknowledgement numbers.
+    Acknowledges(u32),
+    /// The same of timestamps.
+    ShiftsClock(u32),
+    /// The MSS is lowered to this.
+    LowersMss(u16),
+    /// SACK permitted is taken away or put in.
+    Sack,
+    /// Timestamps are.
+    Timestamps,
+    /// The window scale is changed.
+    WindowScale,
+}
+
+impl Meddling {
+    /// What of a change stands in the way of a session with segments of up to `longest` bytes.
+    pub fn of(change: &Change, longest: u16) -> Option<Meddling> {
+        let has = |flag: u8| change.options & u32::from(flag) != 0;
+        let lowered = u16::try_from(change.mss).unwrap_or(u16::MAX);
+        Some(match change {
+            c if c.seq != 0 => Meddling::Renumbers(c.seq),
+            c if c.ack != 0 => Meddling::Acknowledges(c.ack),
+            c if c.tsval != 0 => Meddling::ShiftsClock(c.tsval),
+            c if c.tsecr != 0 => Meddling::ShiftsClock(c.tsecr),
+            _ if has(offer::SACK) => Meddling::Sack,
+            _ if has(offer::TIMESTAMPS) => Meddling::Timestamps,
+            _ if has(offer::WSCALE) => Meddling::WindowScale,
+            _ if lowered != 0 && lowered < longest => Meddling::LowersMss(lowered),
+            _ => return None,
+        })
+    }
+}
+
+/// A shift modulo 2^32 as people read it.
+fn signed(shift: u32) -> String {
+    format!("{:+}", shift.cast_signed())
+}
+
+impl fmt::Display for Meddling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Meddling::Rejects => f.write_str("answers with a reset: it rejects the session there, or changes its addresses so that the other host does not know it"),
+            Meddling::Answers => f.write_str("answers in the other host's name, or takes away what a SYN carries"),
+            Meddling::Renumbers(by) => write!(f, "rewrites sequence numbers (by {})", signed(*by)),
+            Meddling::Acknowledges(by) => {
+                write!(f, "rewrites acknowledgement numbers (by {})", signed(*by))
+            }
+            Meddling::ShiftsClock(by) => write!(f, "shifts timestamps (by {})", signed(*by)),
+            Meddling::LowersMss(to) => write!(f, "lowers the MSS to {to}"),
+            Meddling::Sack => f.write_str("strips or alters SACK permitted"),
+            Meddling::Timestamps => f.write_str("strips or alters timestamps"),
+            Meddling::WindowScale => f.write_str("strips or alters the window scale"),
+        }
+    }
+}
+
+/// A way between two hosts, in the direction in which packets are changed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Way {
+    /// Who sends.
+    pub from: HostId,
+    /// Who gets it.
+    pub to: HostId,
+    /// The hosts of a chain between them, in the session's order.
+    pub through: Vec<HostId>,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "on the way from {} to {}", self.from, self.to)?;
+        for (i, host) in self.through.iter().enumerate() {
+            let before = if i == 0 { " through" } else { "," };
+            write!(f, "{before} {host}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shift_is_told_with_its_sign() {
+        let up = Meddling::Renumbers(0x1020_3040).to_string();
+        assert_eq!(up, "rewrites sequence numbers (by +270544960)");
+        let down = Meddling::ShiftsClock(50_000_000_u32.wrapping_neg()).to_string();
+        assert_eq!(down, "shifts timestamps (by -50000000)");
+    }
+
+    #[test]
+    fn a_lower_mss_counts_only_where_segments_are_longer() {
+        let change = Change {
+            mss: 1380,
+            ..Change::default()
+        };
+        assert_eq!(Meddling::of(&change, 1380), None);
+        let lowers = Some(Meddling::LowersMss(1380));
+        assert_eq!(Meddling::of(&change, 1448), lowers);
+    }
+
+    #[test]
+    fn a_way_names_its_hosts() {
+        let [from, to, fw] = [1, 2, 3].map(|h| HostId::from([10, 0, 0, h]));
+        let through = vec![fw];
+        let way = Way { from, to, through };
+        let told = "on the way from 10.0.0.1 to 10.0.0.2 through 10.0.0.3";
+        assert_eq!(way.to_string(), told);
+    }
+}

@@ -1,0 +1,127 @@
+//! What a path does to the packets that open it: see `dysco_common::probe`. What has come is
+//! told whole, and user space judges it.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::programs::TcContext;
+use dysco_common::EventKind;
+use dysco_common::checksum::fold16;
+use dysco_common::probe::{PROBE, PROBES, may_carry};
+use dysco_common::tcp::MAX_HEADER;
+
+use crate::maps::{self, EVENTS, Run, Scratch};
+use crate::packet::{AsPtr, bound_header, load_options};
+use crate::write::store_bytes;
+
+/// Where the header as it came lies in a probe, and the numbers of the answer.
+const HEARD: usize = 8 + MAX_HEADER;
+const ANSWERED: usize = HEARD + MAX_HEADER;
+
+const RUN: u32 = Run::Ingress as u32;
+
+/// Takes the packet in the scratch memory of ingress down, with what it carries. Not 0 if that
+/// is a probe. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
+    let ctx = TcContext::new(skb);
+    let Some(Scratch {
+        packet: p, arrival, ..
+    }) = maps::scratch(RUN)
+    else {
+        return 0;
+    };
+    if load_options(&ctx, p).is_err() {
+        return 0;
+    }
+    arrival.kind = EventKind::Arrived as u32;
+    arrival.slot = slot;
+    arrival.len = p.seg.len;
+    arrival.reserved = 0;
+    arrival.header = p.header;
+    arrival.carried = [0; PROBE];
+    if !may_carry(&p.seg) {
+        return 0;
+    }
+    let from = p.l4() as u32 + bound_header(p.header.data_offset() as u64) as u32;
+    let to = arrival.carried.as_mut_ptr().cast();
+    // SAFETY: `to` has room for so many bytes.
+    let r = unsafe {
+        aya_ebpf::helpers::generated::bpf_skb_load_bytes(ctx.as_ptr_const(), from, to, PROBE as u32)
+    };
+    let [a, b, c, d, ..] = arrival.carried;
+    (r == 0 && u32::from_ne_bytes([a, b, c, d]) == PROBES) as u32
+}
+
+/// Does the packet in the scratch memory of ingress carry a probe? It is taken down.
+#[inline(always)]
+pub fn is_carried(ctx: &TcContext, slot: u32) -> bool {
+    // SAFETY: the program's own context.
+    unsafe { dysco_take_down(ctx.skb.skb, slot) != 0 }
+}
+
+/// Tells user space of the packet in the scratch memory of ingress. A full ring loses it, as
+/// any packet may be lost.
+#[inline(always)]
+pub fn tell(skb: *mut __sk_buff, slot: u32) {
+    // SAFETY: the program's own context.
+    unsafe { dysco_take_down(skb, slot) };
+    if let Some(Scratch { arrival, .. }) = maps::scratch(RUN) {
+        let _ = EVENTS.output::<dysco_common::probe::Arrival>(&*arrival, 0);
+    }
+}
+
+/// Writes into the probe that was taken down how its packet has come, and what numbers the
+/// answer has, which is the change at hand. Not 0 if that was done. Exported, for a stack frame
+/// of its own (see also `learn::dysco_offer`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
+    let ctx = TcContext::new(skb);
+    let before = dysco_probe_sum(RUN);
+    let Some(Scratch {
+        packet: p,
+        change: c,
+        arrival,
+        ..
+    }) = maps::scratch(RUN)
+    else {
+        return 0;
+    };
+    let carried = &mut arrival.carried;
+    carried[HEARD..ANSWERED].copy_from_slice(&arrival.header.0[..MAX_HEADER]);
+    carried[ANSWERED..ANSWERED + 4].copy_from_slice(&c.edit.seq.to_be_bytes());
+    carried[ANSWERED + 4..PROBE].copy_from_slice(&c.edit.ack.to_be_bytes());
+    let at = p.l4() + bound_header(p.header.data_offset() as u64) as usize;
+    if !store_bytes(&ctx, at, carried.as_ptr(), PROBE) {
+        return 0;
+    }
+    let after = dysco_probe_sum(RUN);
+    // As `write::append` and `write::strip` have it; a header has whole words.
+    c.payload = after as u64 + !(before as u16) as u64;
+    1
+}
+
+/// Answers the packet that was taken down by the change at hand.
+#[inline(always)]
+pub fn echo(ctx: &TcContext) -> bool {
+    // SAFETY: the program's own context.
+    unsafe { dysco_echo(ctx.skb.skb) != 0 }
+}
+
+/// The sum of the probe that was taken down. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_probe_sum(run: u32) -> u32 {
+    let Some(Scratch { arrival, .. }) = maps::scratch(run) else {
+        return 0;
+    };
+    let words: *const u32 = arrival.carried.as_ptr().cast();
+    let mut sum = 0;
+    let mut i = 0;
+    while i < PROBE / 4 {
+        // SAFETY: so many words, aligned: what comes before them is whole words.
+        sum += unsafe { *words.add(i) } as u64;
+        i += 1;
+    }
+    fold16(sum) as u32
+}
