@@ -164,7 +164,9 @@ fn judge(config: &Configuration, world: &World) -> Fate {
         true => !won(world),
         false => removed == 0,
     };
-    if world.pure && world.asked != 0 && lost {
+    // No way but the proxy's carries anything.
+    let could = config.nature.is_plain();
+    if world.pure && world.asked != 0 && lost && could {
         return Fate::NobodyWon;
     }
     Fate::Ends { removed }

@@ -1,11 +1,13 @@
 //! What is explored: chains, requests, streams and the faults that may come.
 
+use crate::nature::Nature;
 use crate::seed::Seed;
 use crate::world::Faults;
 
 mod death;
 mod doubt;
 mod local;
+mod meddled;
 mod seeded;
 
 pub use seeded::seeded;
@@ -82,6 +84,8 @@ pub struct Configuration {
     pub closes: [bool; 2],
     /// Faults that may come, in any order and at any time.
     pub faults: Faults,
+    /// What new paths do to packets.
+    pub nature: Nature,
     /// What takes a host some time (measuring, a look-up) takes none.
     pub prompt: bool,
     /// Nobody sends or closes before a session is cut.
@@ -98,6 +102,11 @@ impl Configuration {
     /// Units of each direction: bytes, and a FIN.
     pub fn whole(&self) -> [u8; 2] {
         [0, 1].map(|d| self.bytes[d] + u8::from(self.closes[d]))
+    }
+
+    /// Do new paths answer by resets?
+    pub fn rejects(&self) -> bool {
+        self.nature == Nature::Rejects
     }
 
     /// Does this host run a daemon?
@@ -136,6 +145,7 @@ const BASIC: Configuration = Configuration {
     bytes: [1, 0],
     closes: [false; 2],
     faults: NONE,
+    nature: Nature::Plain,
     prompt: false,
     closes_cut: false,
     acks_at_once: false,
@@ -365,5 +375,6 @@ pub fn all() -> Vec<Configuration> {
     all.extend(death::all());
     all.extend(doubt::all());
     all.extend(local::all());
+    all.extend(meddled::all());
     all
 }

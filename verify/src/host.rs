@@ -9,6 +9,7 @@ use dysco_daemon::protocol::{
     ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
 };
 
+use crate::nature::Nature;
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
 use crate::pump::{self, Engine, NOW, Twist};
@@ -128,6 +129,8 @@ pub struct Host {
     pub resets: bool,
     /// Nothing answers on its new path.
     pub silent: bool,
+    /// What new paths do to packets.
+    pub nature: Nature,
     /// Only for seeded bugs.
     pub spoilt: seed::Memory,
     /// A bug put in on purpose.
@@ -154,7 +157,9 @@ impl Host {
     pub fn new(place: usize, count: usize, seed: Option<Seed>) -> Host {
         let entry = |side: Side| {
             let base = place::base(place, side, count)?;
-            Some(Entry::tracked(base.out, base.into))
+            let mut entry = Entry::tracked(base.out, base.into);
+            entry.s.life.opened_here = u8::from(side == Side::Right);
+            Some(entry)
         };
         let mut host = Host {
             place,
@@ -171,6 +176,7 @@ impl Host {
             alone: false,
             resets: false,
             silent: false,
+            nature: Nature::Plain,
             spoilt: Default::default(),
             seed,
             ids: seed::ids(seed),

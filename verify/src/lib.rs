@@ -6,6 +6,7 @@ pub mod chain;
 pub mod config;
 pub mod host;
 pub mod model;
+pub mod nature;
 pub mod parts;
 pub mod place;
 pub mod plane;

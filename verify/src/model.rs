@@ -94,6 +94,8 @@ pub enum Action {
     ProxyDies(usize, [Death; 2]),
     /// The left anchor at this place shows on its new path how far its end has sent.
     Show(usize),
+    /// What opens a new path at this host is answered by a reset of this number.
+    Reject(usize, Side, u32),
     /// A seeded bug: a deadline of before the cut passes.
     Late(usize),
 }
@@ -324,6 +326,13 @@ impl Exploration {
         }
     }
 
+    fn rejections(&self, world: &World, actions: &mut Vec<Action>) {
+        if self.config.rejects() {
+            let hearing = world.hearing().into_iter();
+            actions.extend(hearing.map(|(place, side, next)| Action::Reject(place, side, next)));
+        }
+    }
+
     /// A path that may die shows at any moment what it has to, and one that lives when
     /// nothing else is left to happen.
     fn shows(&self, world: &World, actions: &mut Vec<Action>) {
@@ -446,6 +455,7 @@ impl Exploration {
             Action::PathDies(ways) => world.dies(ways),
             Action::ProxyDies(place, how) => world.proxy_dies(place, how),
             Action::Show(place) => world.show(place),
+            Action::Reject(place, side, next) => world.answered_by_reset(config, place, side, next),
             Action::Late(place) => seed::late(world, place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
         }
@@ -503,6 +513,7 @@ impl Model for Exploration {
         self.deaths(world, actions);
         self.proxy_deaths(world, actions);
         self.shows(world, actions);
+        self.rejections(world, actions);
     }
 
     fn next_state(&self, before: &World, action: Action) -> Option<World> {

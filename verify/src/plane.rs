@@ -368,6 +368,14 @@ impl Entry {
 
     /// A packet arrives on the new path: what the local end gets.
     pub fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+        if self.state() == State::TwoPaths && !two_paths::is_live(&self.s, &packet.seg) {
+            return None;
+        }
+        self.ingress_any(packet, tell)
+    }
+
+    /// The same, whether the path is open or not.
+    pub fn ingress_any(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         let two = match self.state() {
             State::TwoPaths if self.s.deaf != 0 => return None,
             State::TwoPaths => true,
@@ -394,7 +402,7 @@ impl Entry {
         let seg = packet.seg;
         let judged = two_paths::new_incoming(at, &self.s, &seg, 0);
         let s = &mut self.s;
-        s.two.new_heard = 1;
+        two_paths::hear_live(s, &seg);
         if !seg.has(RST) {
             two_paths::hear_data(at, s, &seg);
             if seg.has(ACK) {

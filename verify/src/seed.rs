@@ -49,6 +49,10 @@ pub enum Seed {
     ProxyBelieved,
     /// An end hears the FIN of a proxy that has died with bytes for it.
     ProxysEnd,
+    /// What comes on a new path is heard before that has opened.
+    HearsUnopened,
+    /// A new path is taken whatever it does to numbers.
+    ComparesNothing,
 }
 
 /// Does a host hear its new path on, whatever it says?
@@ -74,6 +78,16 @@ pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>)
 /// Does it do without what the new path has to show?
 pub fn is_drained_unshown(seed: Option<Seed>) -> bool {
     seed == Some(Seed::Unshown)
+}
+
+/// Is a new path heard before it has opened?
+pub fn hears_unopened(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::HearsUnopened)
+}
+
+/// Is a new path taken as soon as anything answers there?
+pub fn compares_nothing(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::ComparesNothing)
 }
 
 /// May a session be locked that goes another way by now?

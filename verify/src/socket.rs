@@ -23,6 +23,8 @@ pub enum Harm {
     WrongBytes,
     /// A clean end of a stream, after a cut, though units of it are missing.
     CutShort,
+    /// A reset of what lies on a path that was never taken.
+    Rejected,
 }
 
 /// How the kernel ends a socket whose process has died.

@@ -139,6 +139,7 @@ impl World {
                 host.entries = [None, None];
             }
             host.alone = config.alone && config.has_daemon(i);
+            host.nature = config.nature;
             Sealed::new(host)
         };
         World {

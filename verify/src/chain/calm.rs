@@ -170,7 +170,9 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         true => world.accepted.len(),
         false => world.accepted.len().min(1),
     };
-    if world.pure && !world.gone() && won < wanted {
+    // A path that does something to packets is not taken.
+    let could = config.nature.is_plain();
+    if world.pure && !world.gone() && won < wanted && could {
         return Fate::NobodyWon;
     }
     match world.gone() || world.impatient {

@@ -1,6 +1,22 @@
 //! What is explored of sessions that carry bytes while their chain changes.
 
+use crate::nature::Nature;
+
 use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
+
+/// New paths are answered by resets.
+pub(super) const REJECTED: Configuration = Configuration {
+    nature: Nature::Rejects,
+    bytes: [1, 1],
+    seen: &[Seen::RollBack],
+    ..INSERT
+};
+
+/// New paths give other sequence numbers.
+pub(super) const RENUMBERED: Configuration = Configuration {
+    nature: Nature::Renumbers,
+    ..REJECTED
+};
 
 /// All of them.
 pub fn carrying() -> Vec<Configuration> {
@@ -196,6 +212,26 @@ pub fn carrying() -> Vec<Configuration> {
             faults: Faults { slow: 1, ..NONE },
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-rejected",
+            about: "a new path answers by resets, at any time; a segment is lost, a daemon dies",
+            faults: Faults {
+                packets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            ..REJECTED
+        },
+        Configuration {
+            name: "chain-renumbered",
+            about: "a new path gives other sequence numbers; a message is lost, a daemon dies",
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            ..RENUMBERED
         },
     ]
 }

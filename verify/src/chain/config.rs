@@ -2,6 +2,7 @@
 
 use super::carrying::carrying;
 use super::seed::Seed;
+use crate::nature::Nature;
 
 /// The host that opens the session.
 pub const LEFT: usize = 0;
@@ -103,6 +104,8 @@ pub struct Configuration {
     pub bytes: [u8; 2],
     /// Which ends close when they have sent all.
     pub closes: [bool; 2],
+    /// What new paths do to packets.
+    pub nature: Nature,
     /// Faults that may come, in any order and at any time.
     pub faults: Faults,
     /// The hosts whose daemons may die; of all, if there are none here.
@@ -152,6 +155,7 @@ pub(super) const REPLACE: Configuration = Configuration {
     deltas: false,
     bytes: [0; 2],
     closes: [false; 2],
+    nature: Nature::Plain,
     faults: NONE,
     mortal: &[],
     seen: &[Seen::Changed],

@@ -9,7 +9,9 @@ use dysco_common::seq::{after, max, min};
 use dysco_common::session::{Two, part};
 use dysco_common::tcp::{ACK, FIN, PSH, Segment};
 use dysco_common::two_paths::{Anchor, least_carried};
-use dysco_common::two_paths::{Leaving, carries_all, has_old, leaving, opens_windows};
+use dysco_common::two_paths::{
+    Leaving, carries_all, has_old, is_live_beside, leaving, opens_windows,
+};
 use dysco_common::{Delta, FlowKey, Session, State};
 
 use crate::plane::{Packet, edited};
@@ -212,6 +214,12 @@ impl Entry {
     /// Does what shows firewalls something go by its path? Elsewhere it is some stack's.
     fn may_be_shown(&self) -> bool {
         !self.is(State::Tracked) || self.s.two.new_heard != 0
+    }
+
+    /// May it be heard by the path that it is of? What is shown to firewalls always is.
+    pub fn is_live(&self, packet: &Packet) -> bool {
+        let between = self.is(State::Joining) || self.is(State::Switching);
+        !between || opens_windows(&packet.seg) || is_live_beside(&self.s, &packet.seg)
     }
 
     /// `dysco_follow` may take it.

@@ -121,6 +121,7 @@ impl Host {
         if let Some(Entry { s }) = self.entries.get_mut(&(side, route)) {
             s.rcv_max = max(s.rcv_max, s.received_off_wire(end));
             s.rcv_ack = s.snd_max;
+            s.two.new_data = 1;
         }
     }
 
@@ -225,7 +226,11 @@ impl Host {
             return None;
         }
         let current = self.planes[came].current;
+        let unopened = seed::hears_unopened(self.seed);
         let entry = self.entries.get_mut(&(came, route))?;
+        if !entry.is_live(&packet) && !unopened {
+            return None;
+        }
         let primer = dysco_common::two_paths::opens_windows(&packet.seg);
         if route != current && entry.may_follow() && !primer {
             self.take(came, route, current, false);

@@ -86,6 +86,8 @@ pub enum Action {
     ComesLate,
     /// A host shows the firewalls of a path how far its end has sent.
     Prime(usize, usize, Route),
+    /// What opens a new path is answered by a reset.
+    Reject(usize, usize, Route, u32),
     /// Both ends have closed: the session's entries are collected.
     Collect,
 }
@@ -259,6 +261,9 @@ impl Exploration {
         }
         let primers = world.primers(config).into_iter();
         actions.extend(primers.map(|(place, side, route)| Action::Prime(place, side, route)));
+        let rejections = world.rejections(config).into_iter();
+        actions
+            .extend(rejections.map(|(p, side, route, next)| Action::Reject(p, side, route, next)));
         if world.is_collectable(config) && world.only_time_helps(config) {
             actions.push(Action::Collect);
         }
@@ -341,6 +346,9 @@ impl Exploration {
             Action::Say(side, say, delivery) => return world.say(config, side, say, delivery),
             Action::ComesLate => world.comes_late(config),
             Action::Prime(place, side, route) => world.prime(config, place, side, route),
+            Action::Reject(place, side, route, next) => {
+                return world.reject((place, side, route, next));
+            }
         }
         true
     }

@@ -42,6 +42,10 @@ pub enum Seed {
     CollectsLiving,
     /// The left anchor moves no numbers by what a host that leaves has changed.
     DeltaUnmoved,
+    /// What comes by a path is heard before that has opened.
+    HearsUnopened,
+    /// A path is taken whatever it does to numbers.
+    ComparesNothing,
 }
 
 /// Does an operator's request say what the session had at first?
@@ -90,6 +94,16 @@ pub fn collects_living(seed: Option<Seed>) -> bool {
 /// Do numbers stay as they are where a host leaves that has moved them?
 pub fn moves_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::DeltaUnmoved)
+}
+
+/// Is a path heard before it has opened?
+pub fn hears_unopened(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::HearsUnopened)
+}
+
+/// Is a path taken as soon as its SYN is answered?
+pub fn compares_nothing(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::ComparesNothing)
 }
 
 /// Is only the first record of each change written, at the left anchor?

@@ -1,5 +1,6 @@
 //! Where each bug that is put in on purpose shows.
 
+use super::carrying::{REJECTED, RENUMBERED};
 use super::config::{
     Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
 };
@@ -132,6 +133,18 @@ pub fn seeded() -> Vec<Configuration> {
             deltas: true,
             seed: Some(Seed::DeltaUnmoved),
             ..DELETE
+        },
+        Configuration {
+            name: "chain-hears-unopened",
+            about: "a reset of a new path is heard before that has opened",
+            seed: Some(Seed::HearsUnopened),
+            ..REJECTED
+        },
+        Configuration {
+            name: "chain-compares-nothing",
+            about: "a new path is taken whatever it does to numbers",
+            seed: Some(Seed::ComparesNothing),
+            ..RENUMBERED
         },
     ]
 }

@@ -17,9 +17,10 @@ use super::entry::Entry;
 use super::host::{Host, LEFTWARDS, RIGHTWARDS, Route};
 use super::lines::{Passed, other};
 use super::world::{Broken, World};
+use crate::nature::{Nature, reset};
 use crate::parts::digest;
 use crate::plane::Packet;
-use crate::socket::{Base, Say, Socket};
+use crate::socket::{Base, Harm, Say, Socket};
 
 /// Where the numbers of the two directions begin at the left end: they wrap within the
 /// first bytes.
@@ -276,6 +277,11 @@ impl World {
         let Some(at) = self.hop(config, side, from, route, &packet.seg) else {
             return;
         };
+        let left = if side == RIGHTWARDS { from } else { at };
+        let packet = match route {
+            Some(_) if left == LEFT => config.nature.changed(side == RIGHTWARDS, packet),
+            _ => packet,
+        };
         if at != sender(other(side)) {
             let sent = self.edit(at, |h| h.passes(side, route, packet));
             self.followed |= self.edit(at, |h| std::mem::take(&mut h.followed));
@@ -288,6 +294,32 @@ impl World {
         {
             self.broken = Some(Broken::Tcp(harm));
         }
+    }
+
+    /// Where what opens a new path is answered by a reset, and with what number: that which
+    /// the end expects.
+    pub fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
+        if config.nature != Nature::Rejects {
+            return Vec::new();
+        }
+        let at = |h: &Host| -> Vec<_> {
+            let all = h.entries.iter().filter(|((_, route), _)| route.is_some());
+            let next = |e: &Entry| e.s.received_on_wire(e.s.snd_ack);
+            all.map(|((side, route), e)| (h.place, *side, *route, next(e)))
+                .collect()
+        };
+        self.hosts().flat_map(at).collect()
+    }
+
+    /// It is; false if nothing comes of that.
+    pub fn reject(&mut self, (place, side, route, next): (usize, usize, Route, u32)) -> bool {
+        let before = digest(self);
+        let heard = self.edit(place, |h| h.arrives(side, route, reset(next)));
+        self.followed |= self.edit(place, |h| std::mem::take(&mut h.followed));
+        if heard.is_some() {
+            self.broken = Some(Broken::Tcp(Harm::Rejected));
+        }
+        digest(self) != before
     }
 
     /// The next host, if what filters before it lets the segment pass: a strict one does

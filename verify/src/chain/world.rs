@@ -415,7 +415,9 @@ impl World {
                 other.joined && h.machine.is_some()
             })
         });
-        if !answers || self.gone() {
+        // What opens it shows what becomes of it (`engine/probe`).
+        let takes = config.nature.is_plain() || seed::compares_nothing(config.seed);
+        if !answers || self.gone() || !takes {
             return Err(Reason::Cancelled);
         }
         self.shake_hands(change);

@@ -1,6 +1,6 @@
 //! Where each bug that is put in on purpose shows.
 
-use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, doubt, local};
+use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, doubt, local, meddled};
 use crate::seed::Seed;
 use crate::world::Faults;
 
@@ -80,5 +80,6 @@ pub fn seeded() -> Vec<Configuration> {
     all.extend(death::seeded());
     all.extend(doubt::seeded());
     all.extend(local::seeded());
+    all.extend(meddled::seeded());
     all
 }

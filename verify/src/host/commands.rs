@@ -165,7 +165,13 @@ impl Host {
                 self.later(HostEvent::Prepared { change, result });
             }
             Command::Try { .. } => {
-                let result = Ok(());
+                // What opens it shows what becomes of it (`engine/probe`).
+                let opens = self.nature.is_plain() || seed::compares_nothing(self.seed);
+                let result = if opens {
+                    Ok(())
+                } else {
+                    Err(Reason::Cancelled)
+                };
                 self.later(HostEvent::Tried { change, result });
             }
             Command::Unprepare { .. } if self.is_pair(change) => self.unjoin_pair(change, wrong),

@@ -55,6 +55,10 @@ pub fn always() -> Vec<Property<Exploration>> {
         Property::always("every byte arrives under its own number", |_, w: &World| {
             w.broken != Some(Broken::Tcp(crate::socket::Harm::WrongBytes))
         }),
+        Property::always(
+            "no end hears a reset of a path that was never taken",
+            |_, w: &World| w.broken != Some(Broken::Tcp(crate::socket::Harm::Rejected)),
+        ),
         Property::always("every byte arrives once faults stop", |_, w: &World| {
             w.fate != Fate::Starved || w.is_lost()
         }),

@@ -7,6 +7,8 @@ use dysco_daemon::protocol::Subsession;
 use super::{Broken, World};
 use crate::config::Configuration;
 use crate::host::Host;
+use crate::nature::{Nature, reset};
+use crate::parts::digest;
 use crate::place::{self, Side};
 use crate::plane::far::{self, Goes};
 use crate::plane::{Entry, Notice, Packet};
@@ -53,8 +55,16 @@ impl World {
                 _ if lost == Lost::AtOnce => None,
                 // A new path goes on to where the segment was bound for.
                 Path::New if self.dead[usize::from(side == Side::Left)] => None,
+                Path::New if config.nature == Nature::Rejects => {
+                    self.answered_by_reset(config, place, side, packet.seg.ack);
+                    None
+                }
                 Path::Old => opposite(place, side),
                 Path::New => path.and_then(|path| self.end_of(&path, place)),
+            };
+            let packet = match way {
+                Path::Old => packet,
+                Path::New => config.nature.changed(side == Side::Right, packet),
             };
             if let Some((to, at)) = target {
                 match config.alone && config.has_daemon(to) {
@@ -98,13 +108,20 @@ impl World {
                         .for_each(|t| seed::stays_behind(seed, &said, t));
                     seed::tells_proxys_end(seed, &said, told)
                 }
+                (Some(entry), Path::New) if seed::hears_unopened(seed) => {
+                    entry.ingress_any(packet, &mut tell)
+                }
                 (Some(entry), Path::New) => entry.ingress_new(packet, &mut tell),
                 (None, Path::Old) => Some(packet),
                 (None, Path::New) => None,
             };
             notices(h, side, tell);
             h.sweep_returns();
+            let rejected = |p: &Packet| p.seg.has(RST) && way == Path::New && config.rejects();
             packet.map_or(Ok(()), |p| {
+                if rejected(&p) {
+                    return Err(Harm::Rejected);
+                }
                 let socket = &mut h.sockets[side as usize];
                 socket.hear(&p, &base)?;
                 // One that was reset hears nothing any more.
@@ -118,6 +135,31 @@ impl World {
             self.broken = Some(Broken::Tcp(harm));
         }
         self.acks(config, place, side);
+    }
+
+    /// What lies on a new path answers what an anchor sends there, by a reset with the number
+    /// that this acknowledges, as the wire has it; false if nothing comes of it.
+    pub fn answered_by_reset(
+        &mut self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        ack: u32,
+    ) -> bool {
+        let before = digest(self);
+        self.arrive(config, place, side, Path::New, reset(ack));
+        digest(self) != before
+    }
+
+    /// The sides of hosts whose data plane hears a new path, and what its end expects there.
+    pub fn hearing(&self) -> Vec<(usize, Side, u32)> {
+        let all = self.hosts().flat_map(|h| Side::BOTH.map(|side| (h, side)));
+        let hears = all.filter_map(|(h, side)| {
+            let entry = h.entry(side)?;
+            let next = entry.s.received_on_wire(entry.s.snd_ack);
+            entry.path.map(|_| (h.place, side, next))
+        });
+        hears.collect()
     }
 
     /// The left anchor at this place shows on its new path how far its end has sent, and

@@ -1,0 +1,76 @@
+//! New paths that do something to packets, so that no session may take them.
+
+use super::{BASIC, Configuration, NONE, Seen, TWICE};
+use crate::nature::Nature;
+use crate::seed::Seed;
+use crate::world::Faults;
+
+const REJECTED: Configuration = Configuration {
+    nature: Nature::Rejects,
+    bytes: [1, 1],
+    prompt: true,
+    seen: &[Seen::RollBack],
+    ..BASIC
+};
+
+const RENUMBERED: Configuration = Configuration {
+    nature: Nature::Renumbers,
+    ..REJECTED
+};
+
+/// All of them.
+pub fn all() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "rejected",
+            about: "the new path answers by resets, at any time; a message is lost, a daemon dies",
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            acks_at_once: true,
+            ..REJECTED
+        },
+        Configuration {
+            name: "rejected-streams",
+            about: "the same while segments are lost and sent again; asked once more afterwards",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..NONE
+            },
+            requests: TWICE,
+            ..REJECTED
+        },
+        Configuration {
+            name: "renumbered",
+            about: "the new path gives other sequence numbers; a message is lost, a daemon dies",
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            acks_at_once: true,
+            ..RENUMBERED
+        },
+    ]
+}
+
+/// Bugs put in on purpose.
+pub fn seeded() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "hears-unopened",
+            about: "a reset of the new path is heard before that has opened",
+            seed: Some(Seed::HearsUnopened),
+            ..REJECTED
+        },
+        Configuration {
+            name: "compares-nothing",
+            about: "a new path is taken whatever it does to numbers",
+            seed: Some(Seed::ComparesNothing),
+            ..RENUMBERED
+        },
+    ]
+}
