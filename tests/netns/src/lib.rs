@@ -30,6 +30,7 @@ mod isolate;
 mod lab;
 mod line;
 pub mod link;
+pub mod meddler;
 pub mod nginx;
 pub mod pattern;
 mod process;

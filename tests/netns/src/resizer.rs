@@ -247,8 +247,8 @@ fn blocks(packet: &[u8], mut at: usize, end: usize) -> Option<std::ops::Range<us
     None
 }
 
-/// Lengths and checksums as the packet is now.
-fn finish(mut packet: Vec<u8>, at: usize) -> Vec<u8> {
+/// Lengths and checksums as the packet is now, whose TCP header begins at `at`.
+pub(crate) fn finish(mut packet: Vec<u8>, at: usize) -> Vec<u8> {
     let length = packet.len();
     let addresses = match packet[0] >> 4 {
         4 => {

@@ -1,0 +1,174 @@
+//! A firewall that changes packets on their way through a router, as real ones do: other
+//! sequence numbers, other clocks, other options.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use nix::poll::{PollFd, PollFlags, poll};
+
+use crate::Host;
+use crate::delay::open_device;
+use crate::resizer::finish;
+
+const DEVICE: &str = "meddler";
+/// Routes and rules that lead by the device.
+const TABLE: &str = "79";
+/// Milliseconds until it looks whether it shall end.
+const LOOK: u16 = 20;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// What it does; what comes back is put right where the one end's numbers are told to the
+/// other. IPv4 only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Does {
+    /// Adds these to sequence numbers, of what goes there and of what comes back.
+    Numbers(u32, u32),
+    /// Adds these to timestamps.
+    Clocks(u32, u32),
+    /// Takes SACK permitted out of SYNs.
+    StripsSack,
+    /// Takes timestamps out of SYNs.
+    StripsTimestamps,
+    /// Lowers the MSS in SYNs to this.
+    LowersMss(u16),
+}
+
+/// The firewall. Dropping it ends it, and what it has changed passes as without it.
+pub struct Meddler {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Meddler {
+    /// All between two hosts at ports of a router passes it: what goes from the first, which
+    /// is at the port of this name, to the second, and back.
+    pub fn start(router: &Host, ends: [(&str, IpAddr); 2], does: Does) -> Result<Meddler> {
+        let device = router.run(|| open_device(DEVICE));
+        let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
+        router.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
+        for key in ["all", DEVICE] {
+            router.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
+        }
+        let ip = |words: String| {
+            let words: Vec<_> = words.split(' ').collect();
+            router.output("ip", &words)
+        };
+        ip(format!("route add default dev {DEVICE} table {TABLE}"))?;
+        let [one, other] = ends;
+        for ((port, _), (_, to)) in [(one, other), (other, one)] {
+            ip(format!(
+                "rule add iif {port} to {to} ipproto tcp lookup {TABLE}"
+            ))?;
+        }
+        let ended = Arc::<AtomicBool>::default();
+        let until = ended.clone();
+        let (first, _) = (one.1, other.1);
+        let thread = router.thread(DEVICE, move || run(device, first, does, &until))?;
+        Ok(Meddler {
+            ended,
+            thread: Some(thread),
+        })
+    }
+}
+
+/// Without the device nothing is in its table, and packets go on by other routes.
+impl Drop for Meddler {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(mut device: File, first: IpAddr, does: Does, ended: &AtomicBool) {
+    let mut packet = vec![0; 65_536];
+    while !ended.load(Ordering::Relaxed) {
+        let mut wanted = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut wanted, LOOK);
+        while let Ok(n) = device.read(&mut packet) {
+            let packet = changed(packet[..n].to_vec(), first, does);
+            // A device that does not take it has lost it.
+            let _ = device.write(&packet);
+        }
+    }
+}
+
+/// What becomes of a packet.
+fn changed(mut packet: Vec<u8>, first: IpAddr, does: Does) -> Vec<u8> {
+    let v4 = packet.first().is_some_and(|byte| byte >> 4 == 4);
+    let at = packet.first().map_or(0, |byte| usize::from(byte & 15) * 4);
+    let is_tcp = v4 && packet.get(9) == Some(&6) && packet.len() >= at + 20;
+    if !is_tcp {
+        return packet;
+    }
+    let from = IpAddr::from([packet[12], packet[13], packet[14], packet[15]]);
+    let goes = from == first;
+    let of = |there, back| if goes { (there, back) } else { (back, there) };
+    let options = at + 20..(at + usize::from(packet[at + 12] >> 4) * 4).min(packet.len());
+    let flags = packet[at + 13];
+    match does {
+        Does::Numbers(there, back) => {
+            let (own, others) = of(there, back);
+            add(&mut packet, at + 4, own);
+            if flags & ACK != 0 {
+                add(&mut packet, at + 8, others.wrapping_neg());
+            }
+            if let Some((begin, length)) = option(&packet, options, 5) {
+                let edges = (begin + 2..begin + length).step_by(4);
+                edges.for_each(|edge| add(&mut packet, edge, others.wrapping_neg()));
+            }
+        }
+        Does::Clocks(there, back) => {
+            let (own, others) = of(there, back);
+            if let Some((begin, _)) = option(&packet, options, 8) {
+                add(&mut packet, begin + 2, own);
+                if flags & ACK != 0 {
+                    add(&mut packet, begin + 6, others.wrapping_neg());
+                }
+            }
+        }
+        Does::StripsSack | Does::StripsTimestamps if flags & SYN != 0 => {
+            let kind = if does == Does::StripsSack { 4 } else { 8 };
+            if let Some((begin, length)) = option(&packet, options, kind) {
+                packet[begin..begin + length].fill(1);
+            }
+        }
+        Does::LowersMss(to) if flags & SYN != 0 => {
+            if let Some((begin, _)) = option(&packet, options, 2) {
+                packet[begin + 2..begin + 4].copy_from_slice(&to.to_be_bytes());
+            }
+        }
+        _ => {}
+    }
+    finish(packet, at)
+}
+
+/// Where an option of this kind begins, and how long it is.
+fn option(packet: &[u8], options: std::ops::Range<usize>, kind: u8) -> Option<(usize, usize)> {
+    let mut at = options.start;
+    while at + 1 < options.end {
+        match (packet[at], usize::from(packet[at + 1])) {
+            (0, _) => return None,
+            (1, _) => at += 1,
+            (_, length) if length < 2 || at + length > options.end => return None,
+            (found, length) if found == kind => return Some((at, length)),
+            (_, length) => at += length,
+        }
+    }
+    None
+}
+
+/// Adds to a number, modulo 2^32.
+fn add(packet: &mut [u8], at: usize, by: u32) {
+    let [a, b, c, d] = [0, 1, 2, 3].map(|i| packet[at + i]);
+    let sum = u32::from_be_bytes([a, b, c, d]).wrapping_add(by);
+    packet[at..at + 4].copy_from_slice(&sum.to_be_bytes());
+}
