@@ -6,6 +6,7 @@ use super::ask::LAST;
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, address};
 use super::world::World;
+use crate::nature::Nature;
 use crate::pump::{NOW, Twist};
 use crate::run::{Calm, Fates};
 
@@ -184,9 +185,14 @@ fn judge(world: &World, config: &Configuration) -> Fate {
 /// Whatever was asked for before, and however it ended: what is asked for next comes.
 fn once_more(world: &World, config: &Configuration) -> Fate {
     if !world.once_more {
+        // What lies on new paths lets them pass by then.
+        let plain = Configuration {
+            nature: Nature::Plain,
+            ..config.clone()
+        };
         let mut again = world.clone();
-        again.ask_once_more(config);
-        return Fates::default().of(config, &again);
+        again.ask_once_more(&plain);
+        return Fates::default().of(&plain, &again);
     }
     let last = world.accepted.last().map(|a| a.change);
     let endings = &world.host(LEFT).endings;
