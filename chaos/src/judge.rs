@@ -172,10 +172,7 @@ pub fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
 }
 
 /// Commands that changed a session, by the time when they ended.
-fn changes<'a>(
-    run: &'a Run,
-    local: SocketAddr,
-) -> impl Iterator<Item = (&'a OperationRun, &'a str)> {
+fn changes(run: &Run, local: SocketAddr) -> impl Iterator<Item = (&OperationRun, &str)> {
     run.operations.iter().flat_map(move |o| {
         let own = o
             .changed()

@@ -234,7 +234,7 @@ proptest! {
         let tcp = got.len() - 20;
         let completed = !sum(&got[tcp..]);
         let kept = u16::from_be_bytes([got[tcp + 16], got[tcp + 17]]);
-        prop_assert!(completed == kept || completed == !kept && kept % 0xffff == 0);
+        prop_assert!(completed == kept || completed == !kept && kept.is_multiple_of(0xffff));
         let mut want_quoted = quoted.clone();
         want_quoted[at..at + 2].copy_from_slice(&got[tcp + 16..tcp + 18]);
         let kind = if v6 { [2, 0] } else { [3, 4] };

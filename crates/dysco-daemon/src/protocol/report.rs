@@ -81,11 +81,10 @@ pub enum Progress {
 impl Progress {
     /// Nothing follows this.
     pub fn is_end(&self) -> bool {
-        match self {
-            Progress::Removed | Progress::RolledBack(_) => true,
-            Progress::Lost(_) | Progress::Refused(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Progress::Removed | Progress::RolledBack(_) | Progress::Lost(_) | Progress::Refused(_)
+        )
     }
 
     /// The end of a change that has come to nothing after something was done for it.

@@ -150,7 +150,7 @@ mod tests {
         assert!(shown((0..30).map(|at| moment(at, at as i64))));
         assert!(!shown((0..7).map(|at| moment(10 * at, at as i64))));
         let stopped = |at: u64| Moment {
-            has_room: at % 7 != 0,
+            has_room: !at.is_multiple_of(7),
             ..moment(at, at as i64)
         };
         assert!(!shown((0..1_000).map(stopped)));
