@@ -10,11 +10,14 @@
 use core::fmt;
 
 use crate::flow::FlowKey;
-use crate::session::{Life, Offer, Session, State, offer};
+use crate::session::{Life, Offer, Session, State, life, offer};
 use crate::tcp::{ACK, Segment};
 
 /// Room for a kernel's `struct tcp_sock`, of 2 to 3 KiB.
 pub const MAX_SOCKET_BYTES: usize = 4096;
+
+/// A FIN that the socket has sent or heard. It passed on the session's own five-tuple.
+const CLOSED: u8 = life::SEEN | life::OLD_PATH;
 
 /// What the kernel takes off an MSS where timestamps are on
 /// (`TCPOLEN_TSTAMP_ALIGNED`).
@@ -243,8 +246,8 @@ impl Socket {
             },
             life: Life {
                 opened_here: opened_here as u8,
-                fin_out: self.fin_sent() as u8,
-                fin_in: fin_in as u8,
+                fin_out: if self.fin_sent() { CLOSED } else { 0 },
+                fin_in: if fin_in { CLOSED } else { 0 },
                 v6: self.key.is_v6() as u8,
                 ..Life::default()
             },
