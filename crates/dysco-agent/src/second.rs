@@ -86,6 +86,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Has a path leave by this interface. Before its SYN is answered: the programs write
+    /// the same entry later.
+    pub fn set_way(&self, second: u32, ifindex: u32) {
+        self.memory().write(second, |s| s.ifindex = ifindex);
+    }
+
     /// Does the five-tuple of an entry's path lead to it?
     pub fn has_path(&self, slot: u32) -> bool {
         let path = self.session(slot).path;

@@ -16,6 +16,15 @@ use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
+/// The way back of a path whose SYN has come.
+pub(in crate::engine) struct WayBack {
+    change: ChangeId,
+    slot: u32,
+    path: FlowKey,
+    /// Index of the interface.
+    found: Result<u32, AgentError>,
+}
+
 /// When SYNs are sent after the first, and when the path is given up.
 const REPEAT: [Duration; 6] = [
     Duration::from_millis(50),
@@ -129,15 +138,55 @@ impl Engine {
         }
     }
 
-    /// A SYN has come on an awaited path.
+    /// A SYN has come on an awaited path. The way back is looked up: a host with several
+    /// uplinks may hear by one and send by another.
     pub(in crate::engine) fn path_joins(&mut self, slot: u32) {
-        let Some(change) = self.rechain.by_slot.get(&slot) else {
+        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
             return;
         };
-        let Some(paths) = self.rechain.paths.get_mut(change) else {
+        let Some(paths) = self.rechain.paths.get(&change) else {
+            return;
+        };
+        if paths.answered {
+            return self.answer_syn(slot);
+        }
+        let path = self.agent.session(slot).path;
+        let way = move |found| WayBack {
+            change,
+            slot,
+            path,
+            found,
+        };
+        let (from, to) = (path.local().ip(), path.remote().ip());
+        if let Some(ifindex) = self.state.route(from, to) {
+            return self.way_back(way(Ok(ifindex)));
+        }
+        let (routes, answers) = (self.routes.clone(), self.answers.clone());
+        tokio::spawn(async move {
+            let found = routes.get(from, to).await.map(|r| r.ifindex);
+            // The engine may have ended.
+            let _ = answers.send(Answer::WayBack(Box::new(way(found))));
+        });
+    }
+
+    /// The way back of a path is known: its SYN is answered.
+    pub(in crate::engine) fn way_back(&mut self, way: WayBack) {
+        let slot = way.slot;
+        let same = self.agent.session(slot).path == way.path;
+        if !same || self.rechain.by_slot.get(&slot) != Some(&way.change) {
+            return;
+        }
+        let Some(paths) = self.rechain.paths.get_mut(&way.change) else {
             return;
         };
         if !paths.answered {
+            match way.found {
+                Ok(ifindex) => self.agent.set_way(slot, ifindex),
+                Err(error) => {
+                    // The other end gives the path up, since nobody answers its SYN.
+                    return tracing::warn!(path = ?way.path, %error, "no route back on a new path");
+                }
+            }
             // What was sent since it is awaited need not be bridged.
             self.agent.refresh_path(slot);
             paths.begins = Some(self.agent.session(slot).snd_max);
