@@ -130,6 +130,7 @@ impl Programs {
                 Program::SchedClassifier(p) => p.load(),
                 Program::Xdp(p) => p.load(),
                 Program::Iter(p) => p.load("tcp", &kernel),
+                Program::BtfTracePoint(p) => p.load("sock_recv_length", &kernel),
                 _ => panic!("{name} is of a kind that this test does not know"),
             };
             if let Err(e) = loaded {
