@@ -1,6 +1,6 @@
 //! The sockets of a proxy's processes, as the kernel lists them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dysco_common::FlowKey;
 
@@ -56,7 +56,13 @@ impl Scene {
             }
             pids => pids?,
         };
-        if let Some(found) = elsewhere::all_of(&pids, &all) {
+        // A thread may be in another namespace than its process, and a socket may be handed on.
+        let ours: HashSet<u64> = rows.iter().map(|row| row.inode).collect();
+        let held = holders.of.iter().filter(|(inode, _)| ours.contains(inode));
+        let holds_ours = held
+            .flat_map(|(_, held)| held)
+            .any(|h| pids.contains(&h.pid));
+        if let (false, Some(found)) = (holds_ours, elsewhere::all_of(&pids, &all)) {
             return Err(ProcessError::Elsewhere(found));
         }
         let processes: BTreeMap<i32, Proc> = pids
