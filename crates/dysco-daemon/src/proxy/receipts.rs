@@ -55,6 +55,14 @@ impl Receipts {
         }
     }
 
+    /// Attaches the program before the first session is reported: on a busy machine that
+    /// takes up to a second, which the report would wait for. Makes system calls.
+    pub fn prepare(&self) {
+        let mut state = lock(&self.state);
+        state.open(self.room);
+        state.idle = None;
+    }
+
     /// Watches the sources of what a shim calls endless, each from the moment on at which
     /// it first did, and no others of this pair. Makes system calls.
     pub fn follow(&self, pair: &Pair) {
@@ -116,21 +124,26 @@ fn is_spliced(pair: &Pair, way: &Direction) -> bool {
 }
 
 impl State {
+    fn open(&mut self, room: u32) {
+        if !matches!(self.kernel, Kernel::Unasked) {
+            return;
+        }
+        self.kernel = match Receives::open(room) {
+            Ok(receives) => Kernel::Speaks(Box::new(receives)),
+            Err(error) => {
+                info!(
+                    "the kernel does not tell by which calls a proxy takes its bytes (Linux 6.3 does): what a shim says is taken at its word ({error})"
+                );
+                Kernel::Silent
+            }
+        };
+    }
+
     fn watch(&mut self, source: u64, room: u32) {
         if self.sources.contains(&source) {
             return;
         }
-        if matches!(self.kernel, Kernel::Unasked) {
-            self.kernel = match Receives::open(room) {
-                Ok(receives) => Kernel::Speaks(Box::new(receives)),
-                Err(error) => {
-                    info!(
-                        "the kernel does not tell by which calls a proxy takes its bytes (Linux 6.3 does): what a shim says is taken at its word ({error})"
-                    );
-                    Kernel::Silent
-                }
-            };
-        }
+        self.open(room);
         let Kernel::Speaks(receives) = &mut self.kernel else {
             return;
         };

@@ -36,6 +36,8 @@ fn believe(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), R
         Some(ReportKind::Hello) => {
             if known(registry, from)?.1 {
                 lock(registry).stats.hellos += 1;
+                let receipts = lock(registry).receipts();
+                receipts.prepare();
             }
         }
         Some(kind @ (ReportKind::Paired | ReportKind::Called)) => {
