@@ -140,7 +140,7 @@ enum Answer {
     /// The ways to both ends of a pair were found for a change.
     Ways(ChangeId, relay::Ways),
     /// The way back of a path whose SYN has come was looked up.
-    WayBack(Box<rechain::WayBack>),
+    Uplink(Box<rechain::Uplink>),
     /// The way to a client was looked up.
     Straight(Box<straight::Straight>),
     /// A new path did not open.
@@ -431,7 +431,7 @@ impl Engine {
             Answer::Left(opened, port) => self.hold_port(&opened, port),
             Answer::Route(change, routed) => self.routed(change, routed),
             Answer::Ways(change, ways) => self.ways_found(change, ways),
-            Answer::WayBack(way) => self.way_back(*way),
+            Answer::Uplink(way) => self.uplink_found(*way),
             Answer::Straight(straight) => self.sent_straight(*straight),
             Answer::Unopened(change) => self.path_unopened(change),
             Answer::Looked(change) => self.looked(change),

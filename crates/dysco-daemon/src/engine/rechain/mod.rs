@@ -21,7 +21,7 @@ pub(super) use asks::{has_passed, passes};
 pub(super) use clearing::Cleared;
 pub(super) use hosts::Enlisting;
 pub(super) use in_use::{InUse, Passes};
-pub(super) use open::WayBack;
+pub(super) use open::Uplink;
 pub(super) use request::{has_opened, opens};
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -16,8 +16,8 @@ use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
 use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
-/// The way back of a path whose SYN has come.
-pub(in crate::engine) struct WayBack {
+/// The interface by which a path leaves whose SYN has come.
+pub(in crate::engine) struct Uplink {
     change: ChangeId,
     slot: u32,
     path: FlowKey,
@@ -151,7 +151,7 @@ impl Engine {
             return self.answer_syn(slot);
         }
         let path = self.agent.session(slot).path;
-        let way = move |found| WayBack {
+        let way = move |found| Uplink {
             change,
             slot,
             path,
@@ -159,18 +159,18 @@ impl Engine {
         };
         let (from, to) = (path.local().ip(), path.remote().ip());
         if let Some(ifindex) = self.state.route(from, to) {
-            return self.way_back(way(Ok(ifindex)));
+            return self.uplink_found(way(Ok(ifindex)));
         }
         let (routes, answers) = (self.routes.clone(), self.answers.clone());
         tokio::spawn(async move {
             let found = routes.get(from, to).await.map(|r| r.ifindex);
             // The engine may have ended.
-            let _ = answers.send(Answer::WayBack(Box::new(way(found))));
+            let _ = answers.send(Answer::Uplink(Box::new(way(found))));
         });
     }
 
     /// The way back of a path is known: its SYN is answered.
-    pub(in crate::engine) fn way_back(&mut self, way: WayBack) {
+    pub(in crate::engine) fn uplink_found(&mut self, way: Uplink) {
         let slot = way.slot;
         let same = self.agent.session(slot).path == way.path;
         if !same || self.rechain.by_slot.get(&slot) != Some(&way.change) {
