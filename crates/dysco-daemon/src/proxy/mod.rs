@@ -313,6 +313,14 @@ impl ProxySide {
         }
     }
 
+    /// Waits for the program that counts receiving calls, while it is being attached.
+    async fn witness_ready(&self) {
+        let receipts = self.registry().receipts();
+        while receipts.is_opening() {
+            tokio::time::sleep(REPORT_DELAY).await;
+        }
+    }
+
     /// Has the kernel seen the proxy read what its shim calls spliced?
     pub fn received(&self, pair: &Pair) -> Result<(), NotTransparent> {
         let (receipts, now) = {
@@ -338,6 +346,7 @@ impl ProxySide {
             // A program may stall the kernel's answers about its own pipes.
             let result = stalled.within(now.id.pid, limit + STALL, reading).await;
             let result = result.unwrap_or(Err(MeasureError::Stalled(now.id)));
+            self.witness_ready().await;
             self.received(&now).map_err(MeasureError::Received)?;
             let lie = matches!(&result, Err(MeasureError::DeltaMismatch { .. }));
             if !lie {

@@ -6,10 +6,10 @@
 //! Reports are taken by one thread, which watches what they say before it is known here.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dysco_agent::Receives;
+use dysco_agent::{AgentError, Receives};
 use tracing::{info, warn};
 
 use super::lock;
@@ -36,6 +36,8 @@ struct State {
 enum Kernel {
     /// Nothing was watched yet.
     Unasked,
+    /// A thread attaches the program, and then watches what is known by then.
+    Asked,
     /// It has no such word (before Linux 6.3): the shim's alone is left.
     Silent,
     Speaks(Box<Receives>),
@@ -55,21 +57,37 @@ impl Receipts {
         }
     }
 
-    /// Attaches the program before the first session is reported: on a busy machine that
-    /// takes up to a second, which the report would wait for. Makes system calls.
-    pub fn prepare(&self) {
+    /// Has a thread attach the program: on a busy machine that takes up to a second, and no
+    /// report waits for it.
+    pub fn prepare(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        state.open(self.room);
         state.idle = None;
+        if !matches!(state.kernel, Kernel::Unasked) {
+            return;
+        }
+        state.kernel = Kernel::Asked;
+        let receipts = Arc::clone(self);
+        std::thread::spawn(move || {
+            let opened = Receives::open(receipts.room);
+            lock(&receipts.state).opened(opened);
+        });
+    }
+
+    /// Is the program about to be attached?
+    pub fn is_opening(&self) -> bool {
+        matches!(lock(&self.state).kernel, Kernel::Asked)
     }
 
     /// Watches the sources of what a shim calls endless, each from the moment on at which
     /// it first did, and no others of this pair. Makes system calls.
-    pub fn follow(&self, pair: &Pair) {
+    pub fn follow(self: &Arc<Self>, pair: &Pair) {
+        if sources(pair).iter().any(|(_, way)| is_spliced(pair, way)) {
+            self.prepare();
+        }
         let mut state = lock(&self.state);
         for (source, way) in sources(pair) {
             match is_spliced(pair, way) {
-                true => state.watch(source, self.room),
+                true => state.watch(source),
                 false => state.forget(source),
             }
         }
@@ -124,11 +142,8 @@ fn is_spliced(pair: &Pair, way: &Direction) -> bool {
 }
 
 impl State {
-    fn open(&mut self, room: u32) {
-        if !matches!(self.kernel, Kernel::Unasked) {
-            return;
-        }
-        self.kernel = match Receives::open(room) {
+    fn opened(&mut self, opened: Result<Receives, AgentError>) {
+        self.kernel = match opened {
             Ok(receives) => Kernel::Speaks(Box::new(receives)),
             Err(error) => {
                 info!(
@@ -137,17 +152,21 @@ impl State {
                 Kernel::Silent
             }
         };
+        for source in std::mem::take(&mut self.sources) {
+            self.watch(source);
+        }
     }
 
-    fn watch(&mut self, source: u64, room: u32) {
+    fn watch(&mut self, source: u64) {
         if self.sources.contains(&source) {
             return;
         }
-        self.open(room);
-        let Kernel::Speaks(receives) = &mut self.kernel else {
-            return;
+        let watched = match &mut self.kernel {
+            Kernel::Speaks(receives) => receives.watch(source),
+            Kernel::Asked => Ok(()),
+            Kernel::Unasked | Kernel::Silent => return,
         };
-        match receives.watch(source) {
+        match watched {
             Ok(()) => {
                 self.sources.insert(source);
             }
