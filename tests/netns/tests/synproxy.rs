@@ -3,9 +3,10 @@
 
 mod world;
 
-use anyhow::{Context, Result};
-use dysco_netns::stream::{Plan, all_intact};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, Host, Lab, Role};
+use serde_json::Value;
 use world::{DECLARED, World};
 
 /// It answers for HAProxy's port.
@@ -30,34 +31,48 @@ fn guard(host: &Host) -> Result<()> {
         .map(drop)
 }
 
-/// Each has clocks of its own, of which some are behind the socket's.
-fn goes_on(mode: &'static str, daemons: &[Role]) -> Result<()> {
-    const COUNT: usize = 8;
-    let mut w = World::with(
-        Lab::builder("synproxy"),
-        Family::V4,
-        daemons,
-        DECLARED,
-        |c| c,
-    )?;
+const COUNT: usize = 8;
+
+/// Sessions through it. Each has clocks of its own, of which some are behind the socket's.
+fn busy(mode: &'static str, daemons: &[Role]) -> Result<(World, Group)> {
+    let lab = Lab::builder("synproxy");
+    let mut w = World::with(lab, Family::V4, daemons, DECLARED, |c| c)?;
     w.mode = mode;
     guard(&w.lab.proxy)?;
     let group = w.open(COUNT, &Plan::gentle())?;
     group.run();
     group.wait_progress(1 << 18)?;
     w.wait_removable(&w.ends(&group)?)?;
-    w.remove_all_of(COUNT)?;
+    Ok((w, group))
+}
+
+fn go_on(w: World, group: Group) -> Result<()> {
     group.wait_progress(1 << 19).with_context(|| w.state())?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
 
 #[test]
-fn its_host_and_both_neighbours() -> Result<()> {
-    goes_on("bypass", &Role::ALL)
+fn sessions_leave_its_host() -> Result<()> {
+    let (w, group) = busy("bypass", &Role::ALL)?;
+    w.remove_all_of(COUNT)?;
+    go_on(w, group)
 }
 
 #[test]
-fn its_host_alone() -> Result<()> {
-    goes_on("local", &[Role::Proxy])
+fn its_host_does_not_relay_them() -> Result<()> {
+    let (w, group) = busy("local", &[Role::Proxy])?;
+    let done = w.remove_all()?;
+    let removals = done["removals"].as_array().context("no removals")?;
+    let refused = |r: &&Value| {
+        r["reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("shifts timestamps"))
+    };
+    ensure!(
+        removals.iter().filter(refused).count() == COUNT,
+        "{done:#}\n{}",
+        w.state()
+    );
+    go_on(w, group)
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::{FlowKey, Session, State};
 
-use super::measured::complete;
+use super::measured::{complete, is_shifted};
 use super::neighbours::Known;
 use super::{Answer, Engine};
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
@@ -56,7 +56,13 @@ impl Engine {
         let result = told.and_then(|m| {
             let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
             let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
-            complete(claimed(pair, a, b), &m)
+            let claimed = claimed(pair, a, b);
+            // The stack is the old path there, behind what shifts them: not all drain.
+            let local = self.is_pair(change);
+            if local && is_shifted(&claimed, &m) {
+                return Err(Reason::NotTransparent(SHIFTED.into()));
+            }
+            complete(claimed, &m)
         });
         self.tell_machine(HostEvent::Measured { change, result });
     }
@@ -190,6 +196,8 @@ impl Engine {
         outside.map(|_| Reason::Translated(*sub))
     }
 }
+
+const SHIFTED: &str = "something on this host, such as SYNPROXY, shifts timestamps between the proxy's socket and the wire; take it out, or let the hosts on both sides run dyscod and use --mode bypass";
 
 /// Why a proxy is not between two other hosts, each with its own addresses. `ours` says
 /// which are this host's.

@@ -15,18 +15,32 @@ const SLACK: u32 = 2_000;
 pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reason> {
     is_heard(End::Right, &claimed.a, &claimed.b, &m.sending_b)?;
     is_heard(End::Left, &claimed.b, &claimed.a, &m.sending_a)?;
+    let [clock_a, clock_b] = clocks(&claimed, m);
+    Ok(Measurement {
+        delta_forward: m.delta_forward,
+        delta_reverse: m.delta_reverse,
+        clock_a,
+        clock_b,
+        ..claimed
+    })
+}
+
+/// Does something on this host shift the clocks of the sockets on their way to the wire?
+pub fn is_shifted(claimed: &Measurement, m: &Measured) -> bool {
+    clocks(claimed, m) != [m.clock_a, m.clock_b]
+}
+
+/// The clocks of both sessions as the wire shows them.
+fn clocks(claimed: &Measurement, m: &Measured) -> [u32; 2] {
     let clock =
         |socket, sending: &Sending, facts: &Facts| match negotiated(facts, offer::TIMESTAMPS) {
             true => wire_clock(socket, sending.silent_ms, facts.tsval_out),
             false => socket,
         };
-    Ok(Measurement {
-        delta_forward: m.delta_forward,
-        delta_reverse: m.delta_reverse,
-        clock_a: clock(m.clock_a, &m.sending_a, &claimed.a),
-        clock_b: clock(m.clock_b, &m.sending_b, &claimed.b),
-        ..claimed
-    })
+    [
+        clock(m.clock_a, &m.sending_a, &claimed.a),
+        clock(m.clock_b, &m.sending_b, &claimed.b),
+    ]
 }
 
 /// The clock that the wire shows of a socket, whose own is `socket`. The last timestamp that
