@@ -469,6 +469,9 @@ pub mod life {
     pub const SEEN: u8 = 1;
     /// Of a FIN: it passed on the session's own five-tuple.
     pub const OLD_PATH: u8 = 2;
+    /// Of a FIN: the number before the end's cutoff is its own. Before the cut it was lost,
+    /// and only the numbers of what came after it were seen.
+    pub const AT_CUTOFF: u8 = 4;
     /// Of a reset: the middlebox ended the session between two paths.
     pub const BY_MIDDLEBOX: u8 = 2;
 }

@@ -21,7 +21,8 @@ mod shown;
 
 pub use anchor::Anchor;
 pub use ending::{
-    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, is_broken, taught, undelivered,
+    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, is_at_cutoff, is_broken, taught,
+    undelivered,
 };
 pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};

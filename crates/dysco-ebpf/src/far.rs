@@ -315,6 +315,9 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
     }
     s.life.fin_in |= life::SEEN;
     o.life.fin_out |= life::SEEN;
+    if two_paths::is_at_cutoff(s, seg) {
+        o.life.fin_out |= life::AT_CUTOFF;
+    }
     if s.life.fin_out != 0 && s.life.told == 0 {
         (s.life.told, o.life.told) = (1, 1);
         maps::tell(EventKind::Closed, slot);

@@ -1,6 +1,7 @@
 //! The machine's commands, carried out as the engine does it (`engine/rechain`).
 //! What takes the kernel or other hosts some time is answered by an event.
 
+use dysco_common::chain::path_number;
 use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
@@ -118,7 +119,8 @@ impl Host {
                 from,
                 result: Ok(self.delta),
             }),
-            Command::Extend { .. } => {
+            Command::Extend { token, .. } => {
+                self.numbers.insert(change, path_number(&token));
                 let result = self.add_path(change, wrong);
                 let side = self.side(change);
                 self.planes[side].awaits |= result.is_ok();
@@ -128,8 +130,14 @@ impl Host {
                 self.moves.insert((change, to), false);
                 self.asked.push((change, from, to));
             }
-            Command::Open { delta, right, .. } => match self.open(change, &delta, &right, wrong) {
+            Command::Open {
+                delta,
+                right,
+                token,
+                ..
+            } => match self.open(change, &delta, &right, wrong) {
                 Ok(()) => {
+                    self.numbers.insert(change, path_number(&token));
                     self.makes_up = Some((change, delta));
                     self.lead_beyond(change, &delta);
                     self.events.push(Later::Open(change));

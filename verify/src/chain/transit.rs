@@ -1,6 +1,8 @@
 //! A host that a session passes: which of its paths it has, as `engine/rechain/hosts` and
 //! `in_use` keep them, and what a process that begins anew asks about them.
 
+use std::collections::BTreeSet;
+
 use dysco_common::transit::{Keep, Stays};
 use dysco_daemon::protocol::{ChangeId, Order, Reason, Scope};
 
@@ -36,16 +38,30 @@ impl Host {
         number.copied().unwrap_or(0)
     }
 
-    /// The numbers of the paths that it has, in order.
+    /// The numbers of the paths that it has, in order: where it has been an anchor these are
+    /// the ones that it takes or hears there.
     fn all_numbers(&self) -> Vec<u32> {
-        let mut all: Vec<u32> = self.knows.iter().map(|r| self.number_of(*r)).collect();
+        let mut routes = BTreeSet::new();
+        for plane in &self.planes {
+            match plane.active {
+                true => routes.extend(
+                    [plane.current]
+                        .into_iter()
+                        .chain(plane.other.map(|o| o.route)),
+                ),
+                false => routes.extend(&self.knows),
+            }
+        }
+        let mut all: Vec<u32> = routes.into_iter().map(|r| self.number_of(r)).collect();
         all.sort_unstable();
         all
     }
 
     /// Of two paths one stays, where it is known which.
     fn keep_one_path(&mut self, keep: Keep) {
-        let [earlier, later] = self.all_numbers()[..] else {
+        let mut known: Vec<u32> = self.knows.iter().map(|r| self.number_of(*r)).collect();
+        known.sort_unstable();
+        let [earlier, later] = known[..] else {
             return;
         };
         let known = match (keep, keep.of(earlier, later)) {

@@ -181,6 +181,9 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
     }
     s.s.life.fin_in |= life::SEEN;
     o.s.life.fin_out |= life::SEEN;
+    if two_paths::is_at_cutoff(&s.s, seg) {
+        o.s.life.fin_out |= life::AT_CUTOFF;
+    }
     if s.s.life.fin_out != 0 && s.s.life.told == 0 {
         (s.s.life.told, o.s.life.told) = (1, 1);
         comes.tell.push((side, Notice::Closed));

@@ -56,6 +56,20 @@ pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
     }
 }
 
+/// Is the FIN in a segment of an end whose entry has been cut the last that goes by the old
+/// path? Where the end is remote its FIN may be lost on the way to this host, and what was
+/// sent behind it not: then the cutoff does not say so.
+#[inline(always)]
+pub fn is_at_cutoff(s: &Session, fin: &Segment) -> bool {
+    s.two.cut_set != 0 && fin.end() == s.cut_out
+}
+
+/// Had the other end closed before its cut?
+#[inline(always)]
+const fn closes(at: Anchor, s: &Session) -> bool {
+    s.two.cut_in_set & CLOSES != 0 || at.fin_heard(s) & life::AT_CUTOFF != 0
+}
+
 /// Judges a segment of the old path, which need not end anything.
 #[inline(always)]
 pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
@@ -75,8 +89,7 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     if ended {
         Ending::Short
     } else if s.two.cut_in_set != 0 {
-        let closes = s.two.cut_in_set & CLOSES != 0;
-        if closes && fin_at.wrapping_add(1) == s.cut_in {
+        if closes(at, s) && fin_at.wrapping_add(1) == s.cut_in {
             Ending::Passes
         } else if before(fin_at, s.cut_in) {
             Ending::Short
@@ -176,7 +189,7 @@ const fn is_between(s: &Session) -> bool {
 #[inline(always)]
 pub const fn closed_before(at: Anchor, s: &Session) -> bool {
     let closed = at.fin_heard(s) & life::OLD_PATH != 0;
-    let its = s.two.cut_in_set & CLOSES != 0 && at.rcv_max(s) == s.cut_in;
+    let its = closes(at, s) && at.rcv_max(s) == s.cut_in;
     s.two.cut_in_set != 0 && closed && !its
 }
 
@@ -188,6 +201,5 @@ pub fn undelivered(at: Anchor, s: &Session) -> u32 {
     if all || !before(at.acked(s), s.cut_in) {
         return 0;
     }
-    let closes = s.two.cut_in_set & CLOSES != 0;
-    s.cut_in.wrapping_sub(at.acked(s)) - closes as u32
+    s.cut_in.wrapping_sub(at.acked(s)) - closes(at, s) as u32
 }
