@@ -11,8 +11,9 @@ use crate::world::World;
 
 /// Killed processes are gone after so long.
 const LIMIT: Duration = Duration::from_secs(6);
-/// For so many seconds an entry may stay for packets that come late: two MSL, and some more.
-const LATE: u64 = 65;
+/// For so many seconds an entry may stay for packets that come late: two MSL, and until the
+/// daemon has seen that the socket is gone, which it looks for twice a minute.
+const LATE: u64 = 95;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 

@@ -1,5 +1,7 @@
 //! What is said at the end, and of each seed.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::execute::Run;
@@ -125,6 +127,30 @@ pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> Strin
         run.changes(),
         run.kills.iter().filter(|k| k.hit).count(),
     )
+}
+
+/// Lines with what each command told: the outcomes of sessions, and their reasons.
+pub fn told(run: &Run) -> String {
+    let mut text = String::new();
+    for operation in &run.operations {
+        let mut outcomes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for told in &operation.told {
+            let reason = told.reason.as_deref().unwrap_or_default();
+            *outcomes.entry((&told.outcome, reason)).or_default() += 1;
+        }
+        let (ask, code) = (&operation.operation.ask, operation.code);
+        text += &format!(
+            "\n  {ask:?} at {} ms ends with {code:?}",
+            operation.began_ms
+        );
+        for ((outcome, reason), sessions) in outcomes {
+            text += &format!("\n    {sessions} {outcome}: {reason}");
+        }
+        if operation.told.is_empty() {
+            text += &format!(": {}", operation.said);
+        }
+    }
+    text
 }
 
 /// A line of a finding.

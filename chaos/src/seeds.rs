@@ -47,10 +47,13 @@ pub struct Seeds {
     /// Make a plan that fails as small as it gets
     #[arg(long)]
     shrink: bool,
-    /// How long entries and ports of ended sessions may take to go; with 65 or more, what is
+    /// How long entries and ports of ended sessions may take to go; with 95 or more, what is
     /// kept for late packets has to be gone as well
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     patience: u64,
+    /// Say what each command told of sessions
+    #[arg(long)]
+    told: bool,
     /// Print the plans, and run nothing
     #[arg(long)]
     show: bool,
@@ -175,6 +178,9 @@ impl Shared<'_> {
         } = &judged;
         lock(&self.report).add(plan.seed, run, findings, *excused);
         let mut text = report::line(plan, run, findings, *excused);
+        if self.arguments.told {
+            text += &report::told(run);
+        }
         for finding in &judged.findings {
             text += &format!("\n{}", report::finding(finding));
         }

@@ -50,6 +50,8 @@ struct Ending {
     since: Instant,
     due: Instant,
     activity: Activity,
+    /// When that was last seen to change.
+    moved: Option<Instant>,
 }
 
 /// What moves while the session still does: packets, of a session that was changed, numbers,
@@ -63,7 +65,20 @@ impl Ending {
             since: Instant::now(),
             due,
             activity,
+            moved: None,
         }
+    }
+
+    /// Takes in what has moved by now: last words are under way for two MSL from then on.
+    fn see(&mut self, activity: Activity, now: Instant) {
+        if self.activity != activity {
+            (self.activity, self.moved) = (activity, Some(now));
+        }
+    }
+
+    /// May anything of it still be under way?
+    fn moves(&self, now: Instant) -> bool {
+        self.moved.is_some_and(|at| now < at + TWO_MSL)
     }
 
     /// Is its time over? Of a crowded table's, which are no tombstones, it is sooner.
@@ -228,7 +243,7 @@ impl Engine {
             // The other entry of one that is being made, or changed, may not have been seen.
             let stays = s.two.part == part::CURRENT || linger.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
-            let ending = match (known, linger) {
+            let mut ending = match (known, linger) {
                 (Some(ending), _) => ending,
                 (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
                 (None, None) => {
@@ -237,6 +252,7 @@ impl Engine {
                     continue;
                 }
             };
+            ending.see(self.activity(slot, &s), now);
             self.collector.ending.insert(slot, ending);
             self.collector.quiet.remove(&slot);
             if ending.since + UNCHANGED <= now && ports::frees_port(&s) {
@@ -245,10 +261,13 @@ impl Engine {
             if !ending.is_due(&s, crowded) {
                 continue;
             }
-            let kept = !crowded && self.keeps_ports(slot, &s);
-            if kept || self.still_needed(slot, &s, &ending) {
+            if !crowded && self.keeps_ports(slot, &s) {
+                // Another host is asked about it, each time.
                 let again = Ending::new(&s, self.activity(slot, &s), now + TWO_MSL);
                 self.collector.ending.insert(slot, again);
+            } else if self.still_needed(slot, &s, &ending, now) {
+                ending.due = now + UNCHANGED;
+                self.collector.ending.insert(slot, ending);
             } else {
                 self.collect(slot, &s);
             }
@@ -261,7 +280,7 @@ impl Engine {
     /// A FIN that was seen may not have arrived, and a reset may have been
     /// nobody's: without its entry a changed session that lives would meet no
     /// socket. It goes when nothing of it moves and its socket is gone.
-    fn still_needed(&self, slot: u32, s: &Session, ending: &Ending) -> bool {
+    fn still_needed(&self, slot: u32, s: &Session, ending: &Ending, now: Instant) -> bool {
         let changed = matches!(
             State::from_word(s.state),
             Some(
@@ -274,8 +293,7 @@ impl Engine {
                     | State::Passing
             )
         );
-        let moves = self.activity(slot, s) != ending.activity;
-        changed && (moves || self.sockets.listed(slot, s.created_ns))
+        changed && (ending.moves(now) || self.sockets.listed(slot, s.created_ns))
     }
 
     /// Does it hold a port, or the one that goes with it?

@@ -286,6 +286,7 @@ pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
         local: s.local,
         remote: s.remote,
         tsval_out: s.tsval_out,
+        tsval_in: s.tsval_in,
         fin_out: s.life.fin_out != 0,
         fin_in: s.life.fin_in != 0,
         reset: false,

@@ -72,6 +72,8 @@ pub struct Facts {
     pub remote: Offer,
     /// Last TSval that this host's end sent.
     pub tsval_out: u32,
+    /// Last TSval that arrived here from the other end; 0 if none is known.
+    pub tsval_in: u32,
     /// This host's end sent its FIN.
     pub fin_out: bool,
     /// The other end's FIN was seen.

@@ -10,6 +10,11 @@ use super::reason::{End, Reason};
 /// of the middlebox's, so that PAWS discards nothing.
 pub const TS_LEAD: u32 = 20;
 
+/// Ticks by which a clock that one end sent and the other heard may differ: what is on its
+/// way, or was lost, and the time between two looks. What shifts clocks does so by a random
+/// part of 2^32.
+const CLOCK_SLACK: u32 = 1 << 20;
+
 /// What the measurement alone can refuse, before anybody else is troubled.
 pub fn check(m: &Measurement) -> Result<(), Reason> {
     objections(m).into_iter().next().map_or(Ok(()), Err)
@@ -131,7 +136,7 @@ fn fits(from: End, sends: u16, accepts: u16) -> Result<(), Reason> {
 
 /// Both ends of a subsession must have seen the same opening. The MSS may be
 /// clamped on the way, which is why only the middlebox's view of it counts;
-/// the numbers and the options that the translation builds on may not.
+/// the numbers, clocks and options that the translation builds on may not be changed.
 fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(), Reason> {
     if [anchor.local, anchor.remote]
         .iter()
@@ -150,9 +155,21 @@ fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(),
     if options.into_iter().all(agreed)
         && same(&middle.local, &anchor.remote)
         && same(&middle.remote, &anchor.local)
+        && (!negotiated(middle, offer::TIMESTAMPS) || same_clocks(middle, anchor))
     {
         Ok(())
     } else {
         Err(Reason::Rewritten(which))
     }
+}
+
+/// Do both ends have the same clocks? On a path that does not shift them as the present one
+/// does, an end would discard all that comes (PAWS; RFC 7323, 5).
+fn same_clocks(middle: &Facts, anchor: &Facts) -> bool {
+    let near = |sent: u32, heard: u32| {
+        let ahead = sent.wrapping_sub(heard);
+        let known = sent != 0 && heard != 0;
+        !known || ahead.min(ahead.wrapping_neg()) <= CLOCK_SLACK
+    };
+    near(middle.tsval_out, anchor.tsval_in) && near(anchor.tsval_out, middle.tsval_in)
 }

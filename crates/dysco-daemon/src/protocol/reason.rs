@@ -146,7 +146,7 @@ pub enum Reason {
     Foreign,
     /// The anchor and the middlebox saw different openings.
     #[error(
-        "{0} arrives changed at its other end (sequence numbers or options): something between the two hosts rewrites it; take that out, or keep the middlebox"
+        "{0} arrives changed at its other end (sequence numbers, clocks or options): something between the two hosts rewrites it; take that out, or keep the middlebox"
     )]
     Rewritten(Subsession),
     /// No free source port.

@@ -62,6 +62,43 @@ fn numbers_move_from_a_to_b() {
     assert_eq!(t.flags, 0);
 }
 
+/// What shifts clocks on a path that the session leaves, or takes, is missing on the other.
+#[test]
+fn clocks_that_are_shifted_on_the_way_are_refused() {
+    let heard = |m: Measurement, by: [u32; 4]| {
+        let (mut m, mut left, mut right) = (m, facts().1, facts().2);
+        left.tsval_in = m.a.tsval_out.wrapping_add(by[0]);
+        m.a.tsval_in = left.tsval_out.wrapping_add(by[1]);
+        right.tsval_in = m.b.tsval_out.wrapping_add(by[2]);
+        m.b.tsval_in = right.tsval_out.wrapping_add(by[3]);
+        plan(&m, &left, &right)
+    };
+    let m = facts().0;
+    // On its way, or heard since.
+    for late in [0, 1, 60_000, 0u32.wrapping_sub(60_000)] {
+        assert!(heard(m, [late; 4]).is_ok(), "{late}");
+    }
+    for (at, which) in [
+        (0, m.subsession_a),
+        (1, m.subsession_a),
+        (2, m.subsession_b),
+        (3, m.subsession_b),
+    ] {
+        for shift in [1 << 21, 1 << 31, 0xffd0_0000] {
+            let mut by = [0; 4];
+            by[at] = shift;
+            assert_eq!(heard(m, by), Err(Reason::Rewritten(which)), "{at} {shift}");
+        }
+    }
+    // Nobody looks at clocks that were not agreed on.
+    let mut m = m;
+    m.b.remote.flags &= !offer::TIMESTAMPS;
+    let mut right = facts().2;
+    right.local.flags &= !offer::TIMESTAMPS;
+    right.tsval_in = 1 << 31;
+    assert!(plan(&m, &facts().1, &right).is_ok());
+}
+
 /// Nothing translates between the two, wherever the session's path leads.
 #[test]
 fn two_families_are_refused_before_anybody_is_asked() {

@@ -88,6 +88,35 @@ fn an_end_closed_before_its_cut_if_nothing_came_after_its_fin() {
     assert_eq!(at(true).moved(7).at, CUT_OUT + 7);
 }
 
+/// Its FIN was lost on the way to the host of a far anchor, and an acknowledgement behind it
+/// was not: the cutoff lies behind the FIN, and does not say so.
+#[test]
+fn a_fin_that_comes_after_the_cut_is_the_other_ends_own_if_it_ends_at_the_cutoff() {
+    let client = mirrored(&cut());
+    assert!(two_paths::is_at_cutoff(&client, &fin(CUT_OUT - 1, 0)));
+    assert!(
+        !two_paths::is_at_cutoff(&client, &fin(CUT_OUT, 0)),
+        "by the new path"
+    );
+    assert!(
+        !two_paths::is_at_cutoff(&session(), &fin(CUT_OUT - 1, 0)),
+        "not cut"
+    );
+
+    let mut server = mirrored(&acked(cut(), CUT_IN - 1));
+    let own = fin(CUT_IN - 1, 0);
+    let judged = |s: &Session| two_paths::ending(Anchor::Far, s, &own);
+    assert_eq!(judged(&server), Ending::Short, "nobody has seen it");
+    server.life.fin_out = life::SEEN;
+    assert_eq!(judged(&server), Ending::Short, "it came by the new path");
+    server.life.fin_out |= life::AT_CUTOFF;
+    assert_eq!(judged(&server), Ending::Passes);
+    assert_eq!(two_paths::undelivered(Anchor::Far, &server), 0);
+    server.snd_max = CUT_IN;
+    server.life.fin_out |= life::OLD_PATH;
+    assert!(!two_paths::closed_before(Anchor::Far, &server));
+}
+
 /// The end that the anchor acts for has sent a FIN.
 fn ended(at: Anchor, s: &Session) -> Session {
     let mut s = *s;

@@ -448,7 +448,12 @@ fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
             Ok(facts)
         }
         Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
-        Some(State::Relay) => measure::known(s),
+        // Its clocks are not kept.
+        Some(State::Relay) => measure::known(s).map(|facts| Facts {
+            tsval_out: 0,
+            tsval_in: 0,
+            ..facts
+        }),
         Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
         _ => measure::facts(s, session),
     }

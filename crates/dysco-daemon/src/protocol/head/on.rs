@@ -63,10 +63,11 @@ impl Head {
 
     /// A host of the chain may have come to the session in the middle of it, and takes
     /// the number by which its path opened for the session's first. What passes it on
-    /// says whether that changes numbers, and the anchors' own show it.
+    /// says whether that changes numbers, and the anchors' own show it. Clocks are the ends'.
     fn comparable(&self, mut facts: Facts) -> Facts {
         if self.order.left().is_some() || self.order.inner_right().is_some() {
             (facts.local.isn, facts.remote.isn) = (0, 0);
+            (facts.tsval_out, facts.tsval_in) = (0, 0);
         }
         facts
     }
