@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::execute::{Run, SessionRun};
-use crate::operators::OperationRun;
+use crate::operators::{OperationRun, Told};
 use crate::plan::{Ask, Plan, SessionPlan, Side, Victim};
 use crate::sessions::other;
 
@@ -229,7 +229,9 @@ fn of_session(
     };
     let asked = |at: u64| {
         let on_it = |o: &&OperationRun| Some(o.operation.host) == session.proxy && o.began_ms <= at;
-        run.operations.iter().any(|o| on_it(&o))
+        let all = run.operations.iter().filter(on_it);
+        all.into_iter()
+            .any(|o| o.code.is_none() || takes_up(o, seen.local))
     };
     let counts = |trouble: &Trouble| match killed {
         // It ends with its proxy, as it would have: but a change must not make that end worse.
@@ -262,6 +264,17 @@ fn of_session(
         }));
     }
     findings
+}
+
+/// Whether a command has begun anything with a session. An address translator on the way may
+/// have changed its address.
+fn takes_up(operation: &OperationRun, local: Option<SocketAddr>) -> bool {
+    let Some(port) = local.map(|local| local.port()) else {
+        return false;
+    };
+    let names = |t: &&Told| t.local.port() == port || t.remote.port() == port;
+    let told = operation.told.iter().filter(names);
+    told.into_iter().any(|t| t.outcome != "refused")
 }
 
 /// Whether any byte arrived after a time, or none was on its way.

@@ -317,10 +317,27 @@ impl Engine {
             Quiet::Passes => relay_idle,
         };
         let passes = !matches!(quiet, Quiet::Unseen);
-        let fresh = Ending::new(s, self.activity(slot, s), now);
+        let by_chain = matches!(quiet, Quiet::Passes) && s.two.chained != 0;
+        // One half may have been closed before the session came here.
+        let half_closed = s.life.fin_in | s.life.fin_out != 0;
+        let asks = if half_closed { UNCHANGED } else { SEEN_BY };
+        let fresh = Ending::new(s, self.activity(slot, s), now + asks);
         let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
         if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
             *quiet = fresh;
+        }
+        let quiet = *quiet;
+        if by_chain && s.life.opened_here == 0 && quiet.due <= now {
+            self.ask_whether_over(s);
+            // Each time after twice as long.
+            let again = now + now.saturating_duration_since(quiet.since);
+            self.collector.quiet.insert(
+                slot,
+                Ending {
+                    due: again,
+                    ..quiet
+                },
+            );
         }
         if now.saturating_duration_since(quiet.since) < idle {
             return;

@@ -118,11 +118,13 @@ fn rows_of(pid: i32) -> Vec<Row> {
     table::rows_in(Path::new(&dir)).unwrap_or_default()
 }
 
-/// What a process under the shim holds.
+/// What a process holds that is, or may be, a proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// The process.
     pub process: Elsewhere,
+    /// Is it under the shim?
+    pub shim: bool,
     /// Is it in another network namespace?
     pub elsewhere: bool,
     /// Its connections, and whether somebody of its network listens where they end, so that
@@ -133,27 +135,52 @@ pub struct Held {
 /// What connections a process has, as its own network namespace lists it.
 pub fn held(pid: i32) -> Held {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let own = Holders::of_process(pid).of;
-    let rows = rows_of(pid);
-    let listeners: Vec<_> = rows.iter().filter(|r| r.state == LISTEN).collect();
-    let open = rows
-        .iter()
-        .filter(|row| row.state != LISTEN && !CLOSED.contains(&row.state));
-    let connections = open.filter(|row| own.contains_key(&row.inode)).map(|row| {
-        let local = row.key.local();
-        (
-            row.key,
-            listeners.iter().any(|l| stands_for(&l.key.local(), &local)),
-        )
-    });
     Held {
         process: Elsewhere {
             pid,
             name: name.trim_end().to_owned(),
         },
+        shim: true,
         elsewhere: !is_ours(pid),
-        connections: connections.collect(),
+        connections: connections(pid, &rows_of(pid)),
     }
+}
+
+/// Those of a process among these sockets, and whether it seems to have accepted them.
+fn connections(pid: i32, rows: &[Row]) -> Vec<(FlowKey, bool)> {
+    let own = Holders::of_process(pid).of;
+    let listeners: Vec<_> = rows.iter().filter(|r| r.state == LISTEN).collect();
+    let open = rows.iter().filter(|row| {
+        row.state != LISTEN && !CLOSED.contains(&row.state) && own.contains_key(&row.inode)
+    });
+    let accepted = |row: &Row| {
+        let local = row.key.local();
+        listeners.iter().any(|l| stands_for(&l.key.local(), &local))
+    };
+    open.map(|row| (row.key, accepted(row))).collect()
+}
+
+/// What the processes of this network namespace have that are not under the shim (`shims`
+/// are), have accepted connections, and have opened others: so has a proxy.
+pub fn unproven(shims: &[i32]) -> Vec<Held> {
+    let own = std::process::id().cast_signed();
+    let rows = table::rows().unwrap_or_default();
+    let pids = table::pids().unwrap_or_default().into_iter();
+    let others = pids.filter(|pid| *pid != own && !shims.contains(pid) && is_ours(*pid));
+    let held = others.filter_map(|pid| {
+        let connections = connections(pid, &rows);
+        let both =
+            [true, false].map(|way| connections.iter().any(|(_, accepted)| *accepted == way));
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = name.trim_end().to_owned();
+        (both == [true; 2]).then_some(Held {
+            process: Elsewhere { pid, name },
+            shim: false,
+            elsewhere: false,
+            connections,
+        })
+    });
+    held.collect()
 }
 
 #[cfg(test)]
@@ -219,7 +246,10 @@ mod tests {
         let held = held(std::process::id().cast_signed());
         let key =
             |s: &std::net::TcpStream| FlowKey::new(s.local_addr().unwrap(), s.peer_addr().unwrap());
-        assert!(!held.elsewhere);
+        assert!(!held.elsewhere && held.shim);
+        let pid = std::process::id().cast_signed();
+        // Of dyscod itself nobody asks.
+        assert!(unproven(&[]).iter().all(|held| held.process.pid != pid));
         assert!(held.connections.contains(&(key(&accepted), true)));
         assert!(held.connections.contains(&(key(&opened), false)));
     }

@@ -235,17 +235,18 @@ impl ProxySide {
         long(move || outside::Scene::look(&name, uid)).await
     }
 
-    /// Has any process reported by the shim?
-    pub fn has_shims(&self) -> bool {
-        !self.registry().processes().is_empty()
-    }
-
-    /// What the processes under the shim hold, whatever they have reported of it.
-    pub async fn held_under_shims(&self) -> Vec<elsewhere::Held> {
+    /// What the processes under the shim hold, whatever they have reported of it, and what
+    /// others hold that may be proxies.
+    pub async fn held(&self) -> Vec<elsewhere::Held> {
         let all = self.registry().processes();
         let live = all.into_iter().filter(|(_, process)| !process.ended());
         let pids: Vec<i32> = live.map(|(pid, _)| pid).collect();
-        long(move || pids.into_iter().map(elsewhere::held).collect()).await
+        long(move || {
+            let mut all = elsewhere::unproven(&pids);
+            all.extend(pids.into_iter().map(elsewhere::held));
+            all
+        })
+        .await
     }
 
     /// The pair of these two sockets, if one process of this host has both.

@@ -1,6 +1,7 @@
 //! Sessions that pass this host by two paths, where nobody has said which one is in use: this
 //! daemon was away when a change of their chain ended. The host that opened a session knows,
 //! and is asked. Until it has answered both paths stay, and carry whatever comes by them.
+//! Of a session that is silent here it is asked as well, whether that is over.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -86,6 +87,22 @@ impl Doubts {
         true
     }
 
+    /// Takes in that the host that opened a session is asked now.
+    fn asks(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
+        if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
+            return false;
+        }
+        let doubt = Doubt {
+            paths: passes.paths.clone(),
+            by,
+            since: now,
+            asked: Some(now),
+            seen: now,
+        };
+        self.0.insert(passes.session, doubt);
+        true
+    }
+
     /// Takes out what was asked about, if nothing has been heard of the session since.
     fn answered(&mut self, asked: &Passes, by: Option<ChangeId>) -> bool {
         let doubt = self.0.get(&asked.session);
@@ -126,6 +143,17 @@ impl Engine {
         }
     }
 
+    /// A session that passes here is silent: asks whether it lives. Its end may have gone by
+    /// another path.
+    pub(in crate::engine) fn ask_whether_over(&mut self, s: &Session) {
+        let session = measure::accepted(&s.name());
+        let passes = self.passes_by(session);
+        let by = self.rechain.passing.by(&session);
+        if self.rechain.doubts.asks(&passes, by, Instant::now()) {
+            self.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
+        }
+    }
+
     fn passes_by(&self, session: Subsession) -> Passes {
         let entries = self.agent.passing_entries(&keys_of(&session));
         let mut paths = self.numbers_of(&entries);
@@ -138,6 +166,15 @@ impl Engine {
     /// under way; before, the change itself tells.
     pub(in crate::engine) fn tell_in_use(&self, asked: Passes, incoming: &Incoming) {
         let Some(slot) = self.find(&asked.session) else {
+            // It is over, and its entry has gone.
+            if self
+                .config
+                .host
+                .addresses
+                .contains(&asked.session.left.ip())
+            {
+                self.send_about_chains(incoming.via, &Message::InUse(InUse { asked, now: None }));
+            }
             return;
         };
         let s = self.agent.session(slot);
@@ -150,7 +187,8 @@ impl Engine {
             return;
         }
         let chain = self.chain_now(slot, &s);
-        let passes = !of_another && chain.iter().any(|host| incoming.from.holds(*host));
+        let passes =
+            !of_another && !s.has_ended() && chain.iter().any(|host| incoming.from.holds(*host));
         let now = passes.then(|| given.paths().to_vec());
         let told = InUse { asked, now };
         self.send_about_chains(incoming.via, &Message::InUse(told));
@@ -180,7 +218,7 @@ impl Engine {
                 }
             }
             None => {
-                tracing::info!(%session, "a session has left this host while its daemon was away");
+                tracing::info!(%session, "a session is over, or has left this host: the host that opened it says so");
                 let known = self.known_to_firewall(&as_opened(&session));
                 self.rechain.passing.left(&session);
                 self.entomb_passed(&session);

@@ -9,11 +9,11 @@ use dysco_common::rule::wanted;
 
 use crate::api::{LeftReport, Remove};
 use crate::engine::Engine;
-use crate::proxy::elsewhere::Held;
+use crate::proxy::elsewhere::{Elsewhere, Held};
 
 impl Engine {
-    /// Of what processes under the shim hold, all that is not among the candidates of a
-    /// request for every session.
+    /// Of what proxies hold, and what may be proxies, all that is not among the candidates of
+    /// a request for every session.
     pub(in crate::engine) fn left_of(&self, request: &Remove, held: &[Held]) -> Vec<LeftReport> {
         let mut left = BTreeMap::new();
         let mut seen = HashSet::new();
@@ -29,7 +29,7 @@ impl Engine {
             }
             for (key, accepted) in &held.connections {
                 if seen.insert(*key)
-                    && let Some(why) = self.why_left(request, held.process.pid, key, *accepted)
+                    && let Some(why) = self.why_left(request, held, key, *accepted)
                 {
                     *left.entry(why).or_default() += 1;
                 }
@@ -54,12 +54,12 @@ impl Engine {
     fn why_left(
         &self,
         request: &Remove,
-        pid: i32,
+        held: &Held,
         key: &FlowKey,
         accepted: bool,
     ) -> Option<String> {
         let Some(slot) = self.agent.find(key) else {
-            let meant = accepted && request.filter.is_empty();
+            let meant = held.shim && accepted && request.filter.is_empty();
             // What the operator does not want tracked is not looked for either.
             let tracks = wanted(&self.config.rules(), key, false);
             return (meant && tracks).then(|| self.unknown(key));
@@ -67,13 +67,24 @@ impl Engine {
         let s = self.agent.session(slot);
         let is_left = s.life.opened_here == 0 && !s.has_ended() && self.proxy.of(key).is_none();
         let meant = is_left && (request.filter.is_empty() || self.shows(slot, &request.filter));
-        meant.then(|| {
-            format!(
-                "process {pid} runs under the shim, which has not reported that it relays the \
-                 session: it is not spliced endlessly, and may still be changed; 'dyscoctl drain \
-                 {pid} --dry-run' lists such sessions"
-            )
-        })
+        meant.then(|| no_proof(held))
+    }
+}
+
+/// Why nothing says that a process relays a session that it holds.
+fn no_proof(held: &Held) -> String {
+    let Elsewhere { pid, name } = &held.process;
+    match held.shim {
+        true => format!(
+            "process {pid} runs under the shim, which has not reported that it relays the \
+             session: it is not spliced endlessly, and may still be changed; 'dyscoctl drain \
+             {pid} --dry-run' lists such sessions"
+        ),
+        false => format!(
+            "process {pid} ({name}) accepted the session and has opened others, and nothing \
+             proves that it passes on unchanged what it reads: run it under the shim ('dyscoctl \
+             run'), or vouch for it by its listener (--listen)"
+        ),
     }
 }
 

@@ -122,7 +122,7 @@ impl Removals {
 impl Engine {
     pub(super) fn remove(&mut self, request: Remove, said: Said, replies: mpsc::Sender<Reply>) {
         let here = matches!(self.resolve(&request.host), Ok(None));
-        let all = here && request.all && self.proxy.has_shims();
+        let all = here && request.all;
         let begun = Begun {
             request,
             said,
@@ -135,7 +135,7 @@ impl Engine {
         // Who asks for all is told of those that are none of the candidates, too.
         let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
         tokio::spawn(async move {
-            let held = proxy.held_under_shims().await;
+            let held = proxy.held().await;
             let _ = answers.send(Answer::Held(Box::new(Begun { held, ..begun })));
         });
     }
