@@ -9,6 +9,7 @@ use dysco_common::rule::wanted;
 
 use crate::api::{LeftReport, Remove};
 use crate::engine::Engine;
+use crate::engine::measure::{accepted, facts};
 use crate::proxy::elsewhere::{Elsewhere, Held};
 
 impl Engine {
@@ -38,14 +39,19 @@ impl Engine {
         reports(left)
     }
 
-    /// The same of sessions that a named process holds and that are not tracked.
+    /// The same of sessions that a named process holds, and that are not tracked, or that no
+    /// proxy can leave as they are.
     pub(in crate::engine) fn left_untracked(&self, untracked: &[FlowKey]) -> Vec<LeftReport> {
         let mut left = BTreeMap::new();
-        for key in untracked
-            .iter()
-            .filter(|key| self.agent.find(key).is_none())
-        {
-            *left.entry(self.unknown(key)).or_default() += 1;
+        for key in untracked {
+            let why = match self.agent.find(key).map(|slot| self.agent.session(slot)) {
+                None => Some(self.unknown(key)),
+                Some(s) if s.life.opened_here != 0 || s.has_ended() => None,
+                Some(s) => facts(&s, &accepted(key)).err().map(|why| why.to_string()),
+            };
+            if let Some(why) = why {
+                *left.entry(why).or_default() += 1;
+            }
         }
         reports(left)
     }
