@@ -516,7 +516,7 @@ pub struct Two {
     /// session that goes direct: it has been given another path once, and firewalls on the direct one may be shown how far an
     /// end has sent, which is for no stack.
     pub new_heard: u8,
-    /// `edge` is valid, and maybe `far_ack`: `two_paths::{HEARD, OFFERED}`.
+    /// `edge` and `far_ack` are valid.
     pub edge_set: u8,
     /// `old_ack` is valid, and more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,

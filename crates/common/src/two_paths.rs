@@ -24,10 +24,7 @@ pub use ending::{
     CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, is_at_cutoff, is_broken, taught,
     undelivered,
 };
-pub use incoming::{
-    HEARD, NewIncoming, OFFERED, OldIncoming, asks, is_beyond_window, new_incoming, offers,
-    old_incoming, old_number,
-};
+pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use live::{hear_live, is_live, is_live_beside};
 pub use opening::{

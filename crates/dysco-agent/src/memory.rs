@@ -117,7 +117,6 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
             ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
-            ptr::write_volatile(&raw mut (*p).edge, s.edge);
             ptr::write_volatile(&raw mut (*p).shown, s.shown);
             ptr::write_volatile(&raw mut (*p).deaf, s.deaf);
         }

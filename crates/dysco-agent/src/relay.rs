@@ -1,6 +1,6 @@
 //! Two sessions of this host, joined: it is the anchor of both their remote ends.
 
-use dysco_common::two_paths::{self, Anchor, Cutoff};
+use dysco_common::two_paths::{Anchor, Cutoff};
 use dysco_common::{FlowKey, State, Translation};
 
 use crate::Agent;
@@ -12,9 +12,6 @@ pub struct Joint {
     pub a: u32,
     /// The slot of the one that it opened.
     pub b: u32,
-    /// Up to which numbers the remote ends of `a` and `b` let this host's stack send at the
-    /// least, where that is known.
-    pub edges: Option<[u32; 2]>,
     /// How headers differ, from the side of the remote end of `a`.
     pub translation: Translation,
     /// The interface towards the remote end of `a`.
@@ -33,22 +30,13 @@ impl Agent {
     /// Makes the two hear each other, without anything new to hear yet.
     pub fn join(&self, joint: &Joint) {
         let t = joint.translation;
-        // In the numbers of what the other end sends.
-        let left = joint.edges.map(|[left, _]| left.wrapping_sub(t.seq_in));
-        let right = joint.edges.map(|[_, right]| right.wrapping_sub(t.seq_out));
-        self.aim((joint.a, joint.b), joint.ifindex_b, t, right);
-        self.aim((joint.b, joint.a), joint.ifindex_a, t.mirrored(), left);
+        self.aim(joint.a, joint.b, joint.ifindex_b, t);
+        self.aim(joint.b, joint.a, joint.ifindex_a, t.mirrored());
         self.memory().set_state(joint.a, State::FarTwoPaths);
         self.memory().set_state(joint.b, State::FarTwoPaths);
     }
 
-    fn aim(
-        &self,
-        (slot, other): (u32, u32),
-        ifindex: u32,
-        translation: Translation,
-        edge: Option<u32>,
-    ) {
+    fn aim(&self, slot: u32, other: u32, ifindex: u32, translation: Translation) {
         let path = self.session(other).key;
         self.memory().write(slot, |s| {
             s.path = path;
@@ -57,9 +45,6 @@ impl Agent {
             s.two = Default::default();
             (s.hop, s.new_out, s.new_in, s.shown, s.deaf) = (0, 0, 0, 0, 0);
             s.joined = other + 1;
-            if let Some(edge) = edge {
-                two_paths::offers(s, edge);
-            }
         });
     }
 

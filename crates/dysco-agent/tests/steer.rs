@@ -43,7 +43,6 @@ async fn paths_come_and_go_and_the_relay_stays() {
     agent.join(&Joint {
         a,
         b,
-        edges: None,
         translation,
         ifindex_a: 1,
         ifindex_b: 1,

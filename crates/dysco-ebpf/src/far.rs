@@ -360,26 +360,14 @@ fn from_end(
         ..p.seg
     };
     match out.path {
-        Path::New if two_paths::is_beyond_window(s, &seg) => not(Counter::BeyondWindow),
         Path::New => to_other(ctx, s, o, p, c, &seg, 0),
         Path::Old => {
-            offers(s, o, &p.seg);
             count(Counter::OldPath);
             if seg == p.seg {
                 return PASS;
             }
             to_stack(p, c, &seg, 0)
         }
-    }
-}
-
-/// Takes in which window an end offers the proxy, for what the other end sends.
-#[inline(always)]
-fn offers(s: &Session, o: &mut Session, seg: &Segment) {
-    if seg.has(ACK) && !seg.has(RST) && o.two.edge_set & two_paths::OFFERED != 0 {
-        let e = s.translation.outgoing(seg, &s.path);
-        let window = (e.window as u32) << (FAR.wscale(o) & 15);
-        two_paths::offers(o, e.ack.wrapping_add(window));
     }
 }
 

@@ -211,7 +211,6 @@ fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mu
     for (path, packet) in [whole].into_iter().chain(copy) {
         let goes = match path {
             Path::Old => Some((Goes::Stack, packet)),
-            Path::New if two_paths::is_beyond_window(&s.s, &packet.seg) => None,
             Path::New => {
                 let heard = o.hear_new(FAR, s.onto_new_path(packet));
                 heard.map(|p| (Goes::Other, p))

@@ -27,29 +27,6 @@ pub(super) fn scaled(bytes: u32, wscale: u8) -> u16 {
     if w > 0xffff { 0xffff } else { w as u16 }
 }
 
-/// In `edge_set`: the far end was heard on the new path. `far_ack` is valid.
-pub const HEARD: u8 = 1;
-/// In `edge_set`: `edge` is what the far end has offered the proxy at the least.
-pub const OFFERED: u8 = 2;
-
-/// Takes in that the far end offers the proxy a window up to this number, in the numbers of
-/// the end that the anchor acts for.
-#[inline(always)]
-pub const fn offers(s: &mut Session, edge: u32) {
-    if s.two.edge_set == 0 || after(edge, s.edge) {
-        s.edge = edge;
-    }
-    s.two.edge_set |= OFFERED;
-}
-
-/// Is this data for which the far end has no room? The end may send it by a window that the
-/// proxy has offered, which holds bytes before it. Firewalls take it for invalid, and one
-/// that translates addresses answers it by a reset, since it is none of its sessions then.
-#[inline(always)]
-pub const fn is_beyond_window(s: &Session, seg: &Segment) -> bool {
-    s.two.edge_set != 0 && seg.len > 0 && after(seg.seq, s.edge)
-}
-
 /// Bytes from an ack to the right edge that the far end announced.
 #[inline(always)]
 pub(super) fn room(edge: u32, ack: u32) -> u32 {
@@ -130,8 +107,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     };
     let clamp = at.clamp(s);
     let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
-    let heard = s.two.cut_set != 0 && s.two.edge_set & HEARD != 0;
-    if heard && seg.has(ACK) && !seg.has(RST) {
+    if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
         if is_past(s) || after(s.far_ack, ack) {
             if seg.span() == 0 && !probes(at, s, seg) {
                 return OldIncoming::Withhold;
@@ -223,8 +199,8 @@ pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
 pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     let wscale = wscale & 15;
     let edge_now = seg.ack.wrapping_add((seg.window as u32) << wscale);
-    let known = s.two.edge_set & HEARD != 0;
-    let edge = if s.two.edge_set != 0 {
+    let known = s.two.edge_set != 0;
+    let edge = if known {
         max(s.edge, edge_now)
     } else {
         edge_now

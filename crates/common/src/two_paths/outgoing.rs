@@ -1,7 +1,7 @@
 //! What the local end sends: its path, and what each path may hear acknowledged.
 
 use super::anchor::Anchor;
-use super::incoming::{HEARD, scaled};
+use super::incoming::scaled;
 use super::shown::{has_all_old, has_shown_all, is_beyond, is_past, is_shut_in};
 use crate::flow::Path;
 use crate::seq::{after, before, min};
@@ -192,7 +192,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // over the new path's clock while the proxy's segments still come with
     // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
     let early = is_early(s, seg.seq);
-    let far_has_old = s.two.edge_set & HEARD != 0 && !before(s.far_ack, s.cut_out);
+    let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
     let old_seq = if early { seg.seq } else { expected(at, s) };
     let new_seq = if early && !far_has_old {
         s.cut_out

@@ -2,7 +2,7 @@
 //! sent, what it has acknowledged, and whether the path can be taken back.
 
 use super::anchor::Anchor;
-use super::incoming::{HEARD, NewIncoming};
+use super::incoming::NewIncoming;
 use super::outgoing::ACROSS;
 use crate::seq::{after, before};
 use crate::session::{Session, State, life};
@@ -99,7 +99,7 @@ pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
     }
     s.edge = judged.edge;
     s.far_ack = judged.far_ack;
-    s.two.edge_set |= HEARD;
+    s.two.edge_set = 1;
     if s.two.cut_set != 0 && !before(s.far_ack, s.cut_out) {
         s.two.cut_set |= PAST;
     }
@@ -141,7 +141,7 @@ pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
 /// believable comes back by it.
 #[inline(always)]
 pub const fn is_unheard(at: Anchor, s: &Session) -> bool {
-    !is_confirmed(at, s) && (s.two.edge_set & HEARD == 0 || is_past(s))
+    !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past(s))
 }
 
 /// Has it been taken back? Everything takes the old path, and the new one is not heard.

@@ -31,8 +31,6 @@ pub(super) struct Held {
     pub new: Option<FlowKey>,
     /// The pair of the proxy, at the middle.
     pub pair: Option<Pair>,
-    /// Up to which numbers both ends let the pair send, when it was measured: A's, and B's.
-    pub edges: Option<[u32; 2]>,
     /// When packets of its adopted sessions were asked for first.
     pub asked: Option<Instant>,
     /// A cutoff is set and `Drained` not yet told.

@@ -62,12 +62,6 @@ impl Engine {
             if local && is_shifted(&claimed, &m) {
                 return Err(Reason::NotTransparent(SHIFTED.into()));
             }
-            if let Some(held) = self.held.get_mut(&change) {
-                held.edges = Some([
-                    m.sending_a.edge(claimed.a.local.isn, false),
-                    m.sending_b.edge(claimed.b.local.isn, true),
-                ]);
-            }
             complete(claimed, &m)
         });
         self.tell_machine(HostEvent::Measured { change, result });

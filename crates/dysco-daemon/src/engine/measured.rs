@@ -122,7 +122,6 @@ mod tests {
             allowed: 1448,
             window,
             silent_ms: 0,
-            acked: 0,
         }
     }
 

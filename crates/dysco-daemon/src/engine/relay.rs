@@ -116,11 +116,9 @@ impl Engine {
         if !states.into_iter().all(fit) {
             return Err(Reason::Closing);
         }
-        let edges = self.held.get(&change).and_then(|held| held.edges);
         self.agent.join(&Joint {
             a,
             b,
-            edges,
             translation,
             ifindex_a: left,
             ifindex_b: right,

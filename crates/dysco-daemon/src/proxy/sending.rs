@@ -31,9 +31,6 @@ pub struct Sending {
     pub window: u32,
     /// Milliseconds since it sent data last.
     pub silent_ms: u32,
-    /// Sequence numbers that the peer has acknowledged, modulo 2^32: of a socket that
-    /// connected with that of its SYN.
-    pub acked: u32,
 }
 
 impl Sending {
@@ -54,23 +51,13 @@ impl Sending {
             _ => TIMESTAMPS_LEN,
         };
         let headers = if v6 { HEADERS_V6 } else { HEADERS };
-        let at = offset_of!(libc::tcp_info, tcpi_bytes_acked);
-        let acked = bytes.get(at..at + size_of::<u64>());
-        let acked = u64::from_ne_bytes(acked.and_then(|w| w.try_into().ok()).unwrap_or_default());
         let pmtu = word(offset_of!(libc::tcp_info, tcpi_pmtu));
         Sending {
             segment: word(offset_of!(libc::tcp_info, tcpi_snd_mss)),
             allowed: pmtu.saturating_sub(headers + timestamps),
             window: word(SND_WND),
             silent_ms: word(offset_of!(libc::tcp_info, tcpi_last_data_sent)),
-            acked: acked as u32,
         }
-    }
-
-    /// The number up to which the peer lets this socket send, whose first was `isn`.
-    pub fn edge(&self, isn: u32, connected: bool) -> u32 {
-        let first = isn.wrapping_add(u32::from(!connected));
-        first.wrapping_add(self.acked).wrapping_add(self.window)
     }
 
     /// The widest window that the peer is known to have offered, if it was ever too narrow
