@@ -18,6 +18,10 @@ const CROWDED: u64 = 75;
 /// done without after so long a silence: it goes on, and cannot be changed.
 const QUIET_CROWDED: Duration = Duration::from_secs(300);
 
+/// After so long a silence the host that opened a session is asked whether that still passes
+/// here: who told this host to forget it may have known of one of its paths only.
+const SILENT: Duration = Duration::from_secs(10);
+
 /// By then a session's socket was listed, if it has one here.
 const SEEN_BY: Duration = Duration::from_secs(60);
 
@@ -320,7 +324,7 @@ impl Engine {
         let by_chain = matches!(quiet, Quiet::Passes) && s.two.chained != 0;
         // One half may have been closed before the session came here.
         let half_closed = s.life.fin_in | s.life.fin_out != 0;
-        let asks = if half_closed { UNCHANGED } else { SEEN_BY };
+        let asks = if half_closed { UNCHANGED } else { SILENT };
         let fresh = Ending::new(s, self.activity(slot, s), now + asks);
         let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
         if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
