@@ -1,9 +1,14 @@
 //! Hosts that sessions do not pass any more.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use dysco_netns::wait;
 
-use super::{At, PATIENCE, Steered};
+use super::{At, Steered};
+
+/// A daemon that died as it forgot has tombstones for two MSL from its next start on.
+const FORGETS: Duration = Duration::from_secs(100);
 
 impl Steered {
     /// Waits until a firewall's host has nothing of any session left.
@@ -18,7 +23,7 @@ impl Steered {
     }
 
     fn wait_until_none(&self, fw: At, of: &str) -> Result<()> {
-        wait::until("the host to forget", PATIENCE, || {
+        wait::until("the host to forget", FORGETS, || {
             self.has_none(fw, of).ok()?.then_some(())
         })
         .with_context(|| self.logs())
@@ -43,7 +48,7 @@ impl Steered {
             let left = all.iter().any(|s| s["state"] != "tombstone");
             Ok(!left && !self.is_tracked(fw, "dport=9000")?)
         };
-        wait::until("who is left out to forget", PATIENCE, || {
+        wait::until("who is left out to forget", FORGETS, || {
             let chain = self.chain_of(session).ok()?.to_string();
             let mut out = self.firewalls().filter(|fw| !chain.contains(&self.ip(*fw)));
             out.all(|fw| has_ended(fw).is_ok_and(|ended| ended))
