@@ -171,8 +171,8 @@ fn every_seeded_bug_is_found() {
             sound.bytes = [1, 1];
         }
         // Without it, too, an end acknowledges by both paths the FIN of a proxy that has died
-        // before they were there. The other end discards that (RFC 5961, 5), and hears of it
-        // as a reset of both: known, and nobody's harm.
+        // before they were there. The other end discards such an acknowledgement (RFC 5961,
+        // section 5).
         if sound.name != "proxys-end" {
             holds(sound);
         }
