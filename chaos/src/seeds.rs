@@ -47,7 +47,7 @@ pub struct Seeds {
     /// Make a plan that fails as small as it gets
     #[arg(long)]
     shrink: bool,
-    /// How long entries and ports of ended sessions may take to go; with 95 or more, what is
+    /// Time that entries and ports of ended sessions have to go; with 95 or more, what is
     /// kept for late packets has to be gone as well
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     patience: u64,

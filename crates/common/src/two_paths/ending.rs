@@ -56,15 +56,15 @@ pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
     }
 }
 
-/// Is the FIN in a segment of an end whose entry has been cut the last that goes by the old
-/// path? Where the end is remote its FIN may be lost on the way to this host, and what was
+/// Returns true if a FIN is the last that its end, which has been cut, sends by the old path.
+/// Where the end is remote its FIN may be lost on the way to this host, and what was
 /// sent behind it not: then the cutoff does not say so.
 #[inline(always)]
 pub fn is_at_cutoff(s: &Session, fin: &Segment) -> bool {
     s.two.cut_set != 0 && fin.end() == s.cut_out
 }
 
-/// Had the other end closed before its cut?
+/// Returns true if the other end had closed before its cut.
 #[inline(always)]
 const fn closes(at: Anchor, s: &Session) -> bool {
     s.two.cut_in_set & CLOSES != 0 || at.fin_heard(s) & life::AT_CUTOFF != 0

@@ -118,12 +118,12 @@ fn rows_of(pid: i32) -> Vec<Row> {
     table::rows_in(Path::new(&dir)).unwrap_or_default()
 }
 
-/// What a process holds that is, or may be, a proxy.
+/// Connections of a process that is, or may be, a proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// The process.
     pub process: Elsewhere,
-    /// Is it under the shim?
+    /// True if it runs under the shim.
     pub shim: bool,
     /// Is it in another network namespace?
     pub elsewhere: bool,
@@ -160,8 +160,8 @@ fn connections(pid: i32, rows: &[Row]) -> Vec<(FlowKey, bool)> {
     open.map(|row| (row.key, accepted(row))).collect()
 }
 
-/// What the processes of this network namespace have that are not under the shim (`shims`
-/// are), have accepted connections, and have opened others: so has a proxy.
+/// Connections of processes in this network namespace that may be proxies: they have accepted
+/// some and opened others. Those under the shim (`shims`) are left out.
 pub fn unproven(shims: &[i32]) -> Vec<Held> {
     let own = std::process::id().cast_signed();
     let rows = table::rows().unwrap_or_default();

@@ -235,8 +235,8 @@ impl ProxySide {
         long(move || outside::Scene::look(&name, uid)).await
     }
 
-    /// What the processes under the shim hold, whatever they have reported of it, and what
-    /// others hold that may be proxies.
+    /// Connections of the processes under the shim, reported or not, and of others that may be
+    /// proxies.
     pub async fn held(&self) -> Vec<elsewhere::Held> {
         let all = self.registry().processes();
         let live = all.into_iter().filter(|(_, process)| !process.ended());

@@ -62,7 +62,7 @@ fn numbers_move_from_a_to_b() {
     assert_eq!(t.flags, 0);
 }
 
-/// What shifts clocks on a path that the session leaves, or takes, is missing on the other.
+/// A box that shifts clocks on the present path is not on the new one.
 #[test]
 fn clocks_that_are_shifted_on_the_way_are_refused() {
     let heard = |m: Measurement, by: [u32; 4]| {
