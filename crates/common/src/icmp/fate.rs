@@ -21,7 +21,8 @@ pub enum Fate {
     Pass,
     /// It goes on, translated.
     Translate,
-    /// It quotes a number that is not outstanding (RFC 5927, section 4.1): it is dropped.
+    /// It is about nothing that the stack has sent and that may be outstanding (RFC 5927,
+    /// section 4.1): it is dropped.
     Disbelieve,
 }
 
@@ -30,13 +31,14 @@ const WIDEST: u32 = 1 << 30;
 
 /// Judges an error about a segment that left by the new path of `s`, and makes `quoted`
 /// that segment as the stack sent it. The stack compares the number with what is
-/// acknowledged; here only what was never sent is kept away.
+/// acknowledged; here only what was never sent is kept away, and what opened the path: the
+/// present path is no narrower because the new one is too narrow for that.
 #[inline(always)]
 pub fn about_sent(s: &Session, quoted: &mut Quoted) -> Fate {
     match State::from_word(s.state) {
-        Some(
-            State::TwoPaths | State::NewPath | State::Joining | State::Switching | State::Passing,
-        ) => {}
+        Some(State::Joining) => return Fate::Disbelieve,
+        Some(State::TwoPaths) if s.two.cut_set == 0 => return Fate::Disbelieve,
+        Some(State::TwoPaths | State::NewPath | State::Switching | State::Passing) => {}
         _ => return Fate::Pass,
     }
     let seq = s.acked_off_wire(quoted.seq);

@@ -281,13 +281,17 @@ fn keys() -> (FlowKey, FlowKey) {
 #[test]
 fn what_left_by_a_new_path_is_the_stacks() {
     let (key, path) = keys();
-    let s = |state: State| Session {
-        state: state as u32,
-        key,
-        path,
-        translation: T,
-        snd_max: 500,
-        ..Session::default()
+    let s = |state: State| {
+        let mut s = Session {
+            state: state as u32,
+            key,
+            path,
+            translation: T,
+            snd_max: 500,
+            ..Session::default()
+        };
+        s.two.cut_set = (state == State::TwoPaths) as _;
+        s
     };
     let judged = |state, seq| {
         let mut quoted = Quoted { key: path, seq };
@@ -295,16 +299,22 @@ fn what_left_by_a_new_path_is_the_stacks() {
     };
     for state in (0..14).filter_map(State::from_word) {
         let (fate, quoted) = judged(state, 1500);
-        let known = matches!(
-            state,
-            State::TwoPaths | State::NewPath | State::Joining | State::Switching | State::Passing
-        );
-        if known {
-            assert_eq!((fate, quoted), (Fate::Translate, Quoted { key, seq: 500 }));
-        } else {
-            assert_eq!(fate, Fate::Pass, "{state:?}");
+        match state {
+            State::TwoPaths | State::NewPath | State::Switching | State::Passing => {
+                assert_eq!((fate, quoted), (Fate::Translate, Quoted { key, seq: 500 }));
+            }
+            State::Joining => assert_eq!(fate, Fate::Disbelieve),
+            _ => assert_eq!(fate, Fate::Pass, "{state:?}"),
         }
     }
+    // What opens a path is no stack's.
+    let mut opening = s(State::TwoPaths);
+    opening.two.cut_set = 0;
+    let mut quoted = Quoted {
+        key: path,
+        seq: 1500,
+    };
+    assert_eq!(about_sent(&opening, &mut quoted), Fate::Disbelieve);
     // Behind what was sent, or longer ago than any window.
     for seq in [1501, 0x8000_0000, 1499u32.wrapping_sub(1 << 30)] {
         assert_eq!(judged(State::NewPath, seq).0, Fate::Disbelieve, "{seq}");

@@ -206,8 +206,7 @@ impl ProxySide {
     pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Found, ProcessError> {
         let side = self.clone();
         let found = long(move || {
-            // By its shim, or by counts a moment ago.
-            let known = |key: &FlowKey| side.find(key).is_some();
+            let known = |key: &FlowKey| side.registry().is_sure(key);
             let has_shim = |pid| {
                 let process = side.registry().process(pid);
                 process.is_some_and(|p| !p.ended())
