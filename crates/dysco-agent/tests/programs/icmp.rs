@@ -139,7 +139,11 @@ fn an_error_about_the_new_path_is_the_stacks() {
             State::Passing,
         ] {
             let mut p = Programs::with(&net, state, T);
-            p.change(|s| s.snd_max = 9000);
+            p.change(|s| {
+                s.snd_max = 9000;
+                // Else the path is being opened.
+                s.two.cut_set = (state == State::TwoPaths) as _;
+            });
             let (sent, wire) = segments(&net, 8000, &T);
             for (kind, quoted) in KINDS.into_iter().zip([8, 20, 900]) {
                 let arrives = Error {
@@ -158,6 +162,26 @@ fn an_error_about_the_new_path_is_the_stacks() {
                 assert_eq!(got, (OK, want.around(&mut part)), "{state:?}");
             }
             assert_eq!(p.count(Counter::IcmpTranslated), 3);
+        }
+    }
+}
+
+/// The present path is no narrower for it, and no less reachable.
+#[test]
+fn an_error_about_what_opens_a_path_is_nobodys() {
+    for net in nets() {
+        for state in [State::TwoPaths, State::Joining] {
+            let mut p = Programs::with(&net, state, T);
+            p.change(|s| s.snd_max = 9000);
+            let (_, wire) = segments(&net, 8000, &T);
+            for kind in KINDS {
+                let arrives = Error {
+                    kind,
+                    ..error(&net, &wire)
+                };
+                assert_eq!(p.run(Way::In, &arrives.bytes()).0, DROP, "{state:?}");
+            }
+            assert_eq!(p.count(Counter::IcmpDisbelieved), KINDS.len() as u64);
         }
     }
 }
