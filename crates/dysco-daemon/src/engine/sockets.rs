@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use dysco_common::{FlowKey, State};
+use dysco_common::{FlowKey, Session, State};
 
 use super::{Answer, Engine, collect};
 use crate::proxy::table;
@@ -45,6 +45,44 @@ impl Sockets {
         let session = (slot, created_ns);
         self.seen.contains(&session) && !self.missing.contains(&session)
     }
+
+    /// Takes in which sockets are open at a time since boot. Returns the slots of the sessions
+    /// that had one and have none, for the second time.
+    fn look(
+        &mut self,
+        sessions: &[(u32, Session)],
+        open: &HashSet<FlowKey>,
+        now: Duration,
+    ) -> Vec<u32> {
+        self.ever = true;
+        let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
+        let mut gone = Vec::new();
+        for (slot, s) in sessions {
+            let session = (*slot, s.created_ns);
+            let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
+            let ours = matches!(
+                State::from_word(s.state),
+                Some(State::Tracked | State::Adopted | State::NewPath | State::Return)
+            );
+            if !ours || age < YOUNG {
+                continue;
+            }
+            let listed = open.contains(&s.key);
+            // An adopted one was found by its socket, and may never be heard: its packets may
+            // take another interface.
+            let adopted = s.state == State::Adopted as u32;
+            let had_one = listed || adopted || self.seen.contains(&session);
+            if had_one {
+                seen.insert(session);
+            }
+            if had_one && !listed {
+                missing.insert(session);
+                gone.extend(self.missing.contains(&session).then_some(*slot));
+            }
+        }
+        (self.seen, self.missing) = (seen, missing);
+        gone
+    }
 }
 
 impl Engine {
@@ -68,40 +106,55 @@ impl Engine {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
-        self.sockets.ever = true;
         let sessions = self.agent.sessions();
         self.hold_missing_ports(&sessions, &open);
         // Those are no session's.
         for connection in self.ports.connections() {
             open.remove(connection);
         }
-        let now = collect::boot_time();
-        let (mut seen, mut missing) = (HashSet::new(), HashSet::new());
-        for (slot, s) in sessions {
-            let session = (slot, s.created_ns);
-            let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
-            let ours = matches!(
-                State::from_word(s.state),
-                Some(State::Tracked | State::Adopted | State::NewPath | State::Return)
-            );
-            if !ours || age < YOUNG {
-                continue;
-            }
-            let listed = open.contains(&s.key);
-            if listed || self.sockets.seen.contains(&session) {
-                seen.insert(session);
-            }
-            if !listed && seen.contains(&session) {
-                missing.insert(session);
-            }
+        let gone = self.sockets.look(&sessions, &open, collect::boot_time());
+        for slot in gone {
+            self.collector.abandoned(slot, &self.agent.session(slot));
         }
-        for (slot, created) in self.sockets.missing.intersection(&missing) {
-            let s = self.agent.session(*slot);
-            if s.created_ns == *created {
-                self.collector.abandoned(*slot, &s);
-            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    fn session(state: State) -> Session {
+        let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        Session {
+            state: state as u32,
+            key: FlowKey::new(at("10.0.1.1:40000"), at("10.0.2.1:9000")),
+            created_ns: 1,
+            ..Session::default()
         }
-        self.sockets.missing = missing;
-        self.sockets.seen = seen;
+    }
+
+    #[test]
+    fn a_session_goes_when_its_socket_was_missed_twice() {
+        let all = [(3, session(State::Tracked))];
+        let open = HashSet::from([all[0].1.key]);
+        let mut sockets = Sockets::default();
+        let mut look = |open: &HashSet<FlowKey>, now| sockets.look(&all, open, now);
+        let none = HashSet::new();
+        // Its socket may be another host's, or not be listed yet.
+        assert!(look(&none, 2 * YOUNG).is_empty() && look(&none, 2 * YOUNG).is_empty());
+        assert!(look(&open, 2 * YOUNG).is_empty());
+        assert!(look(&none, 2 * YOUNG).is_empty());
+        assert_eq!(look(&none, 2 * YOUNG), [3]);
+    }
+
+    #[test]
+    fn one_that_was_adopted_had_a_socket() {
+        let all = [(3, session(State::Adopted))];
+        let none = HashSet::new();
+        let mut sockets = Sockets::default();
+        assert!(sockets.look(&all, &none, YOUNG / 2).is_empty());
+        assert!(sockets.look(&all, &none, 2 * YOUNG).is_empty());
+        assert_eq!(sockets.look(&all, &none, 2 * YOUNG), [3]);
     }
 }
