@@ -11,9 +11,9 @@ use crate::world::World;
 
 /// Killed processes are gone after so long.
 const LIMIT: Duration = Duration::from_secs(6);
-/// For so many seconds an entry may stay for packets that come late: two MSL, in which the
-/// kernel lists the socket yet, and until the daemon has missed that in two looks, of which it
-/// has two a minute.
+/// For so many seconds an entry may stay for packets that come late: two MSL, while
+/// the kernel still lists the socket, and a minute more: the daemon looks every thirty seconds,
+/// and the socket has to be missing twice.
 const LATE: u64 = 125;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);

@@ -113,12 +113,6 @@ fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
     let groups = groups?;
     let pid = relay.id().to_string();
     removed_by_the_word(&w, groups.len(), &pid)?;
-    let before = w.lab.proxy_packets()?;
-    for group in &groups {
-        group.wait_progress(1 << 20)?;
-    }
-    let seen = w.lab.proxy_packets()? - before;
-    ensure!(seen < 50, "the proxy still sees {seen} packets");
     serves_on(&w, &mut relay, groups)?;
     drop(relay);
     w.finish()
@@ -134,8 +128,14 @@ fn removed_by_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
     )
 }
 
-/// The relay closes what it had of the removed sessions, and serves new ones as before.
+/// The removed sessions pass the relay by, which closes its sockets and serves new ones.
 fn serves_on(w: &World, relay: &mut Process, groups: Vec<Group>) -> Result<()> {
+    let before = w.lab.proxy_packets()?;
+    for group in &groups {
+        group.wait_progress(1 << 20)?;
+    }
+    let seen = w.lab.proxy_packets()? - before;
+    ensure!(seen < 50, "the proxy still sees {seen} packets");
     wait::until(
         "the relay to close its sockets",
         Duration::from_secs(20),
