@@ -5,8 +5,10 @@
 //! the functions take and give is in host order. Sequence numbers and
 //! timestamps are added modulo 2^32 (RFC 9293, RFC 7323).
 
-use crate::seq::after;
-use crate::session::{Offer, offer};
+mod options;
+
+use options::{KIND_NOP, KIND_TIMESTAMPS};
+pub use options::{Malformed, Step, walk};
 
 /// Bytes of the longest TCP header.
 pub const MAX_HEADER: usize = 60;
@@ -29,34 +31,6 @@ pub const ECE: u8 = 64;
 pub const CWR: u8 = 128;
 /// AE flag (AccECN), the low bit of the byte before the flags.
 pub const AE: u8 = 1;
-
-const KIND_END: u8 = 0;
-const KIND_NOP: u8 = 1;
-const KIND_MSS: u8 = 2;
-const KIND_WSCALE: u8 = 3;
-const KIND_SACK_PERMITTED: u8 = 4;
-const KIND_SACK: u8 = 5;
-const KIND_TIMESTAMPS: u8 = 8;
-const KIND_MD5: u8 = 19;
-const KIND_AO: u8 = 29;
-const KIND_MPTCP: u8 = 30;
-const KIND_FAST_OPEN: u8 = 34;
-
-/// Largest scale that RFC 7323 allows.
-const MAX_WSCALE: u8 = 14;
-
-/// Steps of the option walk: each takes one of the 40 bytes at least, but for
-/// the heads of options that are overwritten, of which there is room for four.
-const MAX_STEPS: usize = 44;
-
-/// Where a walk remembers the offset it is at: past every header's end. In the
-/// kernel that is memory of a map, of which the verifier remembers nothing; of
-/// a register it would follow each way that led to its value.
-const AT: usize = 60;
-/// SACK words that a walk has still to add to.
-const SACK_WORDS: usize = 61;
-/// Bytes that a walk has still to overwrite.
-const NOPS: usize = 62;
 
 /// A TCP header, network order, in a buffer that can be read and written at
 /// any offset below 64 without leaving it. What the last four bytes hold is of
@@ -178,20 +152,6 @@ pub mod edit {
     pub const LIMIT_SACK: u32 = 4;
 }
 
-/// The options do not parse: a length below two, or past the header's end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed;
-
-/// A window scale as it counts (RFC 7323, 2.3).
-#[inline(always)]
-fn valid_wscale(offered: u8) -> u8 {
-    if offered > MAX_WSCALE {
-        MAX_WSCALE
-    } else {
-        offered
-    }
-}
-
 /// Keeps LLVM from proving away a mask that the verifier needs to see.
 #[inline(always)]
 fn opaque(x: usize) -> usize {
@@ -225,16 +185,6 @@ impl Header {
     #[inline(always)]
     fn set_byte(&mut self, i: usize, v: u8) {
         self.0[opaque(i) & 63] = v;
-    }
-
-    #[inline(always)]
-    fn recall(&self, what: usize) -> usize {
-        load(&self.0[what]) as usize
-    }
-
-    #[inline(always)]
-    fn remember(&mut self, what: usize, v: usize) {
-        store(&mut self.0[what], v as u8);
     }
 
     /// A word at an offset that is a multiple of four, as memory has it.
@@ -357,187 +307,4 @@ impl Header {
     pub fn timestamps(&self) -> (u32, u32) {
         (self.word(24), self.word(28))
     }
-
-    /// The rewrite of any header. The checksum is not touched: take
-    /// [`Header::sum`] before and after. On `Err` the options up to the fault
-    /// are rewritten and the packet must be dropped.
-    #[inline(never)]
-    pub fn rewrite(&mut self, e: &Edit) -> Result<(), Malformed> {
-        let end = self.data_offset();
-        self.edit_fixed(e);
-        self.remember(AT, MIN_HEADER);
-        self.remember(SACK_WORDS, 0);
-        self.remember(NOPS, 0);
-        let mut step = 0;
-        while step < MAX_STEPS {
-            step = opaque(step) + 1; // a loop that LLVM does not unroll
-            let i = self.recall(AT);
-            let sack_words = self.recall(SACK_WORDS);
-            if sack_words > 0 {
-                let mut edge = self.word_at(i).wrapping_add(e.sack_add);
-                if load(&e.strip) & edit::LIMIT_SACK != 0 && after(edge, load(&e.sack_limit)) {
-                    edge = load(&e.sack_limit);
-                }
-                self.set_word_at(i, edge);
-                self.remember(AT, i + 4);
-                self.remember(SACK_WORDS, sack_words - 1);
-                continue;
-            }
-            let nops = self.recall(NOPS);
-            if nops > 0 {
-                self.set_byte(i, KIND_NOP);
-                self.remember(AT, i + 1);
-                self.remember(NOPS, nops - 1);
-                continue;
-            }
-            if i >= end {
-                return Ok(());
-            }
-            let kind = self.byte(i);
-            if kind == KIND_END {
-                return Ok(());
-            }
-            if kind == KIND_NOP {
-                self.remember(AT, i + 1);
-                continue;
-            }
-            let len = self.byte(i + 1) as usize;
-            if len < 2 || i + len > end {
-                return Err(Malformed);
-            }
-            if kind == KIND_TIMESTAMPS && len == 10 {
-                if load(&e.strip) & edit::TIMESTAMPS != 0 {
-                    self.remember(NOPS, len);
-                    continue;
-                }
-                self.add_at(i + 2, e.tsval_add);
-                if load(&e.flags) & ACK != 0 {
-                    self.add_at(i + 6, e.tsecr_add);
-                }
-            } else if kind == KIND_SACK && (len == 10 || len == 18 || len == 26 || len == 34) {
-                if load(&e.strip) & edit::SACK != 0 {
-                    self.remember(NOPS, len);
-                } else {
-                    self.remember(SACK_WORDS, (len - 2) / 4);
-                    self.remember(AT, i + 2);
-                }
-                continue;
-            } else if kind == KIND_WSCALE && len == 3 && load(&e.wscale) != 0 {
-                self.set_byte(i + 2, (load(&e.wscale) - 1) as u8);
-            }
-            self.remember(AT, i + len);
-        }
-        Ok(())
-    }
-
-    /// Puts into `to` what a SYN or SYN-ACK offers (RFC 9293, 7323, 2018,
-    /// 3168). `default_mss` is what holds where the option is absent: 536 in
-    /// IPv4, 1220 in IPv6. `Err` where the options do not parse.
-    #[inline(always)]
-    pub fn offer(&mut self, default_mss: u16, to: &mut Offer) -> Result<(), Malformed> {
-        let end = self.data_offset();
-        *to = Offer {
-            isn: self.word(4),
-            mss: default_mss,
-            wscale: 0,
-            flags: self.ecn_offer(),
-        };
-        if self.offers_as_usual() {
-            to.mss = self.word(20) as u16;
-            to.wscale = valid_wscale(self.word(36) as u8);
-            to.flags |= offer::SACK | offer::TIMESTAMPS | offer::WSCALE;
-            return Ok(());
-        }
-        self.remember(AT, MIN_HEADER);
-        let mut step = 0;
-        while step < MAX_STEPS {
-            step = opaque(step) + 1;
-            let i = self.recall(AT);
-            if i >= end {
-                return Ok(());
-            }
-            let kind = self.byte(i);
-            if kind == KIND_END {
-                return Ok(());
-            }
-            if kind == KIND_NOP {
-                self.remember(AT, i + 1);
-                continue;
-            }
-            let len = self.byte(i + 1) as usize;
-            if len < 2 || i + len > end {
-                return Err(Malformed);
-            }
-            self.offer_option(i, kind, len, to);
-            self.remember(AT, i + len);
-        }
-        Ok(())
-    }
-
-    /// Are the options those of nearly every SYN: the segment's length, SACK, timestamps,
-    /// and behind a NOP the window scale? They are read without a loop.
-    #[inline(always)]
-    fn offers_as_usual(&self) -> bool {
-        let [mss, sack] = [KIND_MSS, KIND_SACK_PERMITTED];
-        self.data_offset() == 40
-            && self.word(20) >> 16 == u16::from_be_bytes([mss, 4]) as u32
-            && self.word(24) == u32::from_be_bytes([sack, 2, KIND_TIMESTAMPS, 10])
-            && self.word(36) >> 8 == u32::from_be_bytes([0, KIND_NOP, KIND_WSCALE, 3])
-    }
-
-    #[inline(always)]
-    fn ecn_offer(&self) -> u8 {
-        let ecn = self.0[13] & (ECE | CWR);
-        let is_ack = self.0[13] & ACK != 0;
-        let mut flags = offer::SEEN;
-        if (is_ack && ecn == ECE) || (!is_ack && ecn == ECE | CWR) {
-            flags |= offer::ECN;
-        }
-        // An AccECN server may answer without AE, and then with CWR, as no other does.
-        if self.0[12] & AE != 0 || is_ack && ecn & CWR != 0 {
-            flags |= offer::UNTRANSLATED;
-        }
-        flags
-    }
-
-    #[inline(always)]
-    fn offer_option(&self, i: usize, kind: u8, len: usize, to: &mut Offer) {
-        let flag = match (kind, len) {
-            (KIND_MSS, 4) => {
-                store(
-                    &mut to.mss,
-                    u16::from_be_bytes([self.byte(i + 2), self.byte(i + 3)]),
-                );
-                0
-            }
-            (KIND_WSCALE, 3) => {
-                store(&mut to.wscale, valid_wscale(self.byte(i + 2)));
-                offer::WSCALE
-            }
-            (KIND_SACK_PERMITTED, 2) => offer::SACK,
-            (KIND_TIMESTAMPS, 10) => offer::TIMESTAMPS,
-            (KIND_MD5, _) | (KIND_AO, _) => offer::FOREIGN,
-            (KIND_MPTCP, _) => offer::UNTRANSLATED,
-            (KIND_FAST_OPEN, _) => offer::FAST_OPEN,
-            _ => 0,
-        };
-        let flags = load(&to.flags) | flag;
-        store(&mut to.flags, flags);
-    }
-}
-
-/// Loads again. What lies in map memory the verifier does not know; a register
-/// that was tested once it does, and it would go on with one state for each
-/// outcome.
-#[inline(always)]
-fn load<T: Copy>(from: &T) -> T {
-    // SAFETY: a reference is valid to read.
-    unsafe { core::ptr::read_volatile(from) }
-}
-
-/// Stores at once, for the same reason.
-#[inline(always)]
-fn store<T>(to: &mut T, v: T) {
-    // SAFETY: a mutable reference is valid to write.
-    unsafe { core::ptr::write_volatile(to, v) }
 }

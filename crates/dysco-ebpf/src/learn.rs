@@ -3,8 +3,9 @@
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
 use dysco_common::adopt::has_its_numbers;
+use dysco_common::rule::MAX_RULES;
 use dysco_common::session::{Alias, Life, Offer, Session, State, Translation, Two};
-use dysco_common::tcp::{ACK, Segment};
+use dysco_common::tcp::{ACK, Segment, Step, walk};
 use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
 
 use crate::maps::{self, Flow, RULES, Run, Scratch};
@@ -59,27 +60,39 @@ pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool 
 /// Does the configuration ask for this session? Rules are held against the end
 /// that is being opened to.
 #[inline(always)]
-fn wanted(key: &FlowKey, dir: Direction) -> bool {
-    let Some(rules) = RULES.get(0) else {
-        return false;
-    };
-    let (addr, port) = match dir {
-        Direction::Out => (&key.remote, key.remote_port),
-        Direction::In => (&key.local, key.local_port),
-    };
-    let port = u16::from_be(port);
-    if rules.len == 0 {
+fn wanted(run: u32, dir: Direction) -> bool {
+    let len = RULES.get(0).map_or(0, |rules| rules.len);
+    if len == 0 {
         return true;
     }
-    for (i, r) in rules.rules.iter().enumerate() {
-        if i as u32 >= rules.len {
+    let arrives = (dir == Direction::In) as u32;
+    for i in 0..MAX_RULES as u32 {
+        if i >= len {
             break;
         }
-        if r.matches(addr, port) {
+        if dysco_wants(run, arrives, i) != 0 {
             return true;
         }
     }
     false
+}
+
+/// Does this rule ask for the session? Exported: the verifier goes through it once, and
+/// not for each rule and for each way that leads here.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
+    let (Some(Scratch { packet: p, .. }), Some(rules)) = (maps::scratch(run), RULES.get(0)) else {
+        return 0;
+    };
+    let key = &p.key.whole;
+    let (addr, port) = if arrives != 0 {
+        (&key.local, key.local_port)
+    } else {
+        (&key.remote, key.remote_port)
+    };
+    let rule = rules.rules.get(rule as usize);
+    rule.is_some_and(|r| r.matches(addr, u16::from_be(port))) as u32
 }
 
 /// Reads what a segment with SYN offers, into the scratch memory that it lies
@@ -119,14 +132,14 @@ extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
     if p.seg.has(ACK) {
         answer(p, offer, dir);
     } else {
-        open(p, offer, dir);
+        open(run, p, offer, dir);
     }
     1
 }
 
 /// Reads the offer. Exported, which makes it a global function in the kernel:
-/// the verifier goes through its loop once and by itself, not again for each
-/// way that leads here.
+/// the verifier goes through it once and by itself, not again for each way that
+/// leads here.
 #[unsafe(no_mangle)]
 extern "C" fn dysco_offer(run: u32) -> u32 {
     let Some(Scratch {
@@ -140,11 +153,25 @@ extern "C" fn dysco_offer(run: u32) -> u32 {
     } else {
         DEFAULT_MSS
     };
-    if p.header.offer(default_mss, offer).is_err() {
+    if p.header.begin_offer(default_mss, offer) == Step::Next
+        && walk(|| Step::from_word(dysco_offer_step(run))).is_err()
+    {
         // Unseen, and so the session is never changed.
         offer.flags = 0;
     }
     1
+}
+
+/// Exported: a step that the verifier goes through once (see `dysco_common::tcp::walk`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_offer_step(run: u32) -> u32 {
+    match maps::scratch(run) {
+        Some(Scratch {
+            packet: p, offer, ..
+        }) => p.header.offer_step(offer) as u32,
+        None => Step::Malformed as u32,
+    }
 }
 
 /// Is it the SYN that opened this session, again? The answer was lost on its
@@ -166,7 +193,7 @@ fn lives(s: &Session) -> bool {
 }
 
 #[inline(always)]
-fn open(p: &Packet, offer: &Offer, dir: Direction) {
+fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction) {
     let mut known = maps::find(&p.key);
     if let Some(Flow { s, .. }) = &mut known
         && s.state == State::Opening as u32
@@ -186,7 +213,7 @@ fn open(p: &Packet, offer: &Offer, dir: Direction) {
     if dir == Direction::In && known.as_ref().is_some_and(|flow| lives(flow.s)) {
         return;
     }
-    if !wanted(&p.key.whole, dir) {
+    if !wanted(run, dir) {
         return;
     }
     // A new SYN on a known five-tuple: the session before it has ended. Its

@@ -151,6 +151,23 @@ pub struct Scratch {
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(3, 0);
 
+/// What [`forget`] makes the verifier forget.
+#[map]
+static FORGOTTEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// Returns the same word, of which the verifier knows nothing any more. It goes through
+/// what follows once, and not once for each value that it has found possible.
+#[inline(always)]
+pub fn forget(word: u64) -> Option<u64> {
+    let place = FORGOTTEN.get_ptr_mut(0)?;
+    // SAFETY: this CPU's own element, and no program runs between the two accesses that
+    // has another use for it.
+    unsafe {
+        place.write_volatile(word);
+        Some(place.read_volatile())
+    }
+}
+
 /// Where packets of one path leave to, whatever session's: found for one, it
 /// serves the others.
 #[repr(C)]

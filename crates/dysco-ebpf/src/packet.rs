@@ -7,6 +7,8 @@ use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
 use dysco_common::{Addr, FlowKey, ShortKey};
 
+use crate::maps::forget;
+
 const ETH_LEN: usize = 14;
 /// EtherType of IPv4.
 pub const ETH_P_IP: u16 = 0x0800;
@@ -69,6 +71,19 @@ pub struct Found {
 }
 
 impl Found {
+    /// The same, of which the verifier does not know the family, the flags and the header's
+    /// length any more (see [`forget`]).
+    #[inline(always)]
+    fn forgotten(mut self, key: &mut Key) -> Option<Found> {
+        let (v6, words) = (self.v6 as u64, (self.data_offset / 4) as u64);
+        let word = forget(v6 << 16 | words << 8 | self.seg.flags as u64)?;
+        key.family = (word >> 16) as u32 & 1;
+        self.v6 = key.is_v6();
+        self.data_offset = (word >> 8) as usize % 16 * 4;
+        self.seg.flags = word as u8;
+        Some(self)
+    }
+
     /// Offset of the TCP header in bytes.
     #[inline(always)]
     pub fn l4(&self) -> usize {
@@ -224,11 +239,12 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
         window: u16::from_be_bytes([w0, w1]),
         flags,
     };
-    Some(Found {
+    let found = Found {
         v6,
         data_offset,
         seg,
-    })
+    };
+    found.forgotten(key)
 }
 
 /// A packet with the usual header: without options, or with timestamps alone.

@@ -13,7 +13,7 @@ use dysco_common::chain::PAYLOAD;
 use dysco_common::checksum::{self, Diff, Field, NOTHING, differ, fold16, fold32};
 use dysco_common::session::translation;
 use dysco_common::short::ShortHeader;
-use dysco_common::tcp::{Edit, MIN_HEADER};
+use dysco_common::tcp::{Edit, MIN_HEADER, Step, walk};
 use dysco_common::{Addr, Session};
 
 use crate::maps::{self, Scratch};

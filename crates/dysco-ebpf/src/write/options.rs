@@ -42,11 +42,26 @@ fn rewrite(run: u32) -> u64 {
         return 0;
     };
     let before = p.header.sum();
-    if p.header.rewrite(&c.edit).is_err() {
+    p.header.begin_rewrite(&c.edit);
+    if walk(|| Step::from_word(dysco_rewrite_step(run))).is_err() {
         return 0;
     }
     // Never 0: the bias is in it.
     fold32(BIAS + p.header.sum() - before)
+}
+
+/// Exported: a step that the verifier goes through once (see `dysco_common::tcp::walk`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_rewrite_step(run: u32) -> u32 {
+    match maps::scratch(run) {
+        Some(Scratch {
+            packet: p,
+            change: c,
+            ..
+        }) => p.header.rewrite_step(&c.edit) as u32,
+        None => Step::Malformed as u32,
+    }
 }
 
 /// Returns how the segment's sum changes, by the header and by the payload.
