@@ -15,7 +15,7 @@ use crate::Verdict;
 use crate::egress;
 use crate::hop;
 use crate::ingress::{self, dropped, received};
-use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::maps::{self, Flow, Run, Scratch, count, count_usual};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::steady;
@@ -130,7 +130,7 @@ fn relay_short(
         count(Counter::DroppedError);
         return false;
     }
-    count(Counter::Relayed);
+    count_usual(Counter::Relayed);
     true
 }
 

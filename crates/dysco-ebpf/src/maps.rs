@@ -254,13 +254,33 @@ pub fn scratch(run: u32) -> Option<&'static mut Scratch> {
     SCRATCH.get_ptr_mut(run).map(|p| unsafe { &mut *p })
 }
 
+/// Counts one, where it is called: for the packets of a session that has nothing else to do.
+#[inline(always)]
+pub fn count_usual(c: Counter) {
+    count_one(c as u32);
+}
+
 /// Counts one.
 #[inline(always)]
 pub fn count(c: Counter) {
-    if let Some(v) = COUNTERS.get_ptr_mut(c as u32) {
+    dysco_count(c as u32);
+}
+
+#[inline(always)]
+fn count_one(counter: u32) {
+    if let Some(v) = COUNTERS.get_ptr_mut(counter) {
         // SAFETY: a valid element of a per-CPU map; nobody else writes it.
         unsafe { *v += 1 }
     }
+}
+
+/// Exported: the kernel rewrites each place that looks a map up, and all of the program
+/// with it.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_count(counter: u32) -> u32 {
+    count_one(counter);
+    0
 }
 
 /// Bytes of `EVENTS`.
@@ -270,15 +290,30 @@ const RING: u32 = 1 << 20;
 /// itself from time to time.
 #[inline(always)]
 pub fn tell(kind: EventKind, slot: u32) {
-    put(kind, slot, 0);
+    dysco_tell(kind as u32, slot, 0);
 }
 
 /// The same of what can wait until user space looks by itself: to wake it costs
 /// more than all else that a session's opening does.
 #[inline(always)]
 pub fn tell_later(kind: EventKind, slot: u32) {
-    let full = EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4;
-    put(kind, slot, if full { 0 } else { BPF_RB_NO_WAKEUP as u64 });
+    dysco_tell(kind as u32, slot, 1);
+}
+
+/// Exported, as [`dysco_count`]. `waits`: is it of what can wait?
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_tell(kind: u32, slot: u32, waits: u32) -> u32 {
+    let flags = if waits == 0 || EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4 {
+        0
+    } else {
+        BPF_RB_NO_WAKEUP as u64
+    };
+    if let Some(mut r) = EVENTS.reserve::<Event>(0) {
+        r.write(Event { kind, slot });
+        r.submit(flags);
+    }
+    0
 }
 
 /// Tells user space of a session that has opened, if anybody there listens.
@@ -286,17 +321,6 @@ pub fn tell_later(kind: EventKind, slot: u32) {
 pub fn tell_opened(slot: u32) {
     if WATCHED.get(0).is_some_and(|watched| *watched != 0) {
         tell_later(EventKind::Opened, slot);
-    }
-}
-
-#[inline(always)]
-fn put(kind: EventKind, slot: u32, flags: u64) {
-    if let Some(mut r) = EVENTS.reserve::<Event>(0) {
-        r.write(Event {
-            kind: kind as u32,
-            slot,
-        });
-        r.submit(flags);
     }
 }
 

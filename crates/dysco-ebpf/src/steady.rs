@@ -16,7 +16,7 @@ use dysco_common::tcp::{ACK, FIN, MIN_HEADER, PSH, RST, SYN, Segment};
 use crate::Verdict;
 use crate::hop;
 use crate::ingress::{received, was_sent};
-use crate::maps::{self, Flow, count};
+use crate::maps::{self, Flow, count, count_usual};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
 use crate::steer;
 use crate::write;
@@ -169,7 +169,7 @@ fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
         return Verdict::Drop;
     }
     s.new_out = s.new_out.wrapping_add(1);
-    count(Counter::Translated);
+    count_usual(Counter::Translated);
     hop::send(ctx, s)
 }
 
@@ -185,6 +185,6 @@ fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
         count(Counter::DroppedUnparsed);
         return Verdict::Drop;
     }
-    count(Counter::Translated);
+    count_usual(Counter::Translated);
     Verdict::Changed
 }

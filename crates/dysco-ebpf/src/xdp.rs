@@ -17,7 +17,7 @@ use dysco_common::tcp::{Edit, MIN_HEADER};
 
 use crate::far;
 use crate::hop;
-use crate::maps::{self, Flow, count};
+use crate::maps::{self, Flow, count_usual};
 use crate::packet::{
     Bytes, Direction, ETH_P_IP, ETH_P_IPV6, Packet, WITH_TIMESTAMPS, at, l4, usual,
 };
@@ -61,8 +61,8 @@ fn relay_usual<const V6: bool>(ctx: &XdpContext) -> Option<()> {
     }
     far::usual_taken_in(s, &p.found.seg);
     s.new_in = s.new_in.wrapping_add(1);
-    count(Counter::Relayed);
-    count(Counter::RelayedByXdp);
+    count_usual(Counter::Relayed);
+    count_usual(Counter::RelayedByXdp);
     Some(())
 }
 
