@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 /// To ask mostly costs a process or two: so it is asked ever less often, between these
 /// bounds, and what has lasted long is noticed by a fiftieth of that late.
-const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(25)];
+const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// Asks again and again until `condition` gives a value.
 pub fn until<T>(
