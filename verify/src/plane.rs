@@ -130,7 +130,8 @@ impl Entry {
 
     /// `Engine::is_drained`.
     pub fn is_drained(&self) -> bool {
-        self.s.two.drained != 0 && two_paths::has_shown_all(&self.s)
+        let drained = self.s.two.drained != 0 && two_paths::has_shown_all(&self.s);
+        drained || two_paths::has_reset(&self.s)
     }
 
     /// `Agent::deafen`.
@@ -280,8 +281,8 @@ impl Entry {
             self.s.snd_ack = max(self.s.snd_ack, seg.ack);
         }
         if seg.has(RST) {
-            self.s.life.reset = 1;
-            tell.push(Notice::Reset);
+            self.s.life.reset |= life::SEEN | life::BY_END;
+            tell.extend([Notice::Reset, Notice::Drained]);
         } else if seg.has(FIN) {
             self.s.life.fin_out |= life::SEEN | life::OLD_PATH;
         }
@@ -311,7 +312,7 @@ impl Entry {
 
     fn ends(&mut self, seg: &Segment, tell: &mut Vec<Notice>) {
         if seg.has(RST) {
-            self.s.life.reset = 1;
+            self.s.life.reset |= life::SEEN;
             tell.push(Notice::Reset);
         } else if seg.has(FIN) {
             self.s.life.fin_in |= life::SEEN;

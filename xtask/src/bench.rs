@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
+use crate::setup::Need;
 use crate::{build, setup, shell};
 
 /// Measure every published figure again.
@@ -24,7 +25,7 @@ impl Bench {
         let measures = !["--list", "compare", "readme"].into_iter().any(has);
         if measures {
             dysco_netns::require_root()?;
-            setup::ensure()?;
+            setup::ensure(Need::Hosts)?;
             build::programs(quiet)?;
         }
         let mut cargo = shell::cargo();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use crate::setup::Need;
 use crate::{setup, shell};
 
 /// Build everything.
@@ -18,7 +19,7 @@ pub struct Build {
 impl Build {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        setup::ensure()?;
+        setup::ensure(Need::Build)?;
         everything(self.release)
     }
 }
@@ -38,21 +39,47 @@ pub fn everything(release: bool) -> Result<()> {
     shell::run(&mut cargo)
 }
 
+/// What runs on a host.
+const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-splice-preload"];
+
 /// Builds what runs on a host, fully optimised; its folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {
-    release(&["dysco-daemon", "dysco-splice-preload"], quiet)
+    release(PROGRAMS, quiet)
+}
+
+/// How the programs of a demo are built.
+#[derive(Args)]
+pub struct Demonstrated {
+    /// Optimise fully: the build takes several times as long, and changes are faster
+    #[arg(long)]
+    release: bool,
+}
+
+impl Demonstrated {
+    /// Builds them; their folder.
+    pub fn programs(&self, quiet: bool) -> Result<PathBuf> {
+        if self.release {
+            programs(quiet)
+        } else {
+            built(&[], PROGRAMS, "debug", quiet)
+        }
+    }
 }
 
 /// Builds packages, fully optimised; their folder. Where `DYSCO_BIN_DIR` names one with
 /// what is built already, nothing is.
 pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
+    built(&["--release"], packages, "release", quiet)
+}
+
+fn built(options: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());
     }
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--release"]);
+    cargo.arg("build").args(options);
     cargo.args(packages.iter().flat_map(|package| ["-p", *package]));
     cargo.args(quiet.then_some("--quiet"));
     shell::run(&mut cargo)?;
-    Ok(shell::target()?.join("release"))
+    Ok(shell::target()?.join(folder))
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
+use crate::setup::Need;
 use crate::{build, setup, shell};
 
 /// Look for faults in random networks, under random changes and kills.
@@ -20,7 +21,7 @@ impl Chaos {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
-        setup::ensure()?;
+        setup::ensure(Need::Hosts)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
         let packages = ["dysco-daemon", "dysco-splice-preload", "dysco-chaos"];
         let folder = build::release(&packages, quiet)?;

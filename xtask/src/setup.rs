@@ -1,5 +1,6 @@
-//! `cargo xtask setup`: what a fresh Debian misses. Says what, and asks the
-//! package manager once; costs milliseconds when nothing is missing.
+//! `cargo xtask setup`: installs what a fresh Debian lacks. It says what, and asks the
+//! package manager once. It takes milliseconds when nothing is missing. Each command
+//! installs what it needs itself, and no more.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,33 +19,46 @@ pub struct Setup {}
 impl Setup {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        ensure()?;
+        ensure(Need::Tests)?;
         println!("all that is needed is installed");
         Ok(())
     }
 }
 
-/// A program, and the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("c++", "build-essential"),
-    ("ip", "iproute2"),
-    ("ethtool", "ethtool"),
-    ("nft", "nftables"),
-    ("iptables", "iptables"),
-    ("conntrack", "conntrack"),
-    ("tcpdump", "tcpdump"),
-    ("haproxy", "haproxy"),
-    ("nginx", "nginx-light"),
-    ("socat", "socat"),
-    ("psql", "postgresql-client"),
-    ("pg_ctlcluster", "postgresql"),
-    ("ssh", "openssh-client"),
-    ("sshd", "openssh-server"),
-    ("go", "golang-go"),
-    ("wrk", "wrk"),
-    ("iperf3", "iperf3"),
-    ("bpftool", "bpftool"),
-    ("jq", "jq"),
+/// What a command needs: each includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Need {
+    /// To build.
+    Build,
+    /// To run the demos.
+    Demo,
+    /// To run hosts with proxies and traffic of each kind.
+    Hosts,
+    /// To run the tests.
+    Tests,
+}
+
+/// A program, the Debian package that has it, and the first need that it serves.
+const PROGRAMS: &[(&str, &str, Need)] = &[
+    ("c++", "build-essential", Need::Build),
+    ("ip", "iproute2", Need::Demo),
+    ("ethtool", "ethtool", Need::Demo),
+    ("nft", "nftables", Need::Demo),
+    ("haproxy", "haproxy", Need::Demo),
+    ("iptables", "iptables", Need::Hosts),
+    ("conntrack", "conntrack", Need::Hosts),
+    ("tcpdump", "tcpdump", Need::Hosts),
+    ("nginx", "nginx-light", Need::Hosts),
+    ("socat", "socat", Need::Hosts),
+    ("psql", "postgresql-client", Need::Hosts),
+    ("pg_ctlcluster", "postgresql", Need::Hosts),
+    ("ssh", "openssh-client", Need::Hosts),
+    ("sshd", "openssh-server", Need::Hosts),
+    ("go", "golang-go", Need::Hosts),
+    ("wrk", "wrk", Need::Hosts),
+    ("iperf3", "iperf3", Need::Hosts),
+    ("bpftool", "bpftool", Need::Hosts),
+    ("jq", "jq", Need::Hosts),
 ];
 
 /// Packages whose services would run from the next start of the machine on.
@@ -55,7 +69,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("openssh-server", "ssh.service"),
 ];
 
-/// What is no program, and the Debian package that has it.
+/// What is no program but serves [`Need::Hosts`], and the Debian package that has it.
 const FILES: &[(&str, &str)] = &[(
     "/usr/lib/nginx/modules/ngx_stream_module.so",
     "libnginx-mod-stream",
@@ -75,13 +89,20 @@ struct Crate {
     version: [u32; 3],
     options: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
+    need: Need,
 }
 
 const BPF_LINKER: Crate = Crate {
     name: "bpf-linker",
     version: [0, 13, 0],
     options: &["--no-default-features", "--features", "llvm-22"],
-    env: &[("LLVM_PREFIX", LLVM)],
+    env: &[
+        ("LLVM_PREFIX", LLVM),
+        // LLVM does the work, and is built.
+        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+        ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ],
+    need: Need::Build,
 };
 
 const NEXTEST: Crate = Crate {
@@ -93,6 +114,7 @@ const NEXTEST: Crate = Crate {
         ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
         ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ],
+    need: Need::Tests,
 };
 
 /// What is missing here.
@@ -102,9 +124,9 @@ struct Missing {
     rust_src: bool,
 }
 
-/// Installs what is missing.
-pub fn ensure() -> Result<()> {
-    if Missing::find().is_nothing() {
+/// Installs what is missing for a command.
+pub fn ensure(need: Need) -> Result<()> {
+    if Missing::find(need).is_nothing() {
         return Ok(());
     }
     dysco_netns::require_root().context("some programs must be installed first")?;
@@ -118,24 +140,34 @@ pub fn ensure() -> Result<()> {
     let lock = lock.with_context(|| format!("failed to open {}", path.display()))?;
     lock.lock()
         .with_context(|| format!("failed to lock {}", path.display()))?;
-    Missing::find().install()
+    Missing::find(need).install(need)
+}
+
+/// The programs of a need that are not here.
+fn absent_programs(
+    need: Need,
+) -> impl Iterator<Item = &'static (&'static str, &'static str, Need)> {
+    let absent = |program: &str| shell::find(program).is_none();
+    PROGRAMS
+        .iter()
+        .filter(move |(program, _, first)| *first <= need && absent(program))
 }
 
 impl Missing {
-    fn find() -> Missing {
+    fn find(need: Need) -> Missing {
         let crates: Vec<_> = [&BPF_LINKER, &NEXTEST]
             .into_iter()
-            .filter(|c| !c.is_there())
+            .filter(|c| c.need <= need && !c.is_there())
             .collect();
-        let programs = PROGRAMS
-            .iter()
-            .filter(|(program, _)| shell::find(program).is_none());
-        let mut packages: Vec<_> = programs.map(|(_, package)| *package).collect();
+        let absent_programs = absent_programs(need);
+        let mut packages: Vec<_> = absent_programs.map(|(_, package, _)| *package).collect();
         let absent = |files: &[(&str, &'static str)]| -> Vec<_> {
             let absent = files.iter().filter(|(file, _)| !Path::new(file).exists());
             absent.map(|(_, package)| *package).collect()
         };
-        packages.extend(absent(FILES));
+        if need >= Need::Hosts {
+            packages.extend(absent(FILES));
+        }
         if crates.iter().any(|c| c.name == BPF_LINKER.name) {
             packages.extend(absent(LIBRARIES));
         }
@@ -150,9 +182,14 @@ impl Missing {
         self.packages.is_empty() && self.crates.is_empty() && !self.rust_src
     }
 
-    fn install(&self) -> Result<()> {
+    fn install(&self, need: Need) -> Result<()> {
         if !self.packages.is_empty() {
             install_packages(&self.packages)?;
+            let still: Vec<_> = absent_programs(need).map(|(program, ..)| program).collect();
+            ensure!(
+                still.is_empty(),
+                "still missing after the installation: {still:?}"
+            );
         }
         if self.rust_src {
             eprintln!("missing: the component rust-src; asking rustup");
@@ -239,14 +276,6 @@ fn install_packages(packages: &[&str]) -> Result<()> {
     let mut words = vec!["install", "-qq", "-y", "--no-install-recommends"];
     words.extend(packages);
     call(&words)?;
-    let still: Vec<_> = PROGRAMS
-        .iter()
-        .filter(|(p, _)| shell::find(p).is_none())
-        .collect();
-    ensure!(
-        still.is_empty(),
-        "still missing after the installation: {still:?}"
-    );
     disable_services(packages);
     Ok(())
 }
@@ -315,6 +344,18 @@ impl Drop for NoServices {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_demo_needs_no_tests() {
+        let of = |need| {
+            let all = PROGRAMS.iter().filter(move |(.., first)| *first <= need);
+            all.map(|(program, ..)| *program).collect::<Vec<_>>()
+        };
+        assert_eq!(of(Need::Build), ["c++"]);
+        assert_eq!(of(Need::Demo), ["c++", "ip", "ethtool", "nft", "haproxy"]);
+        assert_eq!(of(Need::Tests).len(), PROGRAMS.len());
+        assert!(BPF_LINKER.need <= Need::Demo && NEXTEST.need > Need::Demo);
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {

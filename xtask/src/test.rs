@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
+use crate::setup::Need;
 use crate::{build, setup, shell};
 
 /// Run all tests.
@@ -17,7 +18,7 @@ impl Test {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
-        setup::ensure()?;
+        setup::ensure(Need::Tests)?;
         // The programs themselves, which tests run beside being built with them.
         build::everything(false)?;
         let mut nextest = shell::cargo();

@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::Args;
 
+use crate::setup::Need;
 use crate::{build, setup, shell};
 
 /// Explore the session protocol with a model checker.
@@ -18,7 +19,7 @@ pub struct Verify {
 impl Verify {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        setup::ensure()?;
+        setup::ensure(Need::Build)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
         let folder = build::release(&["dysco-verify"], quiet)?;
         shell::run(Command::new(folder.join("dysco-verify")).args(&self.arguments))

@@ -55,4 +55,5 @@ counters! {
     IcmpRelayed = "icmp_errors_relayed",
     IcmpDisbelieved = "icmp_errors_not_believed",
     IcmpTooBig = "icmp_too_big_sent",
+    BeyondWindow = "dropped_beyond_window_in_two_paths",
 }

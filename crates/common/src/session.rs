@@ -474,6 +474,8 @@ pub mod life {
     pub const AT_CUTOFF: u8 = 4;
     /// Of a reset: the middlebox ended the session between two paths.
     pub const BY_MIDDLEBOX: u8 = 2;
+    /// Of a reset: it was sent by the end that the entry's anchor acts for.
+    pub const BY_END: u8 = 4;
 }
 
 /// What has happened to a session. A byte each, only ever set: programs on two

@@ -18,11 +18,12 @@ mod live;
 mod opening;
 mod outgoing;
 mod shown;
+mod window;
 
 pub use anchor::Anchor;
 pub use ending::{
-    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, is_at_cutoff, is_broken, taught,
-    undelivered,
+    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, has_reset, is_at_cutoff,
+    is_broken, taught, undelivered,
 };
 pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
@@ -37,3 +38,4 @@ pub use shown::{
     hear_data, hear_far, is_confirmed, is_past, is_shut_in, is_taken_back, is_unheard,
     may_be_closed, may_be_reset, may_close, may_reset, show, shows_to, widest_in,
 };
+pub use window::{NO_EDGE, is_beyond, kept_edge, offered};

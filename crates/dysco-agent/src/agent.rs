@@ -80,6 +80,8 @@ pub struct Agent {
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     pub(crate) chains: Mutex<Chains>,
+    /// The right window edges of the remote ends that this host is the anchor of, by slot.
+    pub(crate) edges: Mutex<Array<MapData, u32>>,
     pub(crate) places: Mutex<Vec<Place>>,
     /// How XDP relays on interfaces that come again.
     pub(crate) relays_by: Xdp,
@@ -157,6 +159,8 @@ impl Agent {
         let is_closed = |slot: &u32| memory.state(*slot) == Some(State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(&mut ebpf)?;
+        let edges =
+            Array::try_from(take(&mut ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
         chain::set_own(take(&mut ebpf, "OWN")?, &config.addresses)?;
         let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
             .map_err(map_error("open", "COUNTERS"))?;
@@ -196,6 +200,7 @@ impl Agent {
             dir,
             rules: config.rules.clone(),
             chains: Mutex::new(chains),
+            edges: Mutex::new(edges),
             quarantine: Mutex::new(closed),
             ebpf: Mutex::new(ebpf),
             _alone: alone,

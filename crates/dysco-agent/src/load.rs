@@ -22,7 +22,7 @@ use crate::xdp::{self, Xdp};
 pub const LAYOUT: &str = "v5";
 
 /// The maps that outlive this process.
-const PINNED: [&str; 17] = [
+const PINNED: [&str; 18] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
@@ -39,6 +39,7 @@ const PINNED: [&str; 17] = [
     "JOINS",
     "CHAINS",
     "DELTAS",
+    "EDGES",
     "OWN",
 ];
 
@@ -156,6 +157,7 @@ fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {
         .map_max_entries("FREE", max_sessions)
         .map_max_entries("CHAINS", max_sessions)
         .map_max_entries("DELTAS", max_sessions)
+        .map_max_entries("EDGES", max_sessions)
         .map_max_entries("HINTS", hints(max_sessions).div_ceil(ShortKey::HINTS))
         .override_global("HINT_MASK", &globals.hint_mask, true)
         .override_global("XDP", &globals.xdp, true)

@@ -1,9 +1,12 @@
 //! Two sessions of this host, joined: it is the anchor of both their remote ends.
 
-use dysco_common::two_paths::{Anchor, Cutoff};
+use dysco_common::seq::after;
+use dysco_common::two_paths::{Anchor, Cutoff, NO_EDGE, kept_edge};
 use dysco_common::{FlowKey, State, Translation};
 
 use crate::Agent;
+use crate::agent::{lock, map_error};
+use crate::error::AgentError;
 
 /// Two sessions and the way between them.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +28,35 @@ impl Agent {
     /// it is sent; 0 lifts the bound.
     pub fn clamp_far(&self, slot: u32, window: u16) {
         self.memory().set_clamp_far(slot, window);
+    }
+
+    /// Forgets the window that a remote end has offered this host's stack. From here on the
+    /// programs take in what it offers, once [`Agent::clamp_far`] has bounded its session.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn forget_edge(&self, slot: u32) -> Result<(), AgentError> {
+        let mut edges = lock(&self.edges);
+        edges
+            .set(slot, NO_EDGE, 0)
+            .map_err(map_error("write", "EDGES"))
+    }
+
+    /// Notes up to which number a remote end lets this host's stack send, by what the
+    /// stack's socket knows. What the programs have taken in since is not lowered; between
+    /// the look and the store they may take in more, which the end's next segment mends.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn set_edge(&self, slot: u32, edge: u32) -> Result<(), AgentError> {
+        let mut edges = lock(&self.edges);
+        let known = edges.get(&slot, 0).map_err(map_error("read", "EDGES"))?;
+        if known != NO_EDGE && !after(edge, known) {
+            return Ok(());
+        }
+        edges
+            .set(slot, kept_edge(edge), 0)
+            .map_err(map_error("write", "EDGES"))
     }
 
     /// Makes the two hear each other, without anything new to hear yet.

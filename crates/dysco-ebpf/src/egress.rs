@@ -296,6 +296,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
         let believed = s.relay == 0 && two_paths::may_be_reset(s, near, seg.seq);
         if believed {
             ingress::was_reset(s, slot);
+            s.life.reset |= life::BY_END;
         }
         return believed;
     }

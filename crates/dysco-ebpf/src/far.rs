@@ -8,10 +8,11 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::{Session, State, life, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming};
+use dysco_common::two_paths::{self, ASKED, Anchor, NO_EDGE, OldIncoming};
 use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
+use crate::atomic;
 use crate::egress;
 use crate::hop;
 use crate::ingress::{self, dropped, received};
@@ -201,6 +202,19 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
     from_end(&mut ctx, s, o, p, c, slot)
 }
 
+/// Takes in which window the end offers this host's stack.
+#[inline(always)]
+pub fn offers(s: &Session, slot: u32, seg: &Segment) {
+    let (Some(to), Some(edge)) = (two_paths::offered(s, seg), maps::edge(slot)) else {
+        return;
+    };
+    if *edge == NO_EDGE {
+        *edge = to;
+    } else {
+        atomic::raise(edge, to);
+    }
+}
+
 /// Takes in what a segment of the end teaches as if the session were tracked: the entry
 /// that this one was joined to has been taken back, and this one is in a moment, or when
 /// a daemon starts again. What is not counted here would be of the new path to a later
@@ -305,7 +319,7 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
             return false;
         }
         if s.life.reset == 0 {
-            (s.life.reset, o.life.reset) = (1, 1);
+            (s.life.reset, o.life.reset) = (life::SEEN | life::BY_END, life::SEEN);
             maps::tell(EventKind::Reset, slot);
         }
         return true;
@@ -337,6 +351,7 @@ fn from_end(
 ) -> u64 {
     paths::cut_if_due(s, FAR);
     hear_end(s, o, p);
+    offers(s, slot, &p.seg);
     // What was taken in: anybody may have sent the rest.
     let heard = Segment {
         ack: s.rcv_ack,
@@ -421,6 +436,13 @@ pub fn is_of_new_path(s: &Session, seg: &Segment) -> bool {
     s.two.cut_set != 0 && !before(seg.seq, s.cut_out)
 }
 
+/// Has the other end no window yet for data of this one? The proxy holds what comes before.
+#[inline(always)]
+fn is_beyond_window(s: &Session, o: &Session, seq: u32, len: u32) -> bool {
+    let edge = s.joined_to().and_then(maps::edge);
+    edge.is_some_and(|edge| two_paths::is_beyond(o, *edge, seq, len))
+}
+
 /// Sends a segment of this end to the other, if that may hear of it.
 #[inline(always)]
 fn to_other(
@@ -432,18 +454,21 @@ fn to_other(
     seg: &Segment,
     pseudo: u64,
 ) -> u64 {
-    let mut e = s.translation.outgoing(seg, &s.path);
+    // In map memory: the stack has no room for another edit.
+    onto_new_path(s, s.translation.outgoing(seg, &s.path), c);
+    c.pseudo = pseudo;
+    if is_beyond_window(s, o, c.edit.seq, seg.len) {
+        return not(Counter::BeyondWindow);
+    }
     let arrives = Segment {
-        seq: e.seq,
-        ack: e.ack,
-        window: e.window,
+        seq: c.edit.seq,
+        ack: c.edit.ack,
+        window: c.edit.window,
         ..*seg
     };
-    if !paths::hear(o, FAR, p, &arrives, &mut e) {
+    if !paths::hear(o, FAR, p, &arrives, &mut c.edit) {
         return not(Counter::AckWithheld);
     }
-    onto_new_path(s, e, c);
-    c.pseudo = pseudo;
     to_leave(ctx, s, p.key.is_v6())
 }
 

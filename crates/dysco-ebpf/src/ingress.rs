@@ -74,6 +74,10 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
             track(&ctx, s, &found, slot);
+            if s.clamp_far != 0 {
+                cold_path();
+                far::offers(s, slot, &found.seg);
+            }
             Verdict::Pass
         }
         Some(State::Return) if !new => {

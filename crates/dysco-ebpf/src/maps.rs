@@ -4,7 +4,8 @@
 use crate::packet::{Bytes, Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
 use aya_ebpf::bindings::{
-    BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP,
+    BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST, BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP,
+    BPF_RB_NO_WAKEUP,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
@@ -93,6 +94,20 @@ pub static CHAINS: HashMap<u32, Given> = HashMap::with_max_entries(1, BPF_F_NO_P
 /// that these came by. As [`CHAINS`].
 #[map]
 pub static DELTAS: HashMap<u32, Told> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+
+/// The right edge of the window that a session's remote end offers this host's stack, by
+/// slot, while this host is the anchor of that end: 0 if it is not known, and else as
+/// `two_paths::kept_edge` has it. Beside the entries, since few sessions need it.
+#[map]
+static EDGES: Array<u32> = Array::with_max_entries(1, 0);
+
+/// The edge of a slot.
+#[inline(always)]
+pub fn edge(slot: u32) -> Option<&'static mut u32> {
+    // SAFETY: a word of an array map. Programs on other CPUs write it by one instruction,
+    // and user space by one store.
+    EDGES.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
+}
 
 /// Source ports of new subsessions: the first, and how many. Set by user space.
 #[unsafe(no_mangle)]
@@ -304,8 +319,9 @@ pub fn tell_later(kind: EventKind, slot: u32) {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_tell(kind: u32, slot: u32, waits: u32) -> u32 {
+    // By itself the kernel wakes nobody while there are records that nobody was woken for.
     let flags = if waits == 0 || EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4 {
-        0
+        BPF_RB_FORCE_WAKEUP as u64
     } else {
         BPF_RB_NO_WAKEUP as u64
     };

@@ -2,6 +2,7 @@
 //! told whole, and user space judges it.
 
 use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
 use aya_ebpf::programs::TcContext;
 use dysco_common::EventKind;
 use dysco_common::checksum::fold16;
@@ -66,7 +67,8 @@ pub fn tell(skb: *mut __sk_buff, slot: u32) {
     // SAFETY: the program's own context.
     unsafe { dysco_take_down(skb, slot) };
     if let Some(Scratch { arrival, .. }) = maps::scratch(RUN) {
-        let _ = EVENTS.output::<dysco_common::probe::Arrival>(&*arrival, 0);
+        let _ =
+            EVENTS.output::<dysco_common::probe::Arrival>(&*arrival, BPF_RB_FORCE_WAKEUP as u64);
     }
 }
 

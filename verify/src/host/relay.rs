@@ -180,7 +180,7 @@ impl Host {
             return;
         };
         let cutoff = two_paths::cutoff(Anchor::Far, &a.s);
-        let drained = [&*a, b].map(|e| e.s.two.drained != 0);
+        let drained = [&*a, b].map(|e| e.is_drained());
         let drained = seed::have_drained(self.seed, drained);
         self.tell(HostEvent::CutDone { change, cutoff });
         if self.tell_broken(change) {

@@ -16,7 +16,9 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use dysco_netns::Host;
 
-use crate::{build, setup, shell};
+use crate::build::Demonstrated;
+use crate::setup::Need;
+use crate::{setup, shell};
 use mix::{Mix, Stored};
 use report::{Measured, Report};
 use stage::Stage;
@@ -41,6 +43,8 @@ pub struct Demo {
     /// Where the plot goes; by default into cargo's target folder
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    #[command(flatten)]
+    build: Demonstrated,
     /// Without dyscod: the same traffic, and nothing is removed
     #[arg(long)]
     plain: bool,
@@ -67,10 +71,10 @@ impl Demo {
             None => {}
         }
         dysco_netns::require_root()?;
-        setup::ensure()?;
+        setup::ensure(Need::Demo)?;
         let programs = match self.plain {
             true => None,
-            false => Some(build::programs(self.json)?),
+            false => Some(self.build.programs(self.json)?),
         };
         let plot = match &self.plot {
             Some(file) => file.clone(),

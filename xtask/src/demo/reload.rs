@@ -13,7 +13,8 @@ use dysco_netns::{Family, Lab, Process, Role, wait};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{build, setup};
+use crate::build::Demonstrated;
+use crate::setup::{self, Need};
 
 /// Reload and stop a real HAProxy under live sessions, and lose none.
 #[derive(Args)]
@@ -21,6 +22,8 @@ pub struct Reload {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    build: Demonstrated,
     /// How many sessions run through the proxy
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=2000))]
     sessions: u64,
@@ -48,8 +51,8 @@ impl Reload {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
-        setup::ensure()?;
-        let programs = build::programs(self.json)?;
+        setup::ensure(Need::Demo)?;
+        let programs = self.build.programs(self.json)?;
         let report = self.play(&programs)?;
         if self.json {
             println!("{}", serde_json::to_string(&report)?);

@@ -139,6 +139,13 @@ pub const fn is_broken(s: &Session) -> bool {
     s.life.reset & life::BY_MIDDLEBOX != 0
 }
 
+/// Has the end that the anchor acts for reset the session? It takes nothing more, by either
+/// path, and acknowledges nothing.
+#[inline(always)]
+pub const fn has_reset(s: &Session) -> bool {
+    s.life.reset & life::BY_END != 0
+}
+
 /// The reset that an end gets for a FIN with bytes missing, once it has acknowledged all
 /// before: it believes no other number (RFC 5961, 3.2). The kernel of the middlebox
 /// retransmits the FIN until then.

@@ -113,6 +113,7 @@ impl Programs {
             .map_max_entries("FLOWS", 2 * SESSIONS)
             .map_max_entries("SESSIONS", SESSIONS)
             .map_max_entries("FREE", SESSIONS)
+            .map_max_entries("EDGES", SESSIONS)
             .override_global("XDP", &1_u32, true)
             .load(dysco_agent::object())
             .expect("the object loads; this test needs root");
@@ -308,6 +309,19 @@ impl Programs {
         let map = self.ebpf.get_mut().unwrap().map_mut("SESSIONS").unwrap();
         let mut map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.set(slot, Plain(*s), 0).unwrap();
+    }
+
+    /// The right window edge that is kept for the remote end of a slot.
+    pub fn edge(&mut self, slot: u32) -> u32 {
+        let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
+        let map: Array<_, u32> = map.try_into().unwrap();
+        map.get(&slot, 0).unwrap()
+    }
+
+    pub fn set_edge(&mut self, slot: u32, edge: u32) {
+        let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
+        let mut map: Array<_, u32> = map.try_into().unwrap();
+        map.set(slot, edge, 0).unwrap();
     }
 
     /// Changes the session of [`SLOT`].

@@ -174,6 +174,6 @@ fn the_proxys_reset_is_heard_where_it_is_behind() {
             ..reset.clone()
         };
         p.becomes(Way::In, &reset, OK, &heard);
-        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.session(SLOT).life.reset & 1, 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions that this host relays: two entries, each acting for its remote end.
 
+use dysco_common::session::life;
 use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, FlowKey, Offer, Path, Session, State, Translation};
 
@@ -230,7 +231,7 @@ fn a_reset_that_cannot_be_believed_ends_nothing() {
         assert!(p.events().is_empty());
         p.run(Way::In, &reset(SENT).bytes());
         let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
-        assert_eq!(ended, [1, 1]);
+        assert_eq!(ended, [life::SEEN | life::BY_END, life::SEEN]);
         assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
     }
 }
@@ -427,6 +428,56 @@ fn the_clamp_bounds_what_the_stack_announces() {
     }
 }
 
+/// The proxy holds bytes for the client, and has offered the server a window of its own.
+#[test]
+fn data_beyond_the_window_of_an_end_is_dropped() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| s.remote.mss = 1460);
+        let mut server = p.session(OTHER);
+        (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
+        p.put(OTHER, &server);
+        p.set_edge(SLOT, GIVEN + 1000);
+        let data = |at, len| from_server(&net, GIVEN - BACK + at, SENT + OUT - 3000, len);
+        relays(&mut p, &data(1000, 9), &to_client(&net, &data(1000, 9)));
+        p.drops(Way::In, &data(1001, 9), Counter::BeyondWindow);
+        // An acknowledgement takes no room.
+        let (verdict, _) = p.run(Way::In, &data(1001, 0).bytes());
+        assert_eq!(verdict, REDIRECT);
+        // The client makes room.
+        let ack = from_client(&net, SENT, GIVEN, 0, Options::Timestamps);
+        p.run(Way::In, &ack.bytes());
+        assert_eq!(p.edge(SLOT), GIVEN + u32::from(net.received().window));
+        relays(&mut p, &data(1001, 9), &to_client(&net, &data(1001, 9)));
+        // Nothing is known of it.
+        p.set_edge(SLOT, 0);
+        let far = data(1 << 20, 9);
+        relays(&mut p, &far, &to_client(&net, &far));
+    }
+}
+
+/// From the lock on, before the two sessions are joined.
+#[test]
+fn the_window_of_an_end_is_taken_in_while_it_is_locked() {
+    for net in nets() {
+        let mut p = joined(&net, State::Tracked);
+        let ack = from_client(&net, SENT, GIVEN, 0, Options::Timestamps);
+        p.passes(Way::In, &ack);
+        assert_eq!(p.edge(SLOT), 0);
+        p.change(|s| s.clamp_far = 100);
+        p.passes(Way::In, &ack);
+        let edge = GIVEN + u32::from(net.received().window);
+        assert_eq!(p.edge(SLOT), edge);
+        // An older one lowers nothing.
+        let old = Frame {
+            window: 10,
+            ..ack.clone()
+        };
+        p.passes(Way::In, &old);
+        assert_eq!(p.edge(SLOT), edge);
+    }
+}
+
 /// The client has sent more than the old path lets it send now: its kernel gives its reset
 /// the number where that ends, which the server has long had.
 #[test]
@@ -456,7 +507,7 @@ fn a_reset_from_behind_what_it_has_sent_ends_it() {
         let (verdict, bytes) = p.run(Way::In, &its_own.bytes());
         assert_eq!((verdict, bytes), (OK, heard.bytes()));
         let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
-        assert_eq!(ended, [1, 1]);
+        assert_eq!(ended, [life::SEEN | life::BY_END, life::SEEN]);
         assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
     }
 }

@@ -335,7 +335,7 @@ fn a_path_that_has_carried_nothing_resets_nothing() {
         p.drops(Way::In, &reset, Counter::DroppedStray);
         p.put(NEXT, &taken);
         assert_eq!(p.run(Way::In, &reset.bytes()).0, OK);
-        assert_eq!(p.session(NEXT).life.reset, 1);
+        assert_eq!(p.session(NEXT).life.reset & 1, 1);
     }
 }
 

@@ -437,7 +437,7 @@ fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
         assert_eq!((s.life.reset, s.two.new_heard, s.two.cut_set), (0, 0, 0));
         p.change(|s| s.two.cut_in_set = 1);
         p.run(Way::In, &reset.bytes());
-        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.session(SLOT).life.reset & 1, 1);
     }
 }
 
@@ -488,7 +488,7 @@ fn a_reset_is_believed_where_something_else_has_come() {
         assert_eq!(p.session(SLOT).life.reset, 0);
         p.run(Way::In, &from_far(&net, CUT_IN, SENT, 10).bytes());
         p.run(Way::In, &reset.bytes());
-        assert_eq!(p.session(SLOT).life.reset, 1);
+        assert_eq!(p.session(SLOT).life.reset & 1, 1);
     }
 }
 

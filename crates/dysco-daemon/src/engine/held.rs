@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::two_paths::{Anchor, has_shown_all, is_confirmed};
+use dysco_common::two_paths::{Anchor, has_reset, has_shown_all, is_confirmed};
 use dysco_common::{FlowKey, Session, State, Translation};
 
 use super::proof::Lookout;
@@ -263,10 +263,11 @@ impl Engine {
     }
 
     /// Has a session nothing more to do with the path by the proxy, and is what its end
-    /// has sent on the new one acknowledged?
+    /// has sent on the new one acknowledged? An end that has reset it waits for nothing.
     pub(super) fn is_drained(&self, slot: u32, at: Anchor) -> bool {
         let s = self.agent.session(slot);
-        s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s)
+        let drained = s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s);
+        drained || has_reset(&s)
     }
 
     /// Is a change drained at this host, so that only a new path that does not carry keeps

@@ -62,6 +62,9 @@ impl Engine {
             if local && is_shifted(&claimed, &m) {
                 return Err(Reason::NotTransparent(SHIFTED.into()));
             }
+            if local {
+                self.note_edges(change, &claimed, &m);
+            }
             complete(claimed, &m)
         });
         self.tell_machine(HostEvent::Measured { change, result });

@@ -122,6 +122,7 @@ mod tests {
             allowed: 1448,
             window,
             silent_ms: 0,
+            acked: 0,
         }
     }
 

@@ -13,6 +13,7 @@ use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
 use crate::api::Mode;
 use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
+use crate::proxy::Measured;
 
 /// The interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;
@@ -47,10 +48,30 @@ impl Engine {
         held.own = Some(*a);
         // It is not for long: nothing is to be set up. What is under way to here is not known.
         for (slot, s) in slots.into_iter().zip(&sessions) {
+            if let Err(error) = self.agent.forget_edge(slot) {
+                tracing::warn!(%change, %error, "the window of an end before stays");
+            }
             self.agent
                 .clamp_far(slot, clamp_of(0, Anchor::Far.wscale(s)));
         }
         Ok(ends)
+    }
+
+    /// Notes up to where both ends let the proxy's sockets send. It may hold more for one of
+    /// them than that has room for, and then there is none for what the other sends.
+    pub(super) fn note_edges(&self, change: ChangeId, claimed: &Measurement, m: &Measured) {
+        let Some(slots) = self.pair_of(change) else {
+            return;
+        };
+        let edges = [
+            m.sending_a.edge(claimed.a.local.isn, true),
+            m.sending_b.edge(claimed.b.local.isn, false),
+        ];
+        for (slot, edge) in slots.into_iter().zip(edges) {
+            if let Err(error) = self.agent.set_edge(slot, edge) {
+                tracing::warn!(%change, %error, "the window of an end is not known");
+            }
+        }
     }
 
     /// Finds the ways to both ends, and joins the sessions then.

@@ -31,6 +31,9 @@ pub struct Sending {
     pub window: u32,
     /// Milliseconds since it sent data last.
     pub silent_ms: u32,
+    /// Sequence numbers that the peer has acknowledged, modulo 2^32. Of a socket that has
+    /// connected they include that of its SYN (`tcp_snd_una_update`, net/ipv4/tcp_input.c).
+    pub acked: u32,
 }
 
 impl Sending {
@@ -52,12 +55,23 @@ impl Sending {
         };
         let headers = if v6 { HEADERS_V6 } else { HEADERS };
         let pmtu = word(offset_of!(libc::tcp_info, tcpi_pmtu));
+        let at = offset_of!(libc::tcp_info, tcpi_bytes_acked);
+        let acked = bytes.get(at..at + size_of::<u64>());
+        let acked = u64::from_ne_bytes(acked.and_then(|w| w.try_into().ok()).unwrap_or_default());
         Sending {
             segment: word(offset_of!(libc::tcp_info, tcpi_snd_mss)),
             allowed: pmtu.saturating_sub(headers + timestamps),
             window: word(SND_WND),
             silent_ms: word(offset_of!(libc::tcp_info, tcpi_last_data_sent)),
+            acked: acked as u32,
         }
+    }
+
+    /// The number up to which the peer lets this socket send. `isn` is the number of the
+    /// socket's own SYN, or of its SYN-ACK where it was accepted.
+    pub fn edge(&self, isn: u32, accepted: bool) -> u32 {
+        let first = isn.wrapping_add(u32::from(accepted));
+        first.wrapping_add(self.acked).wrapping_add(self.window)
     }
 
     /// The widest window that the peer is known to have offered, if it was ever too narrow

@@ -13,7 +13,9 @@ use clap::Args;
 
 use super::mix::Mix;
 use super::told::Told;
-use crate::{build, setup, shell};
+use crate::build::Demonstrated;
+use crate::setup::Need;
+use crate::{setup, shell};
 use report::{Change, Report};
 use stage::Stage;
 use watch::Watch;
@@ -24,6 +26,8 @@ pub struct Chain {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    build: Demonstrated,
     /// How long each path is measured
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=30))]
     seconds: u64,
@@ -73,8 +77,8 @@ impl Chain {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
-        setup::ensure()?;
-        let programs = build::programs(self.json)?;
+        setup::ensure(Need::Demo)?;
+        let programs = self.build.programs(self.json)?;
         let plot = match &self.plot {
             Some(file) => file.clone(),
             None => shell::target()?.join(format!("demo/chain-{}.svg", std::process::id())),

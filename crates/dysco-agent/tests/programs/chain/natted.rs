@@ -143,7 +143,7 @@ fn a_nats_own_stack_ends_nothing() {
                 assert_eq!(p.session(SECOND).life.reset, 0);
             } else {
                 assert_eq!(p.run(Way::Out, &reset.bytes()).0, REDIRECT);
-                assert_eq!(p.session(SECOND).life.reset, 1);
+                assert_eq!(p.session(SECOND).life.reset & 1, 1);
                 assert_eq!(p.events(), [(EventKind::Reset, SECOND)]);
             }
             // The other way it is from no address of this host's. It refuses the SYN.

@@ -1,0 +1,101 @@
+//! The window that a far anchor's end offers this host's stack.
+//!
+//! The other end may send beyond it on the new path: it goes by a window of the proxy,
+//! which may hold more than this end has room for. A firewall takes such a segment for
+//! invalid. A NAT does not translate it either, so that its own stack answers by a reset.
+
+use crate::seq::after;
+use crate::session::Session;
+use crate::tcp::{ACK, RST, Segment};
+
+/// What is known of an edge that was not offered yet.
+pub const NO_EDGE: u32 = 0;
+
+/// An edge as it is kept. The one that would be [`NO_EDGE`] is kept one byte lower.
+#[inline(always)]
+pub const fn kept_edge(edge: u32) -> u32 {
+    if edge == NO_EDGE { u32::MAX } else { edge }
+}
+
+/// The right edge of the window that the end of this entry offers by this segment, as it is
+/// kept. `None` where the entry has not taken in what the segment acknowledges.
+#[inline(always)]
+pub const fn offered(s: &Session, seg: &Segment) -> Option<u32> {
+    if !seg.has(ACK) || seg.has(RST) || seg.ack != s.rcv_ack {
+        return None;
+    }
+    let window = (seg.window as u32) << (s.remote_wscale() & 15);
+    Some(kept_edge(seg.ack.wrapping_add(window)))
+}
+
+/// Does a segment for the end of this entry begin after the edge which that has offered
+/// last? `len` bytes from `seq` on, in that end's numbers. More than the end's MSS leaves
+/// as several segments: then all of it has to lie before.
+#[inline(always)]
+pub const fn is_beyond(s: &Session, edge: u32, seq: u32, len: u32) -> bool {
+    if edge == NO_EDGE || len == 0 {
+        return false;
+    }
+    let several = len > s.remote.mss as u32;
+    after(seq, edge) || several && after(seq.wrapping_add(len), edge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(rcv_ack: u32, wscale: u8) -> Session {
+        let mut s = Session {
+            rcv_ack,
+            ..Session::default()
+        };
+        (s.remote.wscale, s.remote.mss) = (wscale, 1460);
+        (s.local.flags, s.remote.flags) =
+            (crate::session::offer::WSCALE, crate::session::offer::WSCALE);
+        s
+    }
+
+    fn ack(ack: u32, window: u16) -> Segment {
+        Segment {
+            ack,
+            window,
+            flags: ACK,
+            ..Segment::default()
+        }
+    }
+
+    #[test]
+    fn an_edge_is_the_ack_and_the_scaled_window() {
+        let s = end(u32::MAX - 99, 3);
+        assert_eq!(offered(&s, &ack(u32::MAX - 99, 100)), Some(700));
+        // An older one, and one that nobody believed.
+        assert_eq!(offered(&s, &ack(u32::MAX - 100, 100)), None);
+        assert_eq!(offered(&s, &ack(0, 100)), None);
+        let reset = Segment {
+            flags: ACK | RST,
+            ..ack(u32::MAX - 99, 100)
+        };
+        assert_eq!(offered(&s, &reset), None);
+    }
+
+    #[test]
+    fn an_edge_of_zero_is_known() {
+        let s = end(u32::MAX - 99, 0);
+        let edge = offered(&s, &ack(u32::MAX - 99, 100)).unwrap();
+        assert_ne!(edge, NO_EDGE);
+        assert!(is_beyond(&s, edge, 1, 1));
+        assert!(!is_beyond(&s, edge, u32::MAX - 50, 1));
+    }
+
+    #[test]
+    fn no_segment_begins_after_the_edge() {
+        let s = end(0, 0);
+        assert!(!is_beyond(&s, 5000, 5000, 1460));
+        assert!(is_beyond(&s, 5000, 5001, 1));
+        assert!(!is_beyond(&s, 5000, 5001, 0));
+        // The second of its segments would.
+        assert!(is_beyond(&s, 5000, 4000, 1461));
+        assert!(!is_beyond(&s, 5000, 2000, 3000));
+        assert!(!is_beyond(&s, NO_EDGE, 5001, 1));
+    }
+}

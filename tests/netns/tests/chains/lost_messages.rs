@@ -1,0 +1,248 @@
+//! Each message of a change of a chain is lost once: the change is done all the same, or
+//! taken back where its path is dead, and every byte arrives.
+
+use crate::steered::{At, Steered};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::Family;
+use dysco_netns::stream::{Group, Plan, all_intact};
+use serde_json::{Value, json};
+
+use At::{Client, Fw1, Fw2, Fw3, Fw4, Server};
+
+/// Who says what in a change of the whole chain from the first firewall to the second.
+const WHOLE: [(At, &str); 13] = [
+    (Client, "Enlist"),
+    (Fw2, "Enlisted"),
+    (Client, "AskDelta"),
+    (Fw1, "TellDelta"),
+    (Client, "Extend"),
+    (Server, "Extended"),
+    (Client, "Switched"),
+    (Server, "Switched"),
+    (Server, "Settled"),
+    (Client, "Done"),
+    (Server, "DoneAck"),
+    (Client, "Dismiss"),
+    (Fw1, "Dismissed"),
+];
+
+/// The same of a segment, in which the fourth firewall takes the second's place between
+/// the first, the left anchor, and the third.
+const SEGMENT: [(At, &str); 20] = [
+    (Client, "Lead"),
+    (Fw1, "Extended"),
+    (Client, "Enlist"),
+    (Fw4, "Enlisted"),
+    (Client, "AskDelta"),
+    (Fw2, "TellDelta"),
+    (Client, "Extend"),
+    (Fw3, "Extended"),
+    (Client, "Open"),
+    (Fw1, "Opened"),
+    (Client, "Cut"),
+    (Fw1, "Switched"),
+    (Client, "Switched"),
+    (Fw3, "Switched"),
+    (Fw3, "Settled"),
+    (Client, "Done"),
+    (Fw1, "DoneAck"),
+    (Fw3, "DoneAck"),
+    (Client, "Dismiss"),
+    (Fw2, "Dismissed"),
+];
+
+/// Who says what where the path through the second firewall is dead.
+const TAKEN_BACK: [(At, &str); 4] = [
+    (Client, "Cancel"),
+    (Server, "CancelAck"),
+    (Client, "Dismiss"),
+    (Fw2, "Dismissed"),
+];
+
+/// The same of the segment, where that through the fourth is. The left anchor is told
+/// first, and the right one when that is back.
+const SEGMENT_TAKEN_BACK: [(At, &str); 8] = [
+    (Client, "Cancel"),
+    (Fw1, "Abandoned"),
+    (Client, "Cancel:2"),
+    (Fw3, "CancelAck"),
+    (Client, "Release"),
+    (Fw1, "Released"),
+    (Client, "Dismiss"),
+    (Fw4, "Dismissed"),
+];
+
+/// What moves the state of the first firewall to the second.
+const STATE: [(At, &str); 5] = [
+    (Client, "Expect"),
+    (Fw2, "Expecting"),
+    (Client, "Give"),
+    (Fw1, "Part"),
+    (Fw2, "Ended"),
+];
+
+/// Where the server's host asks for it.
+const ASKED: [(At, &str); 3] = [(Server, "Ask"), (Client, "Heard"), (Client, "Answer")];
+
+/// One session that leaves the processors to the daemons, and its name.
+fn gentle(world: &Steered) -> Result<(Group, String)> {
+    let plan = Plan {
+        rate: Some(2_000_000),
+        ..Plan::default()
+    };
+    let group = world.open(1, &plan)?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let name = world.name(group.locals()[0]);
+    Ok((group, name))
+}
+
+/// Between two chains, there and back; each message is lost once on the way there, which
+/// ends so all the same.
+fn each_is_lost(
+    world: &Steered,
+    group: &Group,
+    (said, end): (&[(At, &str)], &str),
+    there: impl Fn() -> Result<Value>,
+    back: impl Fn() -> Result<()>,
+) -> Result<()> {
+    for (at, message) in said {
+        back()?;
+        let before = world.lost(*at, message)?;
+        world.set_faults(*at, &format!("drop:{message}"))?;
+        let done = there().with_context(|| format!("{message} of {at:?} was lost"))?;
+        world.set_faults(*at, "")?;
+        let lost = world.lost(*at, message)? - before;
+        ensure!(lost == 1, "{message} of {at:?} was lost {lost} times");
+        ensure!(
+            done["outcome"] == end,
+            "{message} of {at:?} was lost: {done:#}\n{}",
+            world.logs()
+        );
+        group.wait_progress(100_000)?;
+    }
+    Ok(())
+}
+
+/// The fourth firewall takes the second's place; what was said, however it ended.
+fn replace_second(world: &Steered, session: &str) -> Result<Value> {
+    let [old, new] = [Fw2, Fw4].map(|at| world.ip(at));
+    let words = ["replace-middlebox", &old, "--with", &new];
+    let of = ["--session", session, "--wait"];
+    let done = world.try_json(Client, &[&words[..], &of].concat())?;
+    Ok(done["changes"][0].clone())
+}
+
+/// The session has the chain that it had; a newcomer has forgotten it.
+fn is_as_before(world: &Steered, session: &str, chain: &[At], newcomer: At) -> Result<()> {
+    let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
+    ensure!(world.chain_of(session)? == json!(hosts));
+    world.wait_only_through(chain)?;
+    world.wait_forgotten(newcomer)
+}
+
+#[test]
+fn each_message_of_a_whole_chain() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, session) = gentle(&world)?;
+    let there = || world.reconfigure(&session, &[Fw2], &[]);
+    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    each_is_lost(&world, &group, (&WHOLE, "changed"), there, back)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn each_message_of_a_segment() -> Result<()> {
+    let world = Steered::of_four(Family::V6)?;
+    let (group, session) = gentle(&world)?;
+    let there = || replace_second(&world, &session);
+    let back = || world.rechain(&session, &[Fw1, Fw2, Fw3]).map(drop);
+    each_is_lost(&world, &group, (&SEGMENT, "changed"), there, back)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn each_message_that_takes_a_whole_chain_back() -> Result<()> {
+    let world = Steered::new(Family::V6)?;
+    let (group, session) = gentle(&world)?;
+    world.rechain(&session, &[Fw1])?;
+    world.lets_no_syn_through(Fw2)?;
+    let there = || world.reconfigure(&session, &[Fw2], &[]);
+    let said = (&TAKEN_BACK[..], "rolled_back");
+    each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw2))?;
+    is_as_before(&world, &session, &[Fw1], Fw2)?;
+    world.rechain(&session, &[])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn each_message_that_takes_a_segment_back() -> Result<()> {
+    let world = Steered::of_four(Family::V4)?;
+    let (group, session) = gentle(&world)?;
+    let chain = [Fw1, Fw2, Fw3];
+    world.rechain(&session, &chain)?;
+    world.lets_no_syn_through(Fw4)?;
+    let there = || replace_second(&world, &session);
+    let said = (&SEGMENT_TAKEN_BACK[..], "rolled_back");
+    each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw4))?;
+    is_as_before(&world, &session, &chain, Fw4)?;
+    world.rechain(&session, &[Fw1, Fw3])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// The path is never opened: both anchors, who hear nothing, ask what has become of it.
+#[test]
+fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
+    let world = Steered::of_four(Family::V6)?;
+    let (group, session) = gentle(&world)?;
+    let chain = [Fw1, Fw2, Fw3];
+    world.rechain(&session, &chain)?;
+    let faults = [
+        (Fw1, "lose:Open,drop:Query"),
+        (Fw3, "drop:Query"),
+        (Client, "drop:Status,drop:Status:2"),
+    ];
+    for (at, words) in faults {
+        world.set_faults(at, words)?;
+    }
+    let done = replace_second(&world, &session)?;
+    ensure!(done["outcome"] == "rolled_back", "{done:#}");
+    for (at, message, times) in [(Fw1, "Query", 1), (Fw3, "Query", 1), (Client, "Status", 2)] {
+        let lost = world.lost(at, message)?;
+        ensure!(
+            lost == times,
+            "{message} of {at:?} was lost {lost} times\n{}",
+            world.logs()
+        );
+    }
+    for (at, _) in faults {
+        world.set_faults(at, "")?;
+    }
+    is_as_before(&world, &session, &chain, Fw4)?;
+    let done = replace_second(&world, &session)?;
+    ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn each_message_that_moves_state() -> Result<()> {
+    let world = Steered::new(Family::V6)?;
+    let (group, session) = gentle(&world)?;
+    world.lets_in_the_known(Fw2)?;
+    let there = || world.replace_on(Client, Fw1, Fw2, "conntrack");
+    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    each_is_lost(&world, &group, (&STATE, "changed"), there, back)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn each_message_between_who_asks_and_who_decides() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, session) = gentle(&world)?;
+    let (local, to) = session.split_once('>').context("no session's name")?;
+    let there_called = format!("{to}>{local}");
+    let there = || world.reconfigure_on(Server, &there_called, &[Fw2], &[]);
+    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    each_is_lost(&world, &group, (&ASKED, "changed"), there, back)?;
+    all_intact(&group.finish()?).map(drop)
+}

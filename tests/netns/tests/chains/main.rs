@@ -1,0 +1,32 @@
+//! Sessions are steered through middleboxes, and get other chains while they live: hosts in
+//! network namespaces, real firewalls, every byte checked.
+
+mod after_removal;
+mod beside_relay;
+mod closes_firewalls;
+mod daemon_dies;
+mod dnat;
+mod doctor;
+mod ends;
+mod fast_open;
+mod firewall_leaves;
+mod from_the_syn;
+mod hosts_that_stay;
+mod lost_messages;
+mod many;
+mod meddled;
+mod narrow;
+mod nat;
+mod neighbours;
+mod openings;
+mod policies;
+mod power_loss;
+mod reconfigure;
+mod requests;
+mod resized;
+mod rivals;
+mod segments;
+mod simultaneous_open;
+mod steered;
+mod transit;
+mod unequal_paths;

@@ -1,0 +1,103 @@
+//! A thousand live sessions get other chains at once, under load.
+
+use std::time::Duration;
+
+use crate::steered::{At, Steered};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+
+const MANY: usize = 1000;
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// All are given this chain; then all carry on, and nothing was refused.
+fn change(world: &Steered, group: &Group, words: &[&str], chain: &[At]) -> Result<()> {
+    let done = world.try_json(At::Client, &[words, &["--wait"]].concat())?;
+    let changes = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    ensure!(changes.len() == MANY, "{} changes", changes.len());
+    let other = changes.iter().find(|c| c["outcome"] != "changed");
+    ensure!(other.is_none(), "{other:#?}");
+    let before = world.passed()?;
+    group.wait_progress(8_000)?;
+    let after = world.passed()?;
+    for (at, fw) in At::FIREWALLS.iter().enumerate() {
+        let passes = after[at] > before[at];
+        ensure!(passes == chain.contains(fw), "{fw:?}: {before:?} {after:?}");
+        let refused = world.refused(*fw)?;
+        ensure!(refused == 0, "{fw:?} refused {refused}");
+    }
+    Ok(())
+}
+
+fn a_thousand_sessions(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let plan = Plan {
+        rate: Some(16_000),
+        write: 2_000,
+        ..Plan::default()
+    };
+    let group = world.open(MANY, &plan)?;
+    group.run();
+    group.wait_progress(8_000)?;
+    let [one, two] = At::FIREWALLS.map(|fw| world.ip(fw));
+    let insert = ["insert-middlebox", &one, "--all"];
+    change(&world, &group, &insert, &[At::Fw1]).context("insertion")?;
+    let replace = ["replace-middlebox", &one, "--with", &two, "--state"];
+    let replace = [&replace[..], &["conntrack"]].concat();
+    change(&world, &group, &replace, &[At::Fw2]).context("replacement")?;
+    let leave = ["reconfigure", "--through", &two, "--chain", ""];
+    change(&world, &group, &leave, &[]).context("removal")?;
+    all_intact(&group.finish()?)?;
+    At::FIREWALLS
+        .iter()
+        .try_for_each(|fw| world.wait_forgotten(*fw))
+}
+
+#[test]
+fn a_thousand_sessions_at_once_under_load() -> Result<()> {
+    a_thousand_sessions(Family::V4)
+}
+
+#[test]
+fn a_thousand_sessions_at_once_under_load_v6() -> Result<()> {
+    a_thousand_sessions(Family::V6)
+}
+
+/// Entries of connection tracking that no look-up finds, since a rule has put them into a
+/// zone, go too.
+#[test]
+fn sessions_in_a_zone_are_forgotten_as_well() -> Result<()> {
+    const ZONE: &str = "table inet zones {
+  chain pre { type filter hook prerouting priority -300; meta l4proto tcp ct zone set 7; }
+}\n";
+    const COUNT: usize = 20;
+    let world = Steered::new(Family::V4)?;
+    world.host(At::Fw1).input("nft", &["-f", "-"], ZONE)?;
+    let plan = Plan {
+        rate: Some(400_000),
+        ..Plan::default()
+    };
+    let group = world.open(COUNT, &plan)?;
+    group.run();
+    group.wait_progress(50_000)?;
+    let fw = world.ip(At::Fw1);
+    for (words, tracked) in [
+        (
+            ["insert-middlebox", &fw, "--all", "--wait"].as_slice(),
+            COUNT,
+        ),
+        (&["remove-middlebox", &fw, "--all", "--wait"], 0),
+    ] {
+        world.try_json(At::Client, words)?;
+        group.wait_progress(50_000)?;
+        let mut entries = String::new();
+        wait::until("entries of that zone", LIMIT, || {
+            let words = ["-L", "-p", "tcp", "--zone", "7"];
+            entries = world.host(At::Fw1).output("conntrack", &words).ok()?;
+            (entries.matches("dport=9000").count() == tracked).then_some(())
+        })
+        .with_context(|| format!("{tracked} expected: {entries}\n{}", world.logs()))?;
+    }
+    ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
+    all_intact(&group.finish()?).map(drop)
+}

@@ -1,0 +1,361 @@
+//! A middlebox that has changed the size of a session's stream leaves it: its delta is
+//! in the sequence numbers afterwards, and the two ends never notice.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::steered::policy::rule;
+use crate::steered::{At, PORT, Steered};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::built;
+use dysco_netns::resizer::{Headers, Resizer};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Passes all on, and counts what has gone through the middlebox.
+const OPEN: &str = "
+flush ruleset
+table inet fw {
+  counter dropped { }
+  counter invalid { }
+  counter passed { }
+  chain forward {
+    type filter hook forward priority 0
+    iifname resizer meta l4proto tcp counter name passed
+  }
+}
+";
+
+/// Sessions that pass a middlebox from their SYN on, which puts headers in.
+struct Resized {
+    world: Steered,
+    middleboxes: Vec<Resizer>,
+    group: Group,
+    /// As the client's host and the middlebox's call them.
+    names: Vec<String>,
+}
+
+/// Busy, and no more so than a middlebox in user space bears.
+fn at_a_rate() -> Plan {
+    Plan {
+        rate: Some(3_000_000),
+        ..Plan::default()
+    }
+}
+
+/// Through one on the first firewall's host.
+fn resized(family: Family, headers: Headers, count: usize, plan: &Plan) -> Result<Resized> {
+    resized_by(family, vec![(At::Fw1, headers)], count, plan)
+}
+
+/// Through these, in order.
+fn resized_by(
+    family: Family,
+    boxes: Vec<(At, Headers)>,
+    count: usize,
+    plan: &Plan,
+) -> Result<Resized> {
+    let chain: Vec<_> = boxes.iter().map(|(at, _)| *at).collect();
+    let world = Steered::with_policy(family, &rule(family, &chain))?;
+    world.wait_neighbours(&chain)?;
+    let mut middleboxes = Vec::new();
+    for (at, headers) in boxes {
+        world.host(at).input("nft", &["-f", "-"], OPEN)?;
+        middleboxes.push(Resizer::start(world.host(at), PORT, headers)?);
+    }
+    let group = world.open(count, plan)?;
+    group.run();
+    get_on(&world, &group, 200_000)?;
+    let names = group.locals().iter().map(|l| world.name(*l)).collect();
+    Ok(Resized {
+        world,
+        middleboxes,
+        group,
+        names,
+    })
+}
+
+/// Waits until so many bytes more have come to each end of each session.
+fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
+    group.wait_progress(bytes).with_context(|| world.logs())
+}
+
+/// The middlebox says what it has added.
+fn tell(world: &Steered, session: &str, to_server: i32, to_client: i32) -> Result<Value> {
+    tell_at(world, At::Fw1, session, to_server, to_client)
+}
+
+fn tell_at(
+    world: &Steered,
+    at: At,
+    session: &str,
+    to_server: i32,
+    to_client: i32,
+) -> Result<Value> {
+    let (up, down) = (to_server.to_string(), to_client.to_string());
+    let words = ["delta", session, "--to-server", &up, "--to-client", &down];
+    world.json(at, &words).with_context(|| world.logs())
+}
+
+/// The same by the C function.
+fn tell_in_c(world: &Steered, client: SocketAddr, to_server: i32, to_client: i32) -> Result<()> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/dysco-splice-preload");
+    let library = built("libdysco_splice_preload.so")?;
+    let folder = library.parent().context("no folder")?.display().to_string();
+    let host = world.host(At::Fw1);
+    let (source, program) = (own.join("examples/delta.c"), host.dir().join("delta"));
+    let [source, program] = [source, program].map(|path| path.display().to_string());
+    let (at, run) = (format!("-L{folder}"), format!("-Wl,-rpath,{folder}"));
+    let words = ["-o", &program, &source, &at, &run, "-ldysco_splice_preload"];
+    host.output("cc", &words)?;
+    let (ip, port) = (client.ip().to_string(), client.port().to_string());
+    let (server, own) = (world.ip(At::Server), PORT.to_string());
+    let (up, down) = (to_server.to_string(), to_client.to_string());
+    let words = [&*ip, &*port, &*server, &*own, &*up, &*down];
+    host.output(&program, &words)
+        .with_context(|| world.logs())
+        .map(drop)
+}
+
+/// It is refused, or taken back, for one of these reasons, and data goes on as before.
+fn refused(r: &Resized, chain: &[At], whys: &[&str]) -> Result<()> {
+    let done = r.world.reconfigure(&r.names[0], chain, &[])?;
+    let reason = done["reason"].as_str().unwrap_or_default();
+    let said = whys.iter().any(|why| reason.contains(why));
+    ensure!(
+        done["outcome"] != "changed" && said,
+        "{whys:?}: {done:#}\n{}",
+        r.world.logs()
+    );
+    ensure!(r.world.chain_of(&r.names[0])? == json!([r.world.ip(At::Fw1)]));
+    get_on(&r.world, &r.group, 200_000)
+}
+
+/// A change that is not refused because bytes were on their way all the time.
+fn rechain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
+    let mut said = Value::Null;
+    wait::until("the chain", PATIENCE, || {
+        said = world.reconfigure(session, chain, &[]).ok()?;
+        let busy = said["reason"]
+            .to_string()
+            .contains("cannot be confirmed yet");
+        (!busy).then_some(())
+    })?;
+    ensure!(said["outcome"] == "changed", "{said:#}\n{}", world.logs());
+    let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
+    ensure!(world.chain_of(session)? == json!(hosts));
+    world.wait_only_through(chain).with_context(|| world.logs())
+}
+
+/// It leaves under data in both directions; a strict firewall comes in, goes, and
+/// comes again, in the numbers behind it.
+fn leaves(family: Family, headers: Headers, plan: &Plan) -> Result<()> {
+    let added = [&headers.to_server, &headers.to_client].map(|h| h.len() as i32);
+    let r = resized(family, headers, 1, plan)?;
+    let (world, session) = (&r.world, &r.names[0]);
+    tell(world, session, added[0], added[1])?;
+    rechain(world, session, &[])?;
+    // It is of no use any more.
+    drop(r.middleboxes);
+    world.wait_forgotten(At::Fw1)?;
+    for chain in [&[At::Fw2][..], &[], &[At::Fw2]] {
+        get_on(world, &r.group, 1 << 20)?;
+        rechain(world, session, chain)?;
+    }
+    get_on(world, &r.group, 1 << 20)?;
+    let refused = world.refused(At::Fw2)?;
+    ensure!(refused == 0, "{refused} refused\n{}", world.logs());
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+#[test]
+fn it_has_put_in_a_header_on_the_way_to_the_server() -> Result<()> {
+    leaves(Family::V4, Headers::proxy(Some(4), None), &at_a_rate())
+}
+
+#[test]
+fn it_has_put_in_headers_both_ways() -> Result<()> {
+    leaves(Family::V4, Headers::proxy(Some(4), Some(101)), &at_a_rate())
+}
+
+#[test]
+fn it_has_put_in_headers_both_ways_v6() -> Result<()> {
+    leaves(
+        Family::V6,
+        Headers::proxy(Some(0), Some(1400)),
+        &at_a_rate(),
+    )
+}
+
+/// As fast as the middlebox goes.
+#[test]
+fn it_leaves_under_full_load() -> Result<()> {
+    leaves(
+        Family::V4,
+        Headers::proxy(Some(4), Some(9)),
+        &Plan::default(),
+    )
+}
+
+/// A strict firewall takes its place, once it has said in C what it has added.
+#[test]
+fn a_firewall_takes_its_place() -> Result<()> {
+    let r = resized(
+        Family::V4,
+        Headers::proxy(Some(4), Some(9)),
+        1,
+        &at_a_rate(),
+    )?;
+    tell_in_c(&r.world, r.group.locals()[0], 20, 25)?;
+    rechain(&r.world, &r.names[0], &[At::Fw2])?;
+    get_on(&r.world, &r.group, 1 << 20)?;
+    rechain(&r.world, &r.names[0], &[])?;
+    get_on(&r.world, &r.group, 1 << 20)?;
+    let refused = r.world.refused(At::Fw2)?;
+    ensure!(refused == 0, "{refused} refused\n{}", r.world.logs());
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+/// Each has changed one direction, and both leave by one change.
+#[test]
+fn two_of_them_leave_at_once() -> Result<()> {
+    let boxes = vec![
+        (At::Fw1, Headers::proxy(Some(4), None)),
+        (At::Fw2, Headers::proxy(None, Some(9))),
+    ];
+    let r = resized_by(Family::V4, boxes, 1, &at_a_rate())?;
+    let (world, session) = (&r.world, &r.names[0]);
+    tell_at(world, At::Fw1, session, 20, 0)?;
+    // The other's is not known.
+    let done = world.reconfigure(session, &[], &[])?;
+    let reason = done["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("no middlebox has said"), "{done:#}");
+    get_on(world, &r.group, 200_000)?;
+    tell_at(world, At::Fw2, session, 0, 25)?;
+    rechain(world, session, &[])?;
+    get_on(world, &r.group, 1 << 20)?;
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+/// Segments are repeated all the while, on either path, and acknowledged with blocks.
+#[test]
+fn with_one_percent_loss() -> Result<()> {
+    let r = resized(
+        Family::V4,
+        Headers::proxy(Some(4), Some(9)),
+        2,
+        &at_a_rate(),
+    )?;
+    let rules = "table inet lab { chain forward { type filter hook forward priority 0; \
+                 meta l4proto tcp numgen random mod 100 < 1 drop; }; }";
+    r.world.router.input("nft", &["-f", "-"], rules)?;
+    for session in &r.names {
+        tell(&r.world, session, 20, 25)?;
+        for chain in [&[][..], &[At::Fw2]] {
+            // The handshake of a path may be lost as often as it is sent.
+            wait::until("the chain", PATIENCE, || {
+                let done = r.world.reconfigure(session, chain, &[]).ok()?;
+                (done["outcome"] == "changed").then_some(())
+            })
+            .with_context(|| r.world.logs())?;
+            get_on(&r.world, &r.group, 200_000)?;
+        }
+    }
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+/// What it says is held against the numbers, by its own host when it is said and again
+/// when it leaves; what it does not say is seen. Nothing is changed then.
+#[test]
+fn what_the_numbers_contradict_is_refused() -> Result<()> {
+    let r = resized(
+        Family::V4,
+        Headers::proxy(Some(4), Some(9)),
+        1,
+        &at_a_rate(),
+    )?;
+    let (world, session) = (&r.world, &r.names[0]);
+    // Nobody said anything.
+    refused(&r, &[], &["no middlebox has said by how much"])?;
+    // Beyond all that is on its way.
+    for (up, down) in [("9000000", "25"), ("20", "-1000000")] {
+        let words = ["delta", session, "--to-server", up, "--to-client", down];
+        let ran = world.try_ctl(At::Fw1, &words)?;
+        let why = "contradicts the sequence numbers";
+        ensure!(ran.code == Some(5) && ran.stderr.contains(why), "{ran:?}");
+    }
+    // A few bytes too many or too few: they may be on their way or wait in the
+    // middlebox, but that is not how its numbers come to rest.
+    for (up, down) in [("21", "25"), ("20", "26"), ("-1", "25")] {
+        let words = ["delta", session, "--to-server", up, "--to-client", down];
+        let ran = world.try_ctl(At::Fw1, &words)?;
+        if ran.code == Some(0) {
+            let whys = [
+                "contradicts the sequence numbers",
+                "cannot be confirmed yet",
+            ];
+            refused(&r, &[], &whys)?;
+        }
+    }
+    // It stays, and another comes: its numbers would be others on the new path.
+    tell(world, session, 20, 25)?;
+    refused(&r, &[At::Fw1, At::Fw2], &["stays in the chain"])?;
+    // Who does not pass it on knows nothing of it.
+    let words = ["delta", session, "--to-server", "20"];
+    let ran = world.try_ctl(At::Client, &words)?;
+    ensure!(
+        ran.code == Some(5) && ran.stderr.contains("by a chain"),
+        "{ran:?}"
+    );
+    // And then the truth is believed.
+    rechain(world, session, &[])?;
+    get_on(world, &r.group, 1 << 20)?;
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+/// The word outlives the daemon that heard it, the chain the one that read its rule, and
+/// the translation the one that made it.
+#[test]
+fn daemons_die() -> Result<()> {
+    let mut r = resized(
+        Family::V4,
+        Headers::proxy(Some(4), Some(9)),
+        1,
+        &at_a_rate(),
+    )?;
+    let session = r.names[0].clone();
+    tell(&r.world, &session, 20, 25)?;
+    r.world.kill(At::Fw1)?;
+    r.world.restart(At::Fw1)?;
+    r.world.kill(At::Client)?;
+    r.world.write_policy("")?;
+    r.world.restart(At::Client)?;
+    r.world.set_faults(At::Server, "die:Cut")?;
+    // It dies once the change has come so far.
+    let mut said = String::new();
+    wait::until("dyscod to die", PATIENCE, || {
+        let words = ["reconfigure", &session, "--chain", "", "--wait"];
+        said = format!("{:?}", r.world.try_ctl(At::Client, &words).ok()?);
+        r.world.ctl(At::Server, &["status"]).is_err().then_some(())
+    })
+    .with_context(|| format!("{said}\n{}", r.world.logs()))?;
+    r.world.wait_dead(At::Server)?;
+    r.world.set_faults(At::Server, "")?;
+    r.world.restart(At::Server)?;
+    wait::until("the session to be free", PATIENCE, || {
+        let done = r.world.reconfigure(&session, &[], &[]).ok()?;
+        (done["outcome"] == "changed").then_some(())
+    })
+    .with_context(|| r.world.logs())?;
+    get_on(&r.world, &r.group, 200_000)?;
+    r.world.kill(At::Client)?;
+    r.world.restart(At::Client)?;
+    rechain(&r.world, &session, &[At::Fw2])?;
+    get_on(&r.world, &r.group, 1 << 20)?;
+    ensure!(r.world.refused(At::Fw2)? == 0, "{}", r.world.logs());
+    all_intact(&r.group.finish()?).map(drop)
+}

@@ -1,0 +1,110 @@
+//! A host that stays in a chain while `dyscod` there is away: by which of its two paths the
+//! session passes afterwards is what the host says that opened it, and no guess.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::steered::{At, Steered};
+use anyhow::{Context, Result};
+use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::{Family, wait};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn get_on(world: &Steered, group: &Group) -> Result<()> {
+    group.wait_progress(1 << 20).with_context(|| world.logs())
+}
+
+/// The session has this chain, and can be given another.
+fn becomes(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
+    wait::until("the session to be free", PATIENCE, || {
+        let done = world.reconfigure(session, chain, &[]).ok()?;
+        (done["outcome"] == "changed").then_some(())
+    })
+    .with_context(|| world.logs())
+}
+
+/// Has a change begin, and does not wait for its end.
+fn begin(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
+    let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
+    let words = ["reconfigure", session, "--chain", &hosts.join(",")];
+    world.ctl(At::Client, &words).map(drop)
+}
+
+/// The end of a change that is taken back, as who has begun it tells it.
+fn wait_taken_back(world: &Steered, times: usize) -> Result<()> {
+    wait::until("the change to be taken back", PATIENCE, || {
+        let known = world.sessions(At::Client).ok()?;
+        let told = known.first()?["history"].to_string();
+        (told.matches("rolled back").count() >= times).then_some(())
+    })
+    .with_context(|| world.logs())
+}
+
+/// A session through the first firewall, whose `dyscod` has died when it was to give up a
+/// path: that through both firewalls, which both ends had taken, and have left again. The
+/// session is silent since before they did, so that nothing has passed which tells the
+/// two apart. Who decides waits no longer for the firewall's host.
+fn taken_back_meanwhile(world: &mut Steered, faults: &str) -> Result<(Group, String)> {
+    let group = world.open(1, &Plan::gentle())?;
+    group.run();
+    get_on(world, &group)?;
+    let session = world.name(group.locals()[0]);
+    world.rechain(&session, &[At::Fw1])?;
+    world.set_faults(At::Server, "lose:Settled")?;
+    world.set_faults(At::Fw1, faults)?;
+    begin(world, &session, &[At::Fw1, At::Fw2])?;
+    wait::until("the new path to be taken", PATIENCE, || {
+        let passed = world.counted(At::Fw2, "passed").ok()?;
+        (passed > 50).then_some(())
+    })?;
+    group.rest()?;
+    world.wait_dead(At::Fw1)?;
+    wait_taken_back(world, 1)?;
+    Ok((group, session))
+}
+
+/// Its `dyscod` dies in the next change as well, which is taken back, too; and it cannot ask
+/// in between.
+#[test]
+fn a_daemon_that_stays_is_away_in_two_changes_one_after_the_other() -> Result<()> {
+    let mut world = Steered::new(Family::V4)?;
+    let faults = "lose:WhichPath,die:Forget";
+    let (group, session) = taken_back_meanwhile(&mut world, faults)?;
+    world.restart(At::Fw1)?;
+    begin(&world, &session, &[At::Fw2, At::Fw1])?;
+    world.wait_dead(At::Fw1)?;
+    world.set_faults(At::Server, "")?;
+    world.set_faults(At::Fw1, "lose:WhichPath")?;
+    world.restart(At::Fw1)?;
+    wait_taken_back(&world, 2)?;
+    group.run();
+    get_on(&world, &group)?;
+    world.wait_only_through(&[At::Fw1])?;
+    becomes(&world, &session, &[At::Fw2, At::Fw1])?;
+    get_on(&world, &group)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// Nobody asks for another change: who begins anew asks which path is in use, and gives up
+/// the other.
+#[test]
+fn a_daemon_that_begins_anew_asks_by_which_path_a_session_passes() -> Result<()> {
+    let mut world = Steered::new(Family::V6)?;
+    let (group, session) = taken_back_meanwhile(&mut world, "die:Forget")?;
+    world.set_faults(At::Server, "")?;
+    world.set_faults(At::Fw1, "")?;
+    world.restart(At::Fw1)?;
+    let said = "has said by which path it passes here";
+    let log = world.host(At::Fw1).dir().join("dyscod.log");
+    wait::until("the host to be told", PATIENCE, || {
+        fs::read_to_string(&log).ok()?.contains(said).then_some(())
+    })
+    .with_context(|| world.logs())?;
+    group.run();
+    get_on(&world, &group)?;
+    world.wait_only_through(&[At::Fw1])?;
+    becomes(&world, &session, &[At::Fw1, At::Fw2])?;
+    get_on(&world, &group)?;
+    all_intact(&group.finish()?).map(drop)
+}

@@ -1,0 +1,110 @@
+//! Chains change between paths of which one takes longer, under full load both ways:
+//! strict firewalls refuse nothing.
+
+use std::time::Duration;
+
+use crate::steered::ways::Ways;
+use crate::steered::{At, Steered};
+use anyhow::{Result, ensure};
+use dysco_netns::Family;
+use dysco_netns::delay::Delay;
+
+/// What is added to each part of a slow way, of which there are two.
+const SLOWER: Duration = Duration::from_millis(10);
+
+/// The ways to this firewall take longer.
+fn slow(world: &Steered, fw: At, by: Duration) -> Result<Delay> {
+    let addresses = [Family::V4, Family::V6].map(|family| fw.address(family));
+    let all = At::ALL.into_iter().filter(|at| *at != fw);
+    let others: Vec<_> = all.map(At::name).collect();
+    Delay::between(&world.router, (fw.name(), &addresses), &others, by)
+}
+
+/// No end sends more than this a second, which it always does.
+const RATE: &str = "400mbit";
+
+/// Sessions that want all that the links give.
+fn loaded(family: Family) -> Result<Ways> {
+    let world = Steered::new(family)?;
+    for at in [At::Client, At::Server] {
+        world.host(at).limit("eth0", RATE, "128k", "1m")?;
+    }
+    Ways::of(world)
+}
+
+/// It comes in, although its way is longer, and leaves again.
+fn comes_and_goes(family: Family) -> Result<()> {
+    let ways = loaded(family)?;
+    let world = &ways.world;
+    let _slow = slow(world, At::Fw1, SLOWER)?;
+    let fw = world.ip(At::Fw1);
+    for _ in 0..2 {
+        ways.take(&["insert-middlebox", &fw, "--all"], &[At::Fw1])?;
+        let leave = ["reconfigure", "--through", &fw, "--chain", ""];
+        ways.take(&leave, &[])?;
+    }
+    world.wait_forgotten(At::Fw1)?;
+    ways.finish()
+}
+
+#[test]
+fn a_firewall_on_a_longer_way_comes_and_goes() -> Result<()> {
+    comes_and_goes(Family::V4)
+}
+
+#[test]
+fn a_firewall_on_a_longer_way_comes_and_goes_v6() -> Result<()> {
+    comes_and_goes(Family::V6)
+}
+
+/// One on a longer way takes the other's place with its state, and the other way round;
+/// and one comes in beside the other, which stays.
+#[test]
+fn firewalls_on_unequal_ways_change_places() -> Result<()> {
+    let ways = loaded(Family::V4)?;
+    let world = &ways.world;
+    let _slow = [
+        slow(world, At::Fw1, SLOWER)?,
+        slow(world, At::Fw2, SLOWER / 10)?,
+    ];
+    let [one, two] = At::FIREWALLS.map(|fw| world.ip(fw));
+    let both = format!("{one},{two}");
+    ways.take(&["insert-middlebox", &two, "--all"], &[At::Fw2])?;
+    for (old, new, chain) in [(&two, &one, At::Fw1), (&one, &two, At::Fw2)] {
+        let words = [
+            "replace-middlebox",
+            old,
+            "--with",
+            new,
+            "--state",
+            "conntrack",
+        ];
+        ways.take(&words, &[chain])?;
+    }
+    let words = ["reconfigure", "--through", &two, "--chain", &both];
+    ways.take(&words, &At::FIREWALLS)?;
+    let words = ["reconfigure", "--through", &one, "--chain", &two];
+    ways.take(&words, &[At::Fw2])?;
+    ways.finish()
+}
+
+/// Without window scaling a firewall would not let through what is sent until the path
+/// is taken. That is told, and changes nothing.
+#[test]
+fn a_session_that_is_too_fast_for_a_long_way_stays() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    (world.host(At::Server)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
+    let ways = Ways::of(world)?;
+    let world = &ways.world;
+    let _slow = slow(world, At::Fw1, SLOWER)?;
+    let upload = world.name(ways.groups[2].locals()[0]);
+    let done = world.reconfigure(&upload, &[At::Fw1], &[])?;
+    let reason = done["reason"].as_str().unwrap_or_default();
+    ensure!(
+        done["outcome"] == "rolled_back" && reason.contains("in one round trip"),
+        "{done:#}"
+    );
+    ways.go_on(&[])?;
+    world.wait_forgotten(At::Fw1)?;
+    ways.finish()
+}

@@ -1,0 +1,456 @@
+//! Two firewalls beside each other, between a client and a server:
+//!
+//! ```text
+//!           ┌── fw1 ──┐
+//!   client ─┤         ├─ server
+//!           └── fw2 ──┘
+//! ```
+//!
+//! Both judge strictly, and drop what they do not know. The path is chosen by
+//! the routes of the two ends, and `dyscod` runs on the firewalls.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use dysco_netns::fleet::built;
+use dysco_netns::stream::{Group, Plan, Server};
+use dysco_netns::{Family, Host, Process, Program, Ran, require_root};
+use serde_json::Value;
+
+pub const PORT: u16 = 9000;
+/// Where clients find the server if its address is translated.
+pub const SERVICE_PORT: u16 = 80;
+
+/// Which firewall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fw {
+    One,
+    Two,
+}
+
+impl Fw {
+    pub fn other(self) -> Fw {
+        match self {
+            Fw::One => Fw::Two,
+            Fw::Two => Fw::One,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Fw::One => "fw1",
+            Fw::Two => "fw2",
+        }
+    }
+}
+
+pub struct Firewalls {
+    pub client: Host,
+    pub server: Host,
+    hosts: [Host; 2],
+    daemons: Vec<Process>,
+    traffic: Option<Server>,
+    family: Family,
+    translates: bool,
+    dir: tempfile::TempDir,
+}
+
+fn address(family: Family, net: u8, host: u8) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from([10, 9, net, host]),
+        Family::V6 => IpAddr::from([0xfd09, 0, 0, net.into(), 0, 0, 0, host.into()]),
+    }
+}
+
+fn client_address(family: Family) -> IpAddr {
+    address(family, 1, 1)
+}
+
+fn server_address(family: Family) -> IpAddr {
+    address(family, 3, 1)
+}
+
+/// What the firewalls make of the client's address.
+fn masked_address(family: Family) -> IpAddr {
+    address(family, 50, 1)
+}
+
+/// What the client knows as the server's address.
+fn service_address(family: Family) -> IpAddr {
+    address(family, 60, 1)
+}
+
+impl Firewalls {
+    /// Firewalls that translate nothing.
+    pub fn new(family: Family) -> Result<Firewalls> {
+        Firewalls::with(family, false, "")
+    }
+
+    /// Firewalls that may translate both ends' addresses, and with more rules
+    /// of the table `inet fw`.
+    pub fn with(family: Family, translates: bool, rules: &str) -> Result<Firewalls> {
+        require_root()?;
+        let dir = tempfile::Builder::new().prefix("dysco-state-").tempdir()?;
+        let make = |name: &str| Host::new(name, &dir.path().join(name));
+        let (client, server) = (make("client")?, make("server")?);
+        let hosts = [make("fw1")?, make("fw2")?];
+        let mut world = Firewalls {
+            client,
+            server,
+            hosts,
+            daemons: Vec::new(),
+            traffic: None,
+            family,
+            translates,
+            dir,
+        };
+        world.connect()?;
+        for fw in [Fw::One, Fw::Two] {
+            world.load(fw, rules)?;
+        }
+        world.route(Fw::One)?;
+        world.traffic = Some(Server::start(
+            &world.server,
+            SocketAddr::new(server_address(family), PORT),
+        )?);
+        world.start_daemons()?;
+        Ok(world)
+    }
+
+    fn connect(&self) -> Result<()> {
+        let ends = [
+            (&self.client, client_address(self.family), 11),
+            (&self.server, server_address(self.family), 21),
+        ];
+        let bits = if self.family == Family::V4 { 32 } else { 128 };
+        for (end, own, net) in ends {
+            end.output(
+                "ip",
+                &["addr", "add", &format!("{own}/{bits}"), "dev", "lo"],
+            )?;
+            for fw in [Fw::One, Fw::Two] {
+                self.join(end, own, net, fw)?;
+            }
+        }
+        self.join_firewalls()?;
+        for fw in [Fw::One, Fw::Two] {
+            let host = self.host(fw);
+            host.sysctl("net.ipv4.ip_forward", "1")?;
+            host.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        }
+        Ok(())
+    }
+
+    /// Joins an end to a firewall, with a route from the firewall to the end.
+    fn join(&self, end: &Host, own: IpAddr, net: u8, fw: Fw) -> Result<()> {
+        let (near, far) = (fw.name(), end.name());
+        let netns = self.host(fw).netns().display().to_string();
+        let net = net + fw as u8;
+        let (here, there) = (address(self.family, net, 1), address(self.family, net, 2));
+        let (bits, nodad) = match self.family {
+            Family::V4 => (24, ""),
+            Family::V6 => (64, " nodad"),
+        };
+        let near_lines = format!(
+            "link add {near} type veth peer name {far} netns {netns}\n\
+             addr add {here}/{bits} dev {near}{nodad}\nlink set {near} up\n"
+        );
+        let far_lines = format!(
+            "addr add {there}/{bits} dev {far}{nodad}\nlink set {far} up\n\
+             route add {own} via {here}\n"
+        );
+        end.input("ip", &["-batch", "-"], &near_lines)?;
+        self.host(fw).input("ip", &["-batch", "-"], &far_lines)?;
+        for key in ["all", "default", near] {
+            end.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Lets the firewalls talk to each other.
+    fn join_firewalls(&self) -> Result<()> {
+        let (bits, nodad) = match self.family {
+            Family::V4 => (24, ""),
+            Family::V6 => (64, " nodad"),
+        };
+        let [one, two] = [Fw::One, Fw::Two];
+        let netns = self.host(two).netns().display().to_string();
+        let mut lines = format!("link add fw2 type veth peer name fw1 netns {netns}\n");
+        for (fw, last) in [(one, 1), (two, 2)] {
+            let (own, via) = (
+                address(self.family, 31, last),
+                address(self.family, 31, 3 - last),
+            );
+            let (other, to) = (fw.other().name(), self.control_address(fw.other()));
+            let from = self.control_address(fw);
+            lines += &format!(
+                "addr add {own}/{bits} dev {other}{nodad}\nlink set {other} up\n\
+                 route add {to} via {via} src {from}\n"
+            );
+            self.host(fw).input("ip", &["-batch", "-"], &lines)?;
+            lines.clear();
+        }
+        Ok(())
+    }
+
+    fn load(&self, fw: Fw, rules: &str) -> Result<()> {
+        let host = self.host(fw);
+        let (client, server) = (client_address(self.family), server_address(self.family));
+        let (masked, service) = (masked_address(self.family), service_address(self.family));
+        let ip = if self.family == Family::V4 {
+            "ip"
+        } else {
+            "ip6"
+        };
+        let mut text = format!(
+            "table inet fw {{
+               counter dropped {{ }}
+               counter invalid {{ }}
+               chain accepted {{
+                 {rules}
+                 accept
+               }}
+               chain forward {{
+                 type filter hook forward priority 0; policy drop;
+                 meta l4proto != tcp accept
+                 ct state invalid counter name invalid drop
+                 ct state established jump accepted
+                 ct state new tcp flags & (fin|syn|rst|ack) == syn ct mark set 0x17 ct label set 9 jump accepted
+                 counter name dropped
+               }}
+             }}\n"
+        );
+        if self.translates {
+            let target = SocketAddr::new(server, PORT);
+            text += &format!(
+                "table inet translate {{
+                   chain destination {{
+                     type nat hook prerouting priority -100;
+                     {ip} daddr {service} tcp dport {SERVICE_PORT} dnat {ip} to {target}
+                   }}
+                   chain source {{
+                     type nat hook postrouting priority 100;
+                     {ip} saddr {client} {ip} daddr {server} snat {ip} to {masked}
+                   }}
+                 }}\n"
+            );
+        }
+        host.input("nft", &["-f", "-"], &text)?;
+        host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
+        host.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
+    }
+
+    fn start_daemons(&mut self) -> Result<()> {
+        let authority = self.authority();
+        self.client.output(
+            &self.program("dyscoctl")?,
+            &["pki", "init", "--dir", &authority],
+        )?;
+        for fw in [Fw::One, Fw::Two] {
+            let own = self.control_address(fw);
+            let daemon = self.start(self.host(fw), &own, &["client", "server"])?;
+            self.daemons.push(daemon);
+        }
+        Ok(())
+    }
+
+    /// Starts `dyscod` on the client's host, too: it holds an end of sessions.
+    pub fn start_on_client(&mut self) -> Result<()> {
+        let own = client_address(self.family).to_string();
+        let daemon = self.start(&self.client, &own, &["fw1", "fw2"])?;
+        self.daemons.push(daemon);
+        Ok(())
+    }
+
+    fn start(&self, host: &Host, own: &str, interfaces: &[&str]) -> Result<Process> {
+        let (dyscoctl, authority) = (self.program("dyscoctl")?, self.authority());
+        let keys = host.dir().join("pki").display().to_string();
+        let mut words = vec!["pki", "issue", "--dir", &authority, "--name", host.name()];
+        words.extend(["--out", &keys, "--address", own]);
+        host.output(&dyscoctl, &words)?;
+        let file = host.dir().join("dyscod.toml");
+        let text = format!(
+            "[host]\naddresses = [\"{own}\"]\ninterfaces = {interfaces:?}\n\n\
+             [control]\npki_dir = \"{keys}\"\n"
+        );
+        fs::write(&file, text)?;
+        self.start_again(host)
+    }
+
+    /// Starts the `dyscod` of a host that has its configuration.
+    fn start_again(&self, host: &Host) -> Result<Process> {
+        let program = Program::new(self.program("dyscod")?)
+            .arg("--config")
+            .arg(host.dir().join("dyscod.toml"));
+        let dyscoctl = self.program("dyscoctl")?;
+        let mut daemon = host.spawn(program)?;
+        daemon.wait_ready("dyscod to answer", || {
+            host.output(&dyscoctl, &["status"]).is_ok()
+        })?;
+        Ok(daemon)
+    }
+
+    /// Starts a firewall's `dyscod` anew, with more in its configuration.
+    pub fn restart_with(&mut self, fw: Fw, more: &str) -> Result<()> {
+        self.kill_daemon(fw)?;
+        let file = self.host(fw).dir().join("dyscod.toml");
+        let text = fs::read_to_string(&file)? + more;
+        fs::write(&file, text)?;
+        self.daemons[fw as usize] = self.start_again(self.host(fw))?;
+        Ok(())
+    }
+
+    fn authority(&self) -> String {
+        self.dir.path().join("pki").display().to_string()
+    }
+
+    fn program(&self, name: &str) -> Result<String> {
+        Ok(built(name)?.display().to_string())
+    }
+
+    pub fn host(&self, fw: Fw) -> &Host {
+        &self.hosts[fw as usize]
+    }
+
+    /// From now on both ends' packets go through this firewall.
+    pub fn route(&self, fw: Fw) -> Result<()> {
+        let to_server = self.translates.then(|| service_address(self.family));
+        let to_client = self.translates.then(|| masked_address(self.family));
+        let ends = [
+            (
+                &self.client,
+                to_server.unwrap_or(server_address(self.family)),
+                client_address(self.family),
+                11,
+            ),
+            (
+                &self.server,
+                to_client.unwrap_or(client_address(self.family)),
+                server_address(self.family),
+                21,
+            ),
+        ];
+        for (host, to, own, net) in ends {
+            let via = address(self.family, net + fw as u8, 2).to_string();
+            let (to, own) = (to.to_string(), own.to_string());
+            host.output("ip", &["route", "replace", &to, "via", &via, "src", &own])?;
+        }
+        Ok(())
+    }
+
+    /// Opens sessions from the client.
+    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+        let server = self.traffic.as_ref().context("no server")?;
+        Group::open(&self.client, server, self.destination(), count, plan)
+    }
+
+    /// Where the client connects to.
+    pub fn destination(&self) -> SocketAddr {
+        if self.translates {
+            SocketAddr::new(service_address(self.family), SERVICE_PORT)
+        } else {
+            SocketAddr::new(server_address(self.family), PORT)
+        }
+    }
+
+    /// How the client has a session.
+    pub fn name(&self, local: SocketAddr) -> String {
+        format!("{local}>{}", self.destination())
+    }
+
+    /// `dyscoctl state …` on a firewall, however it ends.
+    pub fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
+        let mut all = vec!["state"];
+        all.extend(words);
+        self.host(fw).ran(&self.program("dyscoctl")?, &all)
+    }
+
+    /// `dyscoctl state …` on a firewall.
+    pub fn state(&self, fw: Fw, words: &[&str]) -> Result<String> {
+        let mut all = vec!["state"];
+        all.extend(words);
+        self.host(fw).output(&self.program("dyscoctl")?, &all)
+    }
+
+    /// `dyscoctl state move …` on the client, however it ends.
+    pub fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
+        let [from, to] = [from, from.other()].map(|fw| self.control_address(fw));
+        let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];
+        all.extend(["-o", "json"]);
+        all.extend(words);
+        self.client.ran(&self.program("dyscoctl")?, &all)
+    }
+
+    /// Where a firewall's `dyscod` is reached.
+    pub fn control_address(&self, fw: Fw) -> String {
+        address(self.family, 11 + fw as u8, 2).to_string()
+    }
+
+    /// Ends a host's `dyscod` as a crash would.
+    pub fn kill_daemon(&mut self, fw: Fw) -> Result<()> {
+        self.daemons[fw as usize].kill().map(drop)
+    }
+
+    /// The sessions that a firewall's host lists.
+    pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
+        let words = ["sessions", "-o", "json"];
+        let listed = self.host(fw).output(&self.program("dyscoctl")?, &words)?;
+        serde_json::from_str(&listed).context("dyscoctl printed no JSON")
+    }
+
+    /// What a firewall knows of a session.
+    pub fn export(&self, fw: Fw, session: &str) -> Result<Value> {
+        let text = self.state(fw, &["export", session])?;
+        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+    }
+
+    /// Writes documents to a file for `install`.
+    pub fn file(&self, documents: &Value) -> Result<PathBuf> {
+        let file = self.dir.path().join("documents.json");
+        fs::write(&file, documents.to_string())?;
+        Ok(file)
+    }
+
+    /// Installs documents on a firewall; what `dyscoctl` said.
+    pub fn install(&self, fw: Fw, session: &str, documents: &Value) -> Result<Value> {
+        let file = self.file(documents)?.display().to_string();
+        let text = self.state(fw, &["install", session, &file, "-o", "json"])?;
+        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+    }
+
+    /// Moves sessions' state and then, all together, their paths. What the old
+    /// firewall knows stays, for what is still under way there.
+    pub fn move_all(&self, sessions: &[String], from: Fw) -> Result<()> {
+        for session in sessions {
+            let documents = self.export(from, session)?;
+            self.install(from.other(), session, &documents)?;
+        }
+        self.route(from.other())
+    }
+
+    /// A firewall forgets sessions.
+    pub fn forget(&self, sessions: &[String], fw: Fw) -> Result<()> {
+        for session in sessions {
+            self.state(fw, &["remove", session])?;
+        }
+        Ok(())
+    }
+
+    /// Packets that a firewall's counter has counted.
+    pub fn counted(&self, fw: Fw, counter: &str) -> Result<u64> {
+        let text = self
+            .host(fw)
+            .output("nft", &["-j", "list", "counter", "inet", "fw", counter])?;
+        let json: Value = serde_json::from_str(&text)?;
+        let mut items = json["nftables"].as_array().into_iter().flatten();
+        let packets = items.find_map(|item| item["counter"]["packets"].as_u64());
+        packets.with_context(|| format!("nft did not say the packets: {text}"))
+    }
+
+    /// What a firewall refused so far, known or not.
+    pub fn refused(&self, fw: Fw) -> Result<u64> {
+        Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)
+    }
+}

@@ -1,0 +1,518 @@
+//! HAProxy is taken out of live sessions by its own host alone: neither the
+//! client's nor the server's host runs `dyscod`. Both directions carry data all
+//! the while, every byte is checked, and both streams' SHA-256.
+
+use std::time::Duration;
+
+use crate::world::fates::Ends;
+use crate::world::{DECLARED, World};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Amount, Close, Group, Plan, Reading, Side, all_intact};
+use dysco_netns::{Builder, Family, HostOptions, Lab, Program, Role, counters, wait};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A daemon on the proxy's host and nowhere else.
+fn alone(builder: Builder, family: Family) -> Result<World> {
+    alone_with(builder, family, "")
+}
+
+fn alone_with(builder: Builder, family: Family, more: &str) -> Result<World> {
+    let config = format!("{DECLARED}{more}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    let mut w = World::with(builder, family, &[Role::Proxy], &config, |c| c)?;
+    w.mode = "local";
+    Ok(w)
+}
+
+/// All sessions lose the proxy, in this way.
+fn remove(w: &World, count: usize) -> Result<Value> {
+    // What the proxy holds drains slowly where packets are lost.
+    let done = w.remove(&["--all", "--timeout", "120s"])?;
+    ensure!(
+        done["summary"]["removed"] == count,
+        "{done:#}\n{}",
+        w.state()
+    );
+    for removal in done["removals"].as_array().into_iter().flatten() {
+        ensure!(removal["mode"] == "local", "{done:#}");
+    }
+    Ok(done)
+}
+
+/// No socket of the proxy's host has a part in the sessions any more, and the
+/// daemon lists them.
+fn relayed(w: &World, group: &Group) -> Result<()> {
+    let sockets = w.lab.proxy.output("ss", &["-tan"])?;
+    let sessions = w.sessions(Role::Proxy)?;
+    for end in group.locals().iter().map(ToString::to_string) {
+        ensure!(!sockets.contains(&end), "{end}: {sockets}");
+        let listed = sessions.iter().find(|s| s["remote"] == end.as_str());
+        let listed = listed.with_context(|| format!("{end} is not listed"))?;
+        ensure!(listed["mode"] == "local", "{listed:#}");
+        ensure!(listed["state"] == "relayed", "{listed:#}");
+        ensure!(listed["bytes_in"].as_u64() > Some(0), "{listed:#}");
+    }
+    Ok(())
+}
+
+/// Busy sessions lose the proxy, and go on without its process.
+fn busy(builder: Builder, family: Family, count: usize) -> Result<()> {
+    busy_in(alone(builder, family)?, count, 1 << 20)
+}
+
+fn busy_in(mut w: World, count: usize, progress: u64) -> Result<()> {
+    let group = w.open(count, &Plan::default())?;
+    group.run();
+    group.wait_progress(progress)?;
+    remove(&w, count)?;
+    relayed(&w, &group)?;
+    group.wait_progress(2 * progress)?;
+    drop(w.haproxy.take());
+    group.wait_progress(2 * progress)?;
+    no_resets(&w)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// Nobody was reset, and the proxy's stack answered nothing.
+fn no_resets(w: &World) -> Result<()> {
+    for host in [&w.lab.client, &w.lab.server] {
+        let resets = counters::resets(host)?;
+        ensure!(resets == 0, "{resets} resets\n{}", w.state());
+    }
+    let sent = counters::tcp(&w.lab.proxy)?["Tcp.OutRsts"];
+    ensure!(sent == 0, "{sent} resets from the proxy's host");
+    Ok(())
+}
+
+#[test]
+fn one_busy_session_ipv4() -> Result<()> {
+    busy(Lab::builder("local4"), Family::V4, 1)
+}
+
+#[test]
+fn one_busy_session_ipv6() -> Result<()> {
+    busy(Lab::builder("local6"), Family::V6, 1)
+}
+
+#[test]
+fn twenty_busy_sessions() -> Result<()> {
+    busy(Lab::builder("local20"), Family::V4, 20)
+}
+
+#[test]
+fn without_offloads() -> Result<()> {
+    let lab = |name| Lab::builder(name).hosts(|h| h.offload(false));
+    busy(lab("localoff"), Family::V4, 4)?;
+    busy(lab("localoff6"), Family::V6, 4)
+}
+
+#[test]
+fn with_clsact() -> Result<()> {
+    let more = "[data_plane]\nattach = \"clsact\"\n";
+    let w = alone_with(Lab::builder("localcls"), Family::V4, more)?;
+    busy_in(w, 4, 1 << 20)
+}
+
+/// They are taken for dead after a time without a packet, and not before.
+#[test]
+fn silent_ones_are_collected() -> Result<()> {
+    let more = "[removal]\nrelay_idle_s = 10\n";
+    let w = alone_with(Lab::builder("localidle"), Family::V4, more)?;
+    let plan = Plan {
+        rate: Some(500_000),
+        ..Plan::default()
+    };
+    let (silent, busy) = (w.open(1, &plan)?, w.open(1, &plan)?);
+    for group in [&silent, &busy] {
+        group.run();
+        group.wait_progress(100_000)?;
+        w.wait_removable(&w.ends(group)?)?;
+    }
+    remove(&w, 2)?;
+    // Its ends vanish as far as the proxy's host can see.
+    let end = silent.locals()[0].port();
+    for rule in ["dport", "sport"] {
+        w.lab.add_rule(&format!("tcp {rule} {end} drop"))?;
+    }
+    let port = |s: &Value| {
+        s["remote"]
+            .as_str()
+            .is_some_and(|r| r.ends_with(&format!(":{end}")))
+    };
+    let limit = Duration::from_secs(200);
+    wait::until("the silent one to go", limit, || {
+        let all = w.sessions(Role::Proxy).ok()?;
+        (!all.iter().any(port)).then_some(())
+    })?;
+    busy.wait_progress(100_000)?;
+    relayed(&w, &busy)?;
+    all_intact(&busy.finish()?)?;
+    drop(silent);
+    w.finish()
+}
+
+#[test]
+fn with_one_percent_loss() -> Result<()> {
+    let w = alone(Lab::builder("localloss").loss(1.0), Family::V4)?;
+    busy_in(w, 4, 200_000)
+}
+
+#[test]
+fn with_five_percent_loss() -> Result<()> {
+    let w = alone(Lab::builder("localloss5").loss(5.0), Family::V4)?;
+    busy_in(w, 4, 50_000)
+}
+
+#[test]
+fn options_that_differ_are_bridged() -> Result<()> {
+    let lab =
+        |role, change: fn(HostOptions) -> HostOptions| Lab::builder("localopt").host(role, change);
+    for role in [Role::Client, Role::Server] {
+        busy(lab(role, |h| h.timestamps(false)), Family::V4, 2).context("timestamps")?;
+        busy(lab(role, |h| h.window_scaling(false)), Family::V4, 2).context("scaling")?;
+    }
+    busy(lab(Role::Proxy, |h| h.advmss(900)), Family::V4, 1).context("a smaller MSS")
+}
+
+#[test]
+fn what_cannot_be_bridged_is_refused() -> Result<()> {
+    for role in [Role::Client, Role::Server] {
+        let lab = Lab::builder("localsack").host(role, |h| h.sack(false));
+        let w = alone(lab, Family::V4)?;
+        let group = w.open(1, &Plan::default())?;
+        group.run();
+        group.wait_progress(1 << 20)?;
+        // Data may come before the shim has told of the session.
+        let done = wait::until("the session to be known", LIMIT, || {
+            let done = w.remove_all();
+            let none = |done: &Value| done["removals"][0].is_null();
+            (!done.as_ref().is_ok_and(none)).then_some(done)
+        })??;
+        let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+        ensure!(reason.contains("SACK"), "{done:#}");
+        group.wait_progress(1 << 20)?;
+        group.rest()?;
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_download_and_an_upload() -> Result<()> {
+    for (up, down) in [
+        (Amount::Bytes(0), Amount::UntilStopped),
+        (Amount::UntilStopped, Amount::Bytes(0)),
+    ] {
+        let mut w = alone(Lab::builder("localone"), Family::V4)?;
+        let close = match up {
+            Amount::Bytes(_) => Close::First(Side::Server),
+            Amount::UntilStopped => Close::First(Side::Client),
+        };
+        let plan = Plan {
+            up,
+            down,
+            close,
+            ..Plan::default()
+        };
+        let group = w.open(2, &plan)?;
+        group.run();
+        group.wait_more(4 << 20, LIMIT)?;
+        remove(&w, 2)?;
+        drop(w.haproxy.take());
+        group.wait_more(8 << 20, LIMIT)?;
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_reader_loses_its_proxy_too() -> Result<()> {
+    let w = alone(Lab::builder("localslow"), Family::V4)?;
+    let group = w.open(2, &Plan::default())?;
+    group.set_reading(Side::Server, Reading::Slow(20 << 20));
+    group.run();
+    group.wait_progress(4 << 20)?;
+    remove(&w, 2)?;
+    group.wait_progress(4 << 20)?;
+    group.set_reading(Side::Server, Reading::Fast);
+    group.wait_progress(10 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// The client does not read, and the proxy takes all that the server sends: it holds more for
+/// the client than that has room for. What the server sends after the cut has no room either.
+/// To the NAT it is of no session, and its own stack would answer by a reset.
+#[test]
+fn a_client_behind_a_nat_has_no_room() -> Result<()> {
+    let mut w = alone(Lab::builder("localnat"), Family::V4)?;
+    let nat = "table ip n {
+        chain out {
+            type nat hook postrouting priority 100
+            ip saddr 10.0.1.1 tcp dport 8080 masquerade
+        }
+    }";
+    w.lab.router.input("nft", &["-f", "-"], nat)?;
+    // The client is silent then: what it acknowledges would tell the server of its window.
+    let plan = Plan {
+        up: Amount::Bytes(1000),
+        close: Close::First(Side::Server),
+        rate: Some(1_000_000),
+        receive_buffer: Some(64 << 10),
+        ..Plan::default()
+    };
+    let group = w.open(1, &plan)?;
+    group.run();
+    group.wait_goals(Side::Client, &group.goals(Side::Client, 200_000))?;
+    group.set_reading(Side::Client, Reading::Paused);
+    let held = |w: &World| -> Result<u64> {
+        let sessions = w.sessions(Role::Proxy)?;
+        let from = sessions.iter().find(|s| s["remote"] == "10.0.3.1:9000");
+        let taken = from.and_then(|s| s["bytes_in"].as_u64()).unwrap_or(0);
+        Ok(taken.saturating_sub(group.received(Side::Client)))
+    };
+    wait::until("the proxy to hold enough", LIMIT, || {
+        (held(&w).ok()? > 500_000).then_some(())
+    })?;
+    let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+    let removal = Program::new(w.fleet.dyscoctl_path()).args(words);
+    let removal = w.lab.proxy.spawn(removal.named("removal"))?;
+    let beyond = |w: &World| {
+        let counters = w.counters(Role::Proxy).ok()?;
+        counters["dropped_beyond_window_in_two_paths"].as_u64()
+    };
+    wait::until("the server to send what has no room", LIMIT, || {
+        beyond(&w).filter(|dropped| *dropped > 0)
+    })
+    .with_context(|| w.state())?;
+    group.set_reading(Side::Client, Reading::Fast);
+    wait::until("the session to lose its proxy", LIMIT, || {
+        let removed = removal.log().contains("\"removed\": 1");
+        removed.then_some(())
+    })
+    .with_context(|| format!("{}\n{}", removal.log(), w.state()))?;
+    drop(w.haproxy.take());
+    group.wait_goals(Side::Client, &group.goals(Side::Client, 1 << 20))?;
+    no_resets(&w)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// Each way to end.
+const WAYS: [Close; 5] = [
+    Close::First(Side::Client),
+    Close::First(Side::Server),
+    Close::Together,
+    Close::Reset(Side::Client),
+    Close::Reset(Side::Server),
+];
+
+fn gentle(close: Close) -> Plan {
+    Plan {
+        rate: Some(2_000_000),
+        close,
+        ..Plan::default()
+    }
+}
+
+fn open_all(w: &World, ways: &[Close]) -> Result<Vec<Group>> {
+    let of = |close: &Close| {
+        let group = w.open(1, &gentle(*close))?;
+        group.run();
+        Ok(group)
+    };
+    let groups: Vec<Group> = ways.iter().map(of).collect::<Result<_>>()?;
+    for group in &groups {
+        group.wait_progress(200_000)?;
+        w.wait_removable(&w.ends(group)?)?;
+    }
+    Ok(groups)
+}
+
+fn end_all(w: &World, groups: Vec<Group>, ways: &[Close]) -> Result<()> {
+    for group in &groups {
+        group.stop();
+        group.set_reading(Side::Server, Reading::Fast);
+        group.set_reading(Side::Client, Reading::Fast);
+    }
+    for (group, way) in groups.into_iter().zip(ways) {
+        let intact = group.finish().and_then(|o| all_intact(&o));
+        intact.with_context(|| format!("{way:?}\n{}", w.state()))?;
+    }
+    wait::until("all changes to end", LIMIT, || {
+        let counters = w.counters(Role::Proxy);
+        let quiet = counters.is_ok_and(|c| c["changes_under_way"] == 0);
+        quiet.then_some(())
+    })
+    .with_context(|| w.state())
+}
+
+#[test]
+fn they_end_in_each_way_afterwards() -> Result<()> {
+    let mut w = alone(Lab::builder("localend"), Family::V4)?;
+    let groups = open_all(&w, &WAYS)?;
+    remove(&w, WAYS.len())?;
+    for group in &groups {
+        group.wait_progress(200_000)?;
+    }
+    drop(w.haproxy.take());
+    end_all(&w, groups, &WAYS)?;
+    // The end is told, once of each.
+    let log = w.daemon(Role::Proxy)?.log();
+    let told = log.matches("has ended").count() + log.matches("was reset").count();
+    ensure!(told == WAYS.len(), "{told} ends are told\n{log}");
+    w.finish()
+}
+
+#[test]
+fn they_end_in_each_way_while_draining() -> Result<()> {
+    let mut w = alone(Lab::builder("localdrain"), Family::V4)?;
+    for paused in [Side::Server, Side::Client] {
+        let groups = open_all(&w, &WAYS)?;
+        for group in &groups {
+            group.set_reading(paused, Reading::Paused);
+        }
+        let before = w.daemon(Role::Proxy)?.log().matches("Cut { change").count();
+        for group in &groups {
+            w.begin(&w.ends(group)?[0])?;
+        }
+        let daemon = w.daemon(Role::Proxy)?;
+        wait::until("the cuts", LIMIT, || {
+            let cuts = daemon.log().matches("Cut { change").count();
+            (cuts >= before + WAYS.len()).then_some(())
+        })?;
+        end_all(&w, groups, &WAYS).with_context(|| format!("draining to {paused:?}"))?;
+    }
+    w.finish()
+}
+
+/// What has become of sessions whose removal may have been cut short: the same
+/// of both entries.
+fn settled(w: &World, ends: &[Ends]) -> Result<Vec<bool>> {
+    let mut seen = String::new();
+    wait::until("the changes to end", LIMIT, || {
+        let counters = w.counters(Role::Proxy).ok()?;
+        let sessions = w.sessions(Role::Proxy).ok()?;
+        let state = |local: &str, remote: &str| {
+            let found = sessions
+                .iter()
+                .find(|s| s["local"] == local && s["remote"] == remote);
+            found.and_then(|s| s["state"].as_str()).unwrap_or("gone")
+        };
+        let of = |e: &Ends| match (state(&e.listen, &e.client), state(&e.proxy, &e.server)) {
+            ("relayed", "relayed") => Some(true),
+            ("tracked", "tracked") => Some(false),
+            _ => None,
+        };
+        seen = format!("{sessions:#?}");
+        let fates = ends.iter().map(of).collect::<Option<Vec<bool>>>()?;
+        (counters["changes_under_way"] == 0).then_some(fates)
+    })
+    .with_context(|| seen)
+}
+
+/// The daemon is killed before each of its steps in turn, by removals of one
+/// session each, and started again.
+#[test]
+fn the_daemon_dies() -> Result<()> {
+    let before = [
+        "Measure",
+        "LockPair",
+        "Measure:2",
+        "Persist",
+        "Join",
+        "Persist:2",
+        "Cut",
+        "Persist:3",
+        "Complete",
+        "Close",
+        "Unlock",
+        "Erase",
+    ];
+    let mut w = alone(Lab::builder("localdies"), Family::V4)?;
+    let plan = Plan {
+        rate: Some(500_000),
+        ..Plan::default()
+    };
+    let group = w.open(before.len(), &plan)?;
+    group.run();
+    group.wait_progress(50_000)?;
+    let ends = w.ends(&group)?;
+    for (name, own) in before.iter().zip(&ends) {
+        w.wait_removable(std::slice::from_ref(own))?;
+        w.fault(Role::Proxy, &format!("die:{name}"))?;
+        w.begin(own)?;
+        let daemon = w.daemon(Role::Proxy)?;
+        wait::until("death", LIMIT, || (!daemon.runs()).then_some(()))
+            .with_context(|| format!("it does not come to {name}"))?;
+        group.wait_progress(20_000)?;
+        w.fault(Role::Proxy, "")?;
+        w.restart(Role::Proxy)?;
+        let after = format!("died before {name}");
+        group.wait_progress(20_000).context(after.clone())?;
+        settled(&w, std::slice::from_ref(own)).context(after)?;
+    }
+    let fates = settled(&w, &ends)?;
+    let named: Vec<_> = before.iter().zip(&fates).collect();
+    println!("{named:?}");
+    let cut = before.iter().position(|name| *name == "Cut");
+    for (i, out) in fates.iter().enumerate() {
+        ensure!(*out == (Some(i) >= cut), "{named:?}");
+    }
+    let left = ends.iter().zip(&fates).filter(|(_, out)| !**out);
+    let left: Vec<_> = left.map(|(ends, _)| ends.clone()).collect();
+    w.wait_removable(&left)?;
+    w.remove_these(&left)?;
+    drop(w.haproxy.take());
+    group.wait_progress(50_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// Without its daemon the relaying goes on, and a reload of the proxy leaves no
+/// process behind.
+#[test]
+fn daemons_and_proxies_come_and_go() -> Result<()> {
+    let mut w = alone(Lab::builder("localgo"), Family::V4)?;
+    let group = w.open(3, &gentle(Close::First(Side::Client)))?;
+    group.run();
+    group.wait_progress(200_000)?;
+    w.wait_removable(&w.ends(&group)?)?;
+    remove(&w, 3)?;
+
+    let mut old = w.haproxy.take().context("there is one")?;
+    let pid = old.id().to_string();
+    let new = w.proxy("reloaded", crate::world::PROXY_PORT, |c| c.reloading(&pid))?;
+    w.haproxy = Some(new);
+    wait::until("the old proxy to end", LIMIT, || {
+        (!old.runs()).then_some(())
+    })?;
+    group.wait_progress(200_000)?;
+
+    for kill in [true, false] {
+        let daemon = w.daemon(Role::Proxy)?;
+        match kill {
+            true => drop(daemon.kill()?),
+            false => daemon.stop()?,
+        }
+        group.wait_progress(200_000)?;
+        w.restart(Role::Proxy)?;
+        relayed(&w, &group)?;
+        group.wait_progress(200_000)?;
+    }
+    // New ones pass the new proxy, and lose it too.
+    let later = w.open(2, &gentle(Close::First(Side::Server)))?;
+    later.run();
+    later.wait_progress(200_000)?;
+    w.wait_removable(&w.ends(&later)?)?;
+    remove(&w, 2)?;
+    for group in [group, later] {
+        group.wait_progress(200_000)?;
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}

@@ -1,0 +1,37 @@
+//! Proxies leave live sessions: hosts in network namespaces, real proxies, every byte checked.
+
+mod adopt;
+mod adopt_options;
+mod automatic_mode;
+mod bypass;
+mod closed_windows;
+mod direct_server_return;
+mod drain;
+mod ecn;
+mod faults;
+mod local;
+mod many;
+mod meddled;
+mod nat;
+mod on_link;
+mod other_stack;
+mod path_dies;
+mod path_mtu;
+mod phases;
+mod ports;
+mod proven;
+mod proxy_dies;
+mod proxy_modes;
+mod relay_leaves;
+mod reload;
+mod reports;
+mod restart;
+mod sack;
+mod service;
+mod settings;
+mod small_windows;
+mod strict_firewall;
+mod synproxy;
+mod without_shim;
+mod world;
+mod xdp;

@@ -1,0 +1,77 @@
+//! The path of a session narrows after its proxy has left. Routers say so about the
+//! segments that they see, which have another five-tuple than the end knows: it hears of it
+//! all the same, and sends shorter ones.
+
+use crate::world::{DECLARED, World};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role};
+
+const MIB: u64 = 1 << 20;
+
+/// From now on the router sends no packets of more bytes to a host, and tells who sent them.
+fn narrow(w: &World, role: Role, bytes: u32) -> Result<()> {
+    let (to, bytes) = (role.address(w.family).to_string(), bytes.to_string());
+    let words = [
+        "route",
+        "replace",
+        &to,
+        "dev",
+        role.name(),
+        "mtu",
+        "lock",
+        &bytes,
+    ];
+    w.lab.router.output("ip", &words).map(drop)
+}
+
+/// In this mode, with these daemons, each of the two ends in turn is behind a narrow link.
+/// These hosts translate the errors of the one and the other direction, and count them so.
+fn goes_on(mode: &'static str, daemons: &[Role], heard: [(Role, &str); 2]) -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let mut w = World::with(Lab::builder("pathmtu"), family, daemons, DECLARED, |c| c)?;
+        w.mode = mode;
+        let group = w.open(2, &Plan::gentle())?;
+        group.run();
+        group.wait_progress(MIB)?;
+        w.wait_removable(&w.ends(&group)?)?;
+        w.remove_all_of(2)?;
+        group.wait_progress(MIB)?;
+        for (behind, (role, counter)) in [Role::Server, Role::Client].into_iter().zip(heard) {
+            let before = w.counters(role)?[counter].as_u64();
+            narrow(&w, behind, 1300)?;
+            group
+                .wait_progress(2 * MIB)
+                .with_context(|| format!("{family:?}, narrow to {behind:?}: {}", w.state()))?;
+            let now = w.counters(role)?[counter].as_u64();
+            ensure!(
+                now > before,
+                "{counter} on {role:?}: {before:?}, then {now:?}"
+            );
+        }
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_bypass() -> Result<()> {
+    let heard = [Role::Client, Role::Server].map(|role| (role, "icmp_errors_translated"));
+    goes_on("bypass", &Role::ALL, heard)
+}
+
+#[test]
+fn where_the_proxys_host_relays() -> Result<()> {
+    goes_on(
+        "local",
+        &[Role::Proxy],
+        [(Role::Proxy, "icmp_errors_relayed"); 2],
+    )
+}
+
+#[test]
+fn where_replies_pass_the_proxys_host_by() -> Result<()> {
+    let heard = [(Role::Proxy, "icmp_errors_relayed"); 2];
+    goes_on("return", &[Role::Proxy, Role::Server], heard)
+}

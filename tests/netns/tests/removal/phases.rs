@@ -1,0 +1,303 @@
+//! Sessions end in each way while their removal is held in each phase.
+
+use std::time::Duration;
+
+use crate::world::{DECLARED, World};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Close, Group, Outcome, Plan, Reading, Side, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+
+use Role::{Client, Proxy, Server};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Each way to end, but for a close of both sides at once.
+const WAYS: [Close; 4] = [
+    Close::First(Side::Client),
+    Close::First(Side::Server),
+    Close::Reset(Side::Client),
+    Close::Reset(Side::Server),
+];
+
+/// All that the daemons do is in their logs: so phases are seen.
+fn world(name: &str) -> Result<World> {
+    let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
+    let lab = Lab::builder(name);
+    World::with(lab, Family::V4, &Role::ALL, &config, |c| c)
+}
+
+fn groups(w: &World, ways: &[Close]) -> Result<Vec<Group>> {
+    let of = |close: &Close| {
+        let plan = Plan {
+            rate: Some(2_000_000),
+            close: *close,
+            ..Plan::default()
+        };
+        let group = w.open(1, &plan)?;
+        group.run();
+        Ok(group)
+    };
+    let groups: Vec<Group> = ways.iter().map(of).collect::<Result<_>>()?;
+    for group in &groups {
+        group.wait_progress(200_000)?;
+        w.wait_removable(&w.ends(group)?)?;
+    }
+    Ok(groups)
+}
+
+/// Begins the removal of all and waits until the daemon of `role` has done
+/// `command` for each.
+fn hold(w: &mut World, groups: &[Group], role: Role, command: &str) -> Result<()> {
+    hold_at(w, groups, role, &format!("{command} {{ change"), 1)
+}
+
+/// The same until its log has had a word so many times for each.
+fn hold_at(w: &mut World, groups: &[Group], role: Role, word: &str, times: usize) -> Result<()> {
+    let before = w.daemon(role)?.log().matches(word).count();
+    for group in groups {
+        w.begin(&w.ends(group)?[0])?;
+    }
+    let daemon = w.daemon(role)?;
+    wait::until("the phase", LIMIT, || {
+        let done = daemon.log().matches(word).count();
+        (done >= before + times * groups.len()).then_some(())
+    })
+    .with_context(|| format!("{word} on {role:?}"))
+}
+
+/// They end, and then the removal may go on: in the end no host has anything
+/// left to do.
+fn end(w: &World, groups: Vec<Group>, ways: &[Close]) -> Result<()> {
+    end_by(w, groups, ways, all, &|_| Ok(()))
+}
+
+fn all(_: Close, outcomes: &[Outcome]) -> Result<()> {
+    all_intact(outcomes).map(drop)
+}
+
+/// The same, by what is asked of a session that ended in this way, and of all before
+/// their removal may go on.
+fn end_by(
+    w: &World,
+    groups: Vec<Group>,
+    ways: &[Close],
+    judge: fn(Close, &[Outcome]) -> Result<()>,
+    ended: &dyn Fn(&World) -> Result<()>,
+) -> Result<()> {
+    for group in &groups {
+        group.stop();
+        group.set_reading(Side::Server, Reading::Fast);
+        group.set_reading(Side::Client, Reading::Fast);
+    }
+    for (group, way) in groups.into_iter().zip(ways) {
+        let judged = group.finish().and_then(|o| judge(*way, &o));
+        judged.with_context(|| format!("{way:?}\n{}", w.state()))?;
+    }
+    ended(w)?;
+    Role::ALL.iter().try_for_each(|role| w.fault(*role, ""))?;
+    let quiet = |role: &Role| {
+        let counters = w.counters(*role);
+        counters.is_ok_and(|c| c["changes_under_way"] == 0)
+    };
+    wait::until("all changes to end", LIMIT, || {
+        Role::ALL.iter().all(quiet).then_some(())
+    })
+    .with_context(|| w.state())
+}
+
+#[test]
+fn before_the_cut_and_with_one_cut_only() -> Result<()> {
+    let mut w = world("cut")?;
+    let held = groups(&w, &WAYS)?;
+    w.fault(Role::Client, "lose:SetUp")?;
+    hold(&mut w, &held, Role::Client, "Prepare")?;
+    end(&w, held, &WAYS).context("before the cut")?;
+
+    let ways = [&WAYS[..], &[Close::Together]].concat();
+    let held = groups(&w, &ways)?;
+    w.fault(Role::Client, "lose:Switched")?;
+    hold(&mut w, &held, Role::Client, "Cut")?;
+    end(&w, held, &ways).context("with one cut only")?;
+    w.finish()
+}
+
+#[test]
+fn while_draining_and_before_done() -> Result<()> {
+    let mut w = world("drain")?;
+    let ways = [&WAYS[..], &[Close::Together]].concat();
+    for paused in [Side::Server, Side::Client] {
+        let held = groups(&w, &ways)?;
+        for group in &held {
+            group.set_reading(paused, Reading::Paused);
+        }
+        hold(&mut w, &held, Role::Client, "SetCutIn")?;
+        end(&w, held, &ways).with_context(|| format!("draining to {paused:?}"))?;
+    }
+
+    let held = groups(&w, &ways)?;
+    w.fault(Role::Client, "lose:Done")?;
+    hold(&mut w, &held, Role::Client, "Complete")?;
+    end(&w, held, &ways).context("before Done")?;
+    w.finish()
+}
+
+/// What holds a removal in a phase: which host fails at what, and by which word of
+/// whose log, so often in each removal, it is seen that the phase has come.
+struct Hold {
+    phase: &'static str,
+    faults: &'static [(Role, &'static str)],
+    seen: (Role, &'static str, usize),
+}
+
+const fn held(
+    phase: &'static str,
+    faults: &'static [(Role, &'static str)],
+    seen: (Role, &'static str, usize),
+) -> Hold {
+    Hold {
+        phase,
+        faults,
+        seen,
+    }
+}
+
+/// Before the left anchor cuts.
+const EARLY: [Hold; 7] = [
+    held(
+        "measuring",
+        &[(Proxy, "lose:Measure")],
+        (Proxy, "Measure is lost", 1),
+    ),
+    // What is claimed was measured, and what is proven too.
+    held(
+        "asking the left anchor",
+        &[(Proxy, "lose:Leave")],
+        (Proxy, "Measure { change", 2),
+    ),
+    held(
+        "with the left anchor locked",
+        &[(Proxy, "lose:Introduce")],
+        (Client, "Lock { change", 1),
+    ),
+    held(
+        "with the left anchor's word lost",
+        &[(Client, "lose:RequestLock")],
+        (Server, "Lock { change", 1),
+    ),
+    held(
+        "with the right anchor's word lost",
+        &[(Server, "lose:Introduced")],
+        (Server, "Lock { change", 1),
+    ),
+    held(
+        "locked",
+        &[(Proxy, "lose:AckLock")],
+        (Proxy, "Persist { change", 1),
+    ),
+    held(
+        "with the new path heard at the right anchor alone",
+        &[(Server, "lose:SetUpAck,drop:SetUpNack")],
+        (Server, "Prepare { change", 1),
+    ),
+];
+
+/// While the left anchor takes it back: it has waited for the right one in vain.
+const BACK: Hold = held(
+    "taking it back",
+    &[
+        (Client, "lose:SetUp"),
+        (Proxy, "lose:CancelAck"),
+        (Server, "lose:CancelAck"),
+    ],
+    (Client, "Unprepare { change", 1),
+);
+
+/// After both have cut.
+const LATE: [Hold; 4] = [
+    held(
+        "with both cut, which the left anchor has not heard",
+        &[(Server, "lose:Switched")],
+        (Server, "Cut { change", 1),
+    ),
+    held(
+        "drained",
+        &[(Server, "lose:Drained")],
+        (Server, "Drained is lost", 1),
+    ),
+    held(
+        "with the new path alone at the right anchor",
+        &[(Server, "lose:DoneAck")],
+        (Server, "Complete { change", 1),
+    ),
+    held(
+        "with the proxy's sockets closed",
+        &[(Proxy, "lose:DoneAck")],
+        (Proxy, "Close { change", 1),
+    ),
+];
+
+/// All bytes, but for a close of both sides at once: that HAProxy may cut off by
+/// itself, and no byte that came may be wrong then.
+fn through_haproxy(close: Close, outcomes: &[Outcome]) -> Result<()> {
+    if close != Close::Together {
+        return all_intact(outcomes).map(drop);
+    }
+    for o in outcomes {
+        let right = [(&o.client, &o.server), (&o.server, &o.client)]
+            .iter()
+            .all(|(from, to)| to.wrong_at.is_none() && to.received <= from.sent);
+        ensure!(right, "{o:?}");
+    }
+    Ok(())
+}
+
+/// Removals that the end of their session has ended, and not a time that ran out.
+fn ended_by_close(w: &World) -> Result<u64> {
+    let counters = w.counters(Proxy)?;
+    Ok(counters["changes_not_done_closing"].as_u64().unwrap_or(0))
+}
+
+/// Sessions end in each way in this phase.
+fn ends_in(
+    w: &mut World,
+    hold: &Hold,
+    judge: fn(Close, &[Outcome]) -> Result<()>,
+    ended: &dyn Fn(&World) -> Result<()>,
+) -> Result<()> {
+    let ways = [&WAYS[..], &[Close::Together]].concat();
+    let groups = groups(w, &ways)?;
+    for (role, words) in hold.faults {
+        w.fault(*role, words)?;
+    }
+    let (role, word, times) = hold.seen;
+    hold_at(w, &groups, role, word, times)?;
+    end_by(w, groups, &ways, judge, ended)
+}
+
+#[test]
+fn while_it_is_measured_and_while_anchors_lock() -> Result<()> {
+    let mut w = world("early")?;
+    for hold in &EARLY {
+        let goal = ended_by_close(&w)? + WAYS.len() as u64 + 1;
+        let ended = |w: &World| {
+            wait::until("removals to end with their sessions", LIMIT, || {
+                (ended_by_close(w).ok()? == goal).then_some(())
+            })
+            .with_context(|| w.state())
+        };
+        ends_in(&mut w, hold, through_haproxy, &ended).context(hold.phase)?;
+    }
+    ends_in(&mut w, &BACK, through_haproxy, &|_| Ok(())).context(BACK.phase)?;
+    let lost = w.lost(Server, "SetUpNack")?;
+    ensure!(lost == 1, "SetUpNack was lost {lost} times");
+    w.finish()
+}
+
+#[test]
+fn after_both_have_cut() -> Result<()> {
+    let mut w = world("late")?;
+    for hold in &LATE {
+        ends_in(&mut w, hold, all, &|_| Ok(())).context(hold.phase)?;
+    }
+    w.finish()
+}

@@ -1,0 +1,127 @@
+//! A proxy's kernel chose the port by which each session reaches the server, and loses it when
+//! the proxy leaves: another session may not get it before the first has ended.
+
+use std::time::Duration;
+
+use crate::world::{DECLARED, World};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+
+/// As many ports as the proxy's kernel may choose from.
+const PORTS: usize = 40;
+/// They leave it, so that it chose wrong most of the time.
+const LEAVING: usize = 36;
+const MORE: usize = PORTS - LEAVING;
+/// A server's host says at once that a session is over.
+const AT_ONCE: Duration = Duration::from_secs(20);
+/// Two MSL, and as long again each time that it is asked in vain who lives.
+const FREED: Duration = Duration::from_secs(240);
+
+fn narrow(w: &World) -> Result<()> {
+    let last = 40_000 + PORTS - 1;
+    let range = format!("40000 {last}");
+    w.lab.proxy.sysctl("net.ipv4.ip_local_port_range", &range)
+}
+
+fn held(w: &World) -> Result<u64> {
+    let counters = w.counters(Role::Proxy)?;
+    Ok(counters["ports_held"].as_u64().unwrap_or(u64::MAX))
+}
+
+fn lost_syns(w: &World) -> Result<u64> {
+    let mut lost = 0;
+    for (role, _) in &w.daemons {
+        let counters = w.counters(*role)?;
+        lost += counters["dropped_syn_on_changed_session"]
+            .as_u64()
+            .unwrap_or(0);
+    }
+    Ok(lost)
+}
+
+/// Sessions leave the proxy, and others come by it: each finds a port that none has, also when
+/// the daemon was started anew meanwhile. Once the first have ended, theirs are given again,
+/// though messages of these hosts are lost once.
+fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
+    narrow(&w)?;
+    let plan = Plan::default();
+    let first = w.open(LEAVING, &plan)?;
+    first.run();
+    first.wait_progress(64 << 10)?;
+    w.remove_all_of(LEAVING)?;
+    ensure!(held(&w)? == LEAVING as u64, "{} are held", held(&w)?);
+    w.restart(Role::Proxy)?;
+    ensure!(held(&w)? == LEAVING as u64, "{} after a restart", held(&w)?);
+    let adopted = w.fleet.json(&w.lab.proxy, &["adopt"])?;
+    let left = adopted["left"].as_array();
+    ensure!(left.is_some_and(Vec::is_empty), "left: {adopted}");
+    // They go on while others are waited for.
+    let slow = Plan {
+        rate: Some(100_000),
+        ..Plan::default()
+    };
+    let more = w.open(MORE, &slow)?;
+    more.run();
+    more.wait_progress(64 << 10)?;
+    lost.iter()
+        .try_for_each(|(role, message)| w.fault(*role, &format!("drop:{message}")))?;
+    first.wait_progress(256 << 10)?;
+    ensure!(lost_syns(&w)? == 0, "SYNs were lost: {}", w.state());
+    all_intact(&first.finish()?)?;
+    wait::until("the ports to be free", FREED, || {
+        (held(&w).ok()? == 0).then_some(())
+    })?;
+    for (role, message) in lost {
+        let lost = w.lost(*role, message)?;
+        ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
+    }
+    let again = w.open(LEAVING, &plan)?;
+    again.run();
+    again.wait_progress(64 << 10)?;
+    for group in [more, again] {
+        all_intact(&group.finish()?)?;
+    }
+    w.finish()
+}
+
+/// Nobody waits for two MSL, nor asks: the port is free when both ends have closed.
+fn is_free_at_once(family: Family, mode: &'static str) -> Result<()> {
+    let mut w = World::new(Lab::builder("portsfree"), family)?;
+    w.mode = mode;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    w.remove_all_of(1)?;
+    ensure!(held(&w)? == 1, "{} are held", held(&w)?);
+    all_intact(&group.finish()?)?;
+    wait::until("the port to be free", AT_ONCE, || {
+        (held(&w).ok()? == 0).then_some(())
+    })
+    .with_context(|| w.state())?;
+    w.finish()
+}
+
+#[test]
+fn of_a_bypass_at_its_end() -> Result<()> {
+    is_free_at_once(Family::V4, "bypass")
+}
+
+#[test]
+fn of_a_relay_at_its_end() -> Result<()> {
+    is_free_at_once(Family::V6, "local")
+}
+
+#[test]
+fn of_a_bypass() -> Result<()> {
+    let lost = [(Role::Proxy, "Lives"), (Role::Server, "Lived")];
+    leave(World::new(Lab::builder("portsby"), Family::V6)?, &lost)
+}
+
+#[test]
+fn of_a_relay() -> Result<()> {
+    let lab = Lab::builder("portslo");
+    let mut w = World::with(lab, Family::V4, &[Role::Proxy], DECLARED, |c| c)?;
+    w.mode = "local";
+    leave(w, &[])
+}

@@ -1,0 +1,227 @@
+//! Sessions that the proxy's host relays by itself leave that host too, once
+//! the hosts on both sides run `dyscod`: under traffic, with every byte checked.
+
+use std::time::Duration;
+
+use crate::world::World;
+use crate::world::fates::Ends;
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Close, Group, Plan, Side, all_intact};
+use dysco_netns::{Family, Lab, Role, counters, wait};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Sessions that the proxy's host relays, though it would not have to.
+fn relayed(
+    lab: dysco_netns::Builder,
+    family: Family,
+    plan: &Plan,
+    count: usize,
+) -> Result<(World, Group, Vec<Ends>)> {
+    let w = World::new(lab, family)?;
+    let group = w.open(count, plan)?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    let done = w.remove(&["--all", "--mode", "local"])?;
+    ensure!(done["summary"]["removed"] == count, "{done:#}");
+    group.wait_progress(100_000)?;
+    Ok((w, group, ends))
+}
+
+/// The session of these ends, as a host lists it.
+fn listed(w: &World, role: Role, local: &str, remote: &str) -> Result<Value> {
+    let all = w.sessions(role)?;
+    let found = all
+        .into_iter()
+        .find(|s| s["local"] == local && s["remote"] == remote);
+    found.with_context(|| format!("{local} > {remote} is not listed\n{}", w.state()))
+}
+
+/// Packets go straight between the anchors, and none by the proxy's host.
+fn bypassed(w: &World, group: &Group, ends: &[Ends], progress: u64) -> Result<()> {
+    for e in ends {
+        let session = listed(w, Role::Client, &e.client, &e.listen)?;
+        ensure!(session["mode"] == "bypass", "{session:#}");
+        ensure!(session["state"] == "new-path", "{session:#}");
+    }
+    let before = w.lab.proxy_packets()?;
+    group.wait_progress(progress)?;
+    let passed = w.lab.proxy_packets()? - before;
+    ensure!(passed < 20, "{passed} packets still pass the proxy's host");
+    Ok(())
+}
+
+fn busy(name: &str, family: Family, count: usize) -> Result<()> {
+    let (mut w, group, ends) = relayed(Lab::builder(name), family, &Plan::gentle(), count)?;
+    drop(w.haproxy.take());
+    let done = w.remove(&["--all", "--mode", "bypass"])?;
+    ensure!(
+        done["summary"]["removed"] == count,
+        "{done:#}\n{}",
+        w.state()
+    );
+    for removal in done["removals"].as_array().into_iter().flatten() {
+        ensure!(removal["mode"] == "bypass", "{done:#}");
+    }
+    bypassed(&w, &group, &ends, 4 << 20)?;
+    for host in [&w.lab.client, &w.lab.server] {
+        let resets = counters::resets(host)?;
+        ensure!(resets == 0, "{resets} resets\n{}", w.state());
+    }
+    let sent = counters::tcp(&w.lab.proxy)?["Tcp.OutRsts"];
+    ensure!(sent == 0, "{sent} resets from the proxy's host");
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+#[test]
+fn busy_sessions_ipv4() -> Result<()> {
+    busy("later4", Family::V4, 8)
+}
+
+#[test]
+fn busy_sessions_ipv6() -> Result<()> {
+    busy("later6", Family::V6, 4)
+}
+
+#[test]
+fn with_one_percent_loss() -> Result<()> {
+    let lab = Lab::builder("laterloss").loss(1.0);
+    let (w, group, ends) = relayed(lab, Family::V4, &Plan::default(), 4)?;
+    let done = w.remove(&["--all", "--mode", "bypass", "--timeout", "120s"])?;
+    ensure!(done["summary"]["removed"] == 4, "{done:#}\n{}", w.state());
+    bypassed(&w, &group, &ends, 200_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+fn gentle(close: Close) -> Plan {
+    Plan {
+        rate: Some(1_000_000),
+        close,
+        ..Plan::default()
+    }
+}
+
+/// What it was, what it is, since when and by whose will.
+#[test]
+fn its_history_is_kept_and_it_is_counted() -> Result<()> {
+    let plan = gentle(Close::Together);
+    let (mut w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
+    let status = |w: &World, role| w.fleet.json(w.lab.host(role), &["status"]);
+    let counts = status(&w, Role::Proxy)?["sessions"].clone();
+    ensure!(counts["local"] == 2 && counts["bypass"] == 0, "{counts:#}");
+    let change = |session: &Value| {
+        let all = session["history"].as_array().cloned().unwrap_or_default();
+        let changes = all.into_iter().filter(|e| !e["change"].is_null());
+        changes.map(|e| e["change"].clone()).collect::<Vec<_>>()
+    };
+    let e = &ends[0];
+    let at_proxy = change(&listed(&w, Role::Proxy, &e.listen, &e.client)?);
+    ensure!(at_proxy.len() == 1, "{at_proxy:#?}");
+    ensure!(at_proxy[0]["from"] == "middlebox", "{at_proxy:#?}");
+    ensure!(at_proxy[0]["to"] == "local", "{at_proxy:#?}");
+    let by = at_proxy[0]["by"].as_str().unwrap_or_default();
+    ensure!(by.starts_with("root on this host"), "{at_proxy:#?}");
+    // The next process knows it as well, and what is shown of one session.
+    w.daemon(Role::Proxy)?.kill()?;
+    w.restart(Role::Proxy)?;
+    let after = change(&listed(&w, Role::Proxy, &e.listen, &e.client)?);
+    ensure!(after == at_proxy, "{after:#?}");
+    let shown = w
+        .fleet
+        .dyscoctl(&w.lab.proxy, &["sessions", "show", &e.name()])?;
+    ensure!(shown.contains("middlebox to local"), "{shown}");
+    // Only the bypass is another way: local again is none.
+    let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
+    let why = refused["removals"][0]["reason"]
+        .as_str()
+        .unwrap_or_default();
+    ensure!(why.contains("ask for mode bypass"), "{refused:#}");
+    // The client's operator wants the second one.
+    let named = format!("{}>{}", ends[1].client, ends[1].listen);
+    let proxy = Role::Proxy.at(Family::V4, 0).ip().to_string();
+    let done = w.remove_from(Role::Client, &proxy, &["--session", &named])?;
+    ensure!(done["summary"]["removed"] == 1, "{done:#}");
+    let done = w.remove(&["--session", &e.name(), "--mode", "auto"])?;
+    ensure!(done["removals"][0]["mode"] == "bypass", "{done:#}");
+    bypassed(&w, &group, &ends, 100_000)?;
+    // It has left: nothing has to be proven of it.
+    let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
+    let why = refused["removals"][0]["reason"].to_string();
+    ensure!(why.contains("has left this session already"), "{refused:#}");
+    for (e, by) in [(e, "the host "), (&ends[1], "root on this host")] {
+        let at_client = change(&listed(&w, Role::Client, &e.client, &e.listen)?);
+        let last = at_client.last().context("no change")?;
+        ensure!(last["to"] == "bypass", "{at_client:#?}");
+        let said = last["by"].as_str().unwrap_or_default();
+        ensure!(said.starts_with(by), "{at_client:#?}");
+    }
+    let counts = status(&w, Role::Client)?["sessions"].clone();
+    ensure!(counts["bypass"] == 2, "{counts:#}");
+    // Another host may come in then; the one that opened it decides, and tries.
+    let name = format!("{}>{}", e.server, e.proxy);
+    let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
+    let ran = w.fleet.try_dyscoctl(&w.lab.server, &words)?;
+    ensure!(
+        ran.code == Some(6) && format!("{ran:?}").contains("1 rolled back"),
+        "{ran:?}"
+    );
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// A daemon is killed before each of these steps, by changes of one session
+/// each, and started again.
+#[test]
+fn a_daemon_dies() -> Result<()> {
+    let before = [
+        (Role::Proxy, "Measure"),
+        (Role::Proxy, "Persist"),
+        (Role::Proxy, "Close"),
+        (Role::Proxy, "Erase"),
+        (Role::Client, "Reserve"),
+        (Role::Client, "Prepare"),
+        (Role::Client, "Cut"),
+        (Role::Client, "SetCutIn"),
+        (Role::Client, "Complete"),
+        (Role::Server, "Prepare"),
+        (Role::Server, "Cut"),
+        (Role::Server, "Complete"),
+    ];
+    let plan = gentle(Close::First(Side::Client));
+    let lab = Lab::builder("laterdies");
+    let (mut w, group, ends) = relayed(lab, Family::V4, &plan, before.len())?;
+    for ((role, name), own) in before.iter().zip(&ends) {
+        let context = || format!("{role:?} died before {name}");
+        w.fault(*role, &format!("die:{name}"))?;
+        w.mode = "bypass";
+        w.begin(own)?;
+        let daemon = w.daemon(*role)?;
+        wait::until("death", LIMIT, || (!daemon.runs()).then_some(())).with_context(context)?;
+        group.wait_progress(50_000).with_context(context)?;
+        w.fault(*role, "")?;
+        w.restart(*role)?;
+        group.wait_progress(50_000).with_context(context)?;
+        idle(&w).with_context(context)?;
+    }
+    // What was rolled back is still relayed, and can be asked for again.
+    let done = w.remove(&["--all", "--mode", "bypass"])?;
+    ensure!(done["summary"]["refused"] == 0, "{done:#}");
+    ensure!(done["summary"]["rolled_back"] == 0, "{done:#}");
+    bypassed(&w, &group, &ends, 100_000)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// No host has a change under way any more.
+fn idle(w: &World) -> Result<()> {
+    wait::until("the changes to end", LIMIT, || {
+        let idle = |role| w.counters(role).is_ok_and(|c| c["changes_under_way"] == 0);
+        Role::ALL.into_iter().all(idle).then_some(())
+    })
+    .with_context(|| w.state())
+}

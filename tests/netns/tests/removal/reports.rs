@@ -1,0 +1,172 @@
+//! What an operator is told of a removal is so: a session that its proxy keeps is told with the
+//! reason, one that does not move on a new path is taken back.
+
+use std::time::Duration;
+
+use crate::world::{PROXY_PORT, SERVER_PORT, World};
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::Fleet;
+use dysco_netns::haproxy::Config;
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
+use dysco_netns::{Family, Lab, Ran, Role, wait};
+use serde_json::Value;
+
+const FAMILY: Family = Family::V4;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A command about a proxy that is elsewhere: never done, and told where that is.
+fn is_told_elsewhere(ran: &Ran, what: &str) -> Result<()> {
+    let told = format!("{} {}", ran.stdout, ran.stderr);
+    let words = ["haproxy", "another network namespace", "run dyscod there"];
+    let all = words.iter().all(|word| told.contains(word));
+    ensure!(ran.code == Some(5) && all, "{what}: {ran:?}");
+    Ok(())
+}
+
+/// The proxy's sockets are in a network namespace that this dyscod is not in, as those of a
+/// container are.
+#[test]
+fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
+    let lab = Lab::builder("elsewhere").build()?;
+    let fleet = Fleet::new(&lab)?;
+    // By this file both reach the socket, as by a directory that a container shares.
+    let socket = lab.dir().join("shim.sock");
+    let shared = format!("[shim]\nsocket = \"{}\"\n", socket.display());
+    let daemon = fleet.start(&lab, Role::Client, &shared)?;
+    let listen = Role::Proxy.at(FAMILY, PROXY_PORT);
+    let to = Role::Server.at(FAMILY, SERVER_PORT);
+    let server = Server::start(&lab.server, to)?;
+    let haproxy = Config::tcp(listen, to).start(&lab.proxy, |program| {
+        fleet.under_shim(program.env("DYSCO_SHIM_SOCKET", socket.clone()))
+    })?;
+    let group = Group::open(&lab.client, &server, listen, 2, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+
+    let ask = |words: &[&str]| fleet.try_dyscoctl(&lab.client, words);
+    let all = ["remove-middlebox", "self", "--all"];
+    for wait in ["--wait", "--dry-run"] {
+        let ran = ask(&[&all[..], &[wait, "-o", "json"]].concat())?;
+        is_told_elsewhere(&ran, wait)?;
+        let told: Value = serde_json::from_str(&ran.stdout)?;
+        ensure!(told["left"][0]["sessions"] == 2, "{told:#}");
+    }
+    is_told_elsewhere(&ask(&all)?, "nobody waits")?;
+    let listener = format!(":{PROXY_PORT}");
+    let named = ask(&[&all[..], &["--listen", &listener, "--wait"]].concat())?;
+    is_told_elsewhere(&named, "by the listener")?;
+    is_told_elsewhere(&ask(&["drain", &listener, "--dry-run"])?, "drain")?;
+    all_intact(&group.finish()?)?;
+    lab.finish((daemon, haproxy, server))
+}
+
+/// What opens a new path passes, and what the stacks send there does not: it is answered, and
+/// carries nothing.
+const OPENS_ALONE: &str = "iifname { client, server } oifname { client, server } \
+    meta l4proto tcp tcp window != 65535 meta length > 100 counter drop";
+
+#[test]
+fn a_path_that_opens_and_carries_nothing_is_taken_back() -> Result<()> {
+    let w = World::new(Lab::builder("opensalone"), FAMILY)?;
+    // Never still: what has nothing to send shows nothing.
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.lab.add_rule(OPENS_ALONE)?;
+    let done = w.remove(&["--all"])?;
+    let one = &done["removals"][0];
+    ensure!(one["outcome"] == "rolled_back", "{done:#}\n{}", w.state());
+    ensure!(one["reasons"][0] == one["reason"], "{one:#}");
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// What the proxy's kernel sends itself passes, and what it relays for an end does not: that
+/// has a hop behind it.
+const OWN_ALONE: &str = "
+table inet own {
+  chain forward {
+    type filter hook forward priority 0
+    iifname proxy meta l4proto tcp ip ttl < 63 meta length > 100 drop
+  }
+}
+";
+
+/// A relay cannot be given back, and nobody is told that it went well.
+#[test]
+fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
+    let mut w = World::new(Lab::builder("unconfirmed"), FAMILY)?;
+    w.mode = "local";
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.lab.router.input("nft", &["-f", "-"], OWN_ALONE)?;
+    let words = ["remove-middlebox", "self", "--all", "--mode", "local"];
+    let more = ["--wait", "--timeout", "500ms", "-o", "json"];
+    let ran = w
+        .fleet
+        .try_dyscoctl(&w.lab.proxy, &[words, more].concat())?;
+    let done: Value = serde_json::from_str(&ran.stdout)?;
+    let one = &done["removals"][0];
+    let told = one["reason"].to_string().contains("has not acknowledged");
+    let outcome = one["outcome"] == "unconfirmed" && done["summary"]["unconfirmed"] == 1;
+    ensure!(
+        ran.code == Some(5) && outcome && told,
+        "{ran:?}\n{}",
+        w.state()
+    );
+    // It goes on by itself once it can.
+    w.lab
+        .router
+        .output("nft", &["delete", "table", "inet", "own"])?;
+    group.wait_progress(1 << 20)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
+
+/// A client that asks for MPTCP of a proxy that has none goes on in TCP.
+#[test]
+fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
+    for mode in ["bypass", "local"] {
+        let mut w = World::new(Lab::builder("fellback"), FAMILY)?;
+        w.mode = mode;
+        let plan = Plan {
+            multipath: true,
+            ..Plan::gentle()
+        };
+        let group = w.open(1, &plan)?;
+        group.run();
+        group.wait_progress(64 << 10)?;
+        w.remove_all_of(1)?;
+        group.wait_progress(1 << 20)?;
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
+/// One reason after the other would be met by who mends one at a time.
+#[test]
+fn all_that_stands_in_the_way_is_told_at_once() -> Result<()> {
+    let lab =
+        Lab::builder("allreasons").host(Role::Client, |host| host.sysctl("net.ipv4.tcp_sack", "0"));
+    let w = World::with(lab, FAMILY, &[Role::Proxy], "", |haproxy| haproxy)?;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    let mut told = Value::Null;
+    wait::until("all reasons", LIMIT, || {
+        told = w.remove(&["--all", "--dry-run"]).ok()?;
+        let reasons = told["removals"][0]["reasons"].to_string();
+        let all = ["SACK", "no dyscod at 10.0.1.1", "no dyscod at 10.0.3.1"];
+        all.iter().all(|word| reasons.contains(word)).then_some(())
+    })
+    .with_context(|| format!("{told:#}"))?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}

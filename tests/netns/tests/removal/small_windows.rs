@@ -1,0 +1,42 @@
+//! An end whose window is smaller than the segments that the other end would send: with the
+//! proxy both get on, without it the sender would wait for its timers.
+
+use crate::world::{DECLARED, World};
+use anyhow::{Result, ensure};
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Lab, Role};
+
+#[test]
+fn a_window_below_a_segment_is_refused() -> Result<()> {
+    for (mode, daemons) in [("bypass", &Role::ALL[..]), ("local", &[Role::Proxy][..])] {
+        let lab = Lab::builder("smallwin").host(Role::Server, |host| {
+            host.sysctl("net.ipv4.tcp_rmem", "2304 2304 2304")
+        });
+        let mut w = World::with(lab, Family::V4, daemons, DECLARED, |c| c)?;
+        w.mode = mode;
+        let plan = Plan {
+            rate: Some(400_000),
+            write: 4000,
+            ..Plan::default()
+        };
+        let group = w.open(1, &plan)?;
+        group.run();
+        group.wait_progress(100_000)?;
+        w.wait_removable(&w.ends(&group)?)?;
+        let done = w.remove_all()?;
+        let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+        let told = ["right end", "window", "receive buffer"];
+        let told = told.iter().all(|word| reason.contains(word));
+        ensure!(
+            done["summary"]["removed"] != 1 && told,
+            "{done:#}\n{}",
+            w.state()
+        );
+        // As before.
+        group.wait_progress(200_000)?;
+        group.rest()?;
+        all_intact(&group.finish()?)?;
+        w.finish()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! A strict firewall stands between all hosts, and nobody has told anybody of it: it
+//! sees an ordinary connection where HAProxy was, and refuses nothing. Where chains change:
+//! `farewell`.
+
+use std::time::Duration;
+
+use crate::world::World;
+use anyhow::{Context, Result};
+use dysco_netns::delay::Delay;
+use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
+
+const MIB: u64 = 1 << 20;
+
+fn guarded(builder: Builder, family: Family) -> Result<World> {
+    let w = World::new(builder, family)?;
+    w.lab.guard()?;
+    Ok(w)
+}
+
+/// Sessions lose the proxy, and go on for a while without it.
+fn leave(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
+    let group = w.open(count, plan)?;
+    group.run();
+    group.wait_progress(progress)?;
+    let done = w.remove(&["--all", "--timeout", "60s"])?;
+    assert_eq!(done["summary"]["removed"], count, "{done:#}\n{}", w.state());
+    group.wait_progress(2 * progress)?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    forgotten(&w)?;
+    w.finish()
+}
+
+/// The sessions that HAProxy had are over for the firewall, or it would know them
+/// for days.
+fn forgotten(w: &World) -> Result<()> {
+    let words = ["-L", "-p", "tcp", "--state", "ESTABLISHED", "-f"];
+    let family = match w.family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
+    let proxy = Role::Proxy.at(w.family, 0).ip().to_string();
+    let known = || {
+        let list = w
+            .lab
+            .router
+            .output("conntrack", &[&words[..], &[family]].concat());
+        let list = list.unwrap_or_else(|error| panic!("no list: {error:#}"));
+        let is_proxys = |line: &&str| line.split_whitespace().any(|w| w.ends_with(&proxy));
+        list.lines().filter(is_proxys).count()
+    };
+    wait::until("an end", Duration::from_secs(10), || {
+        (known() == 0).then_some(())
+    })
+}
+
+#[test]
+fn busy_sessions_ipv4() -> Result<()> {
+    let w = guarded(Lab::builder("guard4"), Family::V4)?;
+    leave(w, 4, &Plan::default(), 16 * MIB)
+}
+
+#[test]
+fn busy_sessions_ipv6() -> Result<()> {
+    let w = guarded(Lab::builder("guard6"), Family::V6)?;
+    leave(w, 4, &Plan::default(), 16 * MIB)
+}
+
+#[test]
+fn many_busy_sessions() -> Result<()> {
+    let w = guarded(Lab::builder("guardmany"), Family::V4)?;
+    leave(w, 40, &Plan::default(), MIB)
+}
+
+/// A kilobyte twice a second: nothing is on its way when the proxy leaves.
+#[test]
+fn sessions_that_are_mostly_silent() -> Result<()> {
+    let w = guarded(Lab::builder("guardsilent"), Family::V4)?;
+    let plan = Plan {
+        rate: Some(2048),
+        write: 1024,
+        ..Plan::default()
+    };
+    leave(w, 20, &plan, 2048)
+}
+
+/// The end that receives sends nothing but acknowledgements.
+#[test]
+fn a_download_and_an_upload() -> Result<()> {
+    for (up, down, first) in [
+        (Amount::Bytes(0), Amount::UntilStopped, Side::Server),
+        (Amount::UntilStopped, Amount::Bytes(0), Side::Client),
+    ] {
+        let w = guarded(Lab::builder("guardone"), Family::V4)?;
+        let plan = Plan {
+            up,
+            down,
+            close: Close::First(first),
+            ..Plan::default()
+        };
+        let group = w.open(2, &plan)?;
+        group.run();
+        let limit = Duration::from_secs(30);
+        group.wait_more(8 * MIB, limit)?;
+        w.remove_all_of(2)?;
+        group.wait_more(8 * MIB, limit)?;
+        all_intact(&group.finish()?)?;
+        assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+        w.finish()?;
+    }
+    Ok(())
+}
+
+/// The proxy holds what a slow reader has not taken, whose window is shut.
+#[test]
+fn a_slow_reader() -> Result<()> {
+    let w = guarded(Lab::builder("guardslow"), Family::V4)?;
+    let group = w.open(2, &Plan::default())?;
+    group.set_reading(Side::Server, Reading::Slow(20 * MIB));
+    group.run();
+    group.wait_progress(4 * MIB)?;
+    let done = w.remove(&["--all", "--timeout", "300s"])?;
+    assert_eq!(done["summary"]["removed"], 2, "{done:#}\n{}", w.state());
+    group.set_reading(Side::Server, Reading::Fast);
+    group.wait_progress(10 * MIB).with_context(|| {
+        let list = w.lab.router.output("conntrack", &["-L", "-p", "tcp"]);
+        format!("{:?} refused, {list:?}\n{}", w.lab.refused(), w.state())
+    })?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    w.finish()
+}
+
+/// What comes by the proxy is acknowledged long before the firewall sees on the new path
+/// how far the other end had sent.
+#[test]
+fn where_the_proxys_way_is_the_shorter_one() -> Result<()> {
+    let w = guarded(Lab::builder("guardlong"), Family::V4)?;
+    let _slow = Delay::of_bypass(&w.lab, Duration::from_millis(5))?;
+    leave(w, 2, &Plan::default(), 4 * MIB)
+}
+
+/// What opens the path, or shows what was sent elsewhere, is lost at times.
+#[test]
+fn where_packets_are_lost() -> Result<()> {
+    let w = guarded(Lab::builder("guardloss").loss(2.0), Family::V4)?;
+    leave(w, 8, &Plan::default(), 200_000)
+}
+
+/// Both ends have acknowledged the new path's opening before any data passes there: the
+/// firewall would take what is acknowledged far behind for late, and not remember the data.
+#[test]
+fn the_path_is_established_before_it_is_used() -> Result<()> {
+    let mut w = guarded(Lab::builder("guardopens"), Family::V4)?;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(MIB)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.fault(Role::Client, "die:Cut")?;
+    w.begin(&ends[0])?;
+    let daemon = w.daemon(Role::Client)?;
+    let died = || (!daemon.runs()).then_some(());
+    wait::until("the daemon to die", Duration::from_secs(30), died)?;
+    let [from, to] = [Role::Client, Role::Server].map(|r| r.at(w.family, 0).ip().to_string());
+    let words = ["-L", "-p", "tcp", "-s", &from, "-d", &to];
+    let list = w.lab.router.output("conntrack", &words)?;
+    assert!(list.contains(" ESTABLISHED "), "{list}");
+    w.fault(Role::Client, "")?;
+    w.restart(Role::Client)?;
+    w.settle(&ends)?;
+    group.wait_progress(MIB)?;
+    all_intact(&group.finish()?)?;
+    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    w.finish()
+}
+
+/// The two sessions scale windows otherwise, and one end not at all.
+#[test]
+fn without_window_scaling_at_the_server() -> Result<()> {
+    let lab = Lab::builder("guardscale").host(Role::Server, |h| h.window_scaling(false));
+    let w = guarded(lab, Family::V4)?;
+    let plan = Plan {
+        rate: Some(4 * MIB),
+        ..Plan::default()
+    };
+    leave(w, 2, &plan, MIB)
+}

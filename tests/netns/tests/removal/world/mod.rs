@@ -1,0 +1,200 @@
+//! A lab with `dyscod` on its hosts and HAProxy under the shim.
+
+pub mod fates;
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use dysco_netns::fleet::{self, Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::stream::{Group, Plan, Server};
+use dysco_netns::{Builder, Family, Lab, Process, Role, capture};
+use serde_json::Value;
+
+/// Where HAProxy listens and the server behind it.
+pub const PROXY_PORT: u16 = 8080;
+pub const SERVER_PORT: u16 = 9000;
+
+/// What the operator says of HAProxy's listener.
+pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+
+pub struct World {
+    pub lab: Lab,
+    pub fleet: Fleet,
+    pub daemons: Vec<(Role, Daemon)>,
+    pub haproxy: Option<Process>,
+    pub server: Server,
+    pub capture: Process,
+    pub family: Family,
+    /// By which way the proxy of this world leaves, where a test does not say.
+    pub mode: &'static str,
+}
+
+impl World {
+    /// Daemons on the client's, the proxy's and the server's host.
+    pub fn new(builder: Builder, family: Family) -> Result<World> {
+        World::with(
+            builder,
+            family,
+            &[Role::Client, Role::Proxy, Role::Server],
+            DECLARED,
+            |c| c,
+        )
+    }
+
+    pub fn with(
+        builder: Builder,
+        family: Family,
+        roles: &[Role],
+        config: &str,
+        haproxy: impl FnOnce(Config) -> Config,
+    ) -> Result<World> {
+        let lab = builder.build()?;
+        // Headers, for a test that fails: its folder stays.
+        let capture = capture::start(&lab.client)?;
+        let fleet = Fleet::new(&lab)?.with_faults();
+        let mut daemons = Vec::new();
+        for role in roles {
+            daemons.push((*role, fleet.start(&lab, *role, config)?));
+        }
+        let (listen, to) = (
+            Role::Proxy.at(family, PROXY_PORT),
+            Role::Server.at(family, SERVER_PORT),
+        );
+        let server = Server::start(&lab.server, to)?;
+        let haproxy =
+            haproxy(Config::tcp(listen, to)).start(&lab.proxy, |p| fleet.under_shim(p))?;
+        Ok(World {
+            lab,
+            fleet,
+            daemons,
+            haproxy: Some(haproxy),
+            server,
+            capture,
+            family,
+            mode: "bypass",
+        })
+    }
+
+    pub fn listen(&self) -> SocketAddr {
+        Role::Proxy.at(self.family, PROXY_PORT)
+    }
+
+    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+        self.open_at(PROXY_PORT, count, plan)
+    }
+
+    /// Opens sessions through a proxy on another port.
+    pub fn open_at(&self, port: u16, count: usize, plan: &Plan) -> Result<Group> {
+        let to = Role::Proxy.at(self.family, port);
+        Group::open(&self.lab.client, &self.server, to, count, plan)
+    }
+
+    /// One more HAProxy, under the shim.
+    pub fn proxy(
+        &self,
+        name: &str,
+        port: u16,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Process> {
+        let (listen, to) = (
+            Role::Proxy.at(self.family, port),
+            Role::Server.at(self.family, SERVER_PORT),
+        );
+        change(Config::tcp(listen, to).named(name))
+            .start(&self.lab.proxy, |p| self.fleet.under_shim(p))
+    }
+
+    /// These sessions lose their proxy.
+    pub fn remove_these(&self, ends: &[fates::Ends]) -> Result<Value> {
+        let names: Vec<_> = ends.iter().map(fates::Ends::name).collect();
+        let words: Vec<_> = names.iter().flat_map(|n| ["--session", n]).collect();
+        let done = self.remove(&words)?;
+        if done["summary"]["removed"] != ends.len() {
+            bail!("not all were removed: {done:#}\n{}", self.state());
+        }
+        Ok(done)
+    }
+
+    /// What the daemon of a host shall fail at from now on.
+    pub fn fault(&self, role: Role, words: &str) -> Result<()> {
+        self.fleet.set_faults(self.lab.host(role), words)
+    }
+
+    /// How often it has lost this on purpose.
+    pub fn lost(&self, role: Role, message: &str) -> Result<usize> {
+        fleet::lost(self.lab.host(role), message)
+    }
+
+    pub fn daemon(&mut self, role: Role) -> Result<&mut Process> {
+        let found = self.daemons.iter_mut().find(|(r, _)| *r == role);
+        Ok(&mut found.context("no daemon there")?.1.process)
+    }
+
+    /// Starts a host's daemon anew, with the configuration it had.
+    pub fn restart(&mut self, role: Role) -> Result<()> {
+        self.daemons.retain(|(r, _)| *r != role);
+        let file = self.lab.host(role).dir().join("dyscod.toml");
+        let daemon = self.fleet.restart(&self.lab, role, &file)?;
+        self.daemons.push((role, daemon));
+        Ok(())
+    }
+
+    /// `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
+    pub fn remove_all(&self) -> Result<Value> {
+        self.remove(&["--all"])
+    }
+
+    pub fn remove(&self, words: &[&str]) -> Result<Value> {
+        self.remove_from(Role::Proxy, "self", words)
+    }
+
+    /// The same, asked for on any host.
+    pub fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
+        let mut all = vec!["remove-middlebox", middlebox, "--wait", "-o", "json"];
+        if middlebox == "self" && !words.contains(&"--mode") {
+            all.extend(["--mode", self.mode]);
+        }
+        all.extend(words);
+        let ran = self.fleet.try_dyscoctl(self.lab.host(role), &all)?;
+        serde_json::from_str(&ran.stdout)
+            .with_context(|| format!("no JSON: {} {}", ran.stdout, ran.stderr))
+    }
+
+    /// All sessions lose their proxy.
+    pub fn remove_all_of(&self, count: usize) -> Result<Value> {
+        let done = self.remove_all()?;
+        if done["summary"]["removed"] != count {
+            bail!("not all were removed: {done:#}\n{}", self.state());
+        }
+        Ok(done)
+    }
+
+    /// What the hosts say, for a failure's report.
+    pub fn state(&self) -> String {
+        let mut text = String::new();
+        for role in [Role::Client, Role::Proxy, Role::Server] {
+            let host = self.lab.host(role);
+            for (program, args) in [("ss", "-tino"), ("nstat", "-as")] {
+                let out = host.output(program, &[args]).unwrap_or_default();
+                text += &format!("== {} {program}\n{out}\n", role.name());
+            }
+            for words in [["sessions", "-o", "json"], ["status", "-o", "json"]] {
+                let out = self.fleet.dyscoctl(host, &words).unwrap_or_default();
+                text += &format!("== {} {words:?}\n{out}\n", role.name());
+            }
+        }
+        text
+    }
+
+    /// Ends all that runs; fails where something else was left.
+    pub fn finish(self) -> Result<()> {
+        self.lab
+            .finish((self.haproxy, self.daemons, self.server, self.capture))
+    }
+
+    pub fn counters(&self, role: Role) -> Result<Value> {
+        let status = self.fleet.json(self.lab.host(role), &["status"])?;
+        Ok(status["counters"].clone())
+    }
+}
