@@ -377,9 +377,13 @@ fn filled(word: &str) -> &str {
     found.map_or(word, |(_, value)| value)
 }
 
-/// Code within a sentence may leave arguments out, and names no other command or option.
+/// Code within a sentence may leave arguments out, and names no other command or option. `a|b`
+/// and `COMMAND` stand for several.
 fn unknown(span: &str) -> Option<String> {
     let words = shlex::split(span).filter(|words| words.len() > 1)?;
+    if span.contains('|') || words[1].chars().all(char::is_uppercase) {
+        return None;
+    }
     if words[0] != "dyscoctl" {
         let xtask = words[0] == "cargo" && words[1] == "xtask" && words.len() > 2;
         return xtask.then(|| self::xtask(&words[2..]).err()).flatten();
@@ -460,7 +464,10 @@ fn every_example_can_be_parsed() {
         } in &page.blocks
         {
             let fault = match language.as_str() {
-                "toml" => toml::from_str::<toml::Table>(text).map(drop).err().map(|e| e.to_string()),
+                "toml" => toml::from_str::<toml::Table>(text)
+                    .map(drop)
+                    .err()
+                    .map(|e| e.to_string()),
                 "json" => serde_json::from_str::<serde_json::Value>(text)
                     .map(drop)
                     .err()
@@ -482,15 +489,32 @@ fn the_readme_is_short() {
 
 #[test]
 fn commands_are_cut_out_of_lines() {
-    let of = |line| commands(line).iter().map(|c| c.join(" ")).collect::<Vec<_>>();
+    let of = |line| {
+        commands(line)
+            .iter()
+            .map(|c| c.join(" "))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(of("$ dyscoctl status   # all right?"), ["dyscoctl status"]);
-    assert_eq!(of("fw1# sudo dyscoctl adopt | cat"), ["dyscoctl adopt", "cat"]);
-    assert_eq!(of("dyscoctl drain x && reload"), ["dyscoctl drain x", "reload"]);
-    assert_eq!(of("dyscoctl state export 'a>b' > file"), ["dyscoctl state export a>b"]);
+    assert_eq!(
+        of("fw1# sudo dyscoctl adopt | cat"),
+        ["dyscoctl adopt", "cat"]
+    );
+    assert_eq!(
+        of("dyscoctl drain x && reload"),
+        ["dyscoctl drain x", "reload"]
+    );
+    assert_eq!(
+        of("dyscoctl state export 'a>b' > file"),
+        ["dyscoctl state export a>b"]
+    );
     assert_eq!(of("A_B=c dyscoctl status"), ["dyscoctl status"]);
     assert_eq!(of("# only a remark # and another")[0], "only a remark");
     let page = Page::of("```console\n# dyscoctl drain \\\n    haproxy\n```\n");
-    assert_eq!(page.commands(), [(3, ["dyscoctl", "drain", "haproxy"].map(String::from).into())]);
+    assert_eq!(
+        page.commands(),
+        [(3, ["dyscoctl", "drain", "haproxy"].map(String::from).into())]
+    );
 }
 
 #[test]
@@ -509,6 +533,8 @@ fn what_is_wrong_is_found() {
     assert!(is_refused("cargo xtask demo everything"));
     assert!(unknown("dyscoctl state move").is_none());
     assert!(unknown("dyscoctl state carry").is_some());
+    assert!(unknown("dyscoctl state show|export").is_none());
+    assert!(unknown("dyscoctl COMMAND --help").is_none());
     let pages = pages();
     let fault = |link| fault(&pages, "docs/SUMMARY.md", link);
     assert_eq!(fault("chains.md#chains"), None);
@@ -519,9 +545,15 @@ fn what_is_wrong_is_found() {
 
 #[test]
 fn headings_are_named_as_in_links() {
-    assert_eq!(slug("What a path does to packets"), "what-a-path-does-to-packets");
+    assert_eq!(
+        slug("What a path does to packets"),
+        "what-a-path-does-to-packets"
+    );
     assert_eq!(slug("`[data_plane]`"), "data_plane");
-    assert_eq!(slug("Where the proxy's host is alone"), "where-the-proxys-host-is-alone");
+    assert_eq!(
+        slug("Where the proxy's host is alone"),
+        "where-the-proxys-host-is-alone"
+    );
     let page = Page::of("# A\n## B\n## B\n");
     let wanted = ["a", "b", "b-1"].map(String::from);
     assert_eq!(page.headings.into_iter().collect::<Vec<_>>(), wanted);
