@@ -10,7 +10,6 @@ pub mod control;
 pub mod engine;
 pub mod pki;
 pub mod policy;
-pub mod protocol;
 pub mod proxy;
 pub mod scheduling;
 pub mod state;

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use dysco_proto::{Reason, Subsession};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Reason, Subsession};
 use crate::state::KindName;
 
 /// What one host asks another for.

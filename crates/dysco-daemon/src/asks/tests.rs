@@ -1,8 +1,9 @@
 //! Two hosts, and messages that are lost, repeated and forged.
 
+use dysco_proto::Subsession;
+
 use super::*;
 use crate::api::ChainOutcome;
-use crate::protocol::Subsession;
 
 const ASK: AskId = AskId([7; 16]);
 const ASKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));

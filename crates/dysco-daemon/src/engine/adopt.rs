@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::{Adoption, AgentError};
 use dysco_common::Session;
+use dysco_proto::{ChangeId, Subsession};
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
 use crate::api::{AdoptReport, Failure, FailureCode, Reply};
-use crate::protocol::{ChangeId, Subsession};
 use crate::scheduling::spawn_long;
 
 /// How long the packets are waited for that a silent session is asked for: a

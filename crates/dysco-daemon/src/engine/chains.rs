@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
+use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use keys::Shared;
@@ -25,7 +26,6 @@ use super::rechain::{InUse, Passes};
 use super::{Answer, Engine};
 use crate::control::Incoming;
 use crate::policy::Policy;
-use crate::protocol::Subsession;
 
 /// What these messages begin with; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;

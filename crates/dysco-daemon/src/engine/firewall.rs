@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use dysco_common::{FlowKey, Session};
+use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use tokio::sync::mpsc;
 
 use super::install::install;
@@ -15,7 +16,6 @@ use crate::api::{
     StateReport,
 };
 use crate::control;
-use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
 use crate::scheduling::{spawn_long, spawn_short};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, Document, FiveTuple, KindName, StateError};

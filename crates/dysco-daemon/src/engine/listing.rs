@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
+use dysco_proto::Reason;
 
 use super::removal::Said;
 use super::{Engine, collect};
@@ -13,7 +14,6 @@ use crate::api::{
     Call, Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request,
     Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
-use crate::protocol::Reason;
 use crate::proxy::Pair;
 
 impl Engine {

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::{FlowKey, Session, State};
+use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
 
 use super::measured::{complete, is_shifted};
 use super::neighbours::Known;
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
 use crate::proxy::{MeasureError, Measured, Pair};
 use crate::state::{FiveTuple, conntrack};
 

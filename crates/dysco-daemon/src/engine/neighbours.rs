@@ -7,8 +7,9 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_proto::Reason;
+
 use crate::control::DownReason;
-use crate::protocol::Reason;
 
 /// How long it is believed that nobody is there.
 const REMEMBER: Duration = Duration::from_secs(300);

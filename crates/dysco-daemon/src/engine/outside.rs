@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dysco_common::{FlowKey, State};
+use dysco_proto::Reason;
 use tokio::sync::mpsc;
 
 use super::removal::{Said, Task};
@@ -12,7 +13,6 @@ use crate::api::{
     Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
     Remove, Reply,
 };
-use crate::protocol::Reason;
 use crate::proxy::outside::{Ask, Found, Scene};
 use crate::proxy::{ProcessError, ProcessName, Tracked};
 

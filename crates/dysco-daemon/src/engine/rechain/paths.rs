@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{FlowKey, Session, State, seq};
+use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, raw};
-use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
 pub(super) const LATE: Duration = Duration::from_millis(200);

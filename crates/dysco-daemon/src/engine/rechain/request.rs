@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dysco_common::{Session, State};
+use dysco_proto::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
 use tokio::sync::mpsc;
 
 use super::chain_of::{is_whole, live, pairs};
@@ -15,7 +16,6 @@ use crate::api::{
 use crate::asks::{Answer, AskId, ChainWish};
 use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
-use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
 use crate::state::KindName;
 
 /// Whose a change is.

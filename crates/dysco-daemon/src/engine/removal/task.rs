@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use dysco_proto::Subsession;
+
 use crate::api::{Caller, Mode, Remove, SessionId, Way};
-use crate::protocol::Subsession;
 
 /// Who asks for a removal, and what of it is taken on their word.
 #[derive(Clone)]

@@ -4,9 +4,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
+use dysco_proto::{ChangeId, Subsession};
+
 use super::mode::Undecided;
 use super::{Running, Task};
-use crate::protocol::{ChangeId, Subsession};
 
 /// Removals from when they are taken on. What changes these changes `known`.
 #[derive(Default)]

@@ -295,13 +295,13 @@ fn only_the_new_host_says_that_it_is_done() {
 
 #[test]
 fn messages_of_the_session_protocol_are_told_apart() {
-    let other = crate::protocol::Message::Query {
-        change: crate::protocol::ChangeId([1; 16]),
+    let other = dysco_proto::Message::Query {
+        change: dysco_proto::ChangeId([1; 16]),
     };
     let bytes = other.encode().expect("it encodes");
     assert!(!Message::is_one(&bytes) && Message::decode(&bytes).is_none());
     let own = expect().encode().expect("it encodes");
-    assert!(crate::protocol::Message::decode(&own).is_err());
+    assert!(dysco_proto::Message::decode(&own).is_err());
     assert!(Message::decode(&own[..own.len() - 1]).is_none());
     assert!(Message::decode(&[&own[..], b"x"].concat()).is_none());
 }

@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::chain::path_number;
-use dysco_daemon::protocol::{
-    ChangeId, Command, HostEvent, HostId, Machine, Message, Order, Reason, Scope,
-};
+use dysco_proto::{ChangeId, Command, HostEvent, HostId, Machine, Message, Order, Reason, Scope};
 
 use super::plane::at as cutoff_at;
 use super::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Facts, HostId, Message, Phase, Plan, Reason, Report, Subsession, Violation,
 };
 

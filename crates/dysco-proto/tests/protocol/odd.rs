@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, Machine, Message, MessageName, Phase, Plan, Progress,
     Reason, RecordError, Report, Subsession, Violation,
 };

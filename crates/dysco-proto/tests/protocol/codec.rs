@@ -1,7 +1,7 @@
 //! Bytes that are not messages are refused, one kind of fault at a time.
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, DecodeError, EncodeError, Facts, MAX_MESSAGE, Message, Phase, Plan, Reason,
     Subsession, VERSION,
 };

@@ -1,8 +1,8 @@
 //! One translation out of three hosts' facts.
 
 use dysco_common::session::{offer, translation};
-use dysco_daemon::protocol::plan::{TS_LEAD, check, objections, plan};
-use dysco_daemon::protocol::{End, Facts, Measurement, Reason};
+use dysco_proto::plan::{TS_LEAD, check, objections, plan};
+use dysco_proto::{End, Facts, Measurement, Reason};
 use proptest::prelude::*;
 
 use super::plane::offer_of;

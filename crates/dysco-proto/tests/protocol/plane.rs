@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{Offer, Translation};
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
 };
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
 };
 

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use dysco_proto::{Message, Progress, Report};
 use proptest::prelude::*;
 
 use super::plane::{Refuse, State};
 use super::world::{Faults, World, rejected};
-use dysco_daemon::protocol::{Message, Progress, Report};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;

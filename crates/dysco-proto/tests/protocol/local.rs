@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use dysco_proto::{Progress, Reason, Report, Role};
 use proptest::prelude::*;
 
 use super::plane::{Refuse, State};
 use super::world::{Faults, World};
-use dysco_daemon::protocol::{Progress, Reason, Report, Role};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;

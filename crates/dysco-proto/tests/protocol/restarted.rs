@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{
-    ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason,
-};
+use dysco_proto::{ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason};
 
 use crate::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{HostEvent, Progress, Reason, Role};
+use dysco_proto::{HostEvent, Progress, Reason, Role};
 
 use super::world::{Faults, World};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{Limits, Machine, Message, Progress, Reason, Role, Subsession};
+use dysco_proto::{Limits, Machine, Message, Progress, Reason, Role, Subsession};
 use proptest::prelude::*;
 
 use super::plane::State;
@@ -184,7 +184,7 @@ fn no_more_than_the_limits() {
         let mut link = World::new(3, Faults::default()).links[0];
         link.left = (me, 1000 + u16::from(n)).into();
         link.right = (peer, 80).into();
-        let change = dysco_daemon::protocol::ChangeId([n; 16]);
+        let change = dysco_proto::ChangeId([n; 16]);
         let message = Message::Leave {
             change,
             subsession: link,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use dysco_proto::{HostEvent, Progress, Reason, Role};
 use proptest::prelude::*;
 
 use super::faults::crashes;
 use super::plane::{Refuse, State};
 use super::world::{Faults, World};
-use dysco_daemon::protocol::{HostEvent, Progress, Reason, Role};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;

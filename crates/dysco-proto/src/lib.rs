@@ -1,6 +1,7 @@
-//! The session protocol, one machine per host and for all of a host's roles.
-//! Knows no socket, no clock and no map: the engine hands in messages, events
-//! and the time, and carries out what comes back.
+//! The session protocol between hosts, sans-IO: one machine per host and for all of a
+//! host's roles. The daemon, the model check and the tests hand in messages, events and
+//! the time, and carry out what comes back. The crate knows no socket, no clock and no
+//! map: it depends on `dysco-common` and on what encodes a message, never on a runtime.
 //!
 //! A *change* takes the segment between two anchors from one chain to another.
 //! Here it removes one middlebox:

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use dysco_daemon::protocol::{Machine, Message};
+use dysco_proto::{Machine, Message};
 
 use super::world::{Faults, World};
 

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use dysco_daemon::protocol::{
-    ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, Report, Violation,
-};
+use dysco_proto::{ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, Report, Violation};
 
 use crate::rechain::{LEFT, RIGHT, ip, machine, session};
 use crate::world::rejected;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
     Subsession, Time, Way,
 };

@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use dysco_daemon::protocol::{ChangeId, Message, Plan, Subsession};
+use dysco_proto::{ChangeId, Message, Plan, Subsession};
 
 use world::{Faults, World};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dysco_common::session::offer;
 use dysco_common::{Delta, Offer, chain::Token};
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, Machine, Margins, Message, Order, Phase, Progress, Reason,
     Report, Subsession,
 };

@@ -1,6 +1,6 @@
 //! What must hold in the world.
 
-use dysco_daemon::protocol::{Progress, Report, Role};
+use dysco_proto::{Progress, Report, Role};
 
 use super::plane::State;
 use super::world::World;

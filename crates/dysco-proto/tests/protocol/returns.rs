@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use dysco_common::Translation;
+use dysco_proto::{
+    ChangeId, Message, Probe, Progress, Reason, Report, Role, Subsession, Violation,
+};
 use proptest::prelude::*;
 
 use super::plane::{Refuse, State};
 use super::world::{Faults, World};
-use dysco_common::Translation;
-use dysco_daemon::protocol::{
-    ChangeId, Message, Probe, Progress, Reason, Report, Role, Subsession, Violation,
-};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
