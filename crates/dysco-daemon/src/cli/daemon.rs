@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use dysco_control::ControlError;
+use dysco_scheduling as scheduling;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::context::{Context, print_line};
@@ -17,9 +19,7 @@ use super::output::Format;
 use crate::config::{
     Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, Interface, Listener, init_logging,
 };
-use crate::control::ControlError;
 use crate::policy::Policy;
-use crate::scheduling;
 
 /// What has a thread of its own may take this long once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);

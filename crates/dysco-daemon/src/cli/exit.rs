@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use dysco_agent::AgentError;
+use dysco_control::ControlError;
+use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
 use super::run::RunError;
 use crate::api::{ApiError, ClientError, FailureCode, HostName};
 use crate::config::ConfigError;
-use crate::control::ControlError;
-use crate::pki::PkiError;
 use crate::policy::PolicyError;
 
 /// The exit codes, for `--help`.

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use dysco_pki::{self as pki, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest};
 use serde_json::json;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use crate::pki::{self, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest};
 
 /// Arguments of `pki`.
 #[derive(Debug, clap::Args)]

@@ -55,7 +55,7 @@ pub fn check(
         },
         log: checker.log(file.log)?,
     };
-    crate::pki::load(&config.control.pki, &config.host.addresses)?;
+    dysco_pki::load(&config.control.pki, &config.host.addresses)?;
     Ok(config)
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::pki::PkiError;
+use dysco_pki::PkiError;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -14,13 +14,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dysco_pki::{Credentials, PkiError};
 use serde::Serialize;
 
-use crate::control::ControlConfig;
-use crate::pki::{Credentials, PkiError};
-
-pub use crate::pki::PkiPaths;
 pub use check::is_host;
+pub use dysco_pki::PkiPaths;
 pub use error::ConfigError;
 pub use error::Place;
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
@@ -314,18 +312,7 @@ impl Config {
 
     /// Reads this host's certificate and key.
     pub fn credentials(&self) -> Result<Credentials, PkiError> {
-        crate::pki::load(&self.control.pki, &self.host.addresses)
-    }
-
-    /// What the control channel needs to start.
-    pub fn control_config(&self) -> Result<ControlConfig, PkiError> {
-        let port = self.control.port;
-        let listen = self.control.listen.iter();
-        Ok(ControlConfig {
-            listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
-            peer_port: port,
-            credentials: self.credentials()?,
-        })
+        dysco_pki::load(&self.control.pki, &self.host.addresses)
     }
 
     /// The configuration as a file would have it, every default spelt out.

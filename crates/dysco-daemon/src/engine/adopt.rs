@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Adoption, AgentError};
 use dysco_common::Session;
 use dysco_proto::{ChangeId, Subsession};
+use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
 use crate::api::{AdoptReport, Failure, FailureCode, Reply};
-use crate::scheduling::spawn_long;
 
 /// How long the packets are waited for that a silent session is asked for: a
 /// round trip, on any path that a removal is worth its while on.

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use dysco_common::{FlowKey, Session};
+use dysco_control as control;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
+use dysco_scheduling::{spawn_long, spawn_short};
 use tokio::sync::mpsc;
 
 use super::install::install;
@@ -15,8 +17,6 @@ use crate::api::{
     AboutState, Failure, FailureCode, InstallState, MoveState, Reply, SessionName, StateInstalled,
     StateReport,
 };
-use crate::control;
-use crate::scheduling::{spawn_long, spawn_short};
 use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use crate::state::{self, Document, FiveTuple, KindName, StateError};
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use dysco_scheduling::spawn_long;
+
 use crate::api::StateInstalled;
-use crate::scheduling::spawn_long;
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::{self, Document, FiveTuple, StateError};
 

@@ -292,7 +292,7 @@ fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>
     });
 }
 
-fn peer(status: &crate::control::PeerStatus) -> PeerReport {
+fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
     PeerReport {
         address: status.address,
         up: status.up,

@@ -39,7 +39,7 @@ mod tally;
 mod trial;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,10 @@ use anyhow::Context as _;
 use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Happened, Routes};
 use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
+use dysco_control::{self as control, Control, ControlConfig};
+use dysco_pki::PkiError;
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession};
+use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
@@ -55,10 +58,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::api::{self, Call};
 use crate::asks;
 use crate::config::{self, Config};
-use crate::control::{self, Control};
 use crate::proxy::port::HeldPort;
 use crate::proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
-use crate::scheduling::Turns;
 use crate::state::transfer;
 
 use held::Held;
@@ -231,7 +232,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
-    let (control, control_events) = Control::start(config.control_config()?)?;
+    let (control, control_events) = Control::start(control_config(&config)?)?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api::ServerConfig::from(&config.api), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
@@ -306,6 +307,16 @@ fn agent_config(config: &Config) -> AgentConfig {
         },
         addresses: config.host.addresses.clone(),
     }
+}
+
+fn control_config(config: &Config) -> Result<ControlConfig, PkiError> {
+    let port = config.control.port;
+    let listen = config.control.listen.iter();
+    Ok(ControlConfig {
+        listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
+        peer_port: port,
+        credentials: config.credentials()?,
+    })
 }
 
 fn proxy_config(config: &Config) -> ProxyConfig {

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
+use dysco_control::Incoming;
 use dysco_proto::Subsession;
 
 use super::chains::Message;
 use super::listing::left_by_chain;
 use super::{Engine, measure};
-use crate::control::Incoming;
 use crate::proxy::port::HeldPort;
 
 /// A session is taken for over when its host has not said for so long that it lives: it has

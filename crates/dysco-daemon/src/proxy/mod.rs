@@ -38,10 +38,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dysco_common::FlowKey;
+use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
 use tracing::warn;
-
-use crate::scheduling::spawn_long;
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
+use dysco_control::Incoming;
 use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use super::{MANY, Message};
-use crate::control::Incoming;
 use crate::engine::{Engine, measure};
 
 /// A neighbour is asked about a session this often at most: anybody may repeat a SYN.

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
+use dysco_control::Incoming;
 use dysco_proto::Subsession;
 
 use super::request::{Task, Whose};
 use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
-use crate::control::Incoming;
 use crate::engine::{Engine, measure};
 use crate::state::KindName;
 

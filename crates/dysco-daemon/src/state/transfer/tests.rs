@@ -84,7 +84,7 @@ impl World {
             return;
         }
         let bytes = message.encode().expect("it encodes");
-        assert!(bytes.len() <= crate::control::MAX_MESSAGE && Message::is_one(&bytes));
+        assert!(bytes.len() <= dysco_control::MAX_MESSAGE && Message::is_one(&bytes));
         for _ in 0..=usize::from(self.twice) {
             let message = Message::decode(&bytes).expect("it decodes");
             let next = self.host(to).handle(Duration::ZERO, &[from], message);

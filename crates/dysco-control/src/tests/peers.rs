@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::lab::{Daemon, Fleet, PORT, addresses};
-use crate::control::{DownReason, Event, MAX_MESSAGE};
+use crate::{DownReason, Event, MAX_MESSAGE};
 
 #[tokio::test]
 async fn a_message_arrives_with_its_senders_identity() {
@@ -159,7 +159,7 @@ fn a_peer_that_was_killed_and_came_back_is_noticed_at_once() {
 }
 
 /// A daemon's socket goes away when its last task has ended.
-async fn come_back(address: std::net::IpAddr, credentials: crate::pki::Credentials) -> Daemon {
+async fn come_back(address: std::net::IpAddr, credentials: dysco_pki::Credentials) -> Daemon {
     while std::net::UdpSocket::bind((address, PORT)).is_err() {
         tokio::task::yield_now().await;
     }

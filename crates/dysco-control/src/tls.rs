@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dysco_pki::Credentials;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
@@ -15,7 +16,6 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::error::ControlError;
 use super::frame::MAX_MESSAGE;
-use crate::pki::Credentials;
 
 /// The protocol's name in the handshake.
 pub const ALPN: &[u8] = b"dysco/1";

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dysco_common::chain;
+use dysco_pki::addresses_of;
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::io::BufReader;
@@ -12,7 +13,6 @@ use tokio::sync::Mutex;
 use super::error::DownReason;
 use super::frame::{self, FrameError};
 use super::{Identity, Secret};
-use crate::pki;
 
 /// Codes of the connections that this side closes.
 pub mod close {
@@ -123,7 +123,7 @@ fn identity(connection: &Connection) -> Identity {
         .peer_identity()
         .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
     let addresses = match chain.as_ref().and_then(|chain| chain.first()) {
-        Some(certificate) => pki::addresses_of(certificate),
+        Some(certificate) => addresses_of(certificate),
         None => Vec::new(),
     };
     Identity { addresses }

@@ -3,7 +3,9 @@
 //! failure and nothing else.
 //!
 //! Messages between two daemons are ordered as long as one connection lives.
-//! Nothing is retransmitted across connections: the protocol's own timers do.
+//! Nothing is retransmitted across connections: the protocol's own timers do. The crate
+//! carries bytes and knows no message: it depends on `dysco-pki`, and on `dysco-common`
+//! for the form of a key.
 
 mod endpoint;
 mod error;
@@ -18,9 +20,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dysco_pki::Credentials;
 use tokio::sync::mpsc;
-
-use crate::pki::Credentials;
 
 pub use error::{ControlError, DownReason};
 pub use frame::MAX_MESSAGE;

@@ -1,5 +1,7 @@
 //! Keys and certificates: one authority per fleet, one certificate per host,
-//! which names the host's addresses. Keys are never printed.
+//! which names the host's addresses. Keys are never printed. The configuration, the
+//! control channel and the command line read and make them; the crate depends on none of
+//! the others, and on no runtime.
 
 mod error;
 mod files;

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use dysco_pki::{self as pki, Credentials, IssueRequest, PkiPaths};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::control::{Control, ControlConfig, Event, Incoming, tls};
-use crate::pki::{self, Credentials, IssueRequest, PkiPaths};
+use crate::{Control, ControlConfig, Event, Incoming, tls};
 
 /// No test runs as long as this, unless it fails.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,8 +8,8 @@ use quinn::{ConnectionError, VarInt};
 use rustls::RootCertStore;
 
 use super::lab::{Daemon, Fleet, Stranger, addresses};
-use crate::control::link::close;
-use crate::control::{ALPN, DownReason, Event, MAX_MESSAGE, frame};
+use crate::link::close;
+use crate::{ALPN, DownReason, Event, MAX_MESSAGE, frame};
 
 #[tokio::test]
 async fn another_fleets_daemon_is_not_talked_to() {

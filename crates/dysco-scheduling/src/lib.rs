@@ -2,7 +2,8 @@
 //! hosts: each waits until the daemon gets a processor, which on a busy host is
 //! most of the time it takes. So the threads that take the steps run before
 //! others (`SCHED_RR`, its lowest priority), for as long as they take few turns.
-//! Where the kernel refuses, they ask for short turns that come soon.
+//! Where the kernel refuses, they ask for short turns that come soon. The daemon and the
+//! proxy's side use it; it depends on none of the other crates.
 
 use std::io;
 use std::time::{Duration, Instant};
