@@ -3,10 +3,8 @@
 //! local API and the command line. Knows nothing of packet bytes.
 
 pub mod api;
-pub mod asks;
 pub mod cli;
-pub mod config;
 pub mod engine;
-pub mod policy;
+mod notify;
 pub mod proxy;
 pub mod state;

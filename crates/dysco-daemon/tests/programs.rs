@@ -10,10 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use dysco_daemon::api::{
-    Call, Failure, FailureCode, Outcome, PeerReport, Policy, RemovalReport, Reply, Request, Server,
-    ServerConfig, SessionId, StatusReport, serve,
+use dysco_api::{
+    Failure, FailureCode, Outcome, PeerReport, RemovalReport, Reply, Request, SessionId,
+    StatusReport,
 };
+use dysco_daemon::api::{Call, Policy, Server, ServerConfig, serve};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 

@@ -94,11 +94,13 @@
 //! `CancelAck`), and then forgotten by L (`Release`, `Released`).
 
 mod asker;
+pub mod asks;
 mod authorise;
 mod command;
 mod context;
 mod event;
 mod head;
+mod kind;
 mod lead;
 mod left;
 mod local;
@@ -120,6 +122,7 @@ mod tail;
 pub use command::{Command, Side};
 pub use context::{Limits, Stats, Time};
 pub use event::{HostEvent, Watched};
+pub use kind::KindName;
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use meddling::{Meddling, Way};
 pub use message::{

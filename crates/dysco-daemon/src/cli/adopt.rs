@@ -1,9 +1,10 @@
 //! `dyscoctl adopt`.
 
+use dysco_api::{AdoptReport, Reply, Request};
+
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{list, number, rendered};
-use crate::api::{AdoptReport, Reply, Request};
 
 /// Enters the sessions that were there before dyscod, or that it does not know
 /// for another reason.

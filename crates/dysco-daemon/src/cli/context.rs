@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dysco_api::DEFAULT_API_SOCKET;
+use dysco_api::{Client, Request};
 use serde::Serialize;
 
 use super::exit::{CliError, Exit};
 use super::output::Format;
-use crate::api::{Client, Request};
-use crate::config::DEFAULT_API_SOCKET;
 
 /// How long an answer that needs no other host may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);

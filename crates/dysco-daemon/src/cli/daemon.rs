@@ -9,6 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use dysco_api::DEFAULT_API_SOCKET;
+use dysco_config::policy::Policy;
+use dysco_config::{Config, Control, DEFAULT_CONFIG, Interface, Listener, init_logging};
 use dysco_control::ControlError;
 use dysco_scheduling as scheduling;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
@@ -16,10 +19,6 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::context::{Context, print_line};
 use super::exit::{self, CliError, Exit};
 use super::output::Format;
-use crate::config::{
-    Config, Control, DEFAULT_API_SOCKET, DEFAULT_CONFIG, Interface, Listener, init_logging,
-};
-use crate::policy::Policy;
 
 /// What has a thread of its own may take this long once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);
@@ -156,8 +155,9 @@ fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use dysco_config::PkiPaths;
+
     use super::*;
-    use crate::config::PkiPaths;
 
     #[test]
     fn a_directory_for_pins_is_on_a_bpf_file_system() {

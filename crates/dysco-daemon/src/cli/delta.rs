@@ -1,8 +1,9 @@
 //! `dyscoctl delta`.
 
+use dysco_api::{DeltaReport, Reply, Request, SessionName, TellDelta};
+
 use super::context::Context;
 use super::exit::{CliError, Exit};
-use crate::api::{DeltaReport, Reply, Request, SessionName, TellDelta};
 
 /// Arguments of `delta`.
 #[derive(Debug, clap::Args)]

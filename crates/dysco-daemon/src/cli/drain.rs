@@ -4,6 +4,11 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::ProcessName;
+use dysco_api::{
+    ClientError, FailureCode, Filter, HeldReport, HostName, Outcome, ProxyReport, Removable,
+    RemovalReport, Remove, Reply, Request, SessionId, SessionName,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -12,11 +17,6 @@ use super::drain_report::{Left, State, reasons, text};
 use super::exit::{CliError, Exit};
 use super::output::Format;
 use super::time;
-use crate::api::{
-    ClientError, FailureCode, Filter, HeldReport, HostName, Outcome, ProxyReport, Removable,
-    RemovalReport, Remove, Reply, Request, SessionId, SessionName,
-};
-use crate::proxy::ProcessName;
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use dysco_api::ProcessName;
+use dysco_api::{Label, SessionId};
 use serde::Serialize;
 
 use super::output::{every_reason, rendered, table};
-use crate::api::{Label, SessionId};
-use crate::proxy::ProcessName;
 
 /// How far it has come.
 #[derive(Debug, Serialize)]

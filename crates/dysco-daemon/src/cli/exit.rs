@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use dysco_agent::AgentError;
+use dysco_api::{ClientError, FailureCode, HostName};
+use dysco_config::ConfigError;
+use dysco_config::policy::PolicyError;
 use dysco_control::ControlError;
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
 use super::run::RunError;
-use crate::api::{ApiError, ClientError, FailureCode, HostName};
-use crate::config::ConfigError;
-use crate::policy::PolicyError;
+use crate::api::ApiError;
 
 /// The exit codes, for `--help`.
 pub const HELP: &str = "\
@@ -291,8 +292,9 @@ fn causes(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::Failure;
+
     use super::*;
-    use crate::api::Failure;
 
     fn bind(kind: io::ErrorKind) -> CliError {
         let bind = ControlError::Bind {
@@ -388,7 +390,7 @@ mod tests {
                 "mend it there",
             ),
         ] {
-            let error = crate::policy::Policy::parse("p.toml".as_ref(), text).unwrap_err();
+            let error = dysco_config::policy::Policy::parse("p.toml".as_ref(), text).unwrap_err();
             let told = CliError::Policy(error).json();
             assert_eq!(told["error"]["why"], why, "{told:#}");
             assert_eq!(told["error"]["mend"], mend, "{told:#}");

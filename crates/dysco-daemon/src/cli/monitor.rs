@@ -1,9 +1,10 @@
 //! `dyscoctl monitor`.
 
+use dysco_api::{MonitorEvent, Reply, Request};
+
 use super::context::{Context, print_line};
 use super::exit::{CliError, Exit};
 use super::output::Format;
-use crate::api::{MonitorEvent, Reply, Request};
 
 /// What happens, as it happens, with reasons.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
@@ -34,8 +35,9 @@ fn line(event: &MonitorEvent) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::SessionId;
+
     use super::*;
-    use crate::api::SessionId;
 
     #[test]
     fn a_line_has_the_time_of_day() {

@@ -1,7 +1,7 @@
 //! What `remove-middlebox` says where it finds no session: what may be missing, and never
 //! the very command that was just run.
 
-use crate::api::HostName;
+use dysco_api::HostName;
 
 /// What must be there for a shim to tell of a session.
 macro_rules! splicing {

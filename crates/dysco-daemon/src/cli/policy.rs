@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use dysco_api::{ClientError, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
+use dysco_config::policy::{Policy, PolicyError};
 use serde_json::json;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{addresses, section, table};
-use crate::api::{ClientError, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
-use crate::policy::{Policy, PolicyError};
 
 /// Arguments of `policy`.
 #[derive(Debug, clap::Args)]

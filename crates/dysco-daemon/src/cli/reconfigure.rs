@@ -1,6 +1,11 @@
 //! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
 
 use clap::ArgGroup;
+use dysco_api::StateKind;
+use dysco_api::{
+    ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
+    Request, SessionName, Which,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -8,11 +13,6 @@ use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
-use crate::api::{
-    ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
-    Request, SessionName, Which,
-};
-use crate::state::KindName;
 
 /// Between the hosts or kinds of one word.
 const WORDS: char = ',';
@@ -41,7 +41,7 @@ pub struct Common {
     /// What the middleboxes that leave know of a session goes to those that come: of
     /// these kinds, separated by commas
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = WORDS)]
-    state: Vec<KindName>,
+    state: Vec<StateKind>,
 
     /// Wait for the end of each change
     #[arg(long)]
@@ -133,7 +133,7 @@ pub struct ReplaceArgs {
 struct Hosts(Vec<HostName>);
 
 impl std::str::FromStr for Hosts {
-    type Err = crate::api::BadHost;
+    type Err = dysco_api::BadHost;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let words = s
@@ -334,7 +334,7 @@ mod tests {
 
     fn report(outcome: ChainOutcome, timed_out: bool) -> ChainReport {
         ChainReport {
-            session: crate::api::SessionId(1),
+            session: dysco_api::SessionId(1),
             local: ([10, 0, 0, 1], 40000).into(),
             remote: ([10, 0, 0, 2], 80).into(),
             outcome,

@@ -3,6 +3,12 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use dysco_api::ListenAddress;
+use dysco_api::ProcessName;
+use dysco_api::{
+    Client, FILTER_HELP, Filter, HostName, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply,
+    Request, SessionName, Summary,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,12 +18,6 @@ use super::exit::{CliError, Exit};
 use super::none_found;
 use super::output::{Format, every_reason, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
-use crate::api::{
-    Client, FILTER_HELP, Filter, HostName, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply,
-    Request, SessionName, Summary,
-};
-use crate::config::ListenAddress;
-use crate::proxy::ProcessName;
 
 /// The longest that a daemon may be configured to take, and some more.
 pub(super) const LONGEST: Duration = Duration::from_secs(660);
@@ -486,7 +486,7 @@ mod tests {
 
     fn report(outcome: Outcome) -> RemovalReport {
         RemovalReport {
-            session: crate::api::SessionId(1),
+            session: dysco_api::SessionId(1),
             local: ([10, 0, 0, 1], 80).into(),
             remote: ([10, 0, 0, 2], 40000).into(),
             outcome,

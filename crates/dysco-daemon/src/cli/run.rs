@@ -8,9 +8,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dysco_api::{Reply, Request};
+
 use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::{CliError, Exit};
-use crate::api::{Reply, Request};
 
 /// The shim's file.
 const SHIM: &str = "libdysco_splice_preload.so";

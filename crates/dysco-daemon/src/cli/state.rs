@@ -4,16 +4,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use dysco_api::StateKind;
+use dysco_api::{
+    AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
+    StateReport,
+};
 use serde_json::Value;
 
 use super::context::{Context, PATIENCE, print_line};
 use super::exit::{CliError, Exit};
 use super::output::{list, rendered, section, table};
-use crate::api::{
-    AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
-    StateReport,
-};
-use crate::state::KindName;
 
 /// Arguments of `state`.
 #[derive(Debug, clap::Args)]
@@ -70,7 +70,7 @@ struct About {
     session: SessionName,
     /// Only this kind; may be repeated
     #[arg(long = "kind", value_name = "KIND")]
-    kinds: Vec<KindName>,
+    kinds: Vec<StateKind>,
 }
 
 impl From<About> for AboutState {

@@ -1,9 +1,10 @@
 //! `dyscoctl status`.
 
+use dysco_api::{Reply, Request, StatusReport};
+
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
-use crate::api::{Reply, Request, StatusReport};
 
 /// Is this host all right, in one screen.
 pub fn run(context: &Context) -> Result<Exit, CliError> {

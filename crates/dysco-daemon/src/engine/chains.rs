@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
+use dysco_config::policy::Policy;
 use dysco_control::Incoming;
 use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,6 @@ use keys::Shared;
 
 use super::rechain::{InUse, Passes};
 use super::{Answer, Engine};
-use crate::policy::Policy;
 
 /// What these messages begin with; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use dysco_api::StateInstalled;
 use dysco_scheduling::spawn_long;
 
-use crate::api::StateInstalled;
 use crate::state::conntrack::{Settled, Settling};
 use crate::state::{self, Document, FiveTuple, StateError};
 

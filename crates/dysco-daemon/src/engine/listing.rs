@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_api::{
+    Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request, Role,
+    SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
+};
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 use dysco_proto::Reason;
 
 use super::removal::Said;
 use super::{Engine, collect};
-use crate::api::{
-    Call, Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request,
-    Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
-};
+use crate::api::Call;
 use crate::proxy::Pair;
 
 impl Engine {
@@ -415,7 +416,7 @@ mod tests {
         let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
         for state in listed.filter(|state| *state != State::Free) {
             let word = state_word(Some(state));
-            assert!(crate::api::STATES.contains(&word), "{word}");
+            assert!(dysco_api::STATES.contains(&word), "{word}");
         }
     }
 

@@ -3,18 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dysco_api::ProcessName;
+use dysco_api::{
+    Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable, Remove,
+    Reply,
+};
 use dysco_common::{FlowKey, State};
 use dysco_proto::Reason;
 use tokio::sync::mpsc;
 
 use super::removal::{Said, Task};
 use super::{Answer, Engine};
-use crate::api::{
-    Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
-    Remove, Reply,
-};
+use crate::api::Caller;
 use crate::proxy::outside::{Ask, Found, Scene};
-use crate::proxy::{ProcessError, ProcessName, Tracked};
+use crate::proxy::{ProcessError, Tracked};
 
 /// What a task saw of a proxy, and who asked.
 pub(super) struct Seen {
@@ -236,13 +238,13 @@ impl Engine {
 
     /// Is an address on an interface where the data plane is not, or reads nothing?
     fn unsteered(&self, local: std::net::IpAddr) -> Option<String> {
-        let all = crate::config::interfaces().ok()?;
-        let holds = |i: &&crate::config::Interface| i.addresses.contains(&local);
+        let all = dysco_config::interfaces().ok()?;
+        let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
         let interface = all.iter().find(holds)?;
         if let Some([what, mend]) = interface.unusable() {
             return Some(format!("{what}; {mend}"));
         }
-        let ours = |i: &crate::config::Interface| i.name == interface.name;
+        let ours = |i: &dysco_config::Interface| i.name == interface.name;
         let name = &interface.name;
         (!self.config.host.interfaces.iter().any(ours)).then(|| {
             format!(

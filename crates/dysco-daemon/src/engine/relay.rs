@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use dysco_agent::{AgentError, Joint};
+use dysco_api::Mode;
 use dysco_common::two_paths::{Anchor, cutoff};
 use dysco_common::{Session, State, Translation};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
@@ -12,7 +13,6 @@ use super::commands::clamp_of;
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
-use crate::api::Mode;
 
 /// The interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::Context as _;
+use dysco_config::PortRange;
+use dysco_config::Removal;
 use dysco_proto::ChangeId;
 
 use super::collect::boot_time;
 use super::journal::Journal;
-use crate::config::PortRange;
-use crate::config::Removal;
 
 /// A route is asked for again after this.
 const ROUTE_AGE: Duration = Duration::from_secs(1);

@@ -6,12 +6,12 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use dysco_api::{ListenAddress, ProcessName};
 use dysco_common::FlowKey;
 
 use super::listener::stands_for;
-use super::process::{Proc, ProcessName};
+use super::process::Proc;
 use super::table::{self, CLOSED, Holders, LISTEN, Row};
-use crate::config::ListenAddress;
 
 /// A process that is in another network namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,9 +7,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::Label;
+
 use super::HaproxySocket;
 use super::listener::{address, answer, pid_of};
-use crate::api::Label;
 
 const QUESTION: &[u8] = b"show info;show sess\n";
 /// They are asked for as long as somebody wants to see them.

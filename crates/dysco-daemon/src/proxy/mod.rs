@@ -37,6 +37,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
@@ -45,7 +46,7 @@ use tracing::warn;
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
 pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
-pub use process::{ProcessError, ProcessName};
+pub use process::ProcessError;
 pub use sending::Sending;
 
 /// How the proxy's side is set up.
@@ -253,7 +254,7 @@ impl ProxySide {
     }
 
     /// What the proxy itself says of a session that it accepted.
-    pub fn label(&self, pid: i32, a: &FlowKey) -> Option<crate::api::Label> {
+    pub fn label(&self, pid: i32, a: &FlowKey) -> Option<dysco_api::Label> {
         let mut label = lock(&self.0.labels).find(pid, &a.remote())?;
         let modes = lock(&self.0.modes);
         label.mode = modes

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use dysco_proto::KindName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,28 +47,6 @@ pub struct Document {
     pub kind: KindName,
     /// The state: a `ConntrackState` or a `SetElement`, by its kind.
     pub state: Value,
-}
-
-/// The kinds of state.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum KindName {
-    /// An entry of the kernel's connection tracking.
-    Conntrack,
-    /// An element of an nftables set.
-    #[value(name = "set_element")]
-    SetElement,
-}
-
-impl fmt::Display for KindName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KindName::Conntrack => "conntrack",
-            KindName::SetElement => "set_element",
-        })
-    }
 }
 
 impl FiveTuple {

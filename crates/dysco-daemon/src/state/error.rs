@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::document::{FiveTuple, KindName, MAX_BYTES, MAX_DOCUMENTS, VERSION};
+use dysco_proto::KindName;
+
+use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
 
 /// State could not be read, installed or removed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -31,10 +31,10 @@ pub mod sets;
 mod tests;
 pub mod transfer;
 
-pub use document::{
-    Document, FiveTuple, KindName, MAX_BYTES, MAX_DOCUMENTS, VERSION, read, schema,
-};
+pub use document::{Document, FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION, read, schema};
 pub use error::{Fault, StateError};
+
+use dysco_proto::KindName;
 
 use conntrack::{Conntrack, Settling};
 use sets::Sets;

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
+use dysco_proto::KindName;
 use serde_json::{Value, json};
 
-use super::document::{Document, FiveTuple, KindName, check_size, schema};
+use super::document::{Document, FiveTuple, check_size, schema};
 use super::{Fault, Seen, StateError, check, conntrack::ConntrackState, has_each};
 
 fn end(text: &str) -> SocketAddr {

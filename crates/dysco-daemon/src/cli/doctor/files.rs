@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dysco_agent::refuse_others;
+use dysco_config::policy::Policy;
+use dysco_config::{
+    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, strict_reverse_path,
+};
 
 use super::Finding;
 use crate::cli::daemon::{can_listen, can_pin, missing_socket};
 use crate::cli::exit::CliError;
 use crate::cli::output::addresses;
-use crate::config::{
-    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, strict_reverse_path,
-};
-use crate::policy::Policy;
 
 /// Keys that end sooner are to be issued anew.
 const SOON_DAYS: i64 = 30;
@@ -212,9 +212,10 @@ fn reverse_paths(host: &Host) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::Mode;
+
     use super::*;
     use crate::cli::doctor::Verdict;
-    use crate::config::Mode;
 
     fn removal(reserve_ports: bool) -> Removal {
         Removal {

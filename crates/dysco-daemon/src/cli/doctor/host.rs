@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 
 use dysco_agent::{AgentError, Xdp};
+use dysco_config::{Attach, Config};
 
 use super::{Finding, Verdict};
-use crate::config::{Attach, Config};
 use crate::proxy::port::try_repair;
 
 /// Those that a `dyscod` needs (linux/capability.h).

@@ -8,12 +8,12 @@ mod running;
 use std::path::PathBuf;
 
 use dysco_agent::AgentError;
+use dysco_config::{Config, DEFAULT_CONFIG};
 use serde::Serialize;
 
 use super::context::Context;
 use super::exit::{CliError, Exit};
 use super::output::{rendered, table};
-use crate::config::{Config, DEFAULT_CONFIG};
 
 /// Of a long text so many characters of its begin, and of its end.
 const FIRST_WORDS: usize = 100;
@@ -172,8 +172,9 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::ClientError;
+
     use super::*;
-    use crate::api::ClientError;
 
     #[test]
     fn only_what_stops_the_host_is_an_error() {

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 
+use dysco_api::{ClientError, PolicyReport, Reply, Request, StatusReport};
+use dysco_config::Config;
+
 use super::Finding;
-use crate::api::{ClientError, PolicyReport, Reply, Request, StatusReport};
 use crate::cli::context::Context;
 use crate::cli::exit::CliError;
-use crate::config::Config;
 
 /// This program's own.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -192,8 +193,9 @@ fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::{InterfaceReport, PeerReport, RuleReport};
+
     use super::*;
-    use crate::api::{InterfaceReport, PeerReport, RuleReport};
     use crate::cli::doctor::Verdict;
 
     fn status() -> StatusReport {

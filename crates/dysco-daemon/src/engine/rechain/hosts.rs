@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use dysco_common::FlowKey;
 use dysco_common::chain::{Hop, Token};
 use dysco_common::transit::Keep;
+use dysco_config::is_host;
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
-use crate::config::is_host;
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};

@@ -217,13 +217,13 @@ impl Engine {
     }
 
     /// What the session of a change is called: the slot that it takes says that.
-    fn session_id_of(&self, change: ChangeId) -> Option<crate::api::SessionId> {
+    fn session_id_of(&self, change: ChangeId) -> Option<dysco_api::SessionId> {
         let slot = self.find(&self.rechain.paths.get(&change)?.session)?;
         Some(self.session_id(slot, &self.agent.session(slot)))
     }
 
     /// A session is called otherwise now.
-    fn follow(&mut self, before: Option<crate::api::SessionId>, slot: u32) {
+    fn follow(&mut self, before: Option<dysco_api::SessionId>, slot: u32) {
         let now = self.session_id(slot, &self.agent.session(slot));
         if let Some(before) = before {
             self.rechain.rename(before, now);

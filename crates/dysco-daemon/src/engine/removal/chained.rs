@@ -3,10 +3,10 @@
 
 use std::net::IpAddr;
 
+use dysco_api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use dysco_common::Session;
 use dysco_proto::Reason;
 
-use crate::api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use crate::engine::{Engine, rechain};
 
 impl Engine {

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use dysco_api::{LeftReport, Remove};
 use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
 
-use crate::api::{LeftReport, Remove};
 use crate::engine::Engine;
 use crate::engine::measure::{accepted, facts};
 use crate::proxy::elsewhere::{Elsewhere, Held};

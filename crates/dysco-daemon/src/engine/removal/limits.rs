@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use dysco_api::Outcome;
 use dysco_proto::{ChangeId, Phase, Reason, Role};
 
 use super::GRACE;
-use crate::api::Outcome;
 use crate::engine::Engine;
 
 /// What is said of a session that an end has not moved on since.

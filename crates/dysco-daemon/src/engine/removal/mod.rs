@@ -15,11 +15,11 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use dysco_proto::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
-use crate::api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use crate::proxy::elsewhere::Held;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;

@@ -5,10 +5,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::{Mode, Outcome, Way};
 use dysco_proto::{Progress, Reason, Subsession};
 
 use super::{Running, Stage, Task};
-use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
 use crate::engine::neighbours::{Known, in_order};
 

@@ -118,8 +118,9 @@ impl UnderWay {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::{Mode, SessionId, Way};
+
     use super::*;
-    use crate::api::{Mode, SessionId, Way};
     use crate::engine::removal::{Said, Stage};
 
     fn task(port: u16) -> Task {

@@ -22,10 +22,11 @@ mod world;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 
 use super::pair::{Direction, Pair, PairId, Witness};
-use super::process::{ProcessError, ProcessName};
+use super::process::ProcessError;
 use super::sys::{of_our_network, protocol};
 use super::table::{Holder, Holders};
 use super::theirs::Process;

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 
 use crate::proxy::elsewhere;
 use crate::proxy::listener::stands_for;
-use crate::proxy::process::{self, Proc, ProcessError, ProcessName};
+use crate::proxy::process::{self, Proc, ProcessError};
 use crate::proxy::sys::{of_our_network, protocol};
 use crate::proxy::table::{self, CLOSED, Holder, Holders, LISTEN, Row};
 use crate::proxy::theirs::Process;
@@ -44,7 +45,7 @@ impl Scene {
         let all = process::all()?;
         let rows = table::rows().map_err(system("the list of TCP sockets"))?;
         let holders = Holders::find().map_err(system("/proc"))?;
-        let of_listener = |at: &crate::config::ListenAddress| {
+        let of_listener = |at: &dysco_api::ListenAddress| {
             let theirs = rows.iter().filter(|r| at.matches(r.key.local()));
             let held = theirs.filter_map(|r| holders.of.get(&r.inode));
             held.flatten().map(|h| h.pid).collect()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dysco_proto::KindName;
 use netlink_packet_core::{DefaultNla, Emitable, Nla, NlaBuffer, NlasIterator};
 use netlink_packet_netfilter::conntrack::{
     ConntrackAttribute, ConntrackMessage, ConntrackMessageType, IPTuple, ProtoInfo, ProtoInfoTCP,
@@ -16,7 +17,7 @@ use netlink_packet_netfilter::{
 use super::write::{flag, nest, tuple, zone_attributes};
 use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
 use crate::state::Seen;
-use crate::state::document::{Document, FiveTuple, KindName};
+use crate::state::document::{Document, FiveTuple};
 use crate::state::error::{Fault, StateError};
 use crate::state::netlink::{Netfilter, family};
 

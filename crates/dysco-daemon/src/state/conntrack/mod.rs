@@ -16,10 +16,11 @@ mod entry;
 mod settle;
 mod write;
 
+use dysco_proto::KindName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, FiveTuple, KindName};
+use super::document::{Document, FiveTuple};
 use super::error::{Fault, StateError};
 use super::netlink::Netfilter;
 use super::{Here, Kind, Seen, Undo};

@@ -11,10 +11,11 @@ mod key;
 
 use std::time::Duration;
 
+use dysco_proto::KindName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, KindName};
+use super::document::Document;
 use super::error::{Fault, StateError};
 use super::{Here, Kind, Seen, Undo};
 

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use dysco_proto::KindName;
 use serde::{Deserialize, Serialize};
 
-use crate::state::document::{FiveTuple, KindName};
+use crate::state::document::FiveTuple;
 
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'S';

@@ -27,7 +27,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::document::{FiveTuple, KindName, MAX_BYTES};
+use dysco_proto::KindName;
+
+use super::document::{FiveTuple, MAX_BYTES};
 use message::{MAX_REASON, PART};
 pub use message::{Message, Moved, TransferId};
 

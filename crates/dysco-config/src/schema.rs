@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use dysco_api::{ListenAddress, Mode};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{ConfigError, Place};
-use super::values::{Address, ListenAddress, PortList, PortRange, Prefix};
-use super::{Attach, LogFormat, Mode, Xdp};
+use super::values::{Address, PortList, PortRange, Prefix};
+use super::{Attach, LogFormat, Xdp};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]

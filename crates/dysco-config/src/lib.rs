@@ -1,11 +1,13 @@
-//! The daemon's configuration: what the file may say, and what came out of it
-//! once it was held against this host.
+//! The daemon's configuration and its policy: what the files may say, and what came out
+//! of them once they were held against this host. `dyscod` runs by them and `dyscoctl`
+//! checks them; the crate depends on the words of the local API, on the data plane's
+//! rules and on `dysco-pki`, and on no runtime.
 
 mod check;
 mod error;
 mod interface;
 mod log;
-mod notify;
+pub mod policy;
 mod schema;
 mod values;
 
@@ -14,6 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dysco_api::{ListenAddress, Mode};
 use dysco_pki::{Credentials, PkiError};
 use serde::Serialize;
 
@@ -23,13 +26,10 @@ pub use error::ConfigError;
 pub use error::Place;
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::init_logging;
-pub use notify::{notify_ready, notify_stopping};
-pub use values::{Address, ListenAddress, PortList, PortRange, Prefix};
+pub use values::{Address, PortList, PortRange, Prefix};
 
 /// Where the configuration is looked for.
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
-/// Where the local API listens.
-pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
 /// Where shims report to.
 pub const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
 /// Where keys and certificates lie.
@@ -209,36 +209,6 @@ pub struct Removal {
 pub struct Chain {
     /// The policy's file; where there never was one, no session has a chain.
     pub policy: PathBuf,
-}
-
-/// The way by which a proxy leaves.
-#[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize, clap::ValueEnum,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Bypass where the hosts on both sides run dyscod, local otherwise.
-    #[default]
-    Auto,
-    /// The hosts on both sides take its place: packets pass it by.
-    Bypass,
-    /// Its own host's kernel takes its place for requests, and the server's host
-    /// sends replies straight to the client. Only by this word: a firewall beside the
-    /// proxy may drop acknowledgements of replies that it has not seen.
-    Return,
-    /// Its own host's kernel takes its place.
-    Local,
-}
-
-impl std::fmt::Display for Mode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Mode::Auto => "auto",
-            Mode::Bypass => "bypass",
-            Mode::Return => "return",
-            Mode::Local => "local",
-        })
-    }
 }
 
 /// A listener of a proxy on this host.

@@ -6,6 +6,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dysco_api::DEFAULT_API_SOCKET;
 use dysco_common::rule::MAX_RULES;
 use nix::unistd::{Group, gethostname};
 use toml::Spanned;
@@ -14,10 +15,9 @@ use tracing_subscriber::EnvFilter;
 use super::error::{ConfigError, Place};
 use super::values::{Address, PortRange, Prefix};
 use super::{
-    Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_API_SOCKET, DEFAULT_PIN_DIR,
-    DEFAULT_PKI_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host,
-    Interface, Listener, Log, NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch,
-    schema,
+    Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR, DEFAULT_POLICY,
+    DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
+    NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch, schema,
 };
 
 /// The file being checked, for places in errors.

@@ -25,7 +25,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 pub use change::{Asked, ChainWish};
-pub use message::{Answer, AskId, Message};
+pub use message::{Answer, AskId, Message, Outcome};
 
 /// What was not answered is asked again after this.
 const REPEAT: Duration = Duration::from_secs(1);

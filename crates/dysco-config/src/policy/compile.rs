@@ -7,7 +7,7 @@ use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 
 use super::{Policy, Rule};
-use crate::config::{PortRange, Prefix};
+use crate::{PortRange, Prefix};
 
 impl Policy {
     /// The rules as the data plane has them, and of which rule each is a part.

@@ -1,9 +1,8 @@
 //! Two hosts, and messages that are lost, repeated and forged.
 
-use dysco_proto::Subsession;
+use crate::Subsession;
 
 use super::*;
-use crate::api::ChainOutcome;
 
 const ASK: AskId = AskId([7; 16]);
 const ASKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
@@ -17,14 +16,14 @@ fn asked() -> Asked {
             right: ([10, 0, 3, 1], 80).into(),
         },
         wish: ChainWish::Remove(ASKER),
-        state: vec![crate::state::KindName::Conntrack],
+        state: vec![crate::KindName::Conntrack],
         dry_run: false,
     }
 }
 
 fn done() -> Answer {
     Answer {
-        outcome: ChainOutcome::Changed,
+        outcome: Outcome::Changed,
         reason: None,
         before: vec![ASKER],
         after: vec![],
@@ -108,7 +107,7 @@ fn a_process_that_never_heard_of_it_does_not_do_it_again() {
     let [Action::Ended { answer, .. }] = &ended[..] else {
         panic!("{ended:?}");
     };
-    assert_eq!(answer.outcome, ChainOutcome::Refused);
+    assert_eq!(answer.outcome, Outcome::Refused);
     assert!(answer.reason.as_ref().unwrap().contains("started anew"));
 }
 

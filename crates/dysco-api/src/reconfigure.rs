@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use dysco_proto::asks;
 use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
-use crate::state::KindName;
+use super::state::StateKind;
 
 /// Which sessions are to get another chain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ pub struct Reconfigure {
     /// What the hosts that leave know of the session goes to those that come, of these
     /// kinds. Each must be there.
     #[serde(default)]
-    pub state: Vec<KindName>,
+    pub state: Vec<StateKind>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
@@ -71,6 +72,26 @@ pub enum ChainOutcome {
     Refused,
     /// It was begun, and taken back.
     RolledBack,
+}
+
+impl From<asks::Outcome> for ChainOutcome {
+    fn from(outcome: asks::Outcome) -> ChainOutcome {
+        match outcome {
+            asks::Outcome::Changed => ChainOutcome::Changed,
+            asks::Outcome::Refused => ChainOutcome::Refused,
+            asks::Outcome::RolledBack => ChainOutcome::RolledBack,
+        }
+    }
+}
+
+impl From<ChainOutcome> for asks::Outcome {
+    fn from(outcome: ChainOutcome) -> asks::Outcome {
+        match outcome {
+            ChainOutcome::Changed => asks::Outcome::Changed,
+            ChainOutcome::Refused => asks::Outcome::Refused,
+            ChainOutcome::RolledBack => asks::Outcome::RolledBack,
+        }
+    }
 }
 
 /// The end of one session's change.

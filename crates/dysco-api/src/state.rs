@@ -1,10 +1,50 @@
 //! What is said on the local API about state of sessions.
 
+use std::fmt;
+use std::net::SocketAddr;
+
+use dysco_proto::KindName;
 use serde::{Deserialize, Serialize};
 
 use super::host::HostName;
 use super::name::SessionName;
-use crate::state::{FiveTuple, KindName};
+
+/// The kinds of state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "snake_case")]
+pub enum StateKind {
+    /// An entry of the kernel's connection tracking.
+    Conntrack,
+    /// An element of an nftables set.
+    #[cfg_attr(feature = "clap", value(name = "set_element"))]
+    SetElement,
+}
+
+impl From<StateKind> for KindName {
+    fn from(kind: StateKind) -> KindName {
+        match kind {
+            StateKind::Conntrack => KindName::Conntrack,
+            StateKind::SetElement => KindName::SetElement,
+        }
+    }
+}
+
+/// A session's five-tuple, from the end that opened it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StateSession {
+    /// The end that opened it.
+    pub source: SocketAddr,
+    /// The other end.
+    pub destination: SocketAddr,
+}
+
+impl fmt::Display for StateSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}>{}", self.source, self.destination)
+    }
+}
 
 /// Which state of which session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,7 +54,7 @@ pub struct AboutState {
     pub session: SessionName,
     /// Only these kinds; all without any.
     #[serde(default)]
-    pub kinds: Vec<KindName>,
+    pub kinds: Vec<StateKind>,
 }
 
 /// What to install, and for which session.
@@ -42,7 +82,7 @@ pub struct MoveState {
     pub to: HostName,
     /// Only these kinds; all without any.
     #[serde(default)]
-    pub kinds: Vec<KindName>,
+    pub kinds: Vec<StateKind>,
     /// Only say whether it could be installed.
     #[serde(default)]
     pub dry_run: bool,
@@ -52,7 +92,7 @@ pub struct MoveState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateReport {
     /// The session as asked for.
-    pub session: FiveTuple,
+    pub session: StateSession,
     /// What there is, as `docs/state.md` has it.
     pub documents: serde_json::Value,
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -32,15 +32,6 @@ pub struct PortRange {
     pub first: u16,
     /// The last.
     pub last: u16,
-}
-
-/// Where a listener listens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ListenAddress {
-    /// `None` for all addresses.
-    pub ip: Option<IpAddr>,
-    /// The port.
-    pub port: u16,
 }
 
 /// One port, one range, or a list of both.
@@ -92,23 +83,6 @@ impl PortRange {
     /// Is this port one of them?
     pub fn contains(&self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
-    }
-}
-
-impl ListenAddress {
-    /// The listener as socket addresses: for all addresses, one of each family.
-    pub fn socket_addresses(&self) -> Vec<SocketAddr> {
-        let any = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-        let ips = self.ip.map_or(any.to_vec(), |ip| vec![ip]);
-        ips.into_iter()
-            .map(|ip| SocketAddr::new(ip, self.port))
-            .collect()
-    }
-
-    /// Is this socket's address that listener's?
-    pub fn matches(&self, address: SocketAddr) -> bool {
-        let ip = address.ip().to_canonical();
-        self.port == address.port() && self.ip.is_none_or(|own| own == ip)
     }
 }
 
@@ -173,28 +147,6 @@ impl FromStr for PortRange {
     }
 }
 
-impl FromStr for ListenAddress {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("'{s}' is no listener: write \"10.0.2.1:8080\", \"[::1]:8080\" or \":8080\"")
-        };
-        let (ip, port) = match s.strip_prefix(':').or(s.strip_prefix("*:")) {
-            Some(port) => (None, port.parse().map_err(|_| bad())?),
-            None => {
-                let address: SocketAddr = s.parse().map_err(|_| bad())?;
-                let ip = address.ip().to_canonical();
-                (Some(ip).filter(|ip| !ip.is_unspecified()), address.port())
-            }
-        };
-        match port {
-            0 => Err(bad()),
-            port => Ok(ListenAddress { ip, port }),
-        }
-    }
-}
-
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -213,15 +165,6 @@ impl fmt::Display for PortRange {
             return self.first.fmt(f);
         }
         write!(f, "{}-{}", self.first, self.last)
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.ip {
-            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
-            None => write!(f, ":{}", self.port),
-        }
     }
 }
 
@@ -256,7 +199,7 @@ macro_rules! as_string {
     )*};
 }
 
-as_string!(Address, Prefix, PortRange, ListenAddress);
+as_string!(Address, Prefix, PortRange);
 
 impl<'de> Deserialize<'de> for PortList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

@@ -9,13 +9,13 @@ use super::delta::{DeltaReport, TellDelta};
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+use super::process::ProcessName;
 use super::reconfigure::{ChainChange, ChainReport, Reconfigure, Which};
 use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 use super::status::{AdoptReport, Counters, LeftReport, StatusReport};
-use crate::proxy::ProcessName;
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

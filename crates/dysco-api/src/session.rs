@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use dysco_common::FlowKey;
 use serde::{Deserialize, Serialize};
 
+use super::mode::Mode;
 use super::name::SessionId;
-use crate::config::Mode;
 
 /// What this host is to a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

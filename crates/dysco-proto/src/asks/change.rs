@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use dysco_proto::{Reason, Subsession};
+use crate::{Reason, Subsession};
 use serde::{Deserialize, Serialize};
 
-use crate::state::KindName;
+use crate::KindName;
 
 /// What one host asks another for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

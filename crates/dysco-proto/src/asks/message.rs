@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
-use crate::api::ChainOutcome;
 
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'A';
@@ -19,11 +18,22 @@ const MAX_REASON: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AskId(pub [u8; 16]);
 
+/// How a change of a chain ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The session has the chain; in a dry run, it could.
+    Changed,
+    /// Nothing was changed.
+    Refused,
+    /// The change was begun, and taken back.
+    RolledBack,
+}
+
 /// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// How it ended.
-    pub outcome: ChainOutcome,
+    pub outcome: Outcome,
     /// Why, unless it was changed.
     pub reason: Option<String>,
     /// The hosts that it passed; none if that is nobody's business.
@@ -38,7 +48,7 @@ impl Answer {
     /// Nothing was done.
     pub fn refused(why: &str) -> Answer {
         Answer {
-            outcome: ChainOutcome::Refused,
+            outcome: Outcome::Refused,
             reason: Some(why.to_owned()),
             before: Vec::new(),
             after: Vec::new(),

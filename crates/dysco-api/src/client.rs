@@ -8,6 +8,9 @@ use std::time::Duration;
 use super::host::HostName;
 use super::types::{Failure, FailureCode, Reply, Request};
 
+/// Where the local API listens.
+pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
+
 /// The longest reply that is read.
 const MAX_REPLY: u64 = 16 * 1024 * 1024;
 

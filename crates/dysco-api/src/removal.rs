@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
 use super::host::HostName;
+use super::mode::Mode;
 use super::name::{SessionId, SessionName};
-use crate::config::Mode;
-use crate::proxy::ProcessName;
+use super::process::ProcessName;
 
 /// Which middlebox to take out of which sessions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

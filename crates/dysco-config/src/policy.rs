@@ -24,7 +24,7 @@ use dysco_common::policy::{MAX_RULES, Otherwise};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::config::{Address, Place, PortList, PortRange, Prefix};
+use crate::{Address, Place, PortList, PortRange, Prefix};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
