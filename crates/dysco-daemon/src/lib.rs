@@ -6,5 +6,3 @@ pub mod api;
 pub mod cli;
 pub mod engine;
 mod notify;
-pub mod proxy;
-pub mod state;

@@ -349,8 +349,9 @@ fn bar(format: Format) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
+    use dysco_proxy::NotTransparent;
+
     use super::*;
-    use crate::proxy::NotTransparent;
 
     #[test]
     fn a_drain_advises_its_own_option() {

@@ -11,6 +11,8 @@ use dysco_api::{
 };
 use dysco_common::{FlowKey, Session};
 use dysco_control as control;
+use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
+use dysco_firewall::{self as state, Document, FiveTuple, StateError};
 use dysco_proto::KindName;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_scheduling::{spawn_long, spawn_short};
@@ -18,8 +20,6 @@ use tokio::sync::mpsc;
 
 use super::install::install;
 use super::{Answer, Engine};
-use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
-use crate::state::{self, Document, FiveTuple, StateError};
 
 type Replies = mpsc::Sender<Reply>;
 
@@ -426,8 +426,9 @@ fn told(code: FailureCode, text: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use dysco_firewall::Fault;
+
     use super::*;
-    use crate::state::Fault;
 
     #[test]
     fn a_failure_says_what_why_and_the_mend() {

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use dysco_api::StateInstalled;
+use dysco_firewall::conntrack::{Settled, Settling};
+use dysco_firewall::{self as state, Document, FiveTuple, StateError};
 use dysco_scheduling::spawn_long;
-
-use crate::state::conntrack::{Settled, Settling};
-use crate::state::{self, Document, FiveTuple, StateError};
 
 /// New entries are looked at this often until they have settled …
 const LOOK: Duration = Duration::from_millis(250);

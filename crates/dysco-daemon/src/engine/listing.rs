@@ -11,11 +11,11 @@ use dysco_api::{
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 use dysco_proto::Reason;
+use dysco_proxy::Pair;
 
 use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::Call;
-use crate::proxy::Pair;
 
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {

@@ -2,8 +2,7 @@
 
 use dysco_common::session::offer;
 use dysco_proto::{End, Facts, Measurement, Reason};
-
-use crate::proxy::{Measured, Sending};
+use dysco_proxy::{Measured, Sending};
 
 /// Bytes of the timestamps option.
 const TIMESTAMPS_LEN: u32 = 12;

@@ -49,18 +49,18 @@ use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
 use dysco_config::{self as config, Config};
 use dysco_control::{self as control, Control, ControlConfig};
+use dysco_firewall::transfer;
 use dysco_pki::PkiError;
 use dysco_proto::asks;
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession};
+use dysco_proxy::port::HeldPort;
+use dysco_proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
 use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::{self, Call};
-use crate::proxy::port::HeldPort;
-use crate::proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
-use crate::state::transfer;
 
 use held::Held;
 use history::History;
@@ -345,13 +345,13 @@ fn proxy_config(config: &Config) -> ProxyConfig {
         // Each has two entries of the data plane.
         max_pairs: config.data_plane.max_sessions as usize,
         haproxy: haproxy
-            .map(|path| crate::proxy::HaproxySocket {
+            .map(|path| dysco_proxy::HaproxySocket {
                 path,
                 frontends: Vec::new(),
             })
             .collect(),
-        watch: crate::proxy::WatchRules {
-            proof: crate::proxy::outside::pairing::Rules {
+        watch: dysco_proxy::WatchRules {
+            proof: dysco_proxy::outside::pairing::Rules {
                 moments: config.watch.moments,
                 bytes: config.watch.bytes,
                 window: config.watch.window,

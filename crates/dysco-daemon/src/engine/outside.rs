@@ -10,13 +10,13 @@ use dysco_api::{
 };
 use dysco_common::{FlowKey, State};
 use dysco_proto::Reason;
+use dysco_proxy::outside::{Ask, Found, Scene};
+use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
 use super::removal::{Said, Task};
 use super::{Answer, Engine};
 use crate::api::Caller;
-use crate::proxy::outside::{Ask, Found, Scene};
-use crate::proxy::{ProcessError, Tracked};
 
 /// What a task saw of a proxy, and who asked.
 pub(super) struct Seen {
@@ -193,7 +193,7 @@ impl Engine {
             pid: p.pid,
             name: p.comm.clone(),
         });
-        let held = |socket: &crate::proxy::outside::Socket| {
+        let held = |socket: &dysco_proxy::outside::Socket| {
             let slot = self.agent.find(&socket.key);
             let known = slot.map(|slot| self.agent.session(slot));
             let accepted = known

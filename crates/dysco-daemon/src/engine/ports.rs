@@ -15,11 +15,11 @@ use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
 use dysco_control::Incoming;
 use dysco_proto::Subsession;
+use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
 use super::listing::left_by_chain;
 use super::{Engine, measure};
-use crate::proxy::port::HeldPort;
 
 /// A session is taken for over when its host has not said for so long that it lives: it has
 /// lost its memory, or is gone.

@@ -5,9 +5,9 @@ use std::io;
 
 use dysco_agent::{AgentError, Xdp};
 use dysco_config::{Attach, Config};
+use dysco_proxy::port::try_repair;
 
 use super::{Finding, Verdict};
-use crate::proxy::port::try_repair;
 
 /// Those that a `dyscod` needs (linux/capability.h).
 const CAPABILITIES: [(u32, &str); 5] = [

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use dysco_api::{Outcome, RemovalReport};
 use dysco_common::FlowKey;
+use dysco_proxy::{Pair, PairEvent};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{Said, Task};
 use crate::engine::Engine;
-use crate::proxy::{Pair, PairEvent};
 
 /// The batch of those that nobody waits for.
 pub(super) const AUTOMATIC: u64 = u64::MAX;

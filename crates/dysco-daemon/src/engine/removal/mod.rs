@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
 use dysco_proto::{ChangeId, Progress, Reason, Report, Role, Subsession};
+use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
-use crate::proxy::elsewhere::Held;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
 use task::Stage;

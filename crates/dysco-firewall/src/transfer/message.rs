@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dysco_proto::KindName;
 use serde::{Deserialize, Serialize};
 
-use crate::state::document::FiveTuple;
+use crate::document::FiveTuple;
 
 /// The first byte of these messages: no version of the session protocol has it.
 const MARK: u8 = b'S';

@@ -16,8 +16,8 @@ use netlink_packet_netfilter::{
 
 use super::key::{self, Field, FieldType};
 use super::{SetElement, TableFamily};
-use crate::state::error::StateError;
-use crate::state::netlink::Netfilter;
+use crate::error::StateError;
+use crate::netlink::Netfilter;
 
 /// A set that can hold something of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]

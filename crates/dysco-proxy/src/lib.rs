@@ -1,6 +1,7 @@
-//! The proxy host's side of a removal: which sockets a proxy relays between
-//! (by its shim's word, or by the kernel's counts from outside), whether the kernel's numbers confirm it, and closing
-//! both without a packet. No protocol inside.
+//! The proxy host's side of a removal: which sockets a proxy relays between (by its
+//! shim's word, or by the kernel's counts from outside), whether the kernel's numbers
+//! confirm it, and closing both without a packet. No protocol inside: the crate depends
+//! on the data plane's agent and on the words of the local API.
 
 mod ask;
 mod close;

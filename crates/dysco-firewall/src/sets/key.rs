@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::state::Seen;
+use crate::Seen;
 
 /// A field of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -152,7 +152,7 @@ pub fn bytes(key: &[Field]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::tests::{plain, translated};
+    use crate::tests::{plain, translated};
 
     #[test]
     fn a_concatenation_has_its_first_type_in_the_highest_bits() {

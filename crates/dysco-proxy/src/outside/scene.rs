@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 
-use crate::proxy::elsewhere;
-use crate::proxy::listener::stands_for;
-use crate::proxy::process::{self, Proc, ProcessError};
-use crate::proxy::sys::{of_our_network, protocol};
-use crate::proxy::table::{self, CLOSED, Holder, Holders, LISTEN, Row};
-use crate::proxy::theirs::Process;
+use crate::elsewhere;
+use crate::listener::stands_for;
+use crate::process::{self, Proc, ProcessError};
+use crate::sys::{of_our_network, protocol};
+use crate::table::{self, CLOSED, Holder, Holders, LISTEN, Row};
+use crate::theirs::Process;
 
 /// A connected TCP socket of one of the processes.
 #[derive(Clone, Debug)]

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use super::doubt::Doubt;
 use super::judge::{Verdicts, judge};
 use super::pairing::{Counts, Found, Kind, Rules, Series};
-use crate::proxy::held::{self, gone};
-use crate::proxy::kernel;
-use crate::proxy::pair::End;
-use crate::proxy::process::sleeps;
-use crate::proxy::sys::{cookie, key};
-use crate::proxy::table::Holder;
-use crate::proxy::theirs::{Process, Theirs};
+use crate::held::{self, gone};
+use crate::kernel;
+use crate::pair::End;
+use crate::process::sleeps;
+use crate::sys::{cookie, key};
+use crate::table::Holder;
+use crate::theirs::{Process, Theirs};
 
 /// Between looks.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -7,11 +7,11 @@
 //! the difference drifts, and no value of it lasts.
 //!
 //! The highest difference is the constant only if the process was empty when it was
-//! met: see [`crate::proxy::empty`].
+//! met: see [`crate::empty`].
 
 use std::time::Duration;
 
-use crate::proxy::empty::{Emptiness, Moment};
+use crate::empty::{Emptiness, Moment};
 
 /// What a process has read from a socket and written to it since it was
 /// opened; nothing where that was moving at the moment.

@@ -1,7 +1,7 @@
 //! Three hosts, and messages that are lost, repeated and forged.
 
 use super::*;
-use crate::state::tests::plain;
+use crate::tests::plain;
 
 const TRANSFER: TransferId = TransferId([7; 16]);
 const OLD: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));

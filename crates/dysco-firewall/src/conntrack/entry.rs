@@ -16,10 +16,10 @@ use netlink_packet_netfilter::{
 
 use super::write::{flag, nest, tuple, zone_attributes};
 use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
-use crate::state::Seen;
-use crate::state::document::{Document, FiveTuple};
-use crate::state::error::{Fault, StateError};
-use crate::state::netlink::{Netfilter, family};
+use crate::Seen;
+use crate::document::{Document, FiveTuple};
+use crate::error::{Fault, StateError};
+use crate::netlink::{Netfilter, family};
 
 /// Attributes of an entry that the library leaves to its user.
 pub(super) mod attribute {

@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::state::tests::{entry, plain};
+    use crate::tests::{entry, plain};
 
     #[test]
     fn what_the_old_host_did_is_known_until_the_last_has_settled() {

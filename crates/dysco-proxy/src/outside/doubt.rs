@@ -1,7 +1,7 @@
 //! Why a session is not paired, in an operator's words.
 
 use super::pairing::Rules;
-use crate::proxy::error::{LESS_BUSY, slow_and_fast};
+use crate::error::{LESS_BUSY, slow_and_fast};
 
 /// Why an accepted socket has no partner. Sockets are numbers of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! What a middlebox's kernel knows of a session, taken from one firewall and
-//! given to another. Knows netlink and nothing of the protocol.
+//! given to another. Knows netlink and nothing of the protocol: of `dysco-proto` it has
+//! the names of the kinds of state alone, and it depends on no runtime.
 //!
 //! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
 //! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).

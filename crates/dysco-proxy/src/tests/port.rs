@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::*;
-use crate::proxy::port::HeldPort;
+use crate::port::HeldPort;
 
 /// The kernel takes even ports first, of those that it may choose from.
 const FIRST: u16 = 40_000;

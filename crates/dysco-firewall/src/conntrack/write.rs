@@ -11,9 +11,9 @@ use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage};
 
 use super::entry::attribute;
 use super::{ConntrackState, TcpEnd, TcpState, Zone, ZoneDirection};
-use crate::state::Seen;
-use crate::state::document::FiveTuple;
-use crate::state::netlink::family;
+use crate::Seen;
+use crate::document::FiveTuple;
+use crate::netlink::family;
 
 /// What the kernel notes of an end.
 pub(super) mod flag {
