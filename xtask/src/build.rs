@@ -40,7 +40,10 @@ pub fn everything(release: bool) -> Result<()> {
 
 /// Builds what runs on a host, fully optimised; its folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {
-    release(&["dysco-daemon", "dysco-splice-preload"], quiet)
+    release(
+        &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"],
+        quiet,
+    )
 }
 
 /// Builds packages, fully optimised; their folder. Where `DYSCO_BIN_DIR` names one with

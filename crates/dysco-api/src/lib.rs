@@ -5,6 +5,7 @@
 
 mod client;
 mod delta;
+mod exit;
 mod filter;
 mod host;
 mod listen;
@@ -21,6 +22,7 @@ mod types;
 
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
 pub use delta::{DeltaReport, TellDelta};
+pub use exit::{Exit, HELP as EXIT_HELP};
 pub use filter::{BadFilter, Filter, HELP as FILTER_HELP, STATES};
 pub use host::{BadHost, HostName};
 pub use listen::ListenAddress;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use dysco_pki::PkiError;
@@ -31,6 +32,21 @@ pub enum ConfigError {
     /// A key or certificate.
     #[error(transparent)]
     Pki(#[from] PkiError),
+    /// The pins' directory.
+    #[error(
+        "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
+    )]
+    NoPins(PathBuf),
+    /// An address to listen on is not this host's.
+    #[error(
+        "failed to run dyscod: failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// Logging was set up before.
     #[error("failed to set up logging: it already is")]
     Logging,

@@ -7,6 +7,7 @@ mod check;
 mod error;
 mod interface;
 mod log;
+mod on_host;
 pub mod policy;
 mod schema;
 mod values;
@@ -26,6 +27,7 @@ pub use error::ConfigError;
 pub use error::Place;
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::init_logging;
+pub use on_host::{can_listen, can_pin, missing_socket};
 pub use values::{Address, PortList, PortRange, Prefix};
 
 /// Where the configuration is looked for.

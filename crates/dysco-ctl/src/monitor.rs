@@ -1,9 +1,10 @@
 //! `dyscoctl monitor`.
 
+use dysco_api::Exit;
 use dysco_api::{MonitorEvent, Reply, Request};
 
 use super::context::{Context, print_line};
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::Format;
 
 /// What happens, as it happens, with reasons.

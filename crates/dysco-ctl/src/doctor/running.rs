@@ -8,8 +8,8 @@ use dysco_api::{ClientError, PolicyReport, Reply, Request, StatusReport};
 use dysco_config::Config;
 
 use super::Finding;
-use crate::cli::context::Context;
-use crate::cli::exit::CliError;
+use crate::context::Context;
+use crate::exit::CliError;
 
 /// This program's own.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -196,7 +196,7 @@ mod tests {
     use dysco_api::{InterfaceReport, PeerReport, RuleReport};
 
     use super::*;
-    use crate::cli::doctor::Verdict;
+    use crate::doctor::Verdict;
 
     fn status() -> StatusReport {
         StatusReport {

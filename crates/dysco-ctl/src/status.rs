@@ -1,9 +1,10 @@
 //! `dyscoctl status`.
 
+use dysco_api::Exit;
 use dysco_api::{Reply, Request, StatusReport};
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
 
 /// Is this host all right, in one screen.

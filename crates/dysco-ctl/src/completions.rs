@@ -2,9 +2,10 @@
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use dysco_api::Exit;
 
 use super::context::print_line;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]

@@ -1,79 +1,16 @@
-//! How a command ends: documented exit codes, and errors that say what, why
-//! and what to do.
+//! How a command ends: errors that say what, why and what to do, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use dysco_agent::AgentError;
-use dysco_api::{ClientError, FailureCode, HostName};
+use dysco_api::{ClientError, Exit, FailureCode, HostName};
 use dysco_config::ConfigError;
 use dysco_config::policy::PolicyError;
-use dysco_control::ControlError;
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
 use super::run::RunError;
-use crate::api::ApiError;
-
-/// The exit codes, for `--help`.
-pub const HELP: &str = "\
-Exit codes:
-  0  done
-  1  an internal error
-  2  wrong usage, configuration, key or certificate
-  3  no dyscod answers
-  4  not allowed
-  5  refused, rolled back, left or not confirmed, for some session at least; each says why
-  6  timed out, for some session at least
-  7  drain: the time ran out and the proxy holds sessions still; lists them
-  8  doctor: something would stop this host from working";
-
-/// How a command ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Exit {
-    /// Done.
-    Done = 0,
-    /// A fault of this program or of the daemon.
-    Internal = 1,
-    /// A fault of the command line, of a file or of a key.
-    Usage = 2,
-    /// No daemon answers.
-    NoDaemon = 3,
-    /// The user may not.
-    NotAllowed = 4,
-    /// Refused or rolled back, for some session at least.
-    Refused = 5,
-    /// It took too long.
-    TimedOut = 6,
-    /// A drain ran out of time, and sessions are left.
-    Left = 7,
-    /// A doctor found what stops this host.
-    Ill = 8,
-}
-
-impl Exit {
-    /// For programs, in the words of the local API where it has one.
-    fn code(self) -> &'static str {
-        match self {
-            Exit::Done => "done",
-            Exit::Internal => "internal",
-            Exit::Usage => "bad_request",
-            Exit::NoDaemon => "no_daemon",
-            Exit::NotAllowed => "not_allowed",
-            Exit::Refused => "refused",
-            Exit::TimedOut => "timed_out",
-            Exit::Left => "left",
-            Exit::Ill => "ill",
-        }
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
-    }
-}
 
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
@@ -129,17 +66,6 @@ pub enum CliError {
         "failed to find the middlebox {0}: no session of this host passes it, and its dyscod has not met it; see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"
     )]
     Unmet(HostName),
-    /// The pins' directory.
-    #[error(
-        "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
-    )]
-    NoPins(PathBuf),
-    /// The daemon's engine.
-    #[error("failed to run dyscod: {}", causes(.0))]
-    Engine(anyhow::Error),
-    /// The runtime.
-    #[error("failed to start the runtime: {0}")]
-    Runtime(io::Error),
 }
 
 impl CliError {
@@ -152,17 +78,12 @@ impl CliError {
             | CliError::Config(_)
             | CliError::Policy(_)
             | CliError::Run(_)
-            | CliError::NoPins(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
             CliError::Unmet(_) => Exit::Refused,
-            CliError::Engine(error) => engine_exit(error),
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
-            CliError::Unexpected
-            | CliError::Print(_)
-            | CliError::Json(_)
-            | CliError::Runtime(_) => Exit::Internal,
+            CliError::Unexpected | CliError::Print(_) | CliError::Json(_) => Exit::Internal,
         }
     }
 
@@ -254,68 +175,11 @@ fn client_exit(error: &ClientError) -> Exit {
     }
 }
 
-/// Is it the configuration that the engine did not start with?
-fn engine_exit(error: &anyhow::Error) -> Exit {
-    let keys = error.is::<ConfigError>() || error.is::<PkiError>();
-    let api = matches!(
-        error.downcast_ref::<ApiError>(),
-        Some(ApiError::Socket { .. })
-    );
-    let agent = matches!(
-        error.downcast_ref::<AgentError>(),
-        Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
-    );
-    let control = match error.downcast_ref::<ControlError>() {
-        // One in use is another dyscod's.
-        Some(ControlError::Bind { source, .. }) => source.kind() == io::ErrorKind::AddrNotAvailable,
-        Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
-        Some(ControlError::Quic(_)) | None => false,
-    };
-    match keys || api || agent || control {
-        true => Exit::Usage,
-        false => Exit::Internal,
-    }
-}
-
-/// An error and its causes, but for those that it has told already.
-fn causes(error: &anyhow::Error) -> String {
-    let mut told = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if told.is_empty() {
-            told = cause;
-        } else if !told.contains(&cause) {
-            told = format!("{told}: {cause}");
-        }
-    }
-    told
-}
-
 #[cfg(test)]
 mod tests {
     use dysco_api::Failure;
 
     use super::*;
-
-    fn bind(kind: io::ErrorKind) -> CliError {
-        let bind = ControlError::Bind {
-            address: ([10, 9, 9, 9], 7474).into(),
-            source: kind.into(),
-        };
-        CliError::Engine(bind.into())
-    }
-
-    #[test]
-    fn an_address_of_another_host_is_a_fault_of_the_configuration() {
-        assert_eq!(bind(io::ErrorKind::AddrNotAvailable).exit(), Exit::Usage);
-        assert_eq!(bind(io::ErrorKind::AddrInUse).exit(), Exit::Internal);
-        let pins = AgentError::PinDirectory {
-            path: "/tmp/pins".into(),
-            source: io::ErrorKind::PermissionDenied.into(),
-        };
-        assert_eq!(CliError::Engine(pins.into()).exit(), Exit::Usage);
-        let other = anyhow::anyhow!("the control channel has ended");
-        assert_eq!(CliError::Engine(other).exit(), Exit::Internal);
-    }
 
     #[test]
     fn all_errors_have_one_shape() {
@@ -409,20 +273,5 @@ mod tests {
         for line in ["", "json", "x -o table", "x -o"] {
             assert!(!wants(line), "{line}");
         }
-    }
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
-        let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
-        assert_eq!(text.matches(&cause).count(), 1, "{text}");
-        // One that the error does not tell is.
-        let outer = anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse));
-        let text = CliError::Engine(outer.context("failed to listen")).to_string();
-        let cause = io::Error::from(io::ErrorKind::AddrInUse);
-        assert_eq!(
-            text,
-            format!("failed to run dyscod: failed to listen: {cause}")
-        );
     }
 }

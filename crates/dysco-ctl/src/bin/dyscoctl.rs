@@ -1,5 +1,5 @@
 //! The command line of an operator.
 
 fn main() -> std::process::ExitCode {
-    dysco_daemon::cli::dyscoctl()
+    dysco_ctl::dyscoctl()
 }

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dysco_api::DEFAULT_API_SOCKET;
+use dysco_api::Exit;
 use dysco_api::{Client, Request};
 use serde::Serialize;
 
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::Format;
 
 /// How long an answer that needs no other host may take.

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use dysco_api::Exit;
 use dysco_api::StateKind;
 use dysco_api::{
     AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
@@ -12,7 +13,7 @@ use dysco_api::{
 use serde_json::Value;
 
 use super::context::{Context, PATIENCE, print_line};
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{list, rendered, section, table};
 
 /// Arguments of `state`.

@@ -1,9 +1,10 @@
-//! The command lines of `dyscoctl` and `dyscod`. One file a subcommand.
+//! The command line of `dyscoctl`, one file a subcommand. It asks `dyscod` over the local
+//! API, and looks at files, keys and the kernel by itself where no daemon has to run. The
+//! crate depends on no runtime, and not on the daemon.
 
 mod adopt;
 mod completions;
 mod context;
-mod daemon;
 mod delta;
 mod doctor;
 mod drain;
@@ -26,15 +27,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dysco_api::EXIT_HELP;
 
 use context::Context;
-pub use daemon::dyscod;
-pub use exit::{CliError, Exit};
 use output::Format;
 
 /// Take proxies out of live TCP sessions, and see who talks through what.
 #[derive(Debug, Parser)]
-#[command(name = "dyscoctl", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "dyscoctl", version, after_help = EXIT_HELP, max_term_width = 100)]
 struct Cli {
     /// How to print: a table for people, or JSON
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]

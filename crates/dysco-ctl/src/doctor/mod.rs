@@ -8,11 +8,12 @@ mod running;
 use std::path::PathBuf;
 
 use dysco_agent::AgentError;
+use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG};
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{rendered, table};
 
 /// Of a long text so many characters of its begin, and of its end.

@@ -1,9 +1,10 @@
 //! `dyscoctl adopt`.
 
+use dysco_api::Exit;
 use dysco_api::{AdoptReport, Reply, Request};
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{list, number, rendered};
 
 /// Enters the sessions that were there before dyscod, or that it does not know

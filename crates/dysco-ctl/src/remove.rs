@@ -3,6 +3,7 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use dysco_api::Exit;
 use dysco_api::ListenAddress;
 use dysco_api::ProcessName;
 use dysco_api::{
@@ -14,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::context::{Context, PATIENCE};
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::none_found;
 use super::output::{Format, every_reason, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;

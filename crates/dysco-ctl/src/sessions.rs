@@ -1,13 +1,14 @@
 //! `dyscoctl sessions` and `dyscoctl sessions show`.
 
 use clap::Subcommand;
+use dysco_api::Exit;
 use dysco_api::{
     FILTER_HELP, Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName,
     SessionReport,
 };
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{
     addresses, bytes, every_reason, list, or_dash, rendered, seconds, section, table,
 };

@@ -1,6 +1,7 @@
 //! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
 
 use clap::ArgGroup;
+use dysco_api::Exit;
 use dysco_api::StateKind;
 use dysco_api::{
     ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
@@ -10,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 

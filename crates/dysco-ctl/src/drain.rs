@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::Exit;
 use dysco_api::ProcessName;
 use dysco_api::{
     ClientError, FailureCode, Filter, HeldReport, HostName, Outcome, ProxyReport, Removable,
@@ -14,7 +15,7 @@ use serde_json::json;
 
 use super::context::{Context, print_line};
 use super::drain_report::{Left, State, reasons, text};
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::Format;
 use super::time;
 

@@ -4,12 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use dysco_api::Exit;
 use dysco_api::{ClientError, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
 use dysco_config::policy::{Policy, PolicyError};
 use serde_json::json;
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 use super::output::{addresses, section, table};
 
 /// Arguments of `policy`.

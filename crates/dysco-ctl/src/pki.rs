@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use dysco_api::Exit;
 use dysco_pki::{self as pki, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest};
 use serde_json::json;
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 
 /// Arguments of `pki`.
 #[derive(Debug, clap::Args)]

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dysco_api::Exit;
 use dysco_api::{Reply, Request};
 
 use super::context::{Context, SOCKET_VARIABLE};
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 
 /// The shim's file.
 const SHIM: &str = "libdysco_splice_preload.so";

@@ -9,11 +9,11 @@ use dysco_config::policy::Policy;
 use dysco_config::{
     Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, strict_reverse_path,
 };
+use dysco_config::{can_listen, can_pin, missing_socket};
 
 use super::Finding;
-use crate::cli::daemon::{can_listen, can_pin, missing_socket};
-use crate::cli::exit::CliError;
-use crate::cli::output::addresses;
+use crate::exit::CliError;
+use crate::output::addresses;
 
 /// Keys that end sooner are to be issued anew.
 const SOON_DAYS: i64 = 30;
@@ -39,7 +39,7 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     findings.push(pins(&config.data_plane.pin_dir));
     let listens = can_listen(&config.control);
     findings.extend(listens.err().map(|e| {
-        let found = Finding::of("control", &e).found;
+        let found = Finding::of("control", &e.into()).found;
         Finding::ill(
             "control",
             found,
@@ -101,7 +101,7 @@ fn policy(config: &Config) -> Finding {
 
 fn pins(dir: &Path) -> Finding {
     if let Err(error) = can_pin(dir) {
-        return Finding::of("pins", &error);
+        return Finding::of("pins", &error.into());
     }
     match refuse_others(dir) {
         Ok(()) => Finding::well("pins", dir.display().to_string()),
@@ -215,7 +215,7 @@ mod tests {
     use dysco_api::Mode;
 
     use super::*;
-    use crate::cli::doctor::Verdict;
+    use crate::doctor::Verdict;
 
     fn removal(reserve_ports: bool) -> Removal {
         Removal {

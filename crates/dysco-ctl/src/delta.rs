@@ -1,9 +1,10 @@
 //! `dyscoctl delta`.
 
+use dysco_api::Exit;
 use dysco_api::{DeltaReport, Reply, Request, SessionName, TellDelta};
 
 use super::context::Context;
-use super::exit::{CliError, Exit};
+use super::exit::CliError;
 
 /// Arguments of `delta`.
 #[derive(Debug, clap::Args)]
