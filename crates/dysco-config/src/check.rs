@@ -411,7 +411,7 @@ impl Checker<'_> {
         let filter = match log.filter {
             Some(filter) => {
                 EnvFilter::try_new(filter.get_ref()).map_err(|error| {
-                    let why = format!("{error}: write it like \"info\" or \"dysco_daemon=debug\"");
+                    let why = format!("{error}: write it like \"info\" or \"dysco=debug\"");
                     self.error(filter.span(), why)
                 })?;
                 filter.into_inner()

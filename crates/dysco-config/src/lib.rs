@@ -1,7 +1,7 @@
 //! The daemon's configuration and its policy: what the files may say, and what came out
 //! of them once they were held against this host. `dyscod` runs by them and `dyscoctl`
-//! checks them; the crate depends on the words of the local API, on the data plane's
-//! rules and on `dysco-pki`, and on no runtime.
+//! checks them; the crate depends on the words of the local API, on the agent for this
+//! host's interfaces, and on `dysco-pki`.
 
 mod check;
 mod error;
@@ -33,19 +33,19 @@ pub use values::{Address, PortList, PortRange, Prefix};
 /// Where the configuration is looked for.
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
 /// Where shims report to.
-pub const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
+const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
 /// Where keys and certificates lie.
-pub const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
+const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
 /// Where maps and programs are pinned.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/dysco";
 /// Where the policy is.
-pub const DEFAULT_POLICY: &str = "/etc/dysco/policy.toml";
+const DEFAULT_POLICY: &str = "/etc/dysco/policy.toml";
 /// Where the daemon keeps what must outlive it.
-pub const DEFAULT_STATE_DIR: &str = "/run/dysco/state";
+const DEFAULT_STATE_DIR: &str = "/run/dysco/state";
 /// UDP port of the control channel.
-pub const CONTROL_PORT: u16 = 7474;
+const CONTROL_PORT: u16 = 7474;
 /// Source ports of new subsessions.
-pub const NEW_PATH_PORTS: RangeInclusive<u16> = 61000..=64999;
+const NEW_PATH_PORTS: RangeInclusive<u16> = 61000..=64999;
 
 /// A checked configuration: every default filled in, every name resolved.
 #[derive(Clone, Debug, Serialize)]
@@ -255,7 +255,7 @@ pub struct Scheduling {
 pub struct Log {
     /// Plain or JSON.
     pub format: LogFormat,
-    /// A `tracing` filter, such as `info` or `dysco_daemon=debug`.
+    /// A `tracing` filter, such as `info` or `dysco=debug`.
     pub filter: String,
 }
 

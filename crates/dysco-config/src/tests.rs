@@ -114,7 +114,7 @@ fn what_is_printed_reads_back_the_same() {
         "[[track]]\nports = 443\n",
         "[[listener]]\naddress = \"[fd00::1]:80\"\nhaproxy_socket = \"/run/h.sock\"\n",
         "[removal]\ntimeout_ms = 500\n",
-        "[log]\nformat = \"json\"\nfilter = \"dysco_daemon=debug\"\n",
+        "[log]\nformat = \"json\"\nfilter = \"dysco=debug\"\n",
     ));
     let printed = load(&text).unwrap().to_toml().unwrap();
     let again = load(&printed).unwrap().to_toml().unwrap();

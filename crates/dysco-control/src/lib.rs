@@ -26,7 +26,6 @@ use tokio::sync::mpsc;
 pub use error::{ControlError, DownReason};
 pub use frame::MAX_MESSAGE;
 pub use stats::ControlCounters;
-pub use tls::ALPN;
 
 use registry::Registry;
 

@@ -1,7 +1,6 @@
 //! `dyscoctl adopt`.
 
-use dysco_api::Exit;
-use dysco_api::{AdoptReport, Reply, Request};
+use dysco_api::{AdoptReport, Exit, Reply, Request};
 
 use super::context::Context;
 use super::exit::CliError;

@@ -5,9 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dysco_api::DEFAULT_API_SOCKET;
-use dysco_api::Exit;
-use dysco_api::{Client, Request};
+use dysco_api::{Client, DEFAULT_API_SOCKET, Exit, Request};
 use serde::Serialize;
 
 use super::exit::CliError;

@@ -1,7 +1,6 @@
 //! `dyscoctl delta`.
 
-use dysco_api::Exit;
-use dysco_api::{DeltaReport, Reply, Request, SessionName, TellDelta};
+use dysco_api::{DeltaReport, Exit, Reply, Request, SessionName, TellDelta};
 
 use super::context::Context;
 use super::exit::CliError;

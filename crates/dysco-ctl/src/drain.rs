@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dysco_api::Exit;
-use dysco_api::ProcessName;
 use dysco_api::{
-    ClientError, FailureCode, Filter, HeldReport, HostName, Outcome, ProxyReport, Removable,
-    RemovalReport, Remove, Reply, Request, SessionId, SessionName,
+    ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
+    ProxyReport, Removable, RemovalReport, Remove, Reply, Request, SessionId, SessionName,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use dysco_api::ProcessName;
-use dysco_api::{Label, SessionId};
+use dysco_api::{Label, ProcessName, SessionId};
 use serde::Serialize;
 
 use super::output::{every_reason, rendered, table};

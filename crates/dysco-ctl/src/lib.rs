@@ -1,6 +1,6 @@
 //! The command line of `dyscoctl`, one file a subcommand. It asks `dyscod` over the local
 //! API, and looks at files, keys and the kernel by itself where no daemon has to run. The
-//! crate depends on no runtime, and not on the daemon.
+//! crate awaits nothing, and does not depend on the daemon.
 
 mod adopt;
 mod completions;

@@ -1,7 +1,6 @@
 //! `dyscoctl monitor`.
 
-use dysco_api::Exit;
-use dysco_api::{MonitorEvent, Reply, Request};
+use dysco_api::{Exit, MonitorEvent, Reply, Request};
 
 use super::context::{Context, print_line};
 use super::exit::CliError;

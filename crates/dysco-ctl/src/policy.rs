@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use dysco_api::Exit;
-use dysco_api::{ClientError, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
+use dysco_api::{ClientError, Exit, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
 use dysco_config::policy::{Policy, PolicyError};
 use serde_json::json;
 

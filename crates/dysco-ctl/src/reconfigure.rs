@@ -1,11 +1,9 @@
 //! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
 
 use clap::ArgGroup;
-use dysco_api::Exit;
-use dysco_api::StateKind;
 use dysco_api::{
-    ChainChange, ChainOutcome, ChainReport, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
-    Request, SessionName, Which,
+    ChainChange, ChainOutcome, ChainReport, Exit, FILTER_HELP, Filter, HostName, Reconfigure,
+    Reply, Request, SessionName, StateKind, Which,
 };
 use serde::Serialize;
 use serde_json::Value;

@@ -3,12 +3,9 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use dysco_api::Exit;
-use dysco_api::ListenAddress;
-use dysco_api::ProcessName;
 use dysco_api::{
-    Client, FILTER_HELP, Filter, HostName, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply,
-    Request, SessionName, Summary,
+    Client, Exit, FILTER_HELP, Filter, HostName, LeftReport, ListenAddress, Mode, Outcome,
+    ProcessName, RemovalReport, Remove, Reply, Request, SessionName, Summary,
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;

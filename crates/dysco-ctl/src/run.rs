@@ -8,8 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dysco_api::Exit;
-use dysco_api::{Reply, Request};
+use dysco_api::{Exit, Reply, Request};
 
 use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::CliError;

@@ -1,9 +1,8 @@
 //! `dyscoctl sessions` and `dyscoctl sessions show`.
 
 use clap::Subcommand;
-use dysco_api::Exit;
 use dysco_api::{
-    FILTER_HELP, Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName,
+    Exit, FILTER_HELP, Filter, PathReport, Removable, Reply, Request, Role, SessionId, SessionName,
     SessionReport,
 };
 

@@ -4,11 +4,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use dysco_api::Exit;
-use dysco_api::StateKind;
 use dysco_api::{
-    AboutState, HostName, InstallState, MoveState, Reply, Request, SessionName, StateInstalled,
-    StateReport,
+    AboutState, Exit, HostName, InstallState, MoveState, Reply, Request, SessionName,
+    StateInstalled, StateKind, StateReport,
 };
 use serde_json::Value;
 

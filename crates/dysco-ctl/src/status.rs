@@ -1,7 +1,6 @@
 //! `dyscoctl status`.
 
-use dysco_api::Exit;
-use dysco_api::{Reply, Request, StatusReport};
+use dysco_api::{Exit, Reply, Request, StatusReport};
 
 use super::context::Context;
 use super::exit::CliError;

@@ -183,7 +183,6 @@ fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

@@ -27,12 +27,12 @@ pub mod conntrack;
 mod document;
 mod error;
 mod netlink;
-pub mod sets;
+mod sets;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
 
-pub use document::{Document, FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION, read, schema};
+pub use document::{Document, FiveTuple, read, schema};
 pub use error::{Fault, StateError};
 
 use dysco_proto::KindName;
@@ -41,7 +41,7 @@ use conntrack::{Conntrack, Settling};
 use sets::Sets;
 
 /// One kind of state.
-pub trait Kind {
+trait Kind {
     /// Its name.
     fn name(&self) -> KindName;
 
@@ -70,7 +70,7 @@ pub struct Seen {
 }
 
 /// A session on this host, as connection tracking had it when it was asked.
-pub struct Here {
+struct Here {
     /// What it is called.
     seen: Seen,
     /// Its entries.
@@ -99,7 +99,7 @@ pub struct Installed {
 
 /// All kinds, in the order in which they are installed: what packets can match
 /// by themselves comes last.
-pub fn kinds() -> Vec<Box<dyn Kind>> {
+fn kinds() -> Vec<Box<dyn Kind>> {
     vec![Box::new(Sets), Box::new(Conntrack)]
 }
 

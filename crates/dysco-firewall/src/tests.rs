@@ -142,7 +142,7 @@ fn too_much_is_refused() {
     assert!(check_size(&vec![one.clone(); 64]).is_ok());
     assert!(check_size(&vec![one.clone(); 65]).is_err());
     let mut long = one;
-    long.state["labels"] = json!("0".repeat(super::MAX_BYTES));
+    long.state["labels"] = json!("0".repeat(super::document::MAX_BYTES));
     let error = check_size(&[long]).expect_err("too long");
     assert!(error.is_bad_request(), "{error}");
 }

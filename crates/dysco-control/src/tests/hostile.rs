@@ -9,7 +9,8 @@ use rustls::RootCertStore;
 
 use super::lab::{Daemon, Fleet, Stranger, addresses};
 use crate::link::close;
-use crate::{ALPN, DownReason, Event, MAX_MESSAGE, frame};
+use crate::tls::ALPN;
+use crate::{DownReason, Event, MAX_MESSAGE, frame};
 
 #[tokio::test]
 async fn another_fleets_daemon_is_not_talked_to() {

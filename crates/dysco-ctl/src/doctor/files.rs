@@ -7,9 +7,9 @@ use std::path::Path;
 use dysco_agent::refuse_others;
 use dysco_config::policy::Policy;
 use dysco_config::{
-    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, strict_reverse_path,
+    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, can_listen, can_pin,
+    missing_socket, strict_reverse_path,
 };
-use dysco_config::{can_listen, can_pin, missing_socket};
 
 use super::Finding;
 use crate::exit::CliError;

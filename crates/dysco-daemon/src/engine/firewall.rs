@@ -13,8 +13,7 @@ use dysco_common::{FlowKey, Session};
 use dysco_control as control;
 use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use dysco_firewall::{self as state, Document, FiveTuple, StateError};
-use dysco_proto::KindName;
-use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
+use dysco_proto::{ChangeId, HostEvent, KindName, Reason, Subsession};
 use dysco_scheduling::{spawn_long, spawn_short};
 use tokio::sync::mpsc;
 

@@ -3,10 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use dysco_api::ProcessName;
 use dysco_api::{
-    Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable, Remove,
-    Reply,
+    Failure, FailureCode, HeldReport, HostName, ProcessName, ProcessReport, ProxyReport, Removable,
+    Remove, Reply,
 };
 use dysco_common::{FlowKey, State};
 use dysco_proto::Reason;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::Context as _;
-use dysco_config::PortRange;
-use dysco_config::Removal;
+use dysco_config::{PortRange, Removal};
 use dysco_proto::ChangeId;
 
 use super::collect::boot_time;

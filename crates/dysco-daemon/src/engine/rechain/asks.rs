@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 use dysco_control::Incoming;
-use dysco_proto::KindName;
-use dysco_proto::Subsession;
 use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
+use dysco_proto::{KindName, Subsession};
 
 use super::request::{Task, Whose};
 use crate::engine::{Engine, measure};
