@@ -1,6 +1,6 @@
 //! The criterion benches of the state machine and of what reads messages and
 //! packets: they can be run by themselves, `cargo bench -p dysco-common` and
-//! `-p dysco-daemon`, and are among the figures of a run here.
+//! `-p dysco-proto`, and are among the figures of a run here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const BENCHES: [&str; 8] = [
     "--bench",
     "decode",
     "-p",
-    "dysco-daemon",
+    "dysco-proto",
     "--bench",
     "protocol",
 ];

@@ -99,7 +99,7 @@ enum Command {
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Put a run's figures into the README, as every whole run does by itself
+    /// Put a run's figures into the documents, as every whole run does by itself
     Readme(Readme),
     /// Make the calls that the shim stands before, and say how long each took
     #[command(hide = true)]

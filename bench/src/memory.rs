@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use dysco_agent::LAYOUT;
-use dysco_daemon::config::DEFAULT_PIN_DIR;
+use dysco_config::DEFAULT_PIN_DIR;
 use dysco_netns::Host;
 use serde_json::Value;
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 use dysco_agent::LAYOUT;
-use dysco_daemon::config::DEFAULT_PIN_DIR;
+use dysco_config::DEFAULT_PIN_DIR;
 use dysco_netns::idle::{self, Hook};
 use dysco_netns::nginx::Nginx;
 use dysco_netns::{Host, Lab};

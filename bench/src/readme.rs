@@ -1,4 +1,4 @@
-//! The last whole run, as the README shows it, and what it missed, as the
+//! The last whole run, as docs/performance.md shows it, and what it missed, as the
 //! benchmark's own does: between two marks, by this alone.
 
 use std::fs;
@@ -96,7 +96,7 @@ const FIGURES: &[(&str, &str)] = &[
 const FLOOR: &str = "
 *floor*: what the same figure is on this machine by what is not ours: with programs that do nothing where
 ours would be, while nothing is changed, by messages and handshakes alone, by an empty run.
-[Where a goal is missed, and why](bench/README.md#where-a-goal-is-missed-and-why).
+[Where a goal is missed, and why](../bench/README.md#where-a-goal-is-missed-and-why).
 ";
 
 /// Rivals, and what they are.
@@ -126,7 +126,7 @@ const COLUMNS: &[(&str, &str)] = &[
     ("cpu_of_a_request", "CPU of a request"),
 ];
 
-/// Puts a whole run into the README.
+/// Puts a whole run into docs/performance.md and this crate's README.
 #[derive(clap::Args)]
 pub struct Readme {
     /// The run: the JSON of its raw results
@@ -147,7 +147,7 @@ impl Readme {
 
 /// Puts a run, as its JSON has it, between the marks.
 pub fn write(run: &Value) -> Result<()> {
-    put("../README.md", &shown(run))?;
+    put("../docs/performance.md", &shown(run))?;
     let date = run["date"].as_str().unwrap_or_default();
     let missed = why::missed(run);
     put("README.md", &format!("The run of {date} UTC:\n\n{missed}"))
@@ -187,7 +187,7 @@ fn shown(run: &Value) -> String {
     let plots = run["plots"].as_array().into_iter().flatten();
     if plots.into_iter().any(|plot| plot["name"] == "bundles") {
         text += &format!(
-            "![four bundles of sessions lose their proxies](bench/results/{name}-bundles.svg)\n\n"
+            "![four bundles of sessions lose their proxies](../bench/results/{name}-bundles.svg)\n\n"
         );
     }
     text += "| | measured | goal | floor | paper |\n|---|---:|---:|---:|---:|\n";
@@ -197,8 +197,8 @@ fn shown(run: &Value) -> String {
     text += FLOOR;
     text += &rivals(run);
     text + &format!(
-        "\n[All figures](bench/results/{name}.md), with their spread; \
-         [how they are measured](bench/README.md), and what biases them.\n"
+        "\n[All figures](../bench/results/{name}.md), with their spread; \
+         [how they are measured](../bench/README.md), and what biases them.\n"
     )
 }
 
@@ -271,7 +271,7 @@ fn rivals(run: &Value) -> String {
         "\n{SESSIONS} sessions through what one can put between two hosts, each against plain \
          IP forwarding; bytes a session with 10,000. Each answer asks for the next request, so that \
          times are a rate's other face; HAProxy has two threads here, nginx and the sockmap's \
-         relay one ([what else biases these](bench/README.md#bias)):\n\n\
+         relay one ([what else biases these](../bench/README.md#bias)):\n\n\
          | |{heads} memory |\n|---|{rules}---:|\n{rows}"
     )
 }

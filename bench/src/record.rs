@@ -170,7 +170,7 @@ impl Record {
     /// # Errors
     /// If it is not complete: what is there already stays.
     pub fn publish(&self) -> Result<()> {
-        let stays = "the run is not complete: summary.json and the README stay as they were";
+        let stays = "the run is not complete: summary.json and the documents stay as they were";
         let summary = self.summary().context(stays)?;
         write(&results().join("summary.json"), summary)?;
         readme::write(&self.run()?)

@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use dysco_daemon::control::{Control, ControlConfig, Event};
-use dysco_daemon::pki::{self, PkiPaths};
-use dysco_daemon::scheduling;
+use dysco_control::{Control, ControlConfig, Event};
 use dysco_netns::Host;
+use dysco_pki::{self as pki, PkiPaths};
+use dysco_scheduling as scheduling;
 use tokio::sync::{mpsc, oneshot};
 
 /// Beside `dyscod`'s own.

@@ -1,7 +1,7 @@
 //! How a state ends if from now on nothing goes wrong.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{Machine, Role, Timer};
+use dysco_proto::{Machine, Role, Timer};
 
 use crate::config::{Configuration, Request};
 use crate::host::{Alone, Host};

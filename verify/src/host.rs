@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::two_paths::Anchor;
 use dysco_common::{State, Translation};
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
 };
 

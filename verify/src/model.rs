@@ -1,7 +1,7 @@
 //! The model that is explored.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{ChangeId, Machine, Role, Time, Timer};
+use dysco_proto::{ChangeId, Machine, Role, Time, Timer};
 use stateright::{Model, Property};
 
 use crate::config::{Configuration, Request};

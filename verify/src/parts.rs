@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use dysco_daemon::protocol::Message;
+use dysco_proto::Message;
 use rustc_hash::FxHasher;
 
 /// A name for a state.

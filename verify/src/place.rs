@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use dysco_daemon::protocol::{HostId, Subsession};
+use dysco_proto::{HostId, Subsession};
 
 use crate::socket::Base;
 

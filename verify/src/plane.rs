@@ -10,7 +10,7 @@ use dysco_common::session::life;
 use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
 use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, OldIncoming};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
-use dysco_daemon::protocol::Subsession;
+use dysco_proto::Subsession;
 
 pub mod far;
 mod shown;

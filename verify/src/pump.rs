@@ -1,6 +1,6 @@
 //! What the engine of a modelled host does with the machine that ships.
 
-use dysco_daemon::protocol::{Command, HostId, Machine, Message, Reason, Report, Time};
+use dysco_proto::{Command, HostId, Machine, Message, Reason, Report, Time};
 
 /// The clock stands still: time passes where a timer is fired.
 pub const NOW: Time = Time::ZERO;

@@ -8,7 +8,7 @@
 use std::fmt::Display;
 use std::hash::Hash;
 
-use dysco_daemon::protocol::{Machine, Time, Timer};
+use dysco_proto::{Machine, Time, Timer};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::tcp::FIN;
 use dysco_common::two_paths::Cutoff;
-use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
+use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
 
 use crate::config::Configuration;
 use crate::parts::Letter;

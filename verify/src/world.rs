@@ -4,7 +4,7 @@
 use std::hash::{Hash, Hasher};
 
 use dysco_common::{State, two_paths};
-use dysco_daemon::protocol::{Machine, Timer};
+use dysco_proto::{Machine, Timer};
 
 use crate::calm::Fate;
 use crate::config::Configuration;

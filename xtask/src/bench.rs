@@ -43,7 +43,7 @@ impl Bench {
                 "--bench",
                 "decode",
             ]);
-            cargo.args(["-p", "dysco-daemon", "--bench", "protocol"]);
+            cargo.args(["-p", "dysco-proto", "--bench", "protocol"]);
             shell::run(cargo.args(quiet.then_some("--quiet")))?;
         }
         let program = shell::target()?.join("release/dysco-bench");

@@ -40,7 +40,7 @@ pub fn everything(release: bool) -> Result<()> {
 }
 
 /// What runs on a host.
-const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-splice-preload"];
+const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"];
 
 /// Builds what runs on a host, fully optimised; its folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {

@@ -23,7 +23,12 @@ impl Chaos {
         dysco_netns::require_root()?;
         setup::ensure(Need::Hosts)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
-        let packages = ["dysco-daemon", "dysco-splice-preload", "dysco-chaos"];
+        let packages = [
+            "dysco-daemon",
+            "dysco-ctl",
+            "dysco-splice-preload",
+            "dysco-chaos",
+        ];
         let folder = build::release(&packages, quiet)?;
         shell::run(Command::new(folder.join("dysco-chaos")).args(&self.arguments))
     }

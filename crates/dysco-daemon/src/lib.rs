@@ -1,16 +1,10 @@
-//! `dyscod` and `dyscoctl`: the session protocol as a sans-IO state machine,
-//! the control channel between daemons, the proxy's side of a removal, the
-//! local API and the command line. Knows nothing of packet bytes.
+//! `dyscod`, the daemon of a host: the engine is one task that joins the protocol machine,
+//! the data plane's agent, the proxy's side, the firewall, the control channel and the
+//! local API. The crate depends on all of theirs, and none of them on it.
 
 pub mod api;
-pub mod asks;
-pub mod cli;
-pub mod config;
-pub mod control;
-pub mod engine;
-pub mod pki;
-pub mod policy;
-pub mod protocol;
-pub mod proxy;
-pub mod scheduling;
-pub mod state;
+mod command_line;
+mod engine;
+mod notify;
+
+pub use command_line::dyscod;

@@ -355,7 +355,7 @@ fn refused(words: &[String]) -> Option<Result<(), String>> {
     match program {
         "dyscoctl" => {
             let words = words.iter().map(|word| filled(word));
-            let parsed = dysco_daemon::cli::command().try_get_matches_from(words);
+            let parsed = dysco_ctl::command().try_get_matches_from(words);
             Some(match parsed {
                 Err(error) if !is_help(error.kind()) => Err(error.to_string()),
                 _ => Ok(()),
@@ -388,7 +388,7 @@ fn unknown(span: &str) -> Option<String> {
         let xtask = words[0] == "cargo" && words[1] == "xtask" && words.len() > 2;
         return xtask.then(|| self::xtask(&words[2..]).err()).flatten();
     }
-    let error = dysco_daemon::cli::command().try_get_matches_from(words);
+    let error = dysco_ctl::command().try_get_matches_from(words);
     let error = error.err()?;
     let unknown = matches!(
         error.kind(),

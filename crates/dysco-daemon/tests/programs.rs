@@ -10,10 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use dysco_daemon::api::{
-    Call, Failure, FailureCode, Outcome, PeerReport, Policy, RemovalReport, Reply, Request, Server,
-    ServerConfig, SessionId, StatusReport, serve,
+use dysco_api::{
+    Failure, FailureCode, Outcome, PeerReport, RemovalReport, Reply, Request, SessionId,
+    StatusReport,
 };
+use dysco_daemon::api::{Call, Policy, Server, ServerConfig, serve};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -35,7 +36,7 @@ impl Lab {
         // Not by this process: its other tests' children would hold the copy
         // open for writing, and so keep it from being run.
         let mut copy = Command::new("cp");
-        copy.arg(env!("CARGO_BIN_EXE_dyscoctl")).arg(program);
+        copy.arg(dyscoctl()).arg(program);
         assert!(copy.status().unwrap().success());
         Lab { dir, _server: None }
     }
@@ -445,6 +446,13 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         "{}",
         own.err
     );
+}
+
+/// `dyscoctl` is another package's, which is built into the same folder.
+fn dyscoctl() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_dyscod")).with_file_name("dyscoctl");
+    assert!(program.exists(), "build it: cargo build -p dysco-ctl");
+    program
 }
 
 /// `dyscod --check`, where a BPF file system is mounted: not every machine has one.

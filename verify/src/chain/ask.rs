@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dysco_daemon::protocol::{Margins, Order, Reason};
+use dysco_proto::{Margins, Order, Reason};
 
 use super::config::{Ask, Configuration, LEFT, RIGHT};
 use super::host::{self, address, place_of};

@@ -1,6 +1,6 @@
 //! How a state ends if from now on nothing goes wrong.
 
-use dysco_daemon::protocol::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
+use dysco_proto::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
 use super::ask::LAST;
 use super::config::{Configuration, LEFT, RIGHT};

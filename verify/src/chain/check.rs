@@ -1,7 +1,7 @@
 //! What must hold at any moment.
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{ChangeId, Machine, Role};
+use dysco_proto::{ChangeId, Machine, Role};
 
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};

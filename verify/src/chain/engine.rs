@@ -6,9 +6,7 @@ use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Offer};
-use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession,
-};
+use dysco_proto::{ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession};
 
 use super::config::{LEFT, RIGHT};
 use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};

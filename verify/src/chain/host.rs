@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use dysco_common::Delta;
 use dysco_common::delta::Reach;
-use dysco_daemon::protocol::{
+use dysco_proto::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
 

@@ -5,7 +5,7 @@ use dysco_common::seq::max;
 use dysco_common::session::part;
 use dysco_common::tcp::Segment;
 use dysco_common::{Delta, State};
-use dysco_daemon::protocol::ChangeId;
+use dysco_proto::ChangeId;
 
 use super::entry::{Entry, Sent};
 use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};

@@ -1,5 +1,5 @@
 //! The chains of sessions that live, explored: who decides and the left and right
-//! anchors (`protocol::{head,lead,tail}`), hosts of chains among them, and hosts that
+//! anchors (`dysco_proto::{head,lead,tail}`), hosts of chains among them, and hosts that
 //! sessions only pass, on a data plane of which only the paths are kept: which one an
 //! anchor takes on either side, which ones it hears, and which hosts know them. Either path may carry any segment, so that no byte can be
 //! lost but by one that is sent where nobody hears it.

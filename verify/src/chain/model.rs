@@ -1,6 +1,6 @@
 //! The model that is explored.
 
-use dysco_daemon::protocol::{ChangeId, HostId, Machine, Message, Phase, Role, Time, Timer};
+use dysco_proto::{ChangeId, HostId, Machine, Message, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
 
 use super::calm::Fate;

@@ -2,7 +2,7 @@
 //! around the machine, in what it hears and has done: the machine has none of this.
 
 use dysco_common::transit::Stays;
-use dysco_daemon::protocol::{ChangeId, Machine, Message, Phase, Role, Scope};
+use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Scope};
 
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{LEFTWARDS, address};

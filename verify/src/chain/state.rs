@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use dysco_daemon::protocol::{ChangeId, HostId, Message};
+use dysco_proto::{ChangeId, HostId, Message};
 
 use super::config::{Configuration, LEFT};
 use super::host::{Later, address, place_of};

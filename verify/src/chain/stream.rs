@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::State;
 use dysco_common::seq::{after, max};
 use dysco_common::tcp::Segment;
-use dysco_daemon::protocol::ChangeId;
+use dysco_proto::ChangeId;
 
 use super::config::{Configuration, LEFT, RIGHT};
 use super::entry::Entry;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use dysco_common::transit::{Keep, Stays};
-use dysco_daemon::protocol::{ChangeId, Order, Reason, Scope};
+use dysco_proto::{ChangeId, Order, Reason, Scope};
 
 use super::config::{LEFT, RIGHT};
 use super::host::{Host, Later, Route, address};

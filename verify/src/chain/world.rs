@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use dysco_common::Delta;
-use dysco_daemon::protocol::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
+use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
 
 use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};

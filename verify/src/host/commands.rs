@@ -4,9 +4,7 @@
 use dysco_common::session::offer;
 use dysco_common::two_paths::{self, Anchor, Cutoff};
 use dysco_common::{Offer, State};
-use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
-};
+use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
 use super::{Held, Host, Wrong};
 use crate::place::{self, Side};

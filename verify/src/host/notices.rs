@@ -1,7 +1,7 @@
 //! What the programs tell, and how long entries stay.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{ChangeId, HostEvent};
+use dysco_proto::{ChangeId, HostEvent};
 
 use super::{Held, Host, Outcome};
 use crate::place::{self, Side};

@@ -6,9 +6,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::State;
 use dysco_common::Translation;
 use dysco_common::two_paths::{self, Anchor};
-use dysco_daemon::protocol::{
-    ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession,
-};
+use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
 use super::{Host, Wrong};
 use crate::place::{self, Side};

@@ -1,7 +1,7 @@
 //! What must hold in every state, and what must be seen in some.
 
 use dysco_common::{State, two_paths};
-use dysco_daemon::protocol::{Machine, Phase, Role};
+use dysco_proto::{Machine, Phase, Role};
 use stateright::Property;
 
 use super::Exploration;

@@ -1,7 +1,7 @@
 //! Bugs that a host may have which is both anchors.
 
 use dysco_common::State;
-use dysco_daemon::protocol::{ChangeId, Machine, Phase};
+use dysco_proto::{ChangeId, Machine, Phase};
 
 use super::Seed;
 use crate::host::Host;

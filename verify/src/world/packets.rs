@@ -2,7 +2,7 @@
 
 use dysco_common::Path;
 use dysco_common::tcp::{FIN, RST};
-use dysco_daemon::protocol::Subsession;
+use dysco_proto::Subsession;
 
 use super::{Broken, World};
 use crate::config::Configuration;

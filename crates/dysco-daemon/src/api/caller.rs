@@ -4,9 +4,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use dysco_api::{Failure, FailureCode, Request};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-
-use super::types::{Failure, FailureCode, Request};
 
 /// A process, as it was when it connected.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::io;
 use std::time::Duration;
 
+use dysco_api::{Failure, FailureCode, Reply, Request};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -13,7 +14,6 @@ use tokio::time::timeout;
 use super::caller::{Caller, Policy};
 use super::server::Call;
 use super::stats;
-use super::types::{Failure, FailureCode, Reply, Request};
 
 /// The longest request.
 pub const MAX_LINE: usize = 64 * 1024;

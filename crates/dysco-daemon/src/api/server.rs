@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dysco_api::{Reply, Request};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -13,7 +14,6 @@ use tokio::task::JoinHandle;
 use super::caller::{Caller, Policy};
 use super::connection;
 use super::error::ApiError;
-use super::types::{Reply, Request};
 
 /// How many connections readers may have, so that root still gets in.
 const READERS: usize = 64;
@@ -27,15 +27,6 @@ pub struct ServerConfig {
     pub socket: PathBuf,
     /// Who may ask.
     pub policy: Policy,
-}
-
-impl From<&crate::config::Api> for ServerConfig {
-    fn from(api: &crate::config::Api) -> Self {
-        ServerConfig {
-            socket: api.socket.clone(),
-            policy: Policy { read_gid: api.gid },
-        }
-    }
 }
 
 /// A request that its caller may make, for the engine to answer. Dropping

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::types::FailureCode;
+use dysco_api::FailureCode;
 
 static MALFORMED: AtomicU64 = AtomicU64::new(0);
 static NOT_ALLOWED: AtomicU64 = AtomicU64::new(0);

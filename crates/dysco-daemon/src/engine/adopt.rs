@@ -4,13 +4,13 @@
 use std::time::{Duration, Instant};
 
 use dysco_agent::{Adoption, AgentError};
+use dysco_api::{AdoptReport, Failure, FailureCode, Reply};
 use dysco_common::Session;
+use dysco_proto::{ChangeId, Subsession};
+use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
-use crate::api::{AdoptReport, Failure, FailureCode, Reply};
-use crate::protocol::{ChangeId, Subsession};
-use crate::scheduling::spawn_long;
 
 /// How long the packets are waited for that a silent session is asked for: a
 /// round trip, on any path that a removal is worth its while on.
@@ -131,13 +131,13 @@ impl Engine {
 
 fn report(done: &Adoption) -> AdoptReport {
     let mut left: Vec<_> = (done.left.iter())
-        .map(|(why, n)| crate::api::LeftReport {
+        .map(|(why, n)| dysco_api::LeftReport {
             sessions: *n as u64,
             reason: why.to_string(),
         })
         .collect();
     if done.no_room > 0 {
-        left.push(crate::api::LeftReport {
+        left.push(dysco_api::LeftReport {
             sessions: done.no_room as u64,
             reason: "the session table is full: raise max_sessions".into(),
         });

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dysco_common::two_paths::{Anchor, closed_before, is_broken, undelivered};
 use dysco_common::{FlowKey, Session};
+use dysco_proto::{ChangeId, HostEvent};
 use etherparse::TcpHeader;
 
 use super::Engine;
 use super::packets::packet_of;
 use super::raw::send_past;
-use crate::protocol::{ChangeId, HostEvent};
 
 /// When an end gets another reset after the one before. It believes only the number that it
 /// expects, and tells that by an acknowledgement where it has got another.

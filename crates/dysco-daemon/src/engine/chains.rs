@@ -17,15 +17,15 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
+use dysco_config::policy::Policy;
+use dysco_control::Incoming;
+use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use keys::Shared;
 
 use super::rechain::{InUse, Passes};
 use super::{Answer, Engine};
-use crate::control::Incoming;
-use crate::policy::Policy;
-use crate::protocol::Subsession;
 
 /// What these messages begin with; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
@@ -292,8 +292,9 @@ impl Engine {
 mod tests {
     use std::sync::Arc;
 
+    use dysco_control::{Identity, Secret};
+
     use super::*;
-    use crate::control::{Identity, Secret};
 
     #[test]
     fn a_host_is_known_by_all_addresses_of_its_certificate() {

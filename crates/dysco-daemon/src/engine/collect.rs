@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
+use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
 use super::{Engine, held, measure, ports};
-use crate::protocol::HostEvent;
 
 /// From so much of the table on, in percent, it is crowded: new sessions need the room
 /// of those that have ended, whose last words may be lost.
@@ -176,7 +176,7 @@ impl Engine {
             };
             let names = [Some(s.key), s.alias()];
             let names = names.iter().flatten().map(of);
-            // A host of its chain may be an anchor on this side: see `protocol::tail`.
+            // A host of its chain may be an anchor on this side: see `dysco_proto::tail`.
             let between = s.two.chained != 0 && s.joined_to().is_some() && !opened;
             let inner = between.then(|| measure::opened(&s.name()));
             for subsession in names.chain(inner) {

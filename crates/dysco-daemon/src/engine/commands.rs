@@ -4,6 +4,8 @@
 use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
+use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
+use dysco_proxy::port::HeldPort;
 
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::facts;
@@ -12,8 +14,6 @@ use super::raw::send_past;
 use super::rechain::Enlisting;
 use super::straight::Errand;
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
-use crate::proxy::port::HeldPort;
 
 /// Bytes of window that the old path may announce from the lock on, at least: what the
 /// proxy holds shrinks while the new path is set up. The paper's value, less one.

@@ -1,15 +1,15 @@
 //! A bypass that dies while two paths are in use: it is asked to answer, not heard any
-//! more, and taken back. See `protocol::left::doubt`.
+//! more, and taken back. See `dysco_proto::left::doubt`.
 
 use std::time::Duration;
 
 use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, is_unheard};
 use dysco_common::{FlowKey, Session, State};
+use dysco_proto::{ChangeId, HostEvent, Subsession};
 
 use super::held::Look;
 use super::raw::Repeated;
 use super::{Answer, Engine, packets};
-use crate::protocol::{ChangeId, HostEvent, Subsession};
 
 /// When it is asked again after the first time, and when it had time enough to answer.
 const REPEAT: [Duration; 3] = [

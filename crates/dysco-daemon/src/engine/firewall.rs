@@ -5,20 +5,20 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use dysco_api::{
+    AboutState, Failure, FailureCode, InstallState, MoveState, Reply, SessionName, StateInstalled,
+    StateKind, StateReport, StateSession,
+};
 use dysco_common::{FlowKey, Session};
+use dysco_control as control;
+use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
+use dysco_firewall::{self as state, Document, FiveTuple, StateError};
+use dysco_proto::{ChangeId, HostEvent, KindName, Reason, Subsession};
+use dysco_scheduling::{spawn_long, spawn_short};
 use tokio::sync::mpsc;
 
 use super::install::install;
 use super::{Answer, Engine};
-use crate::api::{
-    AboutState, Failure, FailureCode, InstallState, MoveState, Reply, SessionName, StateInstalled,
-    StateReport,
-};
-use crate::control;
-use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
-use crate::scheduling::{spawn_long, spawn_short};
-use crate::state::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
-use crate::state::{self, Document, FiveTuple, KindName, StateError};
 
 type Replies = mpsc::Sender<Reply>;
 
@@ -44,11 +44,15 @@ pub(super) enum Done {
 
 impl Engine {
     pub(super) fn export_state(&self, about: &AboutState, replies: Replies) {
-        let kinds = about.kinds.clone();
+        let kinds = as_named(&about.kinds);
         self.with_session(&about.session, replies, move |session| {
             let documents = state::export(&session, &kinds)?;
             // Documents have string keys: they always encode.
             let documents = serde_json::to_value(documents).unwrap_or_default();
+            let session = StateSession {
+                source: session.source,
+                destination: session.destination,
+            };
             Ok(Reply::State(StateReport { session, documents }))
         });
     }
@@ -150,7 +154,7 @@ impl Engine {
             session,
             from,
             to,
-            kinds: request.kinds.clone(),
+            kinds: as_named(&request.kinds),
             dry_run: request.dry_run,
         })
     }
@@ -327,7 +331,7 @@ impl Engine {
     }
 
     pub(super) fn remove_state(&self, about: &AboutState, replies: Replies) {
-        let kinds = about.kinds.clone();
+        let kinds = as_named(&about.kinds);
         self.with_session(&about.session, replies, move |session| {
             let removed = state::remove(&session, &kinds)?;
             Ok(Reply::StateRemoved { removed })
@@ -365,6 +369,11 @@ impl Engine {
             destination,
         })
     }
+}
+
+/// As hosts name them to each other.
+fn as_named(kinds: &[StateKind]) -> Vec<KindName> {
+    kinds.iter().map(|kind| (*kind).into()).collect()
 }
 
 /// As the host knows it that opened it.
@@ -416,8 +425,9 @@ fn told(code: FailureCode, text: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use dysco_firewall::Fault;
+
     use super::*;
-    use crate::state::{Fault, KindName};
 
     #[test]
     fn a_failure_says_what_why_and_the_mend() {

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use dysco_agent::{AgentError, NewPath};
 use dysco_common::two_paths::{Anchor, has_reset, has_shown_all, is_confirmed};
 use dysco_common::{FlowKey, Session, State, Translation};
+use dysco_config::strict_reverse_path;
+use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
+use dysco_proxy::Pair;
 
 use super::proof::Lookout;
 use super::raw::Repeated;
 use super::{Answer, DRAIN_SWEEP, Engine};
-use crate::config::strict_reverse_path;
-use crate::protocol::{ChangeId, HostEvent, Reason, Subsession};
-use crate::proxy::Pair;
 
 /// Settings of interfaces are read again after this.
 const STRICT_FOR: Duration = Duration::from_secs(1);

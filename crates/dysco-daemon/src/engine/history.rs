@@ -8,10 +8,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dysco_api::{HistoryEntry, SessionId, WayChange};
 use serde::{Deserialize, Serialize};
 
 use super::collect::boot_time;
-use crate::api::{HistoryEntry, SessionId, WayChange};
 
 /// How much of a session's history is kept.
 const ENTRIES: usize = 16;
@@ -224,8 +224,9 @@ fn append(text: &mut Vec<u8>, line: &Line) {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::Way;
+
     use super::*;
-    use crate::api::Way;
 
     const ONE: SessionId = SessionId(1);
     const TWO: SessionId = SessionId(2);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::api::StateInstalled;
-use crate::scheduling::spawn_long;
-use crate::state::conntrack::{Settled, Settling};
-use crate::state::{self, Document, FiveTuple, StateError};
+use dysco_api::StateInstalled;
+use dysco_firewall::conntrack::{Settled, Settling};
+use dysco_firewall::{self as state, Document, FiveTuple, StateError};
+use dysco_scheduling::spawn_long;
 
 /// New entries are looked at this often until they have settled …
 const LOOK: Duration = Duration::from_millis(250);

@@ -2,9 +2,9 @@
 
 use dysco_agent::links::{self, Link};
 use dysco_agent::{Attach, Attached, InterfaceChange};
+use dysco_api::InterfaceReport;
 
 use super::Engine;
-use crate::api::InterfaceReport;
 
 impl Engine {
     /// Looks whether the data plane still is where it was put.

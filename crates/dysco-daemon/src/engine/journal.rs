@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::protocol::ChangeId;
+use dysco_proto::ChangeId;
 
 /// The file is written anew when it is longer than this and mostly of the past.
 const LONG: u64 = 1 << 20;

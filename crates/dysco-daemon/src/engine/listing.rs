@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_api::{
+    Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request, Role,
+    SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
+};
 use dysco_common::session::part;
 use dysco_common::{Session, State};
+use dysco_proto::Reason;
+use dysco_proxy::Pair;
 
 use super::removal::Said;
 use super::{Engine, collect};
-use crate::api::{
-    Call, Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request,
-    Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
-};
-use crate::protocol::Reason;
-use crate::proxy::Pair;
+use crate::api::Call;
 
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {
@@ -292,7 +293,7 @@ fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>
     });
 }
 
-fn peer(status: &crate::control::PeerStatus) -> PeerReport {
+fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
     PeerReport {
         address: status.address,
         up: status.up,
@@ -415,7 +416,7 @@ mod tests {
         let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
         for state in listed.filter(|state| *state != State::Free) {
             let word = state_word(Some(state));
-            assert!(crate::api::STATES.contains(&word), "{word}");
+            assert!(dysco_api::STATES.contains(&word), "{word}");
         }
     }
 

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::{FlowKey, Session, State};
+use dysco_firewall::{FiveTuple, conntrack};
+use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
+use dysco_proxy::{MeasureError, Measured, Pair};
 
 use super::measured::{complete, is_shifted};
 use super::neighbours::Known;
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
-use crate::proxy::{MeasureError, Measured, Pair};
-use crate::state::{FiveTuple, conntrack};
 
 impl Engine {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
@@ -299,8 +299,9 @@ pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
 
 #[cfg(test)]
 mod tests {
+    use dysco_proxy::{Direction, End, PairId, Witness};
+
     use super::*;
-    use crate::proxy::{Direction, End, PairId, Witness};
 
     const OURS: [u8; 4] = [10, 0, 2, 1];
 

@@ -1,9 +1,8 @@
 //! From what the kernel says of a proxy's sockets to what holds on the wire. Pure.
 
 use dysco_common::session::offer;
-
-use crate::protocol::{End, Facts, Measurement, Reason};
-use crate::proxy::{Measured, Sending};
+use dysco_proto::{End, Facts, Measurement, Reason};
+use dysco_proxy::{Measured, Sending};
 
 /// Bytes of the timestamps option.
 const TIMESTAMPS_LEN: u32 = 12;

@@ -39,7 +39,7 @@ mod tally;
 mod trial;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,19 +47,19 @@ use anyhow::Context as _;
 use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Happened, Routes};
 use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
+use dysco_config::{self as config, Config};
+use dysco_control::{self as control, Control, ControlConfig};
+use dysco_firewall::transfer;
+use dysco_pki::PkiError;
+use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession, asks};
+use dysco_proxy::port::HeldPort;
+use dysco_proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
+use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::{self, Call};
-use crate::asks;
-use crate::config::{self, Config};
-use crate::control::{self, Control};
-use crate::protocol::{ChangeId, HostEvent, Machine, Message, Subsession};
-use crate::proxy::port::HeldPort;
-use crate::proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
-use crate::scheduling::Turns;
-use crate::state::transfer;
 
 use held::Held;
 use history::History;
@@ -104,7 +104,7 @@ struct Engine {
     state: state::StateDir,
     faults: fault::Faults,
     chains: chains::Chains,
-    monitors: Vec<mpsc::Sender<api::Reply>>,
+    monitors: Vec<mpsc::Sender<dysco_api::Reply>>,
     /// State of sessions that goes from host to host.
     moves: firewall::Moves,
     /// Sessions that get another chain.
@@ -178,14 +178,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     engine.hold_ports();
     engine.adopt_sessions(None);
     engine.start_chains();
-    config::notify_ready();
+    crate::notify::notify_ready();
     tracing::info!(host = %engine.config.host.name, "ready");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
         result = engine.serve(&mut inputs) => return result,
     }
-    config::notify_stopping();
+    crate::notify::notify_stopping();
     tracing::info!("stopping; established sessions go on");
     engine.history.flush();
     engine.agent.release_quarantine();
@@ -231,13 +231,13 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
-    let (control, control_events) = Control::start(config.control_config()?)?;
+    let (control, control_events) = Control::start(control_config(&config)?)?;
     let (calls, calls_in) = mpsc::channel(64);
-    let api = api::serve(api::ServerConfig::from(&config.api), calls)?;
+    let api = api::serve(api_config(&config), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
-    machine.answer_asks_locally(config.removal.mode == config::Mode::Local);
+    machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
     let state = state::StateDir::open(&config.removal.state_dir)?;
     let sessions = config.data_plane.max_sessions as usize;
     let history = History::open(&config.removal.state_dir.join("history"), sessions);
@@ -308,6 +308,25 @@ fn agent_config(config: &Config) -> AgentConfig {
     }
 }
 
+fn control_config(config: &Config) -> Result<ControlConfig, PkiError> {
+    let port = config.control.port;
+    let listen = config.control.listen.iter();
+    Ok(ControlConfig {
+        listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
+        peer_port: port,
+        credentials: config.credentials()?,
+    })
+}
+
+fn api_config(config: &Config) -> api::ServerConfig {
+    api::ServerConfig {
+        socket: config.api.socket.clone(),
+        policy: api::Policy {
+            read_gid: config.api.gid,
+        },
+    }
+}
+
 fn proxy_config(config: &Config) -> ProxyConfig {
     let declared = config
         .listeners
@@ -325,13 +344,13 @@ fn proxy_config(config: &Config) -> ProxyConfig {
         // Each has two entries of the data plane.
         max_pairs: config.data_plane.max_sessions as usize,
         haproxy: haproxy
-            .map(|path| crate::proxy::HaproxySocket {
+            .map(|path| dysco_proxy::HaproxySocket {
                 path,
                 frontends: Vec::new(),
             })
             .collect(),
-        watch: crate::proxy::WatchRules {
-            proof: crate::proxy::outside::pairing::Rules {
+        watch: dysco_proxy::WatchRules {
+            proof: dysco_proxy::outside::pairing::Rules {
                 moments: config.watch.moments,
                 bytes: config.watch.bytes,
                 window: config.watch.window,

@@ -2,10 +2,10 @@
 
 use std::time::SystemTime;
 
+use dysco_api::{MonitorEvent, Reply, SessionId, SessionName};
 use tokio::sync::mpsc;
 
 use super::Engine;
-use crate::api::{MonitorEvent, Reply, SessionId, SessionName};
 
 impl Engine {
     /// Tells whoever watches, and the log.

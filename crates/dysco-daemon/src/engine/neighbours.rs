@@ -7,8 +7,8 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::control::DownReason;
-use crate::protocol::Reason;
+use dysco_control::DownReason;
+use dysco_proto::Reason;
 
 /// How long it is believed that nobody is there.
 const REMEMBER: Duration = Duration::from_secs(300);

@@ -3,18 +3,19 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dysco_api::{
+    Failure, FailureCode, HeldReport, HostName, ProcessName, ProcessReport, ProxyReport, Removable,
+    Remove, Reply,
+};
 use dysco_common::{FlowKey, State};
+use dysco_proto::Reason;
+use dysco_proxy::outside::{Ask, Found, Scene};
+use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
 use super::removal::{Said, Task};
 use super::{Answer, Engine};
-use crate::api::{
-    Caller, Failure, FailureCode, HeldReport, HostName, ProcessReport, ProxyReport, Removable,
-    Remove, Reply,
-};
-use crate::protocol::Reason;
-use crate::proxy::outside::{Ask, Found, Scene};
-use crate::proxy::{ProcessError, ProcessName, Tracked};
+use crate::api::Caller;
 
 /// What a task saw of a proxy, and who asked.
 pub(super) struct Seen {
@@ -191,7 +192,7 @@ impl Engine {
             pid: p.pid,
             name: p.comm.clone(),
         });
-        let held = |socket: &crate::proxy::outside::Socket| {
+        let held = |socket: &dysco_proxy::outside::Socket| {
             let slot = self.agent.find(&socket.key);
             let known = slot.map(|slot| self.agent.session(slot));
             let accepted = known
@@ -236,13 +237,13 @@ impl Engine {
 
     /// Is an address on an interface where the data plane is not, or reads nothing?
     fn unsteered(&self, local: std::net::IpAddr) -> Option<String> {
-        let all = crate::config::interfaces().ok()?;
-        let holds = |i: &&crate::config::Interface| i.addresses.contains(&local);
+        let all = dysco_config::interfaces().ok()?;
+        let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
         let interface = all.iter().find(holds)?;
         if let Some([what, mend]) = interface.unusable() {
             return Some(format!("{what}; {mend}"));
         }
-        let ours = |i: &crate::config::Interface| i.name == interface.name;
+        let ours = |i: &dysco_config::Interface| i.name == interface.name;
         let name = &interface.name;
         (!self.config.host.interfaces.iter().any(ours)).then(|| {
             format!(

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
+use dysco_control::Incoming;
+use dysco_proto::Subsession;
+use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
 use super::listing::left_by_chain;
 use super::{Engine, measure};
-use crate::control::Incoming;
-use crate::protocol::Subsession;
-use crate::proxy::port::HeldPort;
 
 /// A session is taken for over when its host has not said for so long that it lives: it has
 /// lost its memory, or is gone.
 const UNHEARD: Duration = Duration::from_secs(3600);
-/// The most in one message, which has to fit into a frame (`protocol::MAX_MESSAGE`).
+/// The most in one message, which has to fit into a frame (`dysco_proto::MAX_MESSAGE`).
 const SOME: usize = 64;
 /// The most that are tried again at once.
 const AGAIN: usize = 64;
@@ -324,7 +324,7 @@ mod tests {
             Message::Lived(vec![(sub, true); SOME]),
         ] {
             let bytes = postcard::to_stdvec(&message).unwrap();
-            assert!(bytes.len() < crate::protocol::MAX_MESSAGE);
+            assert!(bytes.len() < dysco_proto::MAX_MESSAGE);
         }
     }
 

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use dysco_common::probe::{Arrival, Change, Probe, Said, Shown};
 use dysco_common::tcp::SYN;
 use dysco_common::{FlowKey, Session};
-
-use crate::protocol::{Meddling, Reason, Way};
+use dysco_proto::{Meddling, Reason, Way};
 
 /// The longest segment that either end may send.
 fn longest(s: &Session) -> u16 {

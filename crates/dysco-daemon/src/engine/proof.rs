@@ -11,6 +11,7 @@ use std::io::{self, Read};
 
 use dysco_common::session::offer;
 use dysco_common::{FlowKey, Session};
+use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession, Watched};
 use etherparse::{LaxSlicedPacket, TcpOptionElement, TransportSlice};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use tokio::io::Interest;
@@ -18,7 +19,6 @@ use tokio::io::unix::AsyncFd;
 
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
-use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession, Watched};
 
 /// Bytes of options of a segment with timestamps.
 const TIMESTAMPS: u16 = 12;

@@ -4,16 +4,16 @@
 use std::net::IpAddr;
 
 use dysco_agent::{AgentError, Joint};
+use dysco_api::Mode;
 use dysco_common::two_paths::{Anchor, cutoff};
 use dysco_common::{Session, State, Translation};
+use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
+use dysco_proxy::Measured;
 
 use super::commands::clamp_of;
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
-use crate::api::Mode;
-use crate::protocol::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
-use crate::proxy::Measured;
 
 /// The interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;

@@ -6,10 +6,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use dysco_common::{FlowKey, Session, State};
+use dysco_proxy::table;
+use dysco_scheduling::spawn_long;
 
 use super::{Answer, Engine, collect};
-use crate::proxy::table;
-use crate::scheduling::spawn_long;
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_secs(30);

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::Context as _;
+use dysco_config::{PortRange, Removal};
+use dysco_proto::ChangeId;
 
 use super::collect::boot_time;
 use super::journal::Journal;
-use crate::config::PortRange;
-use crate::config::Removal;
-use crate::protocol::ChangeId;
 
 /// A route is asked for again after this.
 const ROUTE_AGE: Duration = Duration::from_secs(1);

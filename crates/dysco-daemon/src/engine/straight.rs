@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
+use dysco_api::{Way, WayChange};
 use dysco_common::seq::after;
 use dysco_common::{FlowKey, Session, State, Translation};
+use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession};
 use etherparse::{TcpHeader, TcpOptionElement};
 
 use super::packets::{self, packet_of};
 use super::raw::{send, send_by};
 use super::{Answer, Engine};
-use crate::api::{Way, WayChange};
-use crate::protocol::{ChangeId, HostEvent, Probe, Reason, Subsession};
 
 /// Replies that nobody acknowledges for so long take the old way again.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -5,10 +5,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 
+use dysco_api::Outcome;
+use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 use lru::LruCache;
-
-use crate::api::Outcome;
-use crate::protocol::{ChangeId, Progress, Reason, Role, Subsession};
 
 /// The most changes whose other part here may still end.
 const PARTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use dysco_common::probe::Arrival;
 use dysco_common::{Session, State};
+use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::collect::boot_time;
 use super::raw::{self, Repeated};
 use super::{Answer, Engine, Held, packets, probe};
-use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
 /// When SYNs are sent after the first, and when the path is given up.
 const REPEAT: [Duration; 5] = [

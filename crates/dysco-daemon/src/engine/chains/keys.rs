@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dysco_control::{Identity, Secret};
+
 use super::{Chains, MANY, Message};
-use crate::control::{Identity, Secret};
 use crate::engine::Engine;
 
 /// A key is still believed for so long after its connection has ended: a

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
+use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
+use dysco_config::policy::{Policy, PolicyError};
+
 use crate::engine::{Answer, Engine};
-use crate::policy::{Policy, PolicyError};
 
 impl Engine {
     /// Takes up the rules that the data plane has, and puts those of the file in force.

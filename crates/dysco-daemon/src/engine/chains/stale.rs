@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use dysco_common::session::part;
 use dysco_common::{FlowKey, Session, State};
+use dysco_control::Incoming;
+use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use super::{MANY, Message};
-use crate::control::Incoming;
 use crate::engine::{Engine, measure};
-use crate::protocol::Subsession;
 
 /// A neighbour is asked about a session this often at most: anybody may repeat a SYN.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
+use dysco_control::Incoming;
+use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
+use dysco_proto::{KindName, Subsession};
 
 use super::request::{Task, Whose};
-use crate::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
-use crate::control::Incoming;
 use crate::engine::{Engine, measure};
-use crate::protocol::Subsession;
-use crate::state::KindName;
 
 impl Engine {
     /// A session as the host has it that opened it, where that is another.
@@ -147,7 +146,7 @@ impl Engine {
         if !task.dry {
             self.tally.asks_no_more(&task.order.session);
         }
-        let mut report = task.report(answer.outcome, answer.reason);
+        let mut report = task.report(answer.outcome.into(), answer.reason);
         report.timed_out = silent || answer.timed_out;
         report.session = self.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
 use dysco_common::{Addr, Session, State};
+use dysco_proto::{Order, Reason, Subsession};
 
 use crate::engine::{Engine, measure};
-use crate::protocol::{Order, Reason, Subsession};
 
 impl Engine {
     /// The hosts that a session passes, where it was opened here.

@@ -3,9 +3,10 @@
 //! other zones, which may take the kernel tens of milliseconds: one search at a time, for
 //! all that wait, in turns like everybody's.
 
+use dysco_firewall::{self as state, FiveTuple, StateError};
+use dysco_scheduling::{spawn_long, spawn_short};
+
 use crate::engine::{Answer, Engine};
-use crate::scheduling::{spawn_long, spawn_short};
-use crate::state::{self, FiveTuple, StateError};
 
 /// A session that the firewall is to forget, and what is said then.
 pub(in crate::engine) struct Cleared {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_agent::Agent;
+use dysco_api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
 use dysco_common::delta::{Fit, Passed, Reach, Told, bears};
 use dysco_common::seq::before;
 use dysco_common::session::part;
 use dysco_common::{Delta, FlowKey, Session, State};
+use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
-use crate::api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
 use crate::engine::{Answer, Engine, listing};
-use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
 /// A middlebox that sends on what comes has nothing of it at some moment, sooner.
 const STILL: Duration = Duration::from_secs(1);

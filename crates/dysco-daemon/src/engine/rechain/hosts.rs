@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use dysco_common::FlowKey;
 use dysco_common::chain::{Hop, Token};
 use dysco_common::transit::Keep;
+use dysco_config::is_host;
+use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
-use crate::config::is_host;
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
-use crate::protocol::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
 /// How long a neighbour is waited for.
 const CONNECT: Duration = Duration::from_secs(4);

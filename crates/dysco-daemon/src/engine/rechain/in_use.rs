@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use dysco_common::session::part;
 use dysco_common::transit::Keep;
 use dysco_common::{Session, State};
+use dysco_control::Incoming;
+use dysco_proto::{ChangeId, Subsession};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::keys_of;
-use crate::control::Incoming;
 use crate::engine::chains::{MANY, Message};
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine, measure};
-use crate::protocol::{ChangeId, Subsession};
 
 /// A change that this process has heard of says itself how it ends. It takes no longer, or
 /// has given up saying so.

@@ -2,10 +2,10 @@
 //! host can come in, and where not, and why.
 
 use dysco_common::{Session, State};
+use dysco_proto::{Progress, Reason, Subsession};
 
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
-use crate::protocol::{Progress, Reason, Subsession};
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod, one on each side of it";
 const RETURN: &str = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's";

@@ -29,16 +29,16 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
+use dysco_api::SessionId;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::{Delta, FlowKey};
+use dysco_proto::asks::{AskId, Asks};
+use dysco_proto::{ChangeId, Subsession};
 use lru::LruCache;
 
-use crate::api::SessionId;
-use crate::asks::{AskId, Asks};
 use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
-use crate::protocol::{ChangeId, Subsession};
 
 /// The most names that sessions had before.
 const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();

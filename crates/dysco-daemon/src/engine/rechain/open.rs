@@ -9,12 +9,12 @@ use dysco_common::probe::Arrival;
 use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
+use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
-use crate::protocol::{ChangeId, HostEvent, Meddling, Reason};
 
 /// The interface by which a path leaves whose SYN has come.
 pub(in crate::engine) struct Uplink {

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
+use dysco_proto::{ChangeId, Subsession};
 use lru::LruCache;
-
-use crate::protocol::{ChangeId, Subsession};
 
 /// Sessions of which it is remembered by which change they pass here.
 const SESSIONS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();

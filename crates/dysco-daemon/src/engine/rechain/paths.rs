@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{FlowKey, Session, State, seq};
+use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
 use crate::engine::{Engine, measure, packets, raw};
-use crate::protocol::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 /// Late packets of the path before are let in for so long.
 pub(super) const LATE: Duration = Duration::from_millis(200);
@@ -217,13 +217,13 @@ impl Engine {
     }
 
     /// What the session of a change is called: the slot that it takes says that.
-    fn session_id_of(&self, change: ChangeId) -> Option<crate::api::SessionId> {
+    fn session_id_of(&self, change: ChangeId) -> Option<dysco_api::SessionId> {
         let slot = self.find(&self.rechain.paths.get(&change)?.session)?;
         Some(self.session_id(slot, &self.agent.session(slot)))
     }
 
     /// A session is called otherwise now.
-    fn follow(&mut self, before: Option<crate::api::SessionId>, slot: u32) {
+    fn follow(&mut self, before: Option<dysco_api::SessionId>, slot: u32) {
         let now = self.session_id(slot, &self.agent.session(slot));
         if let Some(before) = before {
             self.rechain.rename(before, now);

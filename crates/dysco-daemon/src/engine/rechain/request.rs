@@ -4,19 +4,19 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use dysco_common::{Session, State};
-use tokio::sync::mpsc;
-
-use super::chain_of::{is_whole, live, pairs};
-use crate::api::{
+use dysco_api::{
     ChainChange, ChainOutcome, ChainReport, Failure, FailureCode, HostName, Reconfigure, Reply,
     SessionId, Which,
 };
-use crate::asks::{Answer, AskId, ChainWish};
+use dysco_common::{Session, State};
+use dysco_proto::KindName;
+use dysco_proto::asks::{Answer, AskId, ChainWish};
+use dysco_proto::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
+use tokio::sync::mpsc;
+
+use super::chain_of::{is_whole, live, pairs};
 use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
-use crate::protocol::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
-use crate::state::KindName;
 
 /// Whose a change is.
 #[derive(Clone, Copy)]
@@ -117,9 +117,9 @@ impl Engine {
         if slots.is_empty() {
             self.end_chain_batch(id);
         }
+        let state: Vec<_> = request.state.iter().map(|kind| (*kind).into()).collect();
         for slot in slots {
-            let state = &request.state;
-            self.take_slot(Whose::Batch(id), slot, &wish, state, request.dry_run);
+            self.take_slot(Whose::Batch(id), slot, &wish, &state, request.dry_run);
         }
         self.start_chains_waiting();
     }
@@ -387,7 +387,7 @@ impl Engine {
             Whose::Removal(batch) => return self.left_chain(batch, report, why),
             Whose::Ask(ask) => {
                 let answer = Answer {
-                    outcome: report.outcome,
+                    outcome: report.outcome.into(),
                     reason: report.reason,
                     before: report.before,
                     after: report.after,

@@ -5,10 +5,11 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dysco_proto::{ChangeId, Phase, Reason};
+
 use super::request::{Running, Task};
 use crate::engine::Engine;
 use crate::engine::chains::MANY;
-use crate::protocol::{ChangeId, Phase, Reason};
 
 /// Longer than a change takes that is taken back, where its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use dysco_common::Session;
 use dysco_common::two_paths::has_length;
+use dysco_proto::{ChangeId, HostEvent, Reason};
 
 use crate::engine::{Engine, packets, raw};
-use crate::protocol::{ChangeId, HostEvent, Reason};
 
 /// Bytes of the headers that an MSS does not count (RFC 6691).
 const fn headers(v6: bool) -> u16 {

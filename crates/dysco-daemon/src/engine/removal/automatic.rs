@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dysco_api::{Outcome, RemovalReport};
 use dysco_common::FlowKey;
+use dysco_proxy::{Pair, PairEvent};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{Said, Task};
-use crate::api::{Outcome, RemovalReport};
 use crate::engine::Engine;
-use crate::proxy::{Pair, PairEvent};
 
 /// The batch of those that nobody waits for.
 pub(super) const AUTOMATIC: u64 = u64::MAX;
@@ -116,8 +116,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::SessionId;
+
     use super::*;
-    use crate::api::SessionId;
 
     fn report(outcome: Outcome) -> RemovalReport {
         RemovalReport {

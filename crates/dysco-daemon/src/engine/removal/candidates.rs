@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use dysco_common::{Session, State};
+use dysco_proto::{Reason, Subsession};
 
 use super::{Candidates, Said, Stage, Task};
-use crate::api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use crate::engine::listing::left_by_chain;
 use crate::engine::{Engine, measure};
-use crate::protocol::{Reason, Subsession};
 
 impl Engine {
     /// The sessions that a request is about, and those of them that cannot be.

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
+use dysco_api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use dysco_common::Session;
+use dysco_proto::Reason;
 
-use crate::api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use crate::engine::{Engine, rechain};
-use crate::protocol::Reason;
 
 impl Engine {
     /// By which name the host (`None`: this one) is in a session's chain. A session that was

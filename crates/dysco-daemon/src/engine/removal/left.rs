@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use dysco_api::{LeftReport, Remove};
 use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
+use dysco_proxy::elsewhere::{Elsewhere, Held};
 
-use crate::api::{LeftReport, Remove};
 use crate::engine::Engine;
 use crate::engine::measure::{accepted, facts};
-use crate::proxy::elsewhere::{Elsewhere, Held};
 
 impl Engine {
     /// Of what proxies hold, and what may be proxies, all that is not among the candidates of

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use dysco_api::Outcome;
+use dysco_proto::{ChangeId, Phase, Reason, Role};
+
 use super::GRACE;
-use crate::api::Outcome;
 use crate::engine::Engine;
-use crate::protocol::{ChangeId, Phase, Reason, Role};
 
 /// What is said of a session that an end has not moved on since.
 const UNCONFIRMED: &str = "the session has taken the new path, and an end has not acknowledged \

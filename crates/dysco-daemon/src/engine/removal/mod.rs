@@ -15,12 +15,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
+use dysco_proto::{ChangeId, Progress, Reason, Report, Role, Subsession};
+use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
-use crate::api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
-use crate::protocol::{ChangeId, Progress, Reason, Report, Role, Subsession};
-use crate::proxy::elsewhere::Held;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
 use task::Stage;

@@ -5,11 +5,12 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_api::{Mode, Outcome, Way};
+use dysco_proto::{Progress, Reason, Subsession};
+
 use super::{Running, Stage, Task};
-use crate::api::{Mode, Outcome, Way};
 use crate::engine::Engine;
 use crate::engine::neighbours::{Known, in_order};
-use crate::protocol::{Progress, Reason, Subsession};
 
 /// How long is waited for neighbours: longer than a handshake may take, after
 /// which the channel says itself that nobody is there.

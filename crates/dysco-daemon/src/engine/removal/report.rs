@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use dysco_api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
+use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
+
 use super::{Running, Stage, Task};
-use crate::api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
 use crate::engine::Engine;
-use crate::protocol::{ChangeId, Progress, Reason, Role, Subsession};
 
 impl Task {
     /// Nothing was changed, for this reason.

@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::api::{Caller, Mode, Remove, SessionId, Way};
-use crate::protocol::Subsession;
+use dysco_api::{Mode, Remove, SessionId, Way};
+use dysco_proto::Subsession;
+
+use crate::api::Caller;
 
 /// Who asks for a removal, and what of it is taken on their word.
 #[derive(Clone)]

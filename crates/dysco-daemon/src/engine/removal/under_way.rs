@@ -4,9 +4,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
+use dysco_proto::{ChangeId, Subsession};
+
 use super::mode::Undecided;
 use super::{Running, Task};
-use crate::protocol::{ChangeId, Subsession};
 
 /// Removals from when they are taken on. What changes these changes `known`.
 #[derive(Default)]
@@ -117,8 +118,9 @@ impl UnderWay {
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::{Mode, SessionId, Way};
+
     use super::*;
-    use crate::api::{Mode, SessionId, Way};
     use crate::engine::removal::{Said, Stage};
 
     fn task(port: u16) -> Task {

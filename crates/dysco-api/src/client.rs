@@ -1,0 +1,149 @@
+//! A client of the local API. Blocking: a command line has nothing else to do.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::host::HostName;
+use super::types::{Failure, FailureCode, Reply, Request};
+
+/// Where the local API listens.
+pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
+
+/// The longest reply that is read.
+const MAX_REPLY: u64 = 16 * 1024 * 1024;
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+/// The daemon could not be asked, or did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "failed to reach dyscod at {socket}: {source}; start it, or name its socket with --socket"
+    )]
+    NoDaemon {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The socket is not for this user.
+    #[error(
+        "failed to reach dyscod at {socket}: permission denied; run as root, or join the group of [api] group"
+    )]
+    NotAllowed {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// No answer in time.
+    #[error(
+        "failed to hear from dyscod at {socket}: it did not answer in time; see its log for what keeps it, then ask again"
+    )]
+    TimedOut {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The daemon went away meanwhile.
+    #[error("failed to hear from dyscod at {socket}: {why}; it may have been stopped: see its log")]
+    Lost {
+        /// The socket.
+        socket: PathBuf,
+        /// What happened.
+        why: String,
+    },
+    /// The answer is of another version.
+    #[error("failed to understand dyscod: {0}; use dyscoctl of the same version")]
+    Malformed(serde_json::Error),
+    /// The daemon says no.
+    #[error("{0}; {mend}", mend = .0.mend)]
+    Failure(Failure),
+}
+
+impl Client {
+    /// Connects to the daemon's socket.
+    pub fn connect(socket: &Path) -> Result<Client, ClientError> {
+        let stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => ClientError::NotAllowed {
+                socket: socket.into(),
+            },
+            _ => ClientError::NoDaemon {
+                socket: socket.into(),
+                source,
+            },
+        })?;
+        Ok(Client {
+            socket: socket.into(),
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Asks, once the hosts named are looked up. The answers come with
+    /// [`Client::reply`].
+    pub fn ask(&mut self, request: &Request) -> Result<(), ClientError> {
+        let mut request = request.clone();
+        request.hosts().for_each(HostName::look_up);
+        let mut line = serde_json::to_vec(&request).map_err(ClientError::Malformed)?;
+        line.push(b'\n');
+        let mut stream = self.stream.get_ref();
+        stream.write_all(&line).map_err(|error| self.lost(error))
+    }
+
+    /// How long to wait for each answer; for ever, without.
+    pub fn set_patience(&mut self, patience: Option<Duration>) -> Result<(), ClientError> {
+        let set = self.stream.get_ref().set_read_timeout(patience);
+        set.map_err(|error| self.lost(error))
+    }
+
+    /// The next answer. A failure comes as an error.
+    pub fn reply(&mut self) -> Result<Reply, ClientError> {
+        let mut line = Vec::new();
+        let read = (&mut self.stream)
+            .take(MAX_REPLY)
+            .read_until(b'\n', &mut line);
+        match read {
+            Err(error) => return Err(self.lost(error)),
+            Ok(_) if !line.ends_with(b"\n") => {
+                let why = "it closed the connection".into();
+                return Err(self.closed(why));
+            }
+            Ok(_) => {}
+        }
+        match serde_json::from_slice(&line).map_err(ClientError::Malformed)? {
+            Reply::Error(failure) => Err(ClientError::Failure(failure)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn lost(&self, error: io::Error) -> ClientError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut {
+                socket: self.socket.clone(),
+            },
+            _ => self.closed(error.to_string()),
+        }
+    }
+
+    fn closed(&self, why: String) -> ClientError {
+        ClientError::Lost {
+            socket: self.socket.clone(),
+            why,
+        }
+    }
+}
+
+impl ClientError {
+    /// The failure's code, where the daemon gave one.
+    pub fn code(&self) -> Option<FailureCode> {
+        match self {
+            ClientError::Failure(failure) => Some(failure.code),
+            _ => None,
+        }
+    }
+}

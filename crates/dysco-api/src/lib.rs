@@ -1,0 +1,48 @@
+//! The types of the local API of `dyscod`, and a client: what `dyscoctl` links, and other
+//! programs may. The API is a unix socket with one JSON object a line; reading is for a
+//! group, changing for root. The crate depends on no runtime. None of its types goes from
+//! host to host: those of `dysco-proto` do, and are turned into these.
+
+mod client;
+mod delta;
+mod exit;
+mod filter;
+mod host;
+mod listen;
+mod mode;
+mod name;
+mod process;
+mod reconfigure;
+mod removal;
+mod rules;
+mod session;
+mod state;
+mod status;
+mod types;
+
+pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
+pub use delta::{DeltaReport, TellDelta};
+pub use exit::{Exit, HELP as EXIT_HELP};
+pub use filter::{BadFilter, Filter, HELP as FILTER_HELP, STATES};
+pub use host::{BadHost, HostName};
+pub use listen::ListenAddress;
+pub use mode::Mode;
+pub use name::{BadName, SessionId, SessionName};
+pub use process::{BadProcess, ProcessName};
+pub use reconfigure::{ChainChange, ChainOutcome, ChainReport, Reconfigure, Which};
+pub use removal::{Outcome, RemovalReport, Remove, Summary};
+pub use rules::{Explained, PolicyReport, RuleReport};
+pub use session::{
+    HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Removable, Role,
+    SessionReport, Way, WayChange,
+};
+pub use state::{
+    AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
+};
+pub use status::{
+    AdoptReport, Counters, InterfaceReport, LeftReport, PeerReport, SessionCounts, StatusReport,
+};
+pub use types::{Failure, FailureCode, MonitorEvent, Reply, Request};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What is read and printed on the local API.
+
+use super::*;
+
+#[test]
+fn names_are_read_as_they_are_printed() {
+    let id = SessionId::new(0x12, 0xab);
+    assert_eq!((id.slot(), id.generation()), (0x12, 0xab));
+    for name in [
+        "ab00000012",
+        "10.0.0.1:80>10.0.0.2:40000",
+        "[fd00::1]:80>[fd00::2]:1",
+    ] {
+        assert_eq!(name.parse::<SessionName>().unwrap().to_string(), name);
+    }
+    for bad in [
+        "",
+        "+1",
+        "xyz",
+        "10.0.0.1:80",
+        "10.0.0.1>10.0.0.2",
+        "1ffffffffffffffff",
+    ] {
+        assert!(bad.parse::<SessionName>().is_err(), "{bad}");
+    }
+    for name in ["self", "10.0.0.1", "fd00::1", "proxy1.example"] {
+        assert_eq!(name.parse::<HostName>().unwrap().to_string(), name);
+    }
+    for bad in ["", "a b", "a/b", &"x".repeat(254)] {
+        assert!(bad.parse::<HostName>().is_err(), "{bad}");
+    }
+    // What is of no use elsewhere stays a name.
+    for name in ["self", "10.0.0.1", "localhost", "nobody.invalid"] {
+        let mut host: HostName = name.parse().unwrap();
+        host.look_up();
+        assert_eq!(host.to_string(), name);
+    }
+    let filter = "host=10.0.0.1,port=80,state=tracked,removable=yes";
+    assert_eq!(filter.parse::<Filter>().unwrap().to_string(), filter);
+    for (bad, why) in [
+        ("host", "filters nothing"),
+        ("host=x", "filters nothing"),
+        ("port=x", "filters nothing"),
+        ("port=", "filters nothing"),
+        ("removable=maybe", "filters nothing"),
+        ("port=0", "ports are 1 to 65535"),
+        ("port=65536", "ports are 1 to 65535"),
+        ("port=99999999999", "ports are 1 to 65535"),
+        ("state=", "use one of opening"),
+        ("state=foo", "'foo' is no state of a session"),
+    ] {
+        let told = bad.parse::<Filter>().unwrap_err().to_string();
+        assert!(told.contains(why), "{bad}: {told}");
+    }
+    for state in STATES {
+        assert!(FILTER_HELP.contains(state), "{state}");
+        let filter = format!("state={}", state.to_uppercase());
+        assert_eq!(
+            filter.parse::<Filter>().unwrap().to_string(),
+            format!("state={state}")
+        );
+    }
+}
+
+#[test]
+fn a_filter_looks_at_both_ends_and_the_path() {
+    let end = |s: &str| s.parse().unwrap();
+    let session = SessionReport {
+        label: None,
+        id: SessionId(1),
+        local: end("10.0.0.1:80"),
+        remote: end("10.0.0.2:40000"),
+        state: "new-path".into(),
+        ended: false,
+        role: Role::LeftAnchor,
+        adopted: false,
+        since_s: 0.0,
+        bytes_in: 0,
+        bytes_out: 0,
+        path: Some(PathReport {
+            local: end("10.0.0.1:61000"),
+            remote: end("10.0.0.3:80"),
+        }),
+        opened_as: Some(PathReport {
+            local: end("10.0.0.1:80"),
+            remote: end("10.0.0.7:40000"),
+        }),
+        chain: None,
+        mode: None,
+        pair: None,
+        removable: Removable::Yes,
+        history: vec![],
+    };
+    let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
+    assert!(shows("host=10.0.0.7"));
+    assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=new-path"));
+    // As lists have it.
+    let over = SessionReport {
+        ended: true,
+        ..session.clone()
+    };
+    let shown = |filter: &str| filter.parse::<Filter>().unwrap().matches(&over);
+    assert!(shown("state=ended") && !shown("state=new-path") && !shows("state=ended"));
+    // Of the session, or of its path.
+    assert!(shows("port=80") && shows("port=61000") && !shows("port=61001"));
+    assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
+}
+
+#[test]
+fn a_summary_counts_and_ranks() {
+    let report = |outcome, us| RemovalReport {
+        session: SessionId(1),
+        local: ([10, 0, 0, 1], 80).into(),
+        remote: ([10, 0, 0, 2], 1).into(),
+        outcome,
+        reason: None,
+        reasons: Vec::new(),
+        timed_out: false,
+        mode: None,
+        why_mode: None,
+        request_to_switch_us: us,
+        request_to_close_us: None,
+    };
+    let mut reports: Vec<_> = (1..=100)
+        .rev()
+        .map(|us| report(Outcome::Removed, Some(us)))
+        .collect();
+    reports.push(report(Outcome::Refused, None));
+    let summary = Summary::of(&reports);
+    assert_eq!((summary.removed, summary.refused), (100, 1));
+    assert_eq!((summary.p50_us, summary.p99_us), (Some(50), Some(99)));
+    assert_eq!(Summary::of([]).p50_us, None);
+}
+
+/// As the C library writes it (`dysco_delta`).
+#[test]
+fn a_middleboxs_word_is_read() {
+    let line = r#"{"request":"delta","session":"10.1.0.5:40000>10.2.0.7:443","to_server":20,"to_client":-7}"#;
+    let request: Request = serde_json::from_str(line).unwrap();
+    let told = TellDelta {
+        session: "10.1.0.5:40000>10.2.0.7:443".parse().unwrap(),
+        to_server: 20,
+        to_client: -7,
+    };
+    assert_eq!(request, Request::Delta(told));
+    assert!(request.changes(), "root alone may ask");
+    let reply = Reply::Delta(DeltaReport {
+        session: SessionId(1),
+        to_server: 20,
+        to_client: -7,
+    });
+    let line = serde_json::to_string(&reply).unwrap();
+    assert!(line.starts_with(r#"{"reply":"delta","#), "{line}");
+    let refused = Reply::Error(Failure {
+        code: FailureCode::Refused,
+        what: String::new(),
+        why: String::new(),
+        mend: String::new(),
+    });
+    let line = serde_json::to_string(&refused).unwrap();
+    assert!(line.contains(r#""code":"refused""#), "{line}");
+}

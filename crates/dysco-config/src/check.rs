@@ -1,0 +1,464 @@
+//! From what the file says to what is used: defaults, ranges, and the names of
+//! this host's things.
+
+use std::net::IpAddr;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dysco_api::DEFAULT_API_SOCKET;
+use dysco_common::rule::MAX_RULES;
+use nix::unistd::{Group, gethostname};
+use toml::Spanned;
+use tracing_subscriber::EnvFilter;
+
+use super::error::{ConfigError, Place};
+use super::values::{Address, PortRange, Prefix};
+use super::{
+    Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR, DEFAULT_POLICY,
+    DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
+    NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch, schema,
+};
+
+/// The file being checked, for places in errors.
+struct Checker<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+/// Checks a file against this host's interfaces, groups and keys.
+pub fn check(
+    path: &Path,
+    text: &str,
+    file: schema::File,
+    interfaces: &[Interface],
+) -> Result<Config, ConfigError> {
+    let checker = Checker { path, text };
+    let host = checker.host(file.host, interfaces)?;
+    let config = Config {
+        control: checker.control(file.control, &host.addresses)?,
+        host,
+        api: checker.api(file.api)?,
+        shim: Shim {
+            socket: checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?,
+        },
+        data_plane: checker.data_plane(file.data_plane)?,
+        track: checker.track(file.track)?,
+        removal: checker.removal(file.removal)?,
+        chain: Chain {
+            policy: checker.absolute(file.chain.policy, DEFAULT_POLICY)?,
+        },
+        listeners: checker.listeners(file.listener)?,
+        watch: checker.watch(file.watch)?,
+        scheduling: Scheduling {
+            realtime: file.scheduling.realtime.unwrap_or(true),
+        },
+        log: checker.log(file.log)?,
+    };
+    dysco_pki::load(&config.control.pki, &config.host.addresses)?;
+    Ok(config)
+}
+
+/// The most peers: each has a connection, and keys.
+const MOST_PEERS: usize = 256;
+
+/// May an address be that of a host elsewhere, by itself?
+pub fn is_host(address: IpAddr) -> bool {
+    let local = match address {
+        IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+}
+
+/// An interface whose packets pass another of these, too; and that one.
+fn twice(these: &[Interface]) -> Option<(&Interface, &str)> {
+    these.iter().find_map(|upper| {
+        let listed = |name: &&String| these.iter().any(|i| i.name == **name);
+        let lower = upper.below.iter().find(listed)?;
+        Some((upper, lower.as_str()))
+    })
+}
+
+impl Checker<'_> {
+    fn error(&self, span: Range<usize>, why: impl Into<String>) -> ConfigError {
+        ConfigError::At {
+            place: Place::of(self.path, self.text, Some(span.start)),
+            why: why.into(),
+        }
+    }
+
+    /// About what is not there at all.
+    fn error_of_file(&self, why: &str) -> ConfigError {
+        ConfigError::At {
+            place: Place::of(self.path, self.text, None),
+            why: why.into(),
+        }
+    }
+
+    fn host(
+        &self,
+        host: Option<Spanned<schema::Host>>,
+        all: &[Interface],
+    ) -> Result<Host, ConfigError> {
+        let Some(host) = host else {
+            let why = "there is no [host]: begin with it, and with this host's addresses in it, as in addresses = [\"10.0.2.1\"]";
+            return Err(self.error_of_file(why));
+        };
+        let at = host.span();
+        let host = host.into_inner();
+        let Some(listed) = host.addresses else {
+            let why = "[host] has no addresses: give this host's, as its certificate names them, as in addresses = [\"10.0.2.1\"]";
+            return Err(self.error(at, why));
+        };
+        let mut span = listed.span();
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in listed.into_inner() {
+            let span = address.span();
+            let address = address.into_inner().0.to_canonical();
+            if address.is_unspecified() || address.is_multicast() {
+                return Err(self.error(span, format!("{address} is no address of a host")));
+            }
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        if addresses.is_empty() {
+            let why =
+                "addresses is empty: give this host's addresses, as its certificate names them";
+            return Err(self.error(span, why));
+        }
+        let interfaces = match host.interfaces {
+            Some(names) => {
+                span = names.span();
+                self.named(names, all)?
+            }
+            None => self.holding(&addresses, span.clone(), all)?,
+        };
+        if let Some((upper, lower)) = twice(&interfaces) {
+            let (name, kind) = (&upper.name, &upper.kind);
+            let why = format!(
+                "{name} is a {kind} over {lower}, so that a packet passes both and would be changed twice: list one of the two in [host] interfaces, best the one that has the address"
+            );
+            return Err(self.error(span, why));
+        }
+        let name = match host.name {
+            Some(name) if name.get_ref().is_empty() => {
+                return Err(self.error(name.span(), "name is empty: leave it out for the system's"));
+            }
+            Some(name) => name.into_inner(),
+            None => system_name().unwrap_or_else(|| addresses[0].to_string()),
+        };
+        Ok(Host {
+            name,
+            addresses,
+            interfaces,
+        })
+    }
+
+    /// The interfaces listed, by name or address.
+    fn named(
+        &self,
+        names: Spanned<Vec<Spanned<String>>>,
+        all: &[Interface],
+    ) -> Result<Vec<Interface>, ConfigError> {
+        if names.get_ref().is_empty() {
+            let why = "interfaces is empty: leave it out for all that have one of the addresses";
+            return Err(self.error(names.span(), why));
+        }
+        let mut found: Vec<Interface> = Vec::new();
+        for name in names.into_inner() {
+            let address: Option<IpAddr> = name.get_ref().parse().ok();
+            let wanted = |interface: &&Interface| match address {
+                Some(address) => interface.addresses.contains(&address.to_canonical()),
+                None => interface.name == *name.get_ref(),
+            };
+            let Some(interface) = all.iter().find(wanted) else {
+                let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
+                let names = names.join(", ");
+                let why = format!(
+                    "this host has no interface '{}': it has {names}",
+                    name.get_ref()
+                );
+                return Err(self.error(name.span(), why));
+            };
+            if !found.contains(interface) {
+                found.push(interface.clone());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The interfaces that hold one of the host's addresses.
+    fn holding(
+        &self,
+        addresses: &[IpAddr],
+        span: Range<usize>,
+        all: &[Interface],
+    ) -> Result<Vec<Interface>, ConfigError> {
+        let missing = addresses
+            .iter()
+            .find(|address| !all.iter().any(|i| i.addresses.contains(address)));
+        if let Some(address) = missing {
+            let why = format!(
+                "no interface of this host has the address {address}: mend it, or list the interfaces in [host] interfaces"
+            );
+            return Err(self.error(span, why));
+        }
+        let holds = |i: &&Interface| i.addresses.iter().any(|a| addresses.contains(a));
+        Ok(all.iter().filter(holds).cloned().collect())
+    }
+
+    /// Hosts that are elsewhere; this one's own address among them is a slip of a file
+    /// that all hosts share, and left out.
+    fn peers(
+        &self,
+        peers: Vec<Spanned<Address>>,
+        own: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, ConfigError> {
+        let mut all = Vec::new();
+        for peer in peers {
+            let span = peer.span();
+            if all.len() == MOST_PEERS {
+                let why =
+                    format!("peers has more than {MOST_PEERS}: name those that changes begin with");
+                return Err(self.error(span, why));
+            }
+            let peer = peer.into_inner().0.to_canonical();
+            if !is_host(peer) {
+                let why = format!("peers has {peer}, which is no host's: name its address");
+                return Err(self.error(span, why));
+            }
+            if !own.contains(&peer) && !all.contains(&peer) {
+                all.push(peer);
+            }
+        }
+        Ok(all)
+    }
+
+    fn control(&self, control: schema::Control, own: &[IpAddr]) -> Result<Control, ConfigError> {
+        let listen = match control.listen {
+            Some(listen) if listen.get_ref().is_empty() => {
+                let why = "listen is empty: leave it out for all addresses";
+                return Err(self.error(listen.span(), why));
+            }
+            Some(listen) => listen.into_inner().into_iter().map(|ip| ip.0).collect(),
+            None => vec![IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)],
+        };
+        let port = self.within("port", control.port, CONTROL_PORT, 1..=u16::MAX)?;
+        let peers = self.peers(control.peers, own)?;
+        let dir = control.pki_dir.unwrap_or_else(|| DEFAULT_PKI_DIR.into());
+        let usual = PkiPaths::in_dir(&dir);
+        Ok(Control {
+            listen,
+            port,
+            peers,
+            pki: PkiPaths {
+                ca: control.ca.unwrap_or(usual.ca),
+                cert: control.cert.unwrap_or(usual.cert),
+                key: control.key.unwrap_or(usual.key),
+            },
+        })
+    }
+
+    fn api(&self, api: schema::Api) -> Result<Api, ConfigError> {
+        let socket = self.absolute(api.socket, DEFAULT_API_SOCKET)?;
+        let Some(group) = api.group else {
+            return Ok(Api {
+                socket,
+                group: None,
+                gid: None,
+            });
+        };
+        let span = group.span();
+        let group = group.into_inner();
+        match Group::from_name(&group) {
+            Ok(Some(found)) => Ok(Api {
+                socket,
+                group: Some(group),
+                gid: Some(found.gid.as_raw()),
+            }),
+            Ok(None) => {
+                let why = format!("there is no group '{group}': make it with 'groupadd {group}'");
+                Err(self.error(span, why))
+            }
+            Err(error) => Err(self.error(
+                span,
+                format!("group '{group}' cannot be looked up: {error}"),
+            )),
+        }
+    }
+
+    fn data_plane(&self, plane: schema::DataPlane) -> Result<DataPlane, ConfigError> {
+        Ok(DataPlane {
+            pin_dir: self.absolute(plane.pin_dir, DEFAULT_PIN_DIR)?,
+            max_sessions: self.within("max_sessions", plane.max_sessions, 65536, 16..=1 << 22)?,
+            attach: plane.attach.unwrap_or_default(),
+            xdp: plane.xdp.unwrap_or_default(),
+            adopt: plane.adopt.unwrap_or(true),
+        })
+    }
+
+    fn track(&self, list: Vec<Spanned<schema::Track>>) -> Result<Vec<Track>, ConfigError> {
+        let mut rules = 0;
+        let mut tracks = Vec::new();
+        for track in list {
+            let span = track.span();
+            let schema::Track { destination, ports } = track.into_inner();
+            if destination.is_none() && ports.is_none() {
+                let why = "nothing to track is said: give destination, ports, or both";
+                return Err(self.error(span, why));
+            }
+            let ports = ports.map_or_else(|| vec![PortRange::ALL], |list| list.0);
+            rules += ports.len();
+            if rules > MAX_RULES {
+                let why = format!(
+                    "more than {MAX_RULES} pairs of destination and ports: merge some, as with wider ranges"
+                );
+                return Err(self.error(span, why));
+            }
+            tracks.push(Track {
+                destination: destination.unwrap_or(Prefix::ALL),
+                ports,
+            });
+        }
+        Ok(tracks)
+    }
+
+    fn removal(&self, removal: schema::Removal) -> Result<Removal, ConfigError> {
+        let default = PortRange {
+            first: *NEW_PATH_PORTS.start(),
+            last: *NEW_PATH_PORTS.end(),
+        };
+        let ports = match removal.ports {
+            Some(ports) if ports.get_ref().first < 1024 => {
+                let why = "ports holds one below 1024: use a range that no service listens in";
+                return Err(self.error(ports.span(), why));
+            }
+            Some(ports) => ports.into_inner(),
+            None => default,
+        };
+        let timeout = self.within("timeout_ms", removal.timeout_ms, 10_000, 100..=600_000)?;
+        let day = 24 * 60 * 60;
+        let idle = self.within("relay_idle_s", removal.relay_idle_s, day, 10..=30 * day)?;
+        Ok(Removal {
+            automatic: removal.automatic.unwrap_or(false),
+            mode: removal.mode.unwrap_or_default(),
+            relay_idle: Duration::from_secs(idle),
+            timeout: Duration::from_millis(timeout),
+            concurrency: self.within("concurrency", removal.concurrency, 32, 1..=4096)?,
+            ports,
+            reserve_ports: removal.reserve_ports.unwrap_or(true),
+            state_dir: self.absolute(removal.state_dir, DEFAULT_STATE_DIR)?,
+        })
+    }
+
+    fn listeners(
+        &self,
+        list: Vec<Spanned<schema::Listener>>,
+    ) -> Result<Vec<Listener>, ConfigError> {
+        let mut listeners: Vec<Listener> = Vec::new();
+        for listener in list {
+            let span = listener.span();
+            let listener = listener.into_inner();
+            let address = listener.address;
+            if listener.transparent.is_none() && listener.haproxy_socket.is_none() {
+                let why = format!(
+                    "listener {address} says nothing: set transparent to true or false, or haproxy_socket"
+                );
+                return Err(self.error(span, why));
+            }
+            if listeners.iter().any(|other| other.address == address) {
+                return Err(self.error(span, format!("listener {address} is there twice")));
+            }
+            let haproxy_socket = match listener.haproxy_socket {
+                Some(socket) => Some(self.absolute(Some(socket), "")?),
+                None => None,
+            };
+            listeners.push(Listener {
+                address,
+                transparent: listener.transparent,
+                haproxy_socket,
+            });
+        }
+        Ok(listeners)
+    }
+
+    fn watch(&self, watch: schema::Watch) -> Result<Watch, ConfigError> {
+        let window = self.within("window_ms", watch.window_ms, 500, 10..=600_000)?;
+        let limit = watch.limit_ms.as_ref().map(Spanned::span);
+        let limit_ms = self.within(
+            "limit_ms",
+            watch.limit_ms,
+            5_000.max(2 * window),
+            10..=600_000,
+        )?;
+        if let Some(span) = limit.filter(|_| limit_ms < window) {
+            let why = format!(
+                "limit_ms is {limit_ms}, less than window_ms, {window}: nothing could be proven"
+            );
+            return Err(self.error(span, why));
+        }
+        Ok(Watch {
+            moments: self.within("moments", watch.moments, 8, 3..=1000)?,
+            bytes: self.within("bytes", watch.bytes, 16 << 10, 100..=1 << 40)?,
+            window: Duration::from_millis(window),
+            limit: Duration::from_millis(limit_ms),
+        })
+    }
+
+    fn log(&self, log: schema::Log) -> Result<Log, ConfigError> {
+        let filter = match log.filter {
+            Some(filter) => {
+                EnvFilter::try_new(filter.get_ref()).map_err(|error| {
+                    let why = format!("{error}: write it like \"info\" or \"dysco=debug\"");
+                    self.error(filter.span(), why)
+                })?;
+                filter.into_inner()
+            }
+            None => "info".into(),
+        };
+        Ok(Log {
+            format: log.format.unwrap_or_default(),
+            filter,
+        })
+    }
+
+    fn within<T: PartialOrd + std::fmt::Display>(
+        &self,
+        key: &str,
+        value: Option<Spanned<T>>,
+        default: T,
+        range: RangeInclusive<T>,
+    ) -> Result<T, ConfigError> {
+        match value {
+            None => Ok(default),
+            Some(value) if range.contains(value.get_ref()) => Ok(value.into_inner()),
+            Some(value) => {
+                let (first, last) = (range.start(), range.end());
+                let why = format!("{key} is {}: it must be {first} to {last}", value.get_ref());
+                Err(self.error(value.span(), why))
+            }
+        }
+    }
+
+    fn absolute(
+        &self,
+        path: Option<Spanned<PathBuf>>,
+        default: &str,
+    ) -> Result<PathBuf, ConfigError> {
+        match path {
+            None => Ok(default.into()),
+            Some(path) if path.get_ref().is_absolute() => Ok(path.into_inner()),
+            Some(path) => {
+                let why = format!("{} is no absolute path", path.get_ref().display());
+                Err(self.error(path.span(), why))
+            }
+        }
+    }
+}
+
+fn system_name() -> Option<String> {
+    let name = gethostname().ok()?.into_string().ok()?;
+    Some(name).filter(|name| !name.is_empty())
+}

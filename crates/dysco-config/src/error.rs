@@ -1,0 +1,87 @@
+//! What is wrong with a configuration: where, what, and what mends it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use dysco_pki::PkiError;
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("failed to read the configuration {path}: {source}; name another with --config")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A place in the file is wrong.
+    #[error("failed to use the configuration {place}: {why}")]
+    At {
+        /// Where.
+        place: Place,
+        /// What is wrong, and the mend.
+        why: String,
+    },
+    /// The host's interfaces cannot be listed.
+    #[error("failed to list this host's interfaces: {0}")]
+    Interfaces(io::Error),
+    /// A key or certificate.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The pins' directory.
+    #[error(
+        "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
+    )]
+    NoPins(PathBuf),
+    /// An address to listen on is not this host's.
+    #[error(
+        "failed to run dyscod: failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Logging was set up before.
+    #[error("failed to set up logging: it already is")]
+    Logging,
+}
+
+/// A place in a file. Lines and columns count from one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// Line and column, where known.
+    pub at: Option<(usize, usize)>,
+}
+
+impl Place {
+    /// The place of a byte offset.
+    pub fn of(path: &Path, text: &str, offset: Option<usize>) -> Place {
+        let at = offset.and_then(|offset| text.get(..offset)).map(|before| {
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+            (line, column)
+        });
+        Place {
+            path: path.into(),
+            at,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)?;
+        match self.at {
+            Some((line, column)) => write!(f, ", line {line}, column {column}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a configuration names and this host must have: looked at by `dyscod --check` and
+//! `dyscoctl doctor`.
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use super::{ConfigError, Control, Listener};
+
+/// Elsewhere than on a BPF file system nothing can be pinned, which the kernel says late
+/// and in words of its own.
+pub fn can_pin(dir: &Path) -> Result<(), ConfigError> {
+    let there = dir.ancestors().find(|path| path.exists());
+    let kind = there.and_then(|path| statfs(path).ok());
+    match kind.map(|kind| kind.filesystem_type()) {
+        Some(kind) if kind != BPF_FS_MAGIC => Err(ConfigError::NoPins(dir.into())),
+        _ => Ok(()),
+    }
+}
+
+/// A HAProxy that is not there yet makes its socket when it starts: no error, but more
+/// often a slip.
+pub fn missing_socket(listener: &Listener) -> Option<String> {
+    let socket = listener.haproxy_socket.as_ref()?;
+    let what = match socket.metadata() {
+        Ok(found) if found.file_type().is_socket() => return None,
+        Ok(_) => "is no socket",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "is not there",
+        Err(_) => "cannot be looked at",
+    };
+    let (address, socket) = (listener.address, socket.display());
+    Some(format!(
+        "haproxy_socket of the listener {address}: {socket} {what}; see 'stats socket' of haproxy.cfg, unless HAProxy is to be started yet"
+    ))
+}
+
+/// An address to listen on may be another host's, or one that this host has at times.
+pub fn can_listen(control: &Control) -> Result<(), ConfigError> {
+    for ip in &control.listen {
+        // By any port, since a dyscod that runs has its own.
+        let Err(source) = UdpSocket::bind((*ip, 0)) else {
+            continue;
+        };
+        // Without the protocol dyscod does without the address, or says so at its start.
+        if source.kind() == io::ErrorKind::AddrNotAvailable {
+            let address = (*ip, control.port).into();
+            return Err(ConfigError::Listen { address, source });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PkiPaths;
+
+    #[test]
+    fn a_directory_for_pins_is_on_a_bpf_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = can_pin(&dir.path().join("not/there")).unwrap_err();
+        assert!(error.to_string().contains("pin_dir"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_of_haproxys_may_still_be_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |name: &str| {
+            missing_socket(&Listener {
+                address: ":8080".parse().unwrap(),
+                transparent: None,
+                haproxy_socket: Some(dir.path().join(name)),
+            })
+        };
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let _there = std::os::unix::net::UnixListener::bind(dir.path().join("there")).unwrap();
+        assert!(told("none").unwrap().contains("none is not there; see"));
+        assert!(told("file").unwrap().contains("is no socket"));
+        assert_eq!(told("there"), None);
+    }
+
+    #[test]
+    fn an_address_to_listen_on_is_this_hosts() {
+        let listening = |address: [u8; 4]| Control {
+            listen: vec![address.into()],
+            port: 7474,
+            peers: Vec::new(),
+            pki: PkiPaths::in_dir(Path::new("/none")),
+        };
+        assert!(can_listen(&listening([127, 0, 0, 1])).is_ok());
+        // For documentation (RFC 5737).
+        let error = can_listen(&listening([192, 0, 2, 1])).unwrap_err();
+        assert!(error.to_string().contains("192.0.2.1:7474"), "{error}");
+    }
+}

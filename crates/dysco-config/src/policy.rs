@@ -1,0 +1,340 @@
+//! The policy: which sessions take which chain. Ordered rules in a TOML file, of
+//! which the first that matches decides.
+//!
+//! ```toml
+//! [[rule]]
+//! name = "web"
+//! source = "10.1.0.0/16"
+//! destination = "10.2.0.0/16"
+//! ports = [80, "8000-8100"]
+//! chain = ["10.3.0.1", "10.3.0.2"]
+//! otherwise = "refuse"
+//! ```
+
+mod compile;
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use dysco_common::FlowKey;
+use dysco_common::chain::MAX_CHAIN;
+use dysco_common::policy::{MAX_RULES, Otherwise};
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::{Address, Place, PortList, PortRange, Prefix};
+
+/// A policy that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read or written.
+    #[error("failed to {what} the policy {path}: {source}; {}", mend_of(.source))]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There was one, and its file is gone.
+    #[error(
+        "failed to read the policy {path}: it is gone; put it back, or 'dyscoctl policy apply /dev/null' for one without rules"
+    )]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A place in the file is wrong.
+    #[error("failed to use the policy {place}: {why}")]
+    At {
+        /// Where.
+        place: Place,
+        /// What is wrong, and the mend.
+        why: String,
+    },
+}
+
+/// What mends a file that cannot be read or written.
+fn mend_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "name a file that is there, or write it (docs/chains.md)",
+        io::ErrorKind::PermissionDenied => "run as root, or give the file other rights",
+        io::ErrorKind::InvalidData => "name a text file",
+        _ => "see that it is a file, and its file system in order",
+    }
+}
+
+/// A rule, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// What it is called; its number where it has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where sessions come from; from anywhere without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Prefix>,
+    /// Where they go; anywhere without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<Prefix>,
+    /// To which ports; all without.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "ports"
+    )]
+    pub ports: Vec<PortRange>,
+    /// The hosts that they pass, in order; none for sessions that go direct.
+    #[serde(deserialize_with = "chain")]
+    pub chain: Vec<IpAddr>,
+    /// What becomes of them where one of the hosts is not there.
+    #[serde(default)]
+    pub otherwise: Otherwise,
+}
+
+fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Error> {
+    PortList::deserialize(d).map(|list| list.0)
+}
+
+/// Checked where it is read, so that what is wrong is reported where it stands.
+fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
+    let hosts = Vec::<Address>::deserialize(d)?.into_iter();
+    let hosts: Vec<_> = hosts.map(|host| host.0.to_canonical()).collect();
+    check_chain(&hosts).map_err(serde::de::Error::custom)?;
+    Ok(hosts)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    rule: Vec<Spanned<Rule>>,
+}
+
+/// A checked policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Policy {
+    /// The rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+impl Policy {
+    /// Reads the policy of the host with these addresses; none if its file is not there.
+    pub fn load(path: &Path, own: &[IpAddr]) -> Result<Option<Policy>, PolicyError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Policy::of_host(path, &text, own).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(PolicyError::File {
+                what: "read",
+                path: path.into(),
+                source,
+            }),
+        }
+    }
+
+    /// Reads and checks a text; `path` is for places in errors.
+    pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
+        let fail = |start: Option<usize>, why: String| PolicyError::At {
+            place: Place::of(path, text, start),
+            why,
+        };
+        let file: File = toml::from_str(text).map_err(|error| {
+            let why = error.message().trim_end().replace('\n', ", ");
+            fail(error.span().map(|span| span.start), why)
+        })?;
+        let mut places = 0;
+        let mut rules = Vec::new();
+        for rule in file.rule {
+            let start = rule.span().start;
+            let rule = rule.into_inner();
+            check(&rule).map_err(|why| fail(Some(start), why))?;
+            places += rule.ports.len().max(1);
+            if places > MAX_RULES {
+                let why = format!(
+                    "more than {MAX_RULES} rules, each range of ports counted; join prefixes or ranges"
+                );
+                return Err(fail(Some(start), why));
+            }
+            rules.push(rule);
+        }
+        Ok(Policy { rules })
+    }
+
+    /// Reads and checks a text, for the host with these addresses.
+    pub fn of_host(path: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
+        let policy = Policy::parse(path, text)?;
+        let checked = policy.check_host(own);
+        checked.map_err(|why| PolicyError::At {
+            place: Place::of(path, text, None),
+            why,
+        })?;
+        Ok(policy)
+    }
+
+    /// Refuses chains that lead through the opening host itself.
+    fn check_host(&self, own: &[IpAddr]) -> Result<(), String> {
+        for (rule, name) in self.rules.iter().zip(self.names()) {
+            if let Some(host) = rule.chain.iter().find(|host| own.contains(host)) {
+                return Err(format!(
+                    "the chain of rule {name} leads through this host itself, {host}; leave it out"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What each rule is called.
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
+        let numbered = self.rules.iter().zip(1..);
+        numbered.map(|(rule, n)| rule.name.clone().unwrap_or_else(|| format!("#{n}")))
+    }
+
+    /// The rule for a session, if any.
+    pub fn find(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
+        let session = FlowKey::new(source, destination);
+        let (rules, parts) = self.compile();
+        let at = rules.iter().position(|rule| rule.matches(&session))?;
+        parts.get(at).copied()
+    }
+
+    /// Who should know whom: each host of a chain the one after it, and the last
+    /// the server, where a rule is about one.
+    pub fn acquaintances(&self) -> HashSet<(IpAddr, IpAddr)> {
+        let mut all = HashSet::new();
+        for rule in &self.rules {
+            let server = rule.destination.and_then(|prefix| prefix.host());
+            let after = rule.chain.iter().copied().skip(1).chain(server);
+            all.extend(rule.chain.iter().copied().zip(after));
+        }
+        all
+    }
+}
+
+fn check_chain(chain: &[IpAddr]) -> Result<(), String> {
+    if chain.len() > MAX_CHAIN {
+        let len = chain.len();
+        return Err(format!(
+            "the chain has {len} hosts, and {MAX_CHAIN} are the most; leave some out"
+        ));
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = chain.iter().find(|host| !seen.insert(**host)) {
+        return Err(format!(
+            "the chain holds {twice} twice, and a session passes a host once; leave one out"
+        ));
+    }
+    let bad = |h: &&IpAddr| h.is_unspecified() || h.is_multicast();
+    match chain.iter().find(bad) {
+        Some(bad) => Err(format!("{bad} is no host's address; name one host")),
+        None => Ok(()),
+    }
+}
+
+fn check(rule: &Rule) -> Result<(), String> {
+    let prefixes = [rule.source, rule.destination].into_iter().flatten();
+    let mut addresses = rule
+        .chain
+        .iter()
+        .copied()
+        .chain(prefixes.map(|p| p.address));
+    let first = addresses.next().map(|a| a.is_ipv4());
+    if addresses.any(|a| Some(a.is_ipv4()) != first) {
+        return Err("it mixes IPv4 and IPv6; write a rule for each".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Policy, String> {
+        Policy::parse(Path::new("policy.toml"), text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let text = r#"
+            [[rule]]
+            destination = "10.0.3.1"
+            ports = [22, "8000-8100"]
+            chain = []
+
+            [[rule]]
+            name = "web"
+            source = "10.0.1.0/24"
+            destination = "10.0.3.0/24"
+            chain = ["10.0.2.1", "10.0.4.1"]
+            otherwise = "direct"
+        "#;
+        let policy = parse(text).unwrap();
+        let find = |from: &str, to: &str| policy.find(from.parse().unwrap(), to.parse().unwrap());
+        assert_eq!(find("10.0.1.1:1000", "10.0.3.1:8050"), Some(0));
+        assert_eq!(find("10.0.1.1:1000", "10.0.3.1:8101"), Some(1));
+        assert_eq!(find("10.0.2.1:1000", "10.0.3.1:8101"), None);
+        assert_eq!(find("[fd00::1]:1000", "[fd00::3]:8101"), None);
+        assert_eq!(policy.names().collect::<Vec<_>>(), ["#1", "web"]);
+        let meet: IpAddr = "10.0.4.1".parse().unwrap();
+        assert!(
+            policy
+                .acquaintances()
+                .iter()
+                .all(|(_, after)| *after == meet)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_where_it_stands() {
+        for (rule, why) in [
+            (r#"chain = ["10.0.0.1", "10.0.0.1"]"#, "twice"),
+            (r#"chain = ["10.0.0.1", "fd00::1"]"#, "mixes"),
+            (
+                "destination = \"10.0.0.0/8\"\nchain = [\"fd00::1\"]",
+                "mixes",
+            ),
+            (r#"chain = ["0.0.0.0"]"#, "no host"),
+            ("chain = []\ncolour = 1", "colour"),
+            ("chain = []\nports = [0]", "port"),
+            (
+                r#"chain = ["1.0.0.1","1.0.0.2","1.0.0.3","1.0.0.4","1.0.0.5","1.0.0.6","1.0.0.7","1.0.0.8","1.0.0.9"]"#,
+                "most",
+            ),
+        ] {
+            let error = parse(&format!("[[rule]]\n{rule}\n")).unwrap_err();
+            assert!(error.contains(why), "{error}");
+            assert!(error.contains("line "), "{error}");
+        }
+        // Where it stands, and with the mend.
+        let second = "# ours\n\n[[rule]]\nchain = []\n\n[[rule]]\nname = \"b\"\n";
+        for (rule, told) in [
+            (
+                r#"chain = ["10.0.0.1", "10.0.0.1"]"#,
+                "line 8, column 9: the chain holds 10.0.0.1 twice, and a session passes a host once; leave one out",
+            ),
+            (
+                r#"chain = ["10.0.0.1", "fw1"]"#,
+                "line 8, column 22: 'fw1' is no IP address: write it like",
+            ),
+            (
+                r#"chain = ["10.0.0.1", "fd00::1"]"#,
+                "line 6, column 1: it mixes IPv4 and IPv6; write",
+            ),
+        ] {
+            let error = parse(&format!("{second}{rule}\n")).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+        let none = Path::new("/nowhere/policy.toml");
+        let source = io::ErrorKind::NotFound.into();
+        let (what, path) = ("read", none.into());
+        let told = PolicyError::File { what, path, source }.to_string();
+        assert!(told.contains("; name a file that is there"), "{told}");
+        let many = "[[rule]]\nchain = []\n".repeat(257);
+        assert!(parse(&many).unwrap_err().contains("more than 256"));
+        let own: IpAddr = "10.0.0.1".parse().unwrap();
+        let through = parse("[[rule]]\nchain = [\"10.0.0.1\"]\n").unwrap();
+        assert!(through.check_host(&[own]).is_err());
+    }
+}

@@ -1,0 +1,171 @@
+//! The policy as the data plane has it, and back.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use dysco_common::Addr;
+use dysco_common::chain::Chain;
+use dysco_common::policy::{Families, Otherwise, PolicyRule};
+
+use super::{Policy, Rule};
+use crate::{PortRange, Prefix};
+
+impl Policy {
+    /// The rules as the data plane has them, and of which rule each is a part.
+    pub fn compile(&self) -> (Vec<PolicyRule>, Vec<usize>) {
+        let each = self.rules.iter().enumerate();
+        each.flat_map(|(index, rule)| rule.compile().into_iter().map(move |r| (r, index)))
+            .unzip()
+    }
+
+    /// The policy that these rules are, if it was written without names: rules that
+    /// differ in their ports alone are one.
+    pub fn of_compiled(compiled: &[PolicyRule]) -> Policy {
+        let mut rules: Vec<Rule> = Vec::new();
+        for rule in compiled.iter().map(Rule::of_compiled) {
+            match rules.last_mut() {
+                Some(before) if before.differs_in_ports(&rule) => before.ports.extend(rule.ports),
+                _ => rules.push(rule),
+            }
+        }
+        Policy { rules }
+    }
+}
+
+impl Rule {
+    fn families(&self) -> Families {
+        let prefixes = [self.source, self.destination].into_iter().flatten();
+        let known = prefixes.map(|prefix| prefix.address);
+        match known.chain(self.chain.iter().copied()).next() {
+            Some(IpAddr::V4(_)) => Families::V4,
+            Some(IpAddr::V6(_)) => Families::V6,
+            None => Families::Both,
+        }
+    }
+
+    fn compile(&self) -> Vec<PolicyRule> {
+        let source = self.source.unwrap_or(Prefix::ALL).rule(0, 0);
+        let destination = self.destination.unwrap_or(Prefix::ALL);
+        let hosts: Vec<Addr> = self.chain.iter().map(|host| Addr::from(*host)).collect();
+        let all = [PortRange::ALL];
+        let ports = if self.ports.is_empty() {
+            &all[..]
+        } else {
+            &self.ports
+        };
+        let each = ports.iter().map(|ports| {
+            let destination = destination.rule(ports.first, ports.last);
+            PolicyRule {
+                source: source.prefix.masked(&source.mask),
+                source_mask: source.mask,
+                destination: destination.prefix.masked(&destination.mask),
+                destination_mask: destination.mask,
+                first_port: ports.first,
+                last_port: ports.last,
+                families: self.families() as u8,
+                otherwise: self.otherwise as u8,
+                // Its length was checked.
+                chain: Chain::of(&hosts).unwrap_or_default(),
+                ..PolicyRule::default()
+            }
+        });
+        each.collect()
+    }
+
+    fn of_compiled(rule: &PolicyRule) -> Rule {
+        let prefix = |address, mask| prefix(address, mask, rule.families == Families::V4 as u8);
+        let ports = PortRange {
+            first: rule.first_port,
+            last: rule.last_port,
+        };
+        let hosts = rule.chain.elements().iter();
+        let read = Rule {
+            name: None,
+            source: prefix(&rule.source, &rule.source_mask),
+            destination: prefix(&rule.destination, &rule.destination_mask),
+            ports: Some(ports)
+                .filter(|p| *p != PortRange::ALL)
+                .into_iter()
+                .collect(),
+            chain: hosts.map(|element| element.host.ip()).collect(),
+            otherwise: match rule.otherwise == Otherwise::Direct as u8 {
+                true => Otherwise::Direct,
+                false => Otherwise::Refuse,
+            },
+        };
+        // Nothing but the prefix of all said so.
+        let all_v6 = rule.families == Families::V6 as u8 && read.families() == Families::Both;
+        Rule {
+            source: all_v6.then_some(Prefix::ALL).or(read.source),
+            ..read
+        }
+    }
+
+    fn differs_in_ports(&self, other: &Rule) -> bool {
+        let mut alike = other.clone();
+        alike.ports.clone_from(&self.ports);
+        alike == *self && !self.ports.is_empty() && !other.ports.is_empty()
+    }
+}
+
+/// What a mask leaves of an address; none for all of both families.
+fn prefix(address: &Addr, mask: &Addr, v4: bool) -> Option<Prefix> {
+    let bits: u32 = mask.octets().iter().map(|byte| byte.count_ones()).sum();
+    let (address, len) = match v4 {
+        true => (address.ip(), bits.checked_sub(96)?),
+        false if bits == 0 => return None,
+        false => (IpAddr::V6(Ipv6Addr::from(address.octets())), bits),
+    };
+    // Of 128 bits.
+    let len = len as u8;
+    Some(Prefix { address, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_the_data_plane_has_is_the_policy() {
+        let text = r#"
+            [[rule]]
+            name = "web"
+            source = "10.0.1.0/24"
+            destination = "10.0.3.1"
+            ports = [22, "8000-8100"]
+            chain = ["10.0.2.1", "10.0.4.1"]
+            otherwise = "direct"
+
+            [[rule]]
+            ports = [443]
+            chain = ["fd00::1"]
+
+            [[rule]]
+            source = "::/0"
+            chain = []
+
+            [[rule]]
+            source = "0.0.0.0/0"
+            chain = []
+
+            [[rule]]
+            destination = "fd00::/16"
+            chain = []
+
+            [[rule]]
+            chain = []
+        "#;
+        let written = Policy::parse(Path::new("policy.toml"), text).unwrap();
+        let (compiled, _) = written.compile();
+        let read = Policy::of_compiled(&compiled);
+        assert_eq!(read.compile(), written.compile());
+        assert_eq!(read.acquaintances(), written.acquaintances());
+        let unnamed = |rule: &Rule| Rule {
+            name: None,
+            ..rule.clone()
+        };
+        let unnamed: Vec<_> = written.rules.iter().map(unnamed).collect();
+        assert_eq!(read.rules, unnamed);
+    }
+}

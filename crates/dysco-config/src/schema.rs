@@ -1,0 +1,148 @@
+//! The file as it may be written: every key, nothing defaulted yet.
+
+use std::path::{Path, PathBuf};
+
+use dysco_api::{ListenAddress, Mode};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::{ConfigError, Place};
+use super::values::{Address, PortList, PortRange, Prefix};
+use super::{Attach, LogFormat, Xdp};
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    pub host: Option<Spanned<Host>>,
+    #[serde(default)]
+    pub control: Control,
+    #[serde(default)]
+    pub api: Api,
+    #[serde(default)]
+    pub shim: Shim,
+    #[serde(default)]
+    pub data_plane: DataPlane,
+    #[serde(default)]
+    pub track: Vec<Spanned<Track>>,
+    #[serde(default)]
+    pub removal: Removal,
+    #[serde(default)]
+    pub chain: Chain,
+    #[serde(default)]
+    pub listener: Vec<Spanned<Listener>>,
+    #[serde(default)]
+    pub watch: Watch,
+    #[serde(default)]
+    pub scheduling: Scheduling,
+    #[serde(default)]
+    pub log: Log,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    pub name: Option<Spanned<String>>,
+    pub addresses: Option<Spanned<Vec<Spanned<Address>>>>,
+    pub interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    pub listen: Option<Spanned<Vec<Address>>>,
+    pub port: Option<Spanned<u16>>,
+    #[serde(default)]
+    pub peers: Vec<Spanned<Address>>,
+    pub pki_dir: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Api {
+    pub socket: Option<Spanned<PathBuf>>,
+    pub group: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shim {
+    pub socket: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataPlane {
+    pub pin_dir: Option<Spanned<PathBuf>>,
+    pub max_sessions: Option<Spanned<u32>>,
+    pub attach: Option<Attach>,
+    pub xdp: Option<Xdp>,
+    pub adopt: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Track {
+    pub destination: Option<Prefix>,
+    pub ports: Option<PortList>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Removal {
+    pub automatic: Option<bool>,
+    pub mode: Option<Mode>,
+    pub relay_idle_s: Option<Spanned<u64>>,
+    pub timeout_ms: Option<Spanned<u64>>,
+    pub concurrency: Option<Spanned<usize>>,
+    pub ports: Option<Spanned<PortRange>>,
+    pub reserve_ports: Option<bool>,
+    pub state_dir: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chain {
+    pub policy: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listener {
+    pub address: ListenAddress,
+    pub transparent: Option<bool>,
+    pub haproxy_socket: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    pub moments: Option<Spanned<usize>>,
+    pub bytes: Option<Spanned<i64>>,
+    pub window_ms: Option<Spanned<u64>>,
+    pub limit_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduling {
+    pub realtime: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    pub format: Option<LogFormat>,
+    pub filter: Option<Spanned<String>>,
+}
+
+/// Reads the text. Errors name line and column.
+pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::At {
+        place: Place::of(path, text, error.span().map(|span| span.start)),
+        why: error.message().trim_end().replace('\n', ", "),
+    })
+}

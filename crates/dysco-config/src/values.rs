@@ -1,0 +1,262 @@
+//! Values with a notation of their own. A bad one is reported at its place in
+//! the file, as it fails where it is read.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+use dysco_common::Addr;
+use dysco_common::rule::Rule;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A host's address; names are looked up nowhere here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address(pub IpAddr);
+
+/// A destination prefix, host bits zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    /// The address.
+    pub address: IpAddr,
+    /// How many bits count.
+    pub len: u8,
+}
+
+/// A range of ports; both ends count, and none is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortRange {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+/// One port, one range, or a list of both.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortList(pub Vec<PortRange>);
+
+impl Prefix {
+    /// Every IPv6 address, and so every IPv4-mapped one.
+    pub const ALL: Prefix = Prefix {
+        address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        len: 0,
+    };
+
+    /// The address, where the prefix is only one.
+    pub fn host(&self) -> Option<IpAddr> {
+        let bits = if self.address.is_ipv4() { 32 } else { 128 };
+        (self.len == bits).then_some(self.address)
+    }
+
+    /// The data plane's rule for this prefix and these ports.
+    pub fn rule(&self, first_port: u16, last_port: u16) -> Rule {
+        let mapped = if self.address.is_ipv4() { 96 } else { 0 };
+        Rule {
+            prefix: Addr::from(self.address),
+            mask: mask(self.len + mapped),
+            first_port,
+            last_port,
+        }
+    }
+}
+
+fn mask(len: u8) -> Addr {
+    let bits = u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0);
+    Addr::new(bits.to_be_bytes())
+}
+
+impl PortRange {
+    /// Every port.
+    pub const ALL: PortRange = PortRange {
+        first: 1,
+        last: u16::MAX,
+    };
+
+    /// How many ports there are.
+    pub fn count(&self) -> usize {
+        usize::from(self.last - self.first) + 1
+    }
+
+    /// Is this port one of them?
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        s.parse().map(Address).map_err(|_| {
+            format!("'{s}' is no IP address: write it like 10.0.2.1 or 2001:db8::1; names are not looked up")
+        })
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let example = "write it like 10.0.0.0/8 or 2001:db8::/32";
+        let (address, len) = match s.split_once('/') {
+            Some((address, len)) => (address, Some(len)),
+            None => (s, None),
+        };
+        let address: IpAddr = address
+            .parse()
+            .map_err(|_| format!("'{s}' is no prefix: {example}"))?;
+        let max = if address.is_ipv4() { 32 } else { 128 };
+        let len = match len.map(str::parse::<u8>) {
+            None => max,
+            Some(Ok(len)) if len <= max => len,
+            Some(_) => return Err(format!("'{s}' has no length of 0 to {max}: {example}")),
+        };
+        let prefix = Prefix { address, len };
+        let rule = prefix.rule(0, 0);
+        let network = rule.prefix.masked(&rule.mask);
+        if network != rule.prefix {
+            let network = network.ip();
+            return Err(format!(
+                "'{s}' has host bits set: did you mean {network}/{len}?"
+            ));
+        }
+        Ok(prefix)
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let bad = || format!("'{s}' is no port or range: write 80 or \"8000-8100\"");
+        let port = |s: &str| s.trim().parse::<u16>().map_err(|_| bad());
+        let (first, last) = match s.split_once('-') {
+            Some((first, last)) => (port(first)?, port(last)?),
+            None => (port(s)?, port(s)?),
+        };
+        if first == 0 {
+            return Err(format!("'{s}' holds port 0: ports begin at 1"));
+        }
+        if first > last {
+            return Err(format!("'{s}' is empty: did you mean {last}-{first}?"));
+        }
+        Ok(PortRange { first, last })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            return self.first.fmt(f);
+        }
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Reads a value from its text, and fails there: of a list, at the one that is wrong.
+struct Parsed<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = String>> Visitor<'_> for Parsed<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, s: &str) -> Result<T, E> {
+        s.parse().map_err(E::custom)
+    }
+}
+
+macro_rules! as_string {
+    ($($t:ty),*) => {$(
+        impl Serialize for $t {
+            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                d.deserialize_str(Parsed(PhantomData))
+            }
+        }
+    )*};
+}
+
+as_string!(Address, Prefix, PortRange);
+
+impl<'de> Deserialize<'de> for PortList {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(Ports)
+    }
+}
+
+/// A port in a list: a number or a string.
+struct OneOfPorts(PortRange);
+
+impl<'de> Deserialize<'de> for OneOfPorts {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let list = PortList::deserialize(d)?;
+        match list.0[..] {
+            [range] => Ok(OneOfPorts(range)),
+            _ => Err(de::Error::custom("a list of ports holds no further list")),
+        }
+    }
+}
+
+struct Ports;
+
+impl<'de> Visitor<'de> for Ports {
+    type Value = PortList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a port, a range such as \"8000-8100\", or a list of them")
+    }
+
+    fn visit_i64<E: de::Error>(self, port: i64) -> Result<PortList, E> {
+        self.visit_str(&port.to_string())
+    }
+
+    fn visit_str<E: de::Error>(self, s: &str) -> Result<PortList, E> {
+        s.parse().map(|r| PortList(vec![r])).map_err(E::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PortList, A::Error> {
+        let mut ranges = Vec::new();
+        while let Some(OneOfPorts(range)) = seq.next_element()? {
+            ranges.push(range);
+        }
+        if ranges.is_empty() {
+            return Err(de::Error::custom(
+                "no port in the list: leave it out for all",
+            ));
+        }
+        Ok(PortList(ranges))
+    }
+}
+
+/// A duration as whole seconds.
+pub fn as_secs<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(time.as_secs())
+}
+
+/// A duration as whole milliseconds.
+pub fn as_millis<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(time.as_millis().try_into().unwrap_or(u64::MAX))
+}

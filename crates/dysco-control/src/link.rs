@@ -1,0 +1,168 @@
+//! One connection to a peer, from the handshake on.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dysco_common::chain;
+use dysco_pki::addresses_of;
+use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::io::BufReader;
+use tokio::sync::Mutex;
+
+use super::error::DownReason;
+use super::frame::{self, FrameError};
+use super::{Identity, Secret};
+
+/// Codes of the connections that this side closes.
+pub mod close {
+    /// The daemon stops.
+    pub const STOPPING: u32 = 0;
+    /// The peer broke the framing.
+    pub const FRAMING: u32 = 1;
+    /// The peer's certificate names no address.
+    pub const ANONYMOUS: u32 = 2;
+    /// The peer has too many connections.
+    pub const TOO_MANY: u32 = 3;
+}
+
+/// A connection whose both ends have accepted the other's certificate.
+pub struct Link {
+    /// Who is there.
+    pub identity: Arc<Identity>,
+    connection: Connection,
+    out: Mutex<SendStream>,
+}
+
+/// The peer's frames.
+pub type Frames = BufReader<RecvStream>;
+
+impl Link {
+    /// Greets, and waits for the peer's greeting: only that proves to a client
+    /// that the server accepted its certificate.
+    pub async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
+        let identity = identity(&connection);
+        if identity.addresses.is_empty() {
+            connection.close(
+                VarInt::from_u32(close::ANONYMOUS),
+                b"no address in certificate",
+            );
+            return Err(DownReason::Anonymous);
+        }
+        let mut out = connection.open_uni().await.map_err(|e| down_reason(&e))?;
+        // Should it fail, so does the reading below, and knows why.
+        let _ = out.write_all(&frame::HELLO).await;
+        let stream = connection.accept_uni().await.map_err(|e| down_reason(&e))?;
+        let mut frames = BufReader::with_capacity(4 * frame::MAX_MESSAGE, stream);
+        let link = Link {
+            identity: Arc::new(identity),
+            connection,
+            out: Mutex::new(out),
+        };
+        match frame::read(&mut frames).await {
+            Ok(Some(hello)) if hello.is_empty() => Ok((link, frames)),
+            Err(FrameError::Broken) => Err(link.why_closed().await),
+            _ => Err(link.refuse_framing("no greeting")),
+        }
+    }
+
+    /// A key that only the two ends of this connection can make, and its name. Ends that
+    /// write SYNs in another way make others, so that neither steers to the other.
+    pub fn key(&self) -> Option<(u64, Secret)> {
+        let mut bytes = [0; 24];
+        self.connection
+            .export_keying_material(&mut bytes, b"EXPORTER-dysco-chain", &[chain::VERSION])
+            .ok()?;
+        let word = |at: usize| {
+            let bytes = bytes[at..at + 8].iter().rev();
+            bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        Some((word(0), Secret([word(8), word(16)])))
+    }
+
+    /// Writes frames. They are in order with those written before.
+    pub async fn write(&self, frames: &[u8]) -> Result<(), quinn::WriteError> {
+        self.out.lock().await.write_all(frames).await
+    }
+
+    /// The address that the peer's packets come from.
+    pub fn via(&self) -> IpAddr {
+        self.connection.remote_address().ip().to_canonical()
+    }
+
+    /// Is it usable, as far as known?
+    pub fn is_open(&self) -> bool {
+        self.connection.close_reason().is_none()
+    }
+
+    /// The round trip.
+    pub fn rtt(&self) -> std::time::Duration {
+        self.connection.rtt()
+    }
+
+    /// Closes it.
+    pub fn close(&self, code: u32, why: &'static str) {
+        self.connection
+            .close(VarInt::from_u32(code), why.as_bytes());
+    }
+
+    /// Closes it for what the peer sent.
+    pub fn refuse_framing(&self, why: &'static str) -> DownReason {
+        self.close(close::FRAMING, why);
+        DownReason::Framing(why)
+    }
+
+    /// Waits until it is closed, and says why.
+    pub async fn why_closed(&self) -> DownReason {
+        down_reason(&self.connection.closed().await)
+    }
+}
+
+fn identity(connection: &Connection) -> Identity {
+    let chain = connection
+        .peer_identity()
+        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
+    let addresses = match chain.as_ref().and_then(|chain| chain.first()) {
+        Some(certificate) => addresses_of(certificate),
+        None => Vec::new(),
+    };
+    Identity { addresses }
+}
+
+/// TLS alerts are transport errors from here on.
+const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
+
+/// Why a connection ended, in an operator's words.
+pub fn down_reason(error: &ConnectionError) -> DownReason {
+    match error {
+        ConnectionError::TransportError(e) if CRYPTO_ERRORS.contains(&u64::from(e.code)) => {
+            DownReason::Tls(format!(
+                "its certificate was not accepted here: {}",
+                e.reason
+            ))
+        }
+        ConnectionError::TransportError(e) => DownReason::Closed(e.to_string()),
+        ConnectionError::ConnectionClosed(e)
+            if CRYPTO_ERRORS.contains(&u64::from(e.error_code)) =>
+        {
+            DownReason::Tls(format!(
+                "it did not accept this host's certificate: {}",
+                printable(&e.reason)
+            ))
+        }
+        ConnectionError::ConnectionClosed(e) => DownReason::Closed(e.error_code.to_string()),
+        ConnectionError::ApplicationClosed(e) => DownReason::Closed(printable(&e.reason)),
+        ConnectionError::Reset => DownReason::Closed("it was restarted".into()),
+        ConnectionError::TimedOut => DownReason::Silent,
+        ConnectionError::LocallyClosed => DownReason::ClosedHere("dyscod stops"),
+        ConnectionError::VersionMismatch | ConnectionError::CidsExhausted => {
+            DownReason::Closed(error.to_string())
+        }
+    }
+}
+
+/// A peer's words, fit for a log line.
+fn printable(words: &[u8]) -> String {
+    let words = &words[..words.len().min(100)];
+    words.escape_ascii().to_string()
+}

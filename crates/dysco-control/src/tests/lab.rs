@@ -1,0 +1,147 @@
+//! Fleets, their daemons, and clients that are none.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use dysco_pki::{self as pki, Credentials, IssueRequest, PkiPaths};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::{Control, ControlConfig, Event, Incoming, tls};
+
+/// No test runs as long as this, unless it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Every test has loopback addresses of its own, so one port does.
+pub const PORT: u16 = 47474;
+
+/// Addresses that no other test has.
+pub fn addresses<const N: usize>() -> [IpAddr; N] {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let first = NEXT.fetch_add(N as u32, Ordering::Relaxed);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    std::array::from_fn(|i| Ipv4Addr::new(127, high, low, (first + i as u32) as u8).into())
+}
+
+/// An authority.
+pub struct Fleet {
+    dir: TempDir,
+}
+
+impl Fleet {
+    pub fn new() -> Fleet {
+        let dir = tempfile::tempdir().unwrap();
+        pki::init(&dir.path().join("authority")).unwrap();
+        Fleet { dir }
+    }
+
+    /// A certificate for these addresses.
+    pub fn credentials(&self, addresses: &[IpAddr]) -> Credentials {
+        let out = tempfile::tempdir_in(self.dir.path()).unwrap();
+        let request = IssueRequest {
+            dir: self.dir.path().join("authority"),
+            name: "host".into(),
+            addresses: addresses.to_vec(),
+            out: out.path().into(),
+            days: 1,
+        };
+        pki::issue(&request).unwrap();
+        pki::load(&PkiPaths::in_dir(out.path()), addresses).unwrap()
+    }
+
+    /// A daemon that listens on an address, and is named by it.
+    pub fn daemon(&self, address: IpAddr) -> Daemon {
+        Daemon::start(address, self.credentials(&[address]))
+    }
+}
+
+/// A daemon's end of the channel.
+pub struct Daemon {
+    pub control: Control,
+    pub events: mpsc::Receiver<Event>,
+}
+
+impl Daemon {
+    pub fn start(listen: IpAddr, credentials: Credentials) -> Daemon {
+        Daemon::with(SocketAddr::new(listen, PORT), PORT, credentials)
+    }
+
+    pub fn with(listen: SocketAddr, peer_port: u16, credentials: Credentials) -> Daemon {
+        let config = ControlConfig {
+            listen: vec![listen],
+            peer_port,
+            credentials,
+        };
+        let (control, events) = Control::start(config).unwrap();
+        Daemon { control, events }
+    }
+
+    /// The next event that is not of a key.
+    pub async fn event(&mut self) -> Event {
+        loop {
+            match self.any_event().await {
+                Event::Key { .. } | Event::KeyGone(_) => {}
+                event => return event,
+            }
+        }
+    }
+
+    /// The next key of a connection; other events before it do not matter.
+    pub async fn key(&mut self) -> (u64, [u64; 2]) {
+        loop {
+            if let Event::Key { id, key, .. } = self.any_event().await {
+                return (id, key.0);
+            }
+        }
+    }
+
+    async fn any_event(&mut self) -> Event {
+        let event = timeout(PATIENCE, self.events.recv()).await;
+        event.expect("no event in time").expect("channel closed")
+    }
+
+    /// The next message; what happens to peers before it does not matter.
+    pub async fn message(&mut self) -> Incoming {
+        loop {
+            if let Event::Message(incoming) = self.event().await {
+                return incoming;
+            }
+        }
+    }
+
+    /// Nothing was handed up so far.
+    pub fn heard_nothing(&mut self) -> bool {
+        self.events.try_recv().is_err()
+    }
+}
+
+/// A QUIC client that is no daemon.
+pub struct Stranger {
+    _endpoint: quinn::Endpoint,
+    pub connection: quinn::Connection,
+}
+
+impl Stranger {
+    /// Connects with a certificate of the fleet.
+    pub async fn trusted(credentials: &Credentials, to: IpAddr) -> Stranger {
+        Stranger::connect(tls::client(credentials).unwrap(), to).await
+    }
+
+    pub async fn connect(config: quinn::ClientConfig, to: IpAddr) -> Stranger {
+        let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let address = SocketAddr::new(to, PORT);
+        let connecting = endpoint.connect_with(config, address, &to.to_string());
+        let connection = connecting.unwrap().await.unwrap();
+        Stranger {
+            _endpoint: endpoint,
+            connection,
+        }
+    }
+
+    /// Why the daemon closed the connection.
+    pub async fn closed(&self) -> quinn::ConnectionError {
+        let closed = timeout(PATIENCE, self.connection.closed()).await;
+        closed.expect("not closed in time")
+    }
+}

@@ -1,0 +1,98 @@
+//! TLS as the channel uses it: version 1.3, both sides with a certificate of
+//! the fleet's authority, no resumption.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dysco_pki::Credentials;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{IdleTimeout, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
+use rustls::RootCertStore;
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::server::WebPkiClientVerifier;
+
+use super::error::ControlError;
+use super::frame::MAX_MESSAGE;
+
+/// The protocol's name in the handshake.
+pub const ALPN: &[u8] = b"dysco/1";
+
+const IDLE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Fleets are near: a lost first packet is sent again after three times this.
+const INITIAL_RTT: Duration = Duration::from_millis(50);
+/// Room for so many of the longest messages in flight.
+const WINDOW: u32 = 256 * MAX_MESSAGE as u32;
+
+/// How this host accepts.
+pub fn server(credentials: &Credentials) -> Result<quinn::ServerConfig, ControlError> {
+    let (roots, provider) = (roots(credentials)?, provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build()?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![credentials.cert.clone()], credentials.key.clone_key())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.send_tls13_tickets = 0;
+    let crypto = Arc::new(QuicServerConfig::try_from(tls)?);
+    let mut config = quinn::ServerConfig::with_crypto(crypto);
+    config.transport_config(transport());
+    Ok(config)
+}
+
+/// How this host connects.
+pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlError> {
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots(credentials)?)
+        .with_client_auth_cert(vec![credentials.cert.clone()], credentials.key.clone_key())?;
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.resumption = Resumption::disabled();
+    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+    config.transport_config(transport());
+    Ok(config)
+}
+
+/// A daemon that was restarted must be able to tell peers that it knows
+/// nothing of their connections: the keys by which it recognizes these, and
+/// proves itself, outlive it.
+pub fn endpoint(credentials: &Credentials) -> quinn::EndpointConfig {
+    let secret = hmac::Key::new(hmac::HMAC_SHA256, credentials.key.secret_der());
+    let derive = |label: &[u8]| hmac::sign(&secret, label);
+    let reset = derive(b"dysco/1 stateless reset");
+    let reset = hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref());
+    let ids = derive(b"dysco/1 connection ids");
+    let ids = ids.as_ref().iter().take(8);
+    let ids = ids.fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+    let mut config = quinn::EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(provider::default_provider())
+}
+
+fn roots(credentials: &Credentials) -> Result<Arc<RootCertStore>, ControlError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(credentials.ca.clone())?;
+    Ok(Arc::new(roots))
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None)
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(WINDOW.into())
+        .initial_rtt(INITIAL_RTT)
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_idle_timeout(IdleTimeout::try_from(IDLE).ok());
+    Arc::new(transport)
+}

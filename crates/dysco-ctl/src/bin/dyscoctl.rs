@@ -1,0 +1,5 @@
+//! The command line of an operator.
+
+fn main() -> std::process::ExitCode {
+    dysco_ctl::dyscoctl()
+}

@@ -1,0 +1,215 @@
+//! What the kernel lets `dyscod` do here: tried, where trying leaves nothing behind.
+
+use std::fs;
+use std::io;
+
+use dysco_agent::{AgentError, Xdp};
+use dysco_config::{Attach, Config};
+use dysco_proxy::port::try_repair;
+
+use super::{Finding, Verdict};
+
+/// Those that a `dyscod` needs (linux/capability.h).
+const CAPABILITIES: [(u32, &str); 5] = [
+    (12, "CAP_NET_ADMIN"),
+    (13, "CAP_NET_RAW"),
+    (19, "CAP_SYS_PTRACE"),
+    (38, "CAP_PERFMON"),
+    (39, "CAP_BPF"),
+];
+/// Includes CAP_PERFMON and CAP_BPF.
+const CAP_SYS_ADMIN: u32 = 21;
+const INCLUDED: [u32; 2] = [38, 39];
+
+/// Looks at the kernel, and at what it grants this process.
+pub fn examine(config: Option<&Config>) -> Vec<Finding> {
+    let release = read("/proc/sys/kernel/osrelease");
+    let plane = config.map(|config| &config.data_plane);
+    let mut findings = vec![kernel(release.trim(), plane.map(|plane| plane.attach))];
+    let rights = rights(&read("/proc/self/status"));
+    // Without them all else fails for that reason.
+    let enough = rights.mend.is_empty();
+    findings.push(rights);
+    if !enough {
+        return findings;
+    }
+    let names = config.iter().flat_map(|config| &config.host.interfaces);
+    let names: Vec<_> = names.map(|interface| interface.name.clone()).collect();
+    let xdp = plane.map_or(Xdp::Off, |plane| plane.xdp.into());
+    findings.push(programs(dysco_agent::try_programs(xdp, &names)));
+    if plane.is_none_or(|plane| plane.adopt) {
+        findings.push(sockets(dysco_agent::try_sockets()));
+    }
+    findings.push(receives(dysco_agent::try_receives()));
+    findings.push(repair(try_repair()));
+    findings.extend(tracing_of_others(&read(
+        "/proc/sys/kernel/yama/ptrace_scope",
+    )));
+    findings.push(firewall(&read("/proc/sys/net/netfilter/nf_conntrack_max")));
+    findings
+}
+
+/// TCX is there from Linux 6.6 on.
+fn kernel(release: &str, attach: Option<Attach>) -> Finding {
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next(), numbers.next());
+    if attach == Some(Attach::Tcx) && version < (Some(6), Some(6)) {
+        let found = format!("Linux {release} has no TCX, and attach is \"tcx\"");
+        return Finding::ill("kernel", found, "set attach = \"auto\" under [data_plane]");
+    }
+    Finding::well("kernel", format!("Linux {release}"))
+}
+
+/// Empty where there is no such file.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// What this process may, by its `/proc/PID/status`.
+fn rights(status: &str) -> Finding {
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let effective = effective.unwrap_or_default();
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    let granted = |bit| has(bit) || INCLUDED.contains(&bit) && has(CAP_SYS_ADMIN);
+    let missing: Vec<_> = CAPABILITIES.iter().filter(|(b, _)| !granted(*b)).collect();
+    match missing.as_slice() {
+        [] => Finding::well("rights", "all that dyscod needs"),
+        missing => {
+            let names: Vec<_> = missing.iter().map(|(_, name)| *name).collect();
+            let found = format!("this process lacks {}", names.join(", "));
+            let mend = "run it as root, as dyscod does; in a container add these capabilities";
+            Finding::ill("rights", found, mend)
+        }
+    }
+}
+
+fn programs(tried: Result<(), AgentError>) -> Finding {
+    let about = "programs";
+    match tried {
+        Ok(()) => Finding::well(about, "the kernel takes the eBPF programs"),
+        Err(error) => Finding::of_agent(
+            about,
+            &error,
+            "run a kernel that takes them, as Linux 6.18 does",
+        ),
+    }
+}
+
+/// Sessions from before the start need it, and nothing else.
+fn sockets(tried: Result<(), AgentError>) -> Finding {
+    let about = "sockets";
+    match tried {
+        Ok(()) => Finding::well(about, "sessions from before dyscod can be adopted"),
+        Err(error) => Finding {
+            verdict: Verdict::Doubtful,
+            ..Finding::of_agent(about, &error, "set adopt = false under [data_plane]")
+        },
+    }
+}
+
+/// Without it a shim's word on what its proxy splices stands alone.
+fn receives(tried: Result<(), AgentError>) -> Finding {
+    let about = "receives";
+    match tried {
+        Ok(()) => Finding::well(
+            about,
+            "the kernel tells whether a spliced session is read otherwise",
+        ),
+        Err(error) => Finding {
+            verdict: Verdict::Doubtful,
+            ..Finding::of_agent(
+                about,
+                &error,
+                "run Linux 6.3 or later; until then what a shim says of splices is taken at its word",
+            )
+        },
+    }
+}
+
+/// A proxy's sockets are closed without a packet by it.
+fn repair(tried: io::Result<()>) -> Finding {
+    match tried {
+        Ok(()) => Finding::well("repair", "a proxy's sockets can be closed without a packet"),
+        Err(error) => Finding::doubtful(
+            "repair",
+            format!("no proxy of this host can leave: TCP_REPAIR is refused ({error})"),
+            "give dyscod CAP_NET_ADMIN in the user namespace that owns this network namespace",
+        ),
+    }
+}
+
+/// Yama's setting (Documentation/admin-guide/LSM/Yama.rst): with 3 nobody may.
+fn tracing_of_others(scope: &str) -> Option<Finding> {
+    (scope.trim() == "3").then(|| {
+        Finding::doubtful(
+            "ptrace",
+            "no proxy of this host can leave: kernel.yama.ptrace_scope is 3, by which nobody \
+             may look at its sockets",
+            "set it to 2 or less and boot again: until then it stays",
+        )
+    })
+}
+
+fn firewall(most: &str) -> Finding {
+    match most.trim() {
+        "" => Finding::well(
+            "firewall",
+            "there is no connection tracking, so no state of it to move",
+        ),
+        most => Finding::well("firewall", format!("tracks {most} connections at most")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_read_from_the_status() {
+        let of = |hex: &str| rights(&format!("Name:\tx\nCapEff:\t{hex}\n"));
+        assert_eq!(of("000001ffffffffff").verdict, Verdict::Well);
+        let all_but_bpf = 0x0000_01ff_ffff_ffff_u64 & !(1 << 39);
+        // CAP_SYS_ADMIN includes it.
+        assert_eq!(of(&format!("{all_but_bpf:016x}")).verdict, Verdict::Well);
+        let without = of(&format!("{:016x}", all_but_bpf & !(1 << CAP_SYS_ADMIN)));
+        assert_eq!(without.verdict, Verdict::Ill);
+        assert_eq!(without.found, "this process lacks CAP_BPF");
+        assert!(of("0").found.contains("CAP_NET_ADMIN, CAP_NET_RAW"));
+        assert_eq!(rights("").verdict, Verdict::Ill);
+    }
+
+    #[test]
+    fn nobody_may_look_at_sockets_with_scope_3_alone() {
+        for scope in ["", "0\n", "1\n", "2\n"] {
+            assert_eq!(tracing_of_others(scope), None, "{scope:?}");
+        }
+        assert!(tracing_of_others("3\n").is_some());
+    }
+
+    #[test]
+    fn tcx_is_asked_of_a_kernel_that_has_it() {
+        let of = |release, attach| kernel(release, attach).verdict;
+        for release in ["6.6.0", "6.18.44-fc", "7.0", "10.1.2"] {
+            assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Well, "{release}");
+        }
+        for release in ["6.5.13", "5.15.0-91-generic"] {
+            assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Ill, "{release}");
+            assert_eq!(of(release, Some(Attach::Auto)), Verdict::Well);
+            assert_eq!(of(release, None), Verdict::Well);
+        }
+    }
+
+    #[test]
+    fn what_matters_to_some_hosts_alone_is_doubtful() {
+        let finding = sockets(Err(AgentError::NoSockets("it is not understood".into())));
+        assert_eq!(finding.verdict, Verdict::Doubtful);
+        assert!(finding.mend.contains("BTF"), "{finding:?}");
+        assert!(!finding.found.contains("BTF"), "{finding:?}");
+        let finding = repair(Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(finding.verdict, Verdict::Doubtful);
+        assert!(finding.found.contains("TCP_REPAIR"), "{finding:?}");
+    }
+}

@@ -1,0 +1,238 @@
+//! `dyscoctl doctor`: what would stop this host from working, and the mend. It looks, and
+//! changes nothing: with `dyscod` and without.
+
+mod files;
+mod host;
+mod running;
+
+use std::path::PathBuf;
+
+use dysco_agent::AgentError;
+use dysco_api::Exit;
+use dysco_config::{Config, DEFAULT_CONFIG};
+use serde::Serialize;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::{rendered, table};
+
+/// Of a long text so many characters of its begin, and of its end.
+const FIRST_WORDS: usize = 100;
+const LAST_WORDS: usize = 300;
+
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration of this host's dyscod
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// As it should be.
+    Well,
+    /// Something may not work, or soon will not.
+    Doubtful,
+    /// This host does not work so.
+    Ill,
+}
+
+/// What was looked at, and what was found.
+#[derive(PartialEq, Eq, Debug, Serialize)]
+struct Finding {
+    verdict: Verdict,
+    about: &'static str,
+    found: String,
+    /// What to do; empty where nothing is to be done.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mend: String,
+}
+
+impl Finding {
+    fn well(about: &'static str, found: impl Into<String>) -> Finding {
+        Finding {
+            verdict: Verdict::Well,
+            about,
+            found: found.into(),
+            mend: String::new(),
+        }
+    }
+
+    fn doubtful(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding {
+            verdict: Verdict::Doubtful,
+            about,
+            found: found.into(),
+            mend: mend.into(),
+        }
+    }
+
+    fn ill(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding {
+            verdict: Verdict::Ill,
+            ..Finding::doubtful(about, found, mend)
+        }
+    }
+
+    /// What any command would say of it.
+    fn of(about: &'static str, error: &CliError) -> Finding {
+        let [what, why, mend] = error.told();
+        let found = match what.is_empty() {
+            true => why,
+            false => format!("failed to {what}: {why}"),
+        };
+        Finding::ill(about, found, mend)
+    }
+
+    /// The same of the data plane; `mend` is for an error that has none of its own.
+    fn of_agent(about: &'static str, error: &AgentError, mend: &str) -> Finding {
+        let text = error.to_string();
+        let parted = match error {
+            // The verifier's words end it, and have such signs in plenty.
+            AgentError::Program { .. } => None,
+            _ => text.rsplit_once("; "),
+        };
+        let (found, mend) = parted.unwrap_or((&text, mend));
+        Finding::ill(about, shortened(found), mend)
+    }
+}
+
+/// The verifier says at length what it has looked at, and why not at the end.
+fn shortened(text: &str) -> String {
+    let begin = text.char_indices().map(|(at, _)| at).nth(FIRST_WORDS);
+    let end = text.char_indices().rev().map(|(at, _)| at).nth(LAST_WORDS);
+    match (begin, end) {
+        (Some(begin), Some(end)) if begin < end => {
+            format!("{} ... {}", text[..begin].trim(), text[end..].trim())
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// All that was found.
+#[derive(Serialize)]
+struct Report {
+    ill: usize,
+    doubtful: usize,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    fn of(findings: Vec<Finding>) -> Report {
+        let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+        Report {
+            ill: count(Verdict::Ill),
+            doubtful: count(Verdict::Doubtful),
+            findings,
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.ill {
+            0 => Exit::Done,
+            _ => Exit::Ill,
+        }
+    }
+}
+
+/// What would stop this host from working.
+pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+    let config = Config::load(&args.config).map_err(CliError::from);
+    let mut findings = host::examine(config.as_ref().ok());
+    findings.extend(files::examine(&args.config, &config));
+    findings.extend(running::examine(context, config.as_ref().ok()));
+    let report = Report::of(findings);
+    context.print(&report, text)?;
+    Ok(report.exit())
+}
+
+fn text(report: &Report) -> String {
+    let mut rows = table(["", "ABOUT", "WHAT"]);
+    for finding in &report.findings {
+        let sign = match finding.verdict {
+            Verdict::Well => "ok",
+            Verdict::Doubtful => "?",
+            Verdict::Ill => "ILL",
+        };
+        let what = match finding.mend.as_str() {
+            "" => finding.found.clone(),
+            mend => format!("{}\n-> {mend}", finding.found),
+        };
+        rows.add_row([sign, finding.about, &what]);
+    }
+    let sum = match (report.ill, report.doubtful) {
+        (0, 0) => "nothing would stop this host from working".to_owned(),
+        (0, doubtful) => format!("nothing would stop this host; {doubtful} to look at (?)"),
+        (ill, doubtful) => format!("{ill} to mend (ILL), {doubtful} to look at (?)"),
+    };
+    format!("{}\n\n{sum}", rendered(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_api::ClientError;
+
+    use super::*;
+
+    #[test]
+    fn only_what_stops_the_host_is_an_error() {
+        let well = || Finding::well("kernel", "Linux");
+        let doubt = || Finding::doubtful("keys", "they end soon", "issue others");
+        let ill = || Finding::ill("pins", "none", "mount them");
+        let exit = |findings| Report::of(findings).exit();
+        assert_eq!(exit(vec![well()]), Exit::Done);
+        assert_eq!(exit(vec![well(), doubt()]), Exit::Done);
+        assert_eq!(exit(vec![well(), ill(), doubt()]), Exit::Ill);
+        let report = Report::of(vec![well(), doubt(), ill(), ill()]);
+        assert_eq!((report.ill, report.doubtful), (2, 1));
+        let told = text(&report);
+        assert!(told.contains("-> mount them"), "{told}");
+        assert!(
+            told.ends_with("2 to mend (ILL), 1 to look at (?)"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn an_error_is_told_with_its_mend() {
+        let error = CliError::Client(ClientError::NoDaemon {
+            socket: "/run/s".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+        let finding = Finding::of("dyscod", &error);
+        assert!(
+            finding
+                .found
+                .starts_with("failed to reach dyscod at /run/s: ")
+        );
+        assert!(finding.mend.starts_with("start it"), "{}", finding.mend);
+        assert_eq!(finding.verdict, Verdict::Ill);
+    }
+
+    /// It is full of what looks like a mend.
+    #[test]
+    fn of_what_the_verifier_says_the_last_words_are_told() {
+        let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
+        let told = shortened(&format!("the kernel refused it: {looked}R1 is no pointer"));
+        assert!(told.starts_with("the kernel refused it: 0: (bf)"), "{told}");
+        assert!(told.ends_with("R1 is no pointer"), "{told}");
+        assert!(told.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
+        assert_eq!(shortened("short ü"), "short ü");
+    }
+
+    #[test]
+    fn an_error_of_the_data_plane_has_a_mend_of_its_own_or_another() {
+        let layout = AgentError::Layout {
+            path: "/pins/v1".into(),
+        };
+        let finding = Finding::of_agent("pins", &layout, "");
+        assert!(finding.mend.contains("rm -r /pins/v1"), "{finding:?}");
+        assert!(!finding.found.contains("rm -r"), "{finding:?}");
+        let missing = AgentError::Missing("dysco_ingress");
+        let finding = Finding::of_agent("programs", &missing, "another kernel");
+        assert_eq!(finding.mend, "another kernel");
+    }
+}

@@ -1,0 +1,320 @@
+//! What the `dyscod` that runs says of itself, and who else is where it would be.
+
+use std::collections::HashSet;
+use std::fs;
+use std::net::IpAddr;
+
+use dysco_api::{ClientError, PolicyReport, Reply, Request, StatusReport};
+use dysco_config::Config;
+
+use super::Finding;
+use crate::context::Context;
+use crate::exit::CliError;
+
+/// This program's own.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Counters that tell of a fault of this host, and what to do.
+const TELLING: [(&str, &str, &str); 2] = [
+    (
+        "sessions_not_tracked_no_room",
+        "sessions were not entered, since the table is full",
+        "raise max_sessions under [data_plane]; it counts once the pinned maps are made anew, as \
+         after a reboot",
+    ),
+    (
+        "ports_not_held",
+        "ports of sessions that a proxy has left are not held",
+        "raise the hard limit of open files of dyscod, and max_sessions where the table is \
+         nearly full; before Linux 6.3 none is held",
+    ),
+];
+
+/// Asks the daemon; `config` is what it would start with.
+pub fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
+    // Where it is said to be, unless the user says otherwise.
+    let socket = match (context.named, config) {
+        (false, Some(config)) => config.api.socket.clone(),
+        _ => context.socket.clone(),
+    };
+    let known = context.named || config.is_some();
+    let context = Context {
+        socket,
+        named: true,
+        format: context.format,
+    };
+    let status = match ask(&context, &Request::Status) {
+        Ok(Reply::Status(status)) => status,
+        Ok(_) => return vec![Finding::of("dyscod", &CliError::Unexpected)],
+        Err(CliError::Client(error @ ClientError::NoDaemon { .. })) => {
+            let port = config.map(|config| config.control.port);
+            return vec![silent(&error.into(), known, port.filter(|p| is_taken(*p)))];
+        }
+        Err(error) => return vec![Finding::of("dyscod", &error)],
+    };
+    let mut findings = of_status(&status, config.map(|c| c.control.peers.as_slice()));
+    if let Ok(Reply::Policy(policy)) = ask(&context, &Request::Policy) {
+        findings.extend(of_policy(&policy));
+    }
+    findings
+}
+
+fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
+    Ok(context.ask(request)?.reply()?)
+}
+
+/// None answers: nothing stops it from being started, or else somebody has its port.
+fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
+    let [what, why, mend] = error.told();
+    let found = format!("failed to {what}: {why}");
+    match (known, taken) {
+        (false, _) => {
+            let mend = "mend the configuration, which names its socket, or name that with --socket";
+            Finding::doubtful("dyscod", found, mend)
+        }
+        (true, None) => Finding::doubtful("dyscod", found, mend),
+        (true, Some(port)) => Finding::ill(
+            "dyscod",
+            format!("{found}; and something has the UDP port {port}"),
+            format!(
+                "if that is dyscod ('ss -ulpn sport = :{port}'), name its socket with --socket; \
+                 else stop it"
+            ),
+        ),
+    }
+}
+
+/// Has anybody this UDP port? It is not tried, since a daemon may be starting.
+fn is_taken(port: u16) -> bool {
+    let files = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
+    let mut texts = files.iter().flatten();
+    texts.any(|text| has_port(text, port))
+}
+
+/// Lines as `  12: 0100007F:1D32 00000000:0000 07 …` (Documentation/networking/proc_net_tcp.rst).
+fn has_port(text: &str, port: u16) -> bool {
+    let local = |line: &str| {
+        let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;
+        u16::from_str_radix(port, 16).ok()
+    };
+    text.lines().skip(1).any(|line| local(line) == Some(port))
+}
+
+/// What the daemon says of itself; `peers` are those that it should be connected with.
+fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
+    let mut findings = vec![version(&status.version)];
+    findings.extend(status.interfaces.iter().map(|interface| {
+        let (name, attach) = (&interface.name, &interface.attach);
+        match interface.programs.is_empty() {
+            false => match interface.trouble.as_deref().map(apart) {
+                Some((what, mend)) => {
+                    Finding::doubtful("interfaces", format!("{name}: {what}"), mend)
+                }
+                None => Finding::well("interfaces", format!("{name}: programs by {attach}")),
+            },
+            true => Finding::ill(
+                "interfaces",
+                format!("{name} has no programs: {attach}"),
+                "make an interface of this name, or mend interfaces under [host]",
+            ),
+        }
+    }));
+    let up = status.peers.iter().filter(|peer| peer.up);
+    let up: HashSet<_> = up.map(|peer| peer.address).collect();
+    let down = peers
+        .unwrap_or_default()
+        .iter()
+        .filter(|peer| !up.contains(peer));
+    findings.extend(down.map(|peer| {
+        Finding::doubtful(
+            "peers",
+            format!("there is no connection to {peer}"),
+            "start dyscod there, and let the UDP port of [control] through",
+        )
+    }));
+    if !up.is_empty() {
+        findings.push(Finding::well(
+            "peers",
+            format!("connected with {} addresses", up.len()),
+        ));
+    }
+    let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
+    let told = TELLING.iter().filter(|(name, ..)| count(name) > 0);
+    findings.extend(told.map(|(name, what, mend)| {
+        Finding::doubtful(
+            "counters",
+            format!("{what} ({name}: {})", count(name)),
+            *mend,
+        )
+    }));
+    findings
+}
+
+/// What is wrong, and what to do about it.
+fn apart(trouble: &str) -> (&str, &str) {
+    trouble
+        .rsplit_once("; ")
+        .unwrap_or((trouble, "see 'dyscoctl status'"))
+}
+
+fn version(theirs: &str) -> Finding {
+    match theirs == VERSION {
+        true => Finding::well("dyscod", format!("{theirs} runs")),
+        false => Finding::doubtful(
+            "dyscod",
+            format!("{theirs} runs, and this is dyscoctl {VERSION}"),
+            "use both of one version",
+        ),
+    }
+}
+
+/// The rules in force.
+fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
+    let unused = policy.error.iter().map(|error| {
+        let file = policy.file.display();
+        Finding::ill(
+            "policy",
+            format!("{file} is not in force: {error}"),
+            format!("mend it; see 'dyscoctl policy check {file}'"),
+        )
+    });
+    let missing: HashSet<_> = policy.rules.iter().flat_map(|rule| &rule.missing).collect();
+    let mut missing: Vec<_> = missing.into_iter().collect();
+    missing.sort_unstable();
+    let missing = missing.into_iter().map(|host| {
+        Finding::doubtful(
+            "policy",
+            format!("{host} of a chain is not there: its rules do what they say of that"),
+            format!("start dyscod at {host}; see 'dyscoctl policy list'"),
+        )
+    });
+    unused.chain(missing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_api::{InterfaceReport, PeerReport, RuleReport};
+
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn status() -> StatusReport {
+        StatusReport {
+            host: "fw1".into(),
+            version: VERSION.into(),
+            interfaces: vec![InterfaceReport {
+                name: "eth0".into(),
+                attach: "tcx".into(),
+                xdp: false,
+                programs: vec!["dysco_ingress".into()],
+                trouble: None,
+            }],
+            peers: vec![PeerReport {
+                address: [10, 0, 0, 1].into(),
+                up: true,
+                rtt_us: None,
+            }],
+            ..StatusReport::default()
+        }
+    }
+
+    fn worst(findings: &[Finding]) -> (Verdict, String) {
+        let worst = findings.iter().max_by_key(|f| f.verdict).unwrap();
+        (worst.verdict, worst.found.clone())
+    }
+
+    #[test]
+    fn a_daemon_that_is_well() {
+        let found = of_status(&status(), Some(&[[10, 0, 0, 1].into()]));
+        assert_eq!(worst(&found).0, Verdict::Well, "{found:?}");
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        type Fault = fn(&mut StatusReport);
+        let faults: [(Fault, Verdict, &str); 6] = [
+            (
+                |s| s.interfaces[0].trouble = Some("no Ethernet header; use another".into()),
+                Verdict::Doubtful,
+                "eth0: no Ethernet header",
+            ),
+            (|s| s.version = "0.0.9".into(), Verdict::Doubtful, "0.0.9"),
+            (
+                |s| s.interfaces[0].programs.clear(),
+                Verdict::Ill,
+                "eth0 has no programs",
+            ),
+            (|s| s.peers[0].up = false, Verdict::Doubtful, "10.0.0.1"),
+            (|s| s.peers.clear(), Verdict::Doubtful, "10.0.0.1"),
+            (
+                |s| s.counters = [("ports_not_held".to_owned(), 3)].into(),
+                Verdict::Doubtful,
+                "ports_not_held: 3",
+            ),
+        ];
+        for (fault, verdict, word) in faults {
+            let mut status = status();
+            fault(&mut status);
+            let (found, what) = worst(&of_status(&status, Some(&[[10, 0, 0, 1].into()])));
+            assert_eq!(found, verdict, "{word}");
+            assert!(what.contains(word), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_followed_is_told() {
+        let mut policy = PolicyReport {
+            file: "/p.toml".into(),
+            error: None,
+            rules: vec![RuleReport {
+                name: "r".into(),
+                source: "any".into(),
+                destination: "any".into(),
+                ports: "any".into(),
+                chain: vec![[10, 0, 0, 2].into()],
+                missing: Vec::new(),
+                otherwise: Default::default(),
+            }],
+        };
+        assert!(of_policy(&policy).is_empty());
+        policy.rules[0].missing = policy.rules[0].chain.clone();
+        let (verdict, found) = worst(&of_policy(&policy));
+        assert_eq!(verdict, Verdict::Doubtful);
+        assert!(found.contains("10.0.0.2"), "{found}");
+        policy.error = Some("line 1: no".into());
+        let (verdict, found) = worst(&of_policy(&policy));
+        assert_eq!(verdict, Verdict::Ill);
+        assert!(
+            found.contains("/p.toml is not in force: line 1: no"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn one_that_does_not_run_may_be_started_unless_its_port_is_taken() {
+        let error = CliError::Client(ClientError::NoDaemon {
+            socket: "/run/s".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+        let finding = silent(&error, true, None);
+        assert_eq!(finding.verdict, Verdict::Doubtful);
+        assert!(finding.mend.starts_with("start it"), "{finding:?}");
+        assert!(silent(&error, false, None).mend.contains("configuration"));
+        let finding = silent(&error, true, Some(7474));
+        assert_eq!(finding.verdict, Verdict::Ill);
+        assert!(finding.found.contains("7474"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_port_is_found_among_the_kernels() {
+        let text = "  sl  local_address rem_address   st\n\
+                    12: 0100007F:1D32 00000000:0000 07\n\
+                    13: 00000000000000000000000000000000:0035 00000000000000000000000000000000:1D33 07\n";
+        assert!(has_port(text, 7474) && has_port(text, 53));
+        // The other end's.
+        assert!(!has_port(text, 7475));
+        assert!(!has_port("", 7474));
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        assert!(is_taken(socket.local_addr().unwrap().port()));
+    }
+}

@@ -1,0 +1,370 @@
+//! `dyscoctl drain`: a proxy leaves all its sessions, as they become removable.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use dysco_api::{
+    ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
+    ProxyReport, Removable, RemovalReport, Remove, Reply, Request, SessionId, SessionName,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use super::context::{Context, print_line};
+use super::drain_report::{Left, State, reasons, text};
+use super::exit::CliError;
+use super::output::Format;
+use super::time;
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest that a daemon may watch or remove, and some more.
+const LONGEST: Duration = Duration::from_secs(660);
+/// Sessions of one request: it has a longest line.
+const AT_ONCE: usize = 500;
+
+/// Arguments of `drain`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The proxy: a unit (haproxy.service), a pid, a listener (:8080) or a name
+    /// (haproxy)
+    proxy: ProcessName,
+
+    /// Give up after this time, such as 30s, 10m or 2h, with exit code 7; by
+    /// default it takes as long as it takes
+    #[arg(long, value_parser = time::drain, value_name = "TIME")]
+    timeout: Option<Duration>,
+
+    /// Only say what could be removed, and why the rest could not
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Your word that this proxy only passes bytes on from now; needed where it
+    /// is not seen, as for a proxy without the shim
+    #[arg(long)]
+    transparent: bool,
+}
+
+/// A running drain.
+struct Drain<'a> {
+    context: &'a Context,
+    args: &'a Args,
+    begun: Instant,
+    removed: usize,
+    /// Why those that were tried are still there.
+    refused: HashMap<(SocketAddr, SocketAddr), String>,
+    bar: ProgressBar,
+    told: String,
+}
+
+/// Takes a proxy out of all its sessions.
+pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+    let mut drain = Drain {
+        context,
+        args,
+        begun: Instant::now(),
+        removed: 0,
+        refused: HashMap::new(),
+        bar: bar(context.format),
+        told: String::new(),
+    };
+    let mut seen = false;
+    loop {
+        let held = match drain.held() {
+            Ok(held) => held.sessions.len(),
+            // It was there: it has ended by itself, and holds nothing.
+            Err(CliError::Client(error)) if seen && not_found(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        seen = true;
+        if held == 0 {
+            return drain.end(&[], 0, Exit::Done);
+        }
+        let (removable, left) = drain.judge()?;
+        if args.dry_run {
+            let exit = if left.is_empty() {
+                Exit::Done
+            } else {
+                Exit::Refused
+            };
+            return drain.end(&left, removable.len(), exit);
+        }
+        drain.tell(&left, removable.len())?;
+        let before = drain.removed;
+        for some in removable.chunks(AT_ONCE) {
+            if drain.over() {
+                break;
+            }
+            drain.remove(some)?;
+        }
+        if drain.over() {
+            let held = drain.left_over(left)?;
+            let exit = if held.is_empty() {
+                Exit::Done
+            } else {
+                Exit::Left
+            };
+            return drain.end(&held, 0, exit);
+        }
+        if drain.removed == before {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drain<'_> {
+    fn over(&self) -> bool {
+        self.args.timeout.is_some_and(|t| self.begun.elapsed() >= t)
+    }
+
+    /// What the proxy holds now.
+    fn held(&self) -> Result<ProxyReport, CliError> {
+        let process = self.args.proxy.clone();
+        let mut client = self.context.ask(&Request::Proxy { process })?;
+        client.set_patience(Some(LONGEST))?;
+        match client.reply()? {
+            Reply::Proxy(report) => Ok(*report),
+            _ => Err(CliError::Unexpected),
+        }
+    }
+
+    /// Which sessions could be removed now, and why the others could not.
+    fn judge(&self) -> Result<(Vec<SessionId>, Vec<Left>), CliError> {
+        let judged = self.ask(Remove {
+            all: true,
+            dry_run: true,
+            process: Some(self.args.proxy.clone()),
+            ..self.request()
+        });
+        let judged = match judged {
+            Err(CliError::Client(error)) if not_found(&error) => Vec::new(),
+            other => other?,
+        };
+        // What has come or gone meanwhile is the next look's.
+        let held = match self.held() {
+            Err(CliError::Client(error)) if not_found(&error) => ProxyReport::default(),
+            other => other?,
+        };
+        let verdicts: HashMap<_, _> = judged.iter().map(|r| (r.session, r)).collect();
+        let mut removable = Vec::new();
+        let mut rest = Vec::new();
+        for session in held.sessions {
+            let verdict = session.session.and_then(|id| verdicts.get(&id));
+            match verdict {
+                Some(r) if r.outcome == Outcome::Removed => removable.push(r.session),
+                Some(r) if r.reasons.is_empty() => {
+                    rest.push((session, r.reason.clone().into_iter().collect()));
+                }
+                Some(r) => rest.push((session, r.reasons.clone())),
+                None => rest.push((session, Vec::new())),
+            }
+        }
+        let why = |s: HeldReport, reasons: Vec<String>| {
+            let known = match &s.removable {
+                Removable::No { reason, reasons } if reasons.is_empty() => vec![reason.clone()],
+                Removable::No { reasons, .. } => reasons.clone(),
+                Removable::Yes => vec!["it has just come".into()],
+            };
+            left(s, if reasons.is_empty() { known } else { reasons })
+        };
+        let rest = rest.into_iter().map(|(s, reasons)| why(s, reasons));
+        Ok((removable, rest.collect()))
+    }
+
+    /// What is held when the time is over, with the last reasons known.
+    fn left_over(&self, known: Vec<Left>) -> Result<Vec<Left>, CliError> {
+        let held = match self.held() {
+            Err(CliError::Client(error)) if not_found(&error) => return Ok(Vec::new()),
+            held => held?,
+        };
+        let known: HashMap<_, _> = (known.into_iter())
+            .map(|k| ((k.local, k.remote), k.reasons))
+            .collect();
+        let left = held.sessions.into_iter().map(|s| {
+            let name = (s.local, s.remote);
+            // Some things are only found out when it is tried.
+            let tried = || self.refused.get(&name).map(|reason| vec![reason.clone()]);
+            let reasons = known.get(&name).cloned().or_else(tried);
+            let late = || vec!["the time ran out before its turn".into()];
+            left(s, reasons.unwrap_or_else(late))
+        });
+        Ok(left.collect())
+    }
+
+    /// Removes these.
+    fn remove(&mut self, some: &[SessionId]) -> Result<(), CliError> {
+        let ask = self.ask(Remove {
+            sessions: some.iter().map(|id| SessionName::Id(*id)).collect(),
+            ..self.request()
+        });
+        let done = match ask {
+            // One of them has ended meanwhile.
+            Err(CliError::Client(error)) if not_found(&error) => return Ok(()),
+            other => other?,
+        };
+        for report in done {
+            let name = (report.local, report.remote);
+            match (report.outcome, report.reason) {
+                (Outcome::Removed, _) => self.removed += 1,
+                // The last try may end with the time, which says less than one before.
+                (_, Some(reason)) if report.timed_out => {
+                    self.refused.entry(name).or_insert(reason);
+                }
+                (_, Some(reason)) => {
+                    self.refused.insert(name, reason);
+                }
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self) -> Remove {
+        let rest = self.args.timeout.map(|t| {
+            let rest = t.saturating_sub(self.begun.elapsed());
+            (rest.as_millis() as u64).clamp(100, 600_000)
+        });
+        Remove {
+            host: HostName::This,
+            sessions: Vec::new(),
+            all: false,
+            filter: Filter::default(),
+            dry_run: false,
+            timeout_ms: rest,
+            mode: None,
+            process: None,
+            transparent: self.args.transparent,
+        }
+    }
+
+    fn ask(&self, request: Remove) -> Result<Vec<RemovalReport>, CliError> {
+        let mut client = self.context.ask(&Request::Remove(request))?;
+        client.set_patience(Some(LONGEST))?;
+        let mut reports = Vec::new();
+        loop {
+            match client.reply()? {
+                Reply::Accepted { .. } => {}
+                Reply::Removal(report) => reports.push(report),
+                Reply::Done { .. } => return Ok(reports),
+                _ => return Err(CliError::Unexpected),
+            }
+        }
+    }
+
+    /// Tells how far it has come, if that is news.
+    fn tell(&mut self, left: &[Left], removable: usize) -> Result<(), CliError> {
+        let all = left.len() + removable;
+        match self.context.format {
+            Format::Json => {
+                let state = self.state("progress", left, all);
+                let line = serde_json::to_string(&state)?;
+                if line != self.told {
+                    print_line(&line)?;
+                    self.told = line;
+                }
+            }
+            Format::Table => {
+                let why = reasons(left);
+                let first = why.first().map(|r| format!("; {}", r.short()));
+                let first = first.unwrap_or_default();
+                self.bar
+                    .set_message(format!("{} removed, {all} left{first}", self.removed));
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, event: &'static str, left: &[Left], all: usize) -> State {
+        State {
+            event,
+            left: all,
+            removed: self.removed,
+            removable: None,
+            reasons: reasons(left),
+            sessions: Vec::new(),
+        }
+    }
+
+    fn end(&self, left: &[Left], removable: usize, exit: Exit) -> Result<Exit, CliError> {
+        self.bar.finish_and_clear();
+        let dry = self.args.dry_run;
+        let state = State {
+            removable: dry.then_some(removable),
+            sessions: left.to_vec(),
+            ..self.state("end", left, left.len() + removable)
+        };
+        match self.context.format {
+            Format::Json => print_line(&serde_json::to_string(&json!(state))?)?,
+            Format::Table => print_line(&text(&state, &self.args.proxy))?,
+        }
+        Ok(exit)
+    }
+}
+
+fn left(session: HeldReport, reasons: Vec<String>) -> Left {
+    let reasons: Vec<String> = reasons.iter().map(|reason| advice(reason)).collect();
+    Left {
+        local: session.local,
+        remote: session.remote,
+        session: session.session,
+        label: session.label,
+        reason: reasons.first().cloned().unwrap_or_default(),
+        reasons,
+    }
+}
+
+/// What dyscod advises for `remove-middlebox`, in the words of this command.
+fn advice(reason: &str) -> String {
+    let reason = reason.replace(
+        "name its process (--pid) or listener (--listen)",
+        "that only passes bytes on say --transparent",
+    );
+    match reason.split_once("--listen ") {
+        Some((before, after)) => {
+            let rest = after.find([',', ';', ' ']).map_or("", |at| &after[at..]);
+            format!("{before}--transparent{rest}")
+        }
+        None => reason,
+    }
+}
+
+fn not_found(error: &ClientError) -> bool {
+    error.code() == Some(FailureCode::NotFound)
+}
+
+/// A line that updates on a terminal, nothing elsewhere.
+fn bar(format: Format) -> ProgressBar {
+    let bar = match format {
+        Format::Table => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()),
+        Format::Json => ProgressBar::hidden(),
+    };
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}: {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_proxy::NotTransparent;
+
+    use super::*;
+
+    #[test]
+    fn a_drain_advises_its_own_option() {
+        let reason = NotTransparent::OnlyCounts {
+            listener: ([10, 0, 2, 1], 8090).into(),
+            forward: 0,
+            reverse: 0,
+        };
+        let told = advice(&reason.to_string());
+        let expected = "say so with --transparent, or with `transparent = true` in a";
+        assert!(told.contains(expected), "{told}");
+        let unseen = "for a proxy without the shim name its process (--pid) or listener (--listen)";
+        let told = advice(unseen);
+        assert!(told.ends_with("say --transparent"), "{told}");
+        assert_eq!(advice("the session is closing"), "the session is closing");
+    }
+}

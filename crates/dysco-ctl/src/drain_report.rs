@@ -1,0 +1,178 @@
+//! How far a drain has come, for people and programs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use dysco_api::{Label, ProcessName, SessionId};
+use serde::Serialize;
+
+use super::output::{every_reason, rendered, table};
+
+/// How far it has come.
+#[derive(Debug, Serialize)]
+pub struct State {
+    /// `progress`, or at last `end`.
+    pub event: &'static str,
+    /// The proxy holds so many sessions.
+    pub left: usize,
+    /// So many have lost it.
+    pub removed: usize,
+    /// In a dry run: so many could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub removable: Option<usize>,
+    /// Why the rest is left.
+    pub reasons: Vec<Reason>,
+    /// What is left, at the end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<Left>,
+}
+
+/// Sessions that are left for the same reason.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    pub count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<Label>,
+    pub reason: String,
+    /// All that stands in their way, that one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+/// A session that is left.
+#[derive(Clone, Debug, Serialize)]
+pub struct Left {
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<Label>,
+    pub reason: String,
+    /// All that stands in its way, that one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+}
+
+impl Reason {
+    /// In a few words.
+    pub fn short(&self) -> String {
+        let label = self.label.as_ref().map(|l| format!(" of {}", words(l)));
+        let reason: String = self.reason.chars().take(60).collect();
+        format!("{}{}: {reason}…", self.count, label.unwrap_or_default())
+    }
+}
+
+/// The same reasons together, the most frequent first. What tells one session
+/// from another (addresses, numbers) does not part them.
+pub fn reasons(left: &[Left]) -> Vec<Reason> {
+    let mut groups: BTreeMap<(Option<&Label>, String), Reason> = BTreeMap::new();
+    for session in left {
+        let label = session.label.as_ref();
+        let digits = |c: char| !c.is_ascii_digit();
+        let all = every_reason(&session.reasons);
+        let said = session.reason.chars().chain(all.chars());
+        let same: String = said.filter(|c| digits(*c)).collect();
+        let group = groups.entry((label, same)).or_insert_with(|| Reason {
+            count: 0,
+            label: label.cloned(),
+            reason: session.reason.clone(),
+            reasons: session.reasons.clone(),
+        });
+        group.count += 1;
+    }
+    let mut all: Vec<Reason> = groups.into_values().collect();
+    all.sort_by_key(|r| std::cmp::Reverse(r.count));
+    all
+}
+
+/// Frontend, backend and mode in one cell.
+pub fn words(label: &Label) -> String {
+    let mode = match label.mode.as_str() {
+        "" => String::new(),
+        mode => format!(" (mode {mode})"),
+    };
+    format!("{} > {}{mode}", label.frontend, label.backend)
+}
+
+/// The end of a drain, for people.
+pub fn text(state: &State, proxy: &ProcessName) -> String {
+    let mut text = match (state.removable, state.left) {
+        (Some(removable), all) => {
+            format!("{removable} of {all} sessions could be removed now; nothing was changed")
+        }
+        (None, 0) => format!(
+            "{} removed; {proxy} holds no session: it may be reloaded or stopped",
+            state.removed
+        ),
+        (None, left) => format!(
+            "{} removed, {left} left when the time ran out: {proxy} would lose them",
+            state.removed
+        ),
+    };
+    if !state.reasons.is_empty() {
+        let mut rows = table(["SESSIONS", "OF", "WHY"]);
+        for r in &state.reasons {
+            let of = r.label.as_ref().map_or("-".to_owned(), words);
+            let why = match r.reasons.len() {
+                0 | 1 => r.reason.clone(),
+                _ => every_reason(&r.reasons),
+            };
+            rows.add_row([r.count.to_string(), of, why]);
+        }
+        let mut list = table(["LOCAL", "REMOTE"]);
+        for s in &state.sessions {
+            list.add_row([s.local.to_string(), s.remote.to_string()]);
+        }
+        text += &format!("\n\n{}\n\n{}", rendered(&rows), rendered(&list));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(reason: &str, frontend: Option<&str>) -> Left {
+        Left {
+            local: "10.0.0.1:80".parse().unwrap(),
+            remote: "10.0.0.2:1".parse().unwrap(),
+            session: None,
+            label: frontend.map(|f| Label {
+                frontend: f.into(),
+                ..Label::default()
+            }),
+            reason: reason.into(),
+            reasons: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn reasons_are_grouped_by_what_they_say_and_of_whom() {
+        let all = [
+            left("seen 12 bytes", None),
+            left("parsed", Some("web")),
+            left("seen 345 bytes", None),
+            left("parsed", Some("api")),
+        ];
+        let groups = reasons(&all);
+        assert_eq!(groups[0].count, 2);
+        assert_eq!(groups[0].reason, "seen 12 bytes");
+        assert_eq!(groups.len(), 3);
+    }
+
+    #[test]
+    fn the_end_says_whether_the_proxy_may_go() {
+        let state = |left| State {
+            event: "end",
+            left,
+            removed: 3,
+            removable: None,
+            reasons: Vec::new(),
+            sessions: Vec::new(),
+        };
+        let proxy = "haproxy".parse().unwrap();
+        assert!(text(&state(0), &proxy).contains("holds no session"));
+        assert!(text(&state(2), &proxy).contains("2 left"));
+    }
+}

@@ -1,0 +1,63 @@
+//! What `remove-middlebox` says where it finds no session: what may be missing, and never
+//! the very command that was just run.
+
+use dysco_api::HostName;
+
+/// What must be there for a shim to tell of a session.
+macro_rules! splicing {
+    () => {
+        "HAProxy has to run under the shim ('dyscoctl run'), in mode tcp with `option splice-request` \
+         and `option splice-response`: 'dyscoctl drain PID --dry-run' says of each session why it \
+         cannot leave; name a proxy without the shim by its listener (--listen)"
+    };
+}
+
+/// Of a proxy's process or listener.
+const OF_PROCESS: &str = "no session that matches is held by what was named, as far as dyscod \
+    tracks them; 'dyscoctl drain' of the same with --dry-run says for each why it cannot leave";
+/// By a mode, which is the way of a proxy on the host asked.
+const BY_MODE: &str = concat!(
+    "no session that matches is passed on by a proxy whose splicing a shim has seen; ",
+    splicing!(),
+    "; ask without --mode for hosts of a chain"
+);
+/// Of the host asked.
+const HERE: &str = concat!(
+    "no session that matches passes this host by its chain, or is passed on by a proxy whose \
+     splicing a shim has seen; ",
+    splicing!()
+);
+/// Of another host.
+const THERE: &str = "no session passes it, by a proxy that a shim has told of or by its chain, as \
+    far as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or name \
+    the proxy's listener there (--listen)";
+
+/// For a request about this host's middlebox, of a process or not, by a mode or not.
+pub fn hint(host: &HostName, of_process: bool, by_mode: bool) -> &'static str {
+    match (of_process, by_mode, host) {
+        (true, _, _) => OF_PROCESS,
+        (false, true, _) => BY_MODE,
+        (false, false, HostName::This) => HERE,
+        (false, false, _) => THERE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_is_none_that_was_just_followed() {
+        let here = hint(&HostName::This, false, false);
+        assert!(!here.contains("remove-middlebox self"), "{here}");
+        for hint in [here, hint(&HostName::This, false, true)] {
+            assert!(hint.contains("`option splice-request` and `option splice-response`"));
+            assert!(hint.contains("'dyscoctl drain PID --dry-run'"), "{hint}");
+        }
+        let there = HostName::Address([10, 0, 2, 1].into());
+        assert!(hint(&there, false, false).contains("remove-middlebox self"));
+        assert!(hint(&HostName::This, false, true).contains("without --mode"));
+        let named = hint(&HostName::This, true, false);
+        assert!(!named.contains("--listen"), "{named}");
+    }
+}

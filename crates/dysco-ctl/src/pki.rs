@@ -1,0 +1,81 @@
+//! `dyscoctl pki`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use dysco_api::Exit;
+use dysco_pki::{self as pki, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest};
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::CliError;
+
+/// Arguments of `pki`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a fleet's authority: ca.crt and ca.key. Keep ca.key off the hosts
+    Init {
+        /// Where to
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Issue a host's certificate: host.crt, host.key and ca.crt
+    Issue {
+        /// The authority's directory
+        #[arg(long)]
+        dir: PathBuf,
+        /// The host's name
+        #[arg(long)]
+        name: String,
+        /// An address that the host's sessions use; may be repeated
+        #[arg(long = "address", required = true, num_args = 1.., value_name = "ADDRESS")]
+        addresses: Vec<IpAddr>,
+        /// Where to; copy it to /etc/dysco/pki on the host
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// How long it is valid
+        #[arg(long, default_value_t = HOST_DAYS)]
+        days: u32,
+    },
+}
+
+/// Makes the fleet's authority, and certificates of its hosts.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let written = match args.command {
+        Command::Init { dir } => {
+            pki::init(&dir)?;
+            [CA_CERT, CA_KEY].map(|name| dir.join(name)).to_vec()
+        }
+        Command::Issue {
+            dir,
+            name,
+            addresses,
+            out,
+            days,
+        } => {
+            let files = [HOST_CERT, HOST_KEY, CA_CERT].map(|name| out.join(name));
+            pki::issue(&IssueRequest {
+                dir,
+                name,
+                addresses,
+                out,
+                days,
+            })?;
+            files.to_vec()
+        }
+    };
+    context.print(&json!({ "written": written }), |_| {
+        let lines = written
+            .iter()
+            .map(|path| format!("wrote {}\n", path.display()));
+        lines.collect()
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,271 @@
+//! `dyscoctl policy`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use dysco_api::{ClientError, Exit, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
+use dysco_config::policy::{Policy, PolicyError};
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::{addresses, section, table};
+
+/// Arguments of `policy`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The rules in force, and which of their hosts are not there
+    List,
+    /// Put a file in force, in the place of dyscod's policy; without, read
+    /// dyscod's policy again
+    Apply {
+        /// The file
+        file: Option<PathBuf>,
+    },
+    /// Is this file a policy; nothing is changed
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// What would become of a session, and why
+    Explain {
+        /// Who would open it: an address, or with a port
+        source: Endpoint,
+        /// To whom: an address with a port
+        destination: Destination,
+    },
+}
+
+/// An address, with or without a port.
+#[derive(Clone, Copy, Debug)]
+struct Endpoint(SocketAddr);
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let alone = s.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 1));
+        let with_port = s.parse::<SocketAddr>();
+        alone
+            .or(with_port)
+            .map(Endpoint)
+            .map_err(|_| format!("'{s}' is no address: write 10.0.0.1 or 10.0.0.1:1234"))
+    }
+}
+
+/// An address with its port.
+#[derive(Clone, Copy, Debug)]
+struct Destination(SocketAddr);
+
+impl std::str::FromStr for Destination {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let wants = "write ADDRESS:PORT, as in 10.0.3.1:443 or [2001:db8::1]:443";
+        match (s.parse(), s.parse::<IpAddr>()) {
+            (Ok(address), _) => Ok(Destination(address)),
+            (_, Ok(ip)) => Err(format!(
+                "'{s}' has no port: write ADDRESS:PORT, as in {}",
+                SocketAddr::new(ip, 443)
+            )),
+            _ => Err(format!("'{s}' is no address with a port: {wants}")),
+        }
+    }
+}
+
+/// Looks at the policy, or changes it.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    match args.command {
+        Command::List => list(context, &Request::Policy),
+        Command::Apply { file } => {
+            let text = file.as_ref().map(read).transpose()?;
+            if let (Some(file), Some(text)) = (&file, &text) {
+                // Its places are in this file, not in the daemon's.
+                Policy::parse(file, text)?;
+                Policy::of_host(file, text, &own_addresses(context)?)?;
+            }
+            let applied = list(context, &Request::PolicyApply { text });
+            match file {
+                Some(file) => applied.map_err(|error| about(&file, error)),
+                None => applied,
+            }
+        }
+        Command::Check { file } => {
+            let text = read(&file)?;
+            let policy = Policy::parse(&file, &text)?;
+            // It may be for another host, or there is no dyscod here: that is no fault of it.
+            let own = own_addresses(context).unwrap_or_default();
+            let here = Policy::of_host(&file, &text, &own).map(drop);
+            let here = here.map_err(|error| error.to_string()).err();
+            let rules = policy.rules.len();
+            let value = json!({ "file": file, "rules": rules, "refused_here": here });
+            context.print(&value, |_| checked(rules, here.as_deref()))?;
+            Ok(Exit::Done)
+        }
+        Command::Explain {
+            source,
+            destination,
+        } => {
+            let (source, destination) = (source.0, destination.0);
+            let mut client = context.ask(&Request::PolicyExplain {
+                source,
+                destination,
+            })?;
+            let Reply::Explained(explained) = client.reply()? else {
+                return Err(CliError::Unexpected);
+            };
+            context.print(&explained, |e: &Explained| {
+                format!("{}: {}", e.verdict, e.text)
+            })?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// The addresses of the host whose dyscod is asked.
+fn own_addresses(context: &Context) -> Result<Vec<IpAddr>, CliError> {
+    match context.ask(&Request::Status)?.reply()? {
+        Reply::Status(status) => Ok(status.addresses),
+        _ => Err(CliError::Unexpected),
+    }
+}
+
+fn checked(rules: usize, refused_here: Option<&str>) -> String {
+    let rules = match rules {
+        1 => "1 rule".into(),
+        rules => format!("{rules} rules"),
+    };
+    match refused_here {
+        None => format!("{rules}, all right"),
+        Some(why) => format!("{rules}, all right on other hosts; this one refuses it: {why}"),
+    }
+}
+
+/// Why dyscod did not put this file in force. Its places are right, or it would not have
+/// been sent: to check it again shows nothing.
+fn about(file: &Path, error: CliError) -> CliError {
+    match error {
+        CliError::Client(ClientError::Failure(failure)) if failure.code == FailureCode::Refused => {
+            CliError::Client(ClientError::Failure(Failure {
+                what: format!("put the policy of {} in force", file.display()),
+                mend: "the policy before stays in force; see the log of dyscod".into(),
+                ..failure
+            }))
+        }
+        other => other,
+    }
+}
+
+fn read(file: &PathBuf) -> Result<String, PolicyError> {
+    std::fs::read_to_string(file).map_err(|source| PolicyError::File {
+        what: "read",
+        path: file.clone(),
+        source,
+    })
+}
+
+fn list(context: &Context, request: &Request) -> Result<Exit, CliError> {
+    let mut client = context.ask(request)?;
+    let Reply::Policy(report) = client.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    context.print(&report, text)?;
+    Ok(Exit::Done)
+}
+
+fn text(report: &PolicyReport) -> String {
+    let mut rules = table([
+        "RULE",
+        "SOURCE",
+        "DESTINATION",
+        "PORTS",
+        "CHAIN",
+        "OTHERWISE",
+        "MISSING",
+    ]);
+    for rule in &report.rules {
+        let otherwise = format!("{:?}", rule.otherwise).to_lowercase();
+        rules.add_row([
+            rule.name.clone(),
+            rule.source.clone(),
+            rule.destination.clone(),
+            rule.ports.clone(),
+            addresses(&rule.chain),
+            otherwise,
+            addresses(&rule.missing),
+        ]);
+    }
+    let error = report
+        .error
+        .as_ref()
+        .map(|e| format!("not in force: {e}\n"));
+    let rules = match report.rules.is_empty() {
+        true => "\nno rule is in force: all sessions go direct".into(),
+        false => section("Rules", &rules),
+    };
+    format!(
+        "{}{}{rules}",
+        report.file.display(),
+        error.map(|e| format!("\n{e}")).unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rule_is_no_rules() {
+        assert_eq!(checked(1, None), "1 rule, all right");
+        assert_eq!(checked(0, None), "0 rules, all right");
+        assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
+    }
+
+    #[test]
+    fn a_destination_has_a_port() {
+        let told = |s: &str| s.parse::<Destination>().unwrap_err();
+        assert!(told("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
+        assert!(told("fd00::1").ends_with("as in [fd00::1]:443"));
+        assert!(told("server").contains("write ADDRESS:PORT"));
+        assert!("[fd00::1]:80".parse::<Destination>().is_ok());
+    }
+
+    #[test]
+    fn a_policy_without_rules_says_so() {
+        let report = PolicyReport {
+            file: "/etc/dysco/policy.toml".into(),
+            error: None,
+            rules: Vec::new(),
+        };
+        let told = text(&report);
+        let expected = "/etc/dysco/policy.toml\nno rule is in force: all sessions go direct";
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_refusal_names_the_file_that_was_given() {
+        let refused = |code| {
+            CliError::Client(ClientError::Failure(Failure {
+                code,
+                what: "put the policy in force".into(),
+                why: "cannot write it".into(),
+                mend: "try the file with 'dyscoctl policy check'".into(),
+            }))
+        };
+        let told = about(Path::new("p3.toml"), refused(FailureCode::Refused)).to_string();
+        assert!(
+            told.contains("p3.toml") && told.contains("cannot write it"),
+            "{told}"
+        );
+        assert!(!told.contains("policy check"), "{told}");
+        let other = about(Path::new("p3.toml"), refused(FailureCode::NotAllowed));
+        assert!(!other.to_string().contains("p3.toml"), "{other}");
+    }
+}

@@ -1,0 +1,400 @@
+//! `dyscoctl reconfigure`, `insert-middlebox` and `replace-middlebox`.
+
+use clap::ArgGroup;
+use dysco_api::{
+    ChainChange, ChainOutcome, ChainReport, Exit, FILTER_HELP, Filter, HostName, Reconfigure,
+    Reply, Request, SessionName, StateKind, Which,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
+use super::remove;
+
+/// Between the hosts or kinds of one word.
+const WORDS: char = ',';
+
+/// What a dry run calls a session that could have the chain.
+const CHANGEABLE: &str = "changeable";
+
+/// What all of them take.
+#[derive(Debug, clap::Args)]
+pub struct Common {
+    /// All sessions that this host has opened and that match, such as port=443: see below.
+    /// Where it is to leave them itself, those that pass it
+    #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
+    filter: Option<Filter>,
+
+    /// All sessions that this host has opened and that pass this one; `self` for all
+    /// that pass the host asked
+    #[arg(long, value_name = "HOST", conflicts_with = "all")]
+    through: Option<HostName>,
+
+    /// All sessions that this host has opened. Where it is to leave them itself, those that
+    /// pass it
+    #[arg(long)]
+    all: bool,
+
+    /// What the middleboxes that leave know of a session goes to those that come: of
+    /// these kinds, separated by commas
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = WORDS)]
+    state: Vec<StateKind>,
+
+    /// Wait for the end of each change
+    #[arg(long)]
+    wait: bool,
+
+    /// Only say what would be done, and why not
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Common {
+    fn which(&self, sessions: Vec<SessionName>) -> Which {
+        match (sessions.is_empty(), &self.filter, &self.through) {
+            (false, _, _) => Which::Sessions(sessions),
+            (true, Some(filter), _) => Which::Filter(filter.clone()),
+            (true, None, Some(host)) => Which::Through(host.clone()),
+            (true, None, None) => Which::All,
+        }
+    }
+}
+
+/// All ways to say which sessions, of which one has to be taken.
+fn which() -> ArgGroup {
+    ArgGroup::new("which")
+        .args(["sessions", "filter", "through", "all"])
+        .required(true)
+}
+
+/// Arguments of `reconfigure`.
+#[derive(Debug, clap::Args)]
+#[command(group = which(), after_help = FILTER_HELP)]
+pub struct Args {
+    /// These sessions: their ids, or LOCAL>REMOTE
+    sessions: Vec<SessionName>,
+
+    /// The hosts that they shall pass, in order; an empty word for none
+    #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
+    chain: Option<Hosts>,
+
+    /// Instead: this host leaves their chains, the others stay
+    #[arg(long, value_name = "HOST", conflicts_with = "chain")]
+    without: Option<HostName>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `insert-middlebox`.
+#[derive(Debug, clap::Args)]
+#[command(group = which(), after_help = FILTER_HELP)]
+pub struct InsertArgs {
+    /// The middlebox's host
+    host: HostName,
+
+    /// Into this session: its id, or LOCAL>REMOTE; may be repeated
+    #[arg(long = "session", value_name = "ID")]
+    sessions: Vec<SessionName>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of `replace-middlebox`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
+pub struct ReplaceArgs {
+    /// The host that leaves
+    host: HostName,
+
+    /// The host that comes
+    #[arg(long, value_name = "HOST")]
+    with: HostName,
+
+    /// In this session: its id, or LOCAL>REMOTE; may be repeated. In all that
+    /// pass the host without
+    #[arg(
+        long = "session",
+        value_name = "ID",
+        conflicts_with_all = ["all", "through", "filter"]
+    )]
+    sessions: Vec<SessionName>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Hosts, separated by commas.
+#[derive(Clone, Debug)]
+struct Hosts(Vec<HostName>);
+
+impl std::str::FromStr for Hosts {
+    type Err = dysco_api::BadHost;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let words = s
+            .split(WORDS)
+            .map(str::trim)
+            .filter(|word| !word.is_empty());
+        words.map(str::parse).collect::<Result<_, _>>().map(Hosts)
+    }
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done {
+    dry_run: bool,
+    accepted: usize,
+    changes: Vec<ChainReport>,
+}
+
+/// Gives sessions another chain.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let which = args.common.which(args.sessions);
+    let change = match (args.without, args.chain) {
+        (Some(host), _) => ChainChange::Remove(host),
+        (None, chain) => ChainChange::Become(chain.map(|hosts| hosts.0).unwrap_or_default()),
+    };
+    ask(context, which, change, &args.common)
+}
+
+/// Puts a middlebox into sessions.
+pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
+    let which = args.common.which(args.sessions);
+    ask(context, which, ChainChange::Insert(args.host), &args.common)
+}
+
+/// Has one take the place of another.
+pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
+    let common = &args.common;
+    let said = common.all || common.filter.is_some() || common.through.is_some();
+    let which = match args.sessions.is_empty() && !said {
+        true => Which::Through(args.host.clone()),
+        false => common.which(args.sessions),
+    };
+    let change = ChainChange::Replace {
+        old: args.host,
+        new: args.with,
+    };
+    ask(context, which, change, &args.common)
+}
+
+fn ask(
+    context: &Context,
+    which: Which,
+    chain: ChainChange,
+    common: &Common,
+) -> Result<Exit, CliError> {
+    let passed = passed(&which, &chain).cloned();
+    let mut client = context.ask(&Request::Reconfigure(Reconfigure {
+        which,
+        chain,
+        state: common.state.clone(),
+        dry_run: common.dry_run,
+    }))?;
+    let wait = common.wait || common.dry_run;
+    if wait {
+        client.set_patience(Some(remove::LONGEST))?;
+    }
+    let bar = remove::progress(context.format);
+    let mut done = Done {
+        dry_run: common.dry_run,
+        accepted: 0,
+        changes: Vec::new(),
+    };
+    loop {
+        match client.reply()? {
+            Reply::Accepted { sessions, .. } => {
+                done.accepted = sessions;
+                bar.set_length(sessions as u64);
+                if !wait {
+                    break;
+                }
+            }
+            Reply::Rechained(report) => {
+                done.changes.push(report);
+                bar.inc(1);
+            }
+            Reply::Done { .. } => break,
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+    bar.finish_and_clear();
+    let none = done.accepted == 0 && done.changes.is_empty();
+    if let Some(host) = passed.filter(|_| none)
+        && !remove::is_met(context, &host)?
+    {
+        return Err(CliError::Unmet(host));
+    }
+    context.print(&json(&done)?, |_| text(&done, wait))?;
+    Ok(exit(&done))
+}
+
+/// The worst decides.
+fn exit(done: &Done) -> Exit {
+    let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
+    if done.changes.iter().any(|r| r.timed_out) {
+        Exit::TimedOut
+    } else if done.changes.iter().all(changed) {
+        Exit::Done
+    } else {
+        Exit::Refused
+    }
+}
+
+/// The host that the sessions pass by these words.
+fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> {
+    match (which, chain) {
+        (Which::Through(host), _)
+        | (_, ChainChange::Remove(host) | ChainChange::Replace { old: host, .. }) => Some(host),
+        (_, ChainChange::Become(_) | ChainChange::Insert(_)) => None,
+    }
+}
+
+/// Where to ask, if no session was meant.
+fn hint(done: &Done) -> Option<&'static str> {
+    let none = done.accepted == 0 && done.changes.is_empty();
+    none.then_some(
+        "no session to give another chain: --all, --filter and --through are about those \
+         that this host has opened; elsewhere name them, or say --through self on a \
+         host that they pass",
+    )
+}
+
+/// For programs. A dry run has a word of its own.
+fn json(done: &Done) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(done)?;
+    if let Some(hint) = hint(done) {
+        value["hint"] = hint.into();
+    }
+    if done.dry_run {
+        rename_outcomes(&mut value["changes"], "changed", CHANGEABLE);
+    }
+    Ok(value)
+}
+
+fn text(done: &Done, wait: bool) -> String {
+    if let Some(hint) = hint(done) {
+        return hint.into();
+    }
+    if !wait {
+        let accepted = done.accepted;
+        return format!("begun for {accepted} sessions; see 'dyscoctl monitor'");
+    }
+    let mut rows = table([
+        "ID", "LOCAL", "REMOTE", "OUTCOME", "BEFORE", "AFTER", "SWITCHED", "ENDED", "WHY",
+    ]);
+    for report in &done.changes {
+        let outcome = match report.outcome {
+            ChainOutcome::Changed if done.dry_run => CHANGEABLE,
+            ChainOutcome::Changed => "changed",
+            ChainOutcome::Refused => "refused",
+            ChainOutcome::RolledBack => "rolled back",
+        };
+        rows.add_row([
+            report.session.to_string(),
+            report.local.to_string(),
+            report.remote.to_string(),
+            outcome.into(),
+            hosts(&report.before),
+            hosts(&report.after),
+            or_dash(report.request_to_switch_us.map(micros)),
+            or_dash(report.request_to_end_us.map(micros)),
+            or_dash(report.reason.clone()),
+        ]);
+    }
+    let count = |outcome| done.changes.iter().filter(|r| r.outcome == outcome).count();
+    let [changed, refused, back] = [
+        ChainOutcome::Changed,
+        ChainOutcome::Refused,
+        ChainOutcome::RolledBack,
+    ]
+    .map(count);
+    let sum = match done.dry_run {
+        true => format!("{changed} {CHANGEABLE}, {refused} refused; nothing was changed"),
+        false => format!("{changed} changed, {refused} refused, {back} rolled back"),
+    };
+    format!("{}\n\n{sum}", rendered(&rows))
+}
+
+fn hosts(chain: &[std::net::IpAddr]) -> String {
+    match chain {
+        [] => "direct".into(),
+        hosts => addresses(hosts),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcome: ChainOutcome, timed_out: bool) -> ChainReport {
+        ChainReport {
+            session: dysco_api::SessionId(1),
+            local: ([10, 0, 0, 1], 40000).into(),
+            remote: ([10, 0, 0, 2], 80).into(),
+            outcome,
+            reason: None,
+            timed_out,
+            before: Vec::new(),
+            after: Vec::new(),
+            request_to_switch_us: None,
+            request_to_end_us: None,
+        }
+    }
+
+    #[test]
+    fn one_whose_time_ran_out_has_the_exit_code_for_it() {
+        use ChainOutcome::{Changed, Refused, RolledBack};
+        let exit_of = |changes: &[(ChainOutcome, bool)]| {
+            let changes = changes
+                .iter()
+                .map(|(outcome, late)| report(*outcome, *late));
+            exit(&Done {
+                dry_run: false,
+                accepted: 1,
+                changes: changes.collect(),
+            })
+        };
+        assert_eq!(exit_of(&[]), Exit::Done);
+        assert_eq!(exit_of(&[(Changed, false)]), Exit::Done);
+        assert_eq!(
+            exit_of(&[(Changed, false), (Refused, false)]),
+            Exit::Refused
+        );
+        let late = [(Refused, false), (RolledBack, true)];
+        assert_eq!(exit_of(&late), Exit::TimedOut);
+    }
+
+    #[test]
+    fn where_no_session_was_meant_it_says_who_has_them() {
+        for (accepted, dry_run) in [(0, false), (0, true), (1, false)] {
+            let changes = Vec::new();
+            let done = Done {
+                dry_run,
+                accepted,
+                changes,
+            };
+            let said = json(&done).unwrap()["hint"].is_string();
+            assert_eq!(said, accepted == 0);
+            assert_eq!(text(&done, dry_run).contains("no session"), accepted == 0);
+        }
+    }
+
+    #[test]
+    fn a_dry_run_is_not_taken_for_a_change() {
+        let done = |dry_run| Done {
+            dry_run,
+            accepted: 1,
+            changes: vec![report(ChainOutcome::Changed, false)],
+        };
+        let dry = json(&done(true)).unwrap();
+        assert_eq!(dry["changes"][0]["outcome"], "changeable", "{dry:#}");
+        assert!(text(&done(true), true).contains("1 changeable, 0 refused"));
+        let real = json(&done(false)).unwrap();
+        assert_eq!(real["changes"][0]["outcome"], "changed", "{real:#}");
+    }
+}

@@ -1,0 +1,500 @@
+//! `dyscoctl remove-middlebox`.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use dysco_api::{
+    Client, Exit, FILTER_HELP, Filter, HostName, LeftReport, ListenAddress, Mode, Outcome,
+    ProcessName, RemovalReport, Remove, Reply, Request, SessionName, Summary,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::context::{Context, PATIENCE};
+use super::exit::CliError;
+use super::none_found;
+use super::output::{Format, every_reason, micros, or_dash, rename_outcomes, rendered, table};
+use super::time;
+
+/// The longest that a daemon may be configured to take, and some more.
+pub(super) const LONGEST: Duration = Duration::from_secs(660);
+
+/// What a dry run calls a session that the middlebox could leave.
+const REMOVABLE: &str = "removable";
+
+/// Arguments of `remove-middlebox`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
+#[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
+pub struct Args {
+    /// The middlebox, self, an address or a host name: a proxy's host, or one of the
+    /// sessions' chains
+    host: HostName,
+
+    /// Take it out of this session: its id, or LOCAL>REMOTE; may be repeated
+    #[arg(long = "session", value_name = "ID")]
+    sessions: Vec<SessionName>,
+
+    /// Take it out of every session that can lose it
+    #[arg(long)]
+    all: bool,
+
+    /// Take it out of those that match, such as port=443: see below
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<Filter>,
+
+    /// Wait for the end of each removal
+    #[arg(long)]
+    wait: bool,
+
+    /// How long each removal may take before it is rolled back, such as 500ms or 10s; the
+    /// daemon's configuration by default. One whose data takes the new path by then goes on,
+    /// and is reported as pending. Hosts of a chain have times of their own, whatever is said
+    #[arg(long, value_parser = time::removal, value_name = "TIME")]
+    timeout: Option<Duration>,
+
+    /// By which way a proxy leaves: both neighbours' hosts (bypass), this host's kernel for
+    /// requests and the server's host for replies (return), this host's kernel
+    /// for both (local), or the first of bypass and local that can (auto), never return: a
+    /// firewall beside this host may drop acknowledgements of replies that pass it by; the
+    /// daemon's configuration by default
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+
+    /// Only say what would be done, by which way, and why not
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Only of this process and those it started. Without the shim its sockets
+    /// are watched until their counts show which belong together
+    #[arg(long, value_name = "PID", conflicts_with = "listen")]
+    pid: Option<u32>,
+
+    /// Only of this listener, such as :8080, and your word that whoever listens
+    /// there only passes bytes on from now. Without the shim, as with --pid
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<ListenAddress>,
+}
+
+impl Args {
+    fn process(&self) -> Option<ProcessName> {
+        let pid = self.pid.map(|pid| ProcessName::Pid(pid.cast_signed()));
+        pid.or(self.listen.map(ProcessName::Listener))
+    }
+
+    /// How long each reply may take. `--timeout` bounds only what a proxy's host does, and
+    /// the daemon sees to that: it watches first, and asks hosts of a chain.
+    fn patience(&self) -> Duration {
+        let process = self.pid.is_some() || self.listen.is_some();
+        match self.wait || self.dry_run || process {
+            true => LONGEST + PATIENCE,
+            false => PATIENCE,
+        }
+    }
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done {
+    dry_run: bool,
+    accepted: usize,
+    removals: Vec<RemovalReport>,
+    /// Sessions that could not even be tried, and keep the middlebox.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<LeftReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<Summary>,
+    /// Where no session was found: what may be missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'static str>,
+}
+
+/// Takes a middlebox out of live sessions.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let wait = args.wait || args.dry_run;
+    let dry_run = args.dry_run;
+    let process = args.process();
+    let hint = none_found::hint(&args.host, process.is_some(), args.mode.is_some());
+    let host = args.host.clone();
+    let patience = args.patience();
+    let mut client = context.ask(&Request::Remove(Remove {
+        host: args.host,
+        sessions: args.sessions,
+        all: args.all || args.filter.is_some(),
+        filter: args.filter.unwrap_or_default(),
+        dry_run,
+        mode: args.mode,
+        timeout_ms: args.timeout.map(|t| t.as_millis() as u64),
+        process,
+        transparent: args.listen.is_some(),
+    }))?;
+    client.set_patience(Some(patience))?;
+    let mut done = collect(&mut client, wait, context.format, dry_run)?;
+    let none = done.accepted == 0 && done.removals.is_empty() && done.left.is_empty();
+    if none && host != HostName::This && !is_met(context, &host)? {
+        return Err(CliError::Unmet(host));
+    }
+    done.hint = none.then_some(hint);
+    context.print(&json(&done)?, |_| text(&done))?;
+    Ok(exit(&done))
+}
+
+/// Does dyscod know this host? One that it does not was misspelt, rather than left by all
+/// of its sessions.
+pub fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
+    let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    let named: Vec<IpAddr> = match host {
+        HostName::This => return Ok(true),
+        HostName::Address(address) => vec![*address],
+        HostName::Name(name) if *name == status.host => return Ok(true),
+        HostName::Name(name) => {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            let found = found.into_iter().flatten();
+            found.map(|found| found.ip().to_canonical()).collect()
+        }
+    };
+    let peers = status.peers.iter().map(|peer| peer.address);
+    let mut known = peers.chain(status.addresses.iter().copied());
+    Ok(known.any(|address| named.contains(&address)))
+}
+
+/// For programs. A dry run has words of its own.
+fn json(done: &Done) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(done)?;
+    if done.dry_run {
+        rename_outcomes(&mut value["removals"], "removed", REMOVABLE);
+        if let Some(summary) = &done.summary {
+            let Summary {
+                removed, refused, ..
+            } = summary;
+            value["summary"] = json!({ REMOVABLE: removed, "refused": refused });
+        }
+    }
+    Ok(value)
+}
+
+fn collect(
+    client: &mut Client,
+    wait: bool,
+    format: Format,
+    dry_run: bool,
+) -> Result<Done, CliError> {
+    let bar = progress(format);
+    let mut done = Done {
+        dry_run,
+        accepted: 0,
+        removals: Vec::new(),
+        left: Vec::new(),
+        summary: None,
+        hint: None,
+    };
+    loop {
+        match client.reply()? {
+            Reply::Accepted { sessions, left } => {
+                done.accepted = sessions;
+                done.left = left;
+                bar.set_length(sessions as u64);
+                if !wait {
+                    return Ok(done);
+                }
+            }
+            Reply::Removal(report) => {
+                done.removals.push(report);
+                bar.inc(1);
+            }
+            Reply::Done { summary } => {
+                let summary = summary.unwrap_or_else(|| Summary::of(&done.removals));
+                done.summary = Some(summary);
+                bar.finish_and_clear();
+                return Ok(done);
+            }
+            _ => return Err(CliError::Unexpected),
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere.
+pub(super) fn progress(format: Format) -> ProgressBar {
+    let target = match format {
+        Format::Table => ProgressDrawTarget::stderr(),
+        Format::Json => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} sessions, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+impl Done {
+    /// Does any session keep the middlebox?
+    fn leaves_some(&self) -> bool {
+        let keeps = |r: &RemovalReport| matches!(r.outcome, Outcome::Refused | Outcome::RolledBack);
+        !self.left.is_empty() || self.removals.iter().any(keeps)
+    }
+}
+
+fn exit(done: &Done) -> Exit {
+    let any = |outcome| done.removals.iter().any(|r| r.outcome == outcome);
+    if any(Outcome::Pending) || done.removals.iter().any(|r| r.timed_out) {
+        Exit::TimedOut
+    } else if done.leaves_some() || any(Outcome::Unconfirmed) || any(Outcome::Lost) {
+        Exit::Refused
+    } else {
+        Exit::Done
+    }
+}
+
+fn text(done: &Done) -> String {
+    let Some(summary) = &done.summary else {
+        if let Some(hint) = done.hint {
+            return hint.into();
+        }
+        let begun = format!(
+            "begun for {} sessions; see 'dyscoctl monitor'",
+            done.accepted
+        );
+        return begun + &left(&done.left);
+    };
+    let mut rows = table([
+        "ID", "LOCAL", "REMOTE", "OUTCOME", "MODE", "SWITCHED", "CLOSED", "WHY",
+    ]);
+    for report in &done.removals {
+        rows.add_row([
+            report.session.to_string(),
+            report.local.to_string(),
+            report.remote.to_string(),
+            outcome(report.outcome, done.dry_run).into(),
+            or_dash(report.mode.map(|m| m.to_string())),
+            or_dash(report.request_to_switch_us.map(micros)),
+            or_dash(report.request_to_close_us.map(micros)),
+            or_dash(why(report)),
+        ]);
+    }
+    let mut text = match done.hint {
+        Some(hint) => format!("{hint}\n"),
+        None if done.removals.is_empty() => String::new(),
+        None => format!("{}\n\n", rendered(&rows)),
+    };
+    text += &sum(summary, done.dry_run);
+    text + &left(&done.left)
+}
+
+/// All reasons, the one that counts first; or why it went by this way.
+fn why(report: &RemovalReport) -> Option<String> {
+    match report.reasons.is_empty() {
+        true => report.reason.as_ref().or(report.why_mode.as_ref()).cloned(),
+        false => Some(every_reason(&report.reasons)),
+    }
+}
+
+/// What keeps the middlebox, and could not be tried.
+fn left(left: &[LeftReport]) -> String {
+    let told = left
+        .iter()
+        .map(|l| format!("\n{} left: {}", l.sessions, l.reason));
+    told.collect()
+}
+
+fn sum(summary: &Summary, dry_run: bool) -> String {
+    let Summary {
+        removed,
+        refused,
+        rolled_back,
+        lost,
+        pending,
+        unconfirmed,
+        ..
+    } = summary;
+    if dry_run {
+        return format!("{removed} {REMOVABLE}, {refused} refused; nothing was changed");
+    }
+    let mut text = format!(
+        "{removed} removed, {refused} refused, {rolled_back} rolled back, {pending} pending"
+    );
+    if *lost > 0 {
+        text += &format!(", {lost} lost");
+    }
+    if *unconfirmed > 0 {
+        text += &format!(", {unconfirmed} unconfirmed");
+    }
+    if let (Some(p50), Some(p99)) = (summary.p50_us, summary.p99_us) {
+        text += &format!(
+            "; to the new path in {} (median), {} (99 %)",
+            micros(p50),
+            micros(p99)
+        );
+    }
+    text
+}
+
+fn outcome(outcome: Outcome, dry_run: bool) -> &'static str {
+    match outcome {
+        Outcome::Removed if dry_run => REMOVABLE,
+        Outcome::Removed => "removed",
+        Outcome::Refused => "refused",
+        Outcome::RolledBack => "rolled back",
+        Outcome::Lost => "lost",
+        Outcome::Pending => "pending",
+        Outcome::Unconfirmed => "unconfirmed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Hosts of a chain take the time of the daemon's configuration.
+    #[test]
+    fn a_short_timeout_does_not_cut_off_the_wait() {
+        let patience = |more: &[&str]| {
+            let line = [&["remove-middlebox", "self", "--all"], more].concat();
+            Line::parse_from(line).args.patience()
+        };
+        for more in [["--wait", "--timeout=1s"], ["--dry-run", "--timeout=1s"]] {
+            assert!(patience(&more) > LONGEST, "{more:?}");
+        }
+        assert!(patience(&["--listen", ":8080"]) > LONGEST);
+        assert_eq!(patience(&["--timeout=1s"]), PATIENCE);
+    }
+
+    #[test]
+    fn the_worst_outcome_decides_the_exit_code() {
+        let done = |outcomes: &[Outcome]| Done {
+            dry_run: false,
+            accepted: outcomes.len(),
+            removals: outcomes.iter().map(|&outcome| report(outcome)).collect(),
+            left: Vec::new(),
+            summary: None,
+            hint: None,
+        };
+        use Outcome::{Pending, Refused, Removed, RolledBack, Unconfirmed};
+        assert_eq!(exit(&done(&[])), Exit::Done);
+        assert_eq!(exit(&done(&[Removed, Removed])), Exit::Done);
+        assert_eq!(exit(&done(&[Removed, Refused])), Exit::Refused);
+        assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
+        assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
+        assert_eq!(exit(&done(&[Removed, Unconfirmed])), Exit::Refused);
+        let told = text(&Done {
+            summary: Some(Summary::of(&[report(Unconfirmed)])),
+            ..done(&[Unconfirmed])
+        });
+        assert!(told.contains("1 unconfirmed"), "{told}");
+    }
+
+    #[test]
+    fn one_whose_time_ran_out_has_the_exit_code_for_it() {
+        let exit_of = |outcome, timed_out| {
+            exit(&Done {
+                dry_run: false,
+                accepted: 1,
+                removals: vec![RemovalReport {
+                    timed_out,
+                    ..report(outcome)
+                }],
+                left: Vec::new(),
+                summary: None,
+                hint: None,
+            })
+        };
+        for outcome in [Outcome::Refused, Outcome::RolledBack] {
+            assert_eq!(exit_of(outcome, true), Exit::TimedOut);
+            assert_eq!(exit_of(outcome, false), Exit::Refused);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_tried_is_left_with_its_reason_and_never_done() {
+        let done = |wait: bool| Done {
+            dry_run: false,
+            accepted: 1,
+            removals: vec![report(Outcome::Removed)],
+            left: vec![LeftReport {
+                sessions: 2,
+                reason: "process 7 is elsewhere".into(),
+            }],
+            summary: wait.then(Summary::default),
+            hint: None,
+        };
+        for wait in [true, false] {
+            assert_eq!(exit(&done(wait)), Exit::Refused);
+            let told = text(&done(wait));
+            assert!(told.ends_with("\n2 left: process 7 is elsewhere"), "{told}");
+        }
+        assert_eq!(json(&done(true)).unwrap()["left"][0]["sessions"], 2);
+    }
+
+    #[test]
+    fn all_reasons_are_told_and_the_one_that_counts_first() {
+        let mut refused = report(Outcome::Refused);
+        refused.reason = Some("one".into());
+        assert_eq!(why(&refused).as_deref(), Some("one"));
+        refused.reasons = vec!["one".into(), "two".into()];
+        assert_eq!(why(&refused).as_deref(), Some("one; also: two"));
+    }
+
+    #[test]
+    fn programs_hear_the_hint_too() {
+        let done = Done {
+            dry_run: false,
+            accepted: 0,
+            removals: Vec::new(),
+            left: Vec::new(),
+            summary: Some(Summary::default()),
+            hint: Some("what is missing"),
+        };
+        assert_eq!(json(&done).unwrap()["hint"], "what is missing");
+        assert!(text(&done).starts_with("what is missing\n0 removed"));
+    }
+
+    #[test]
+    fn a_dry_run_is_not_taken_for_a_removal() {
+        let done = |dry_run| {
+            let removals = vec![report(Outcome::Removed), report(Outcome::Refused)];
+            Done {
+                dry_run,
+                accepted: 2,
+                summary: Some(Summary::of(&removals)),
+                removals,
+                left: Vec::new(),
+                hint: None,
+            }
+        };
+        let dry = json(&done(true)).unwrap();
+        assert_eq!(dry["removals"][0]["outcome"], "removable");
+        assert_eq!(dry["removals"][1]["outcome"], "refused");
+        let sum = json!({ "removable": 1, "refused": 1 });
+        assert_eq!(dry["summary"], sum, "{dry:#}");
+        assert!(text(&done(true)).contains("1 removable, 1 refused; nothing was changed"));
+        let real = json(&done(false)).unwrap();
+        assert_eq!(real["removals"][0]["outcome"], "removed");
+        assert_eq!(real["summary"]["removed"], 1);
+    }
+
+    fn report(outcome: Outcome) -> RemovalReport {
+        RemovalReport {
+            session: dysco_api::SessionId(1),
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 40000).into(),
+            outcome,
+            reason: None,
+            reasons: Vec::new(),
+            timed_out: false,
+            mode: None,
+            why_mode: None,
+            request_to_switch_us: None,
+            request_to_close_us: None,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `dyscoctl run`: becomes a program that has the shim loaded.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dysco_api::{Exit, Reply, Request};
+
+use super::context::{Context, SOCKET_VARIABLE};
+use super::exit::CliError;
+
+/// The shim's file.
+const SHIM: &str = "libdysco_splice_preload.so";
+/// Where it is installed.
+const INSTALLED: &str = "/usr/lib/dysco";
+/// Names the shim's file elsewhere.
+const SHIM_VARIABLE: &str = "DYSCO_SHIM_LIB";
+
+/// Names the socket that the shim reports to.
+const REPORTS_VARIABLE: &str = "DYSCO_SHIM_SOCKET";
+
+/// What the environment says, for `--help`.
+pub const HELP: &str = "\
+Environment:
+  DYSCO_SHIM_LIB     the shim's file; without, it is looked for beside dyscoctl, in ../lib and
+                     ../lib/dysco from there, and in /usr/lib/dysco
+  DYSCO_SHIM_SOCKET  where the shim reports to; without, the shim's socket of the dyscod that
+                     --socket or DYSCO_API_SOCKET names, or /run/dysco/shim.sock
+  DYSCO_API_SOCKET   the dyscod to ask, as by --socket; dysco_delta() of the program asks it too";
+
+/// Arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// A program could not be run under the shim.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No shim.
+    #[error(
+        "failed to find the shim {SHIM} in {places}; install it there, or name it with {SHIM_VARIABLE}"
+    )]
+    NoShim {
+        /// Where it was looked for.
+        places: String,
+    },
+    /// It does not say where its shims report to.
+    #[error(
+        "failed to find where shims report to: the dyscod at {0} does not tell; start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
+    )]
+    NoReports(PathBuf),
+    /// The loader takes neither blanks nor colons in a path.
+    #[error("failed to load the shim {0}: the loader takes no blank or colon in a path; move it")]
+    BadPath(PathBuf),
+    /// The program.
+    #[error("failed to run {program}: {source}; is it installed, and in PATH?")]
+    Exec {
+        /// The program.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Runs a program under the shim. Returns only if that fails.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let shim = find(&candidates())?;
+    let preload = preload(&shim, env::var_os("LD_PRELOAD").as_deref())?;
+    let [program, arguments @ ..] = args.program.as_slice() else {
+        return Err(CliError::Unexpected);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", preload);
+    if context.named {
+        if env::var_os(REPORTS_VARIABLE).is_none() {
+            command.env(REPORTS_VARIABLE, reports_to(context)?);
+        }
+        // It may change its directory before it asks.
+        let socket = std::path::absolute(&context.socket);
+        command.env(SOCKET_VARIABLE, socket.as_ref().unwrap_or(&context.socket));
+    }
+    let source = command.exec();
+    let program = program.to_string_lossy().into_owned();
+    Err(RunError::Exec { program, source }.into())
+}
+
+/// Where shims of the dyscod asked report to. Another one would never hear of the program,
+/// and nobody would tell why none of its sessions can be removed.
+fn reports_to(context: &Context) -> Result<PathBuf, CliError> {
+    let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
+        return Err(CliError::Unexpected);
+    };
+    let none = || RunError::NoReports(context.socket.clone());
+    Ok(status.shim_socket.ok_or_else(none)?)
+}
+
+/// Where the shim may be: as told, or beside this program, or installed.
+fn candidates() -> Vec<PathBuf> {
+    if let Some(told) = env::var_os(SHIM_VARIABLE) {
+        return vec![told.into()];
+    }
+    let own = env::current_exe().ok();
+    let beside = own.as_deref().and_then(Path::parent);
+    let near = beside.into_iter().flat_map(|dir| {
+        let lib = dir.parent().unwrap_or(dir).join("lib");
+        [dir.join(SHIM), lib.join(SHIM), lib.join("dysco").join(SHIM)]
+    });
+    near.chain([Path::new(INSTALLED).join(SHIM)]).collect()
+}
+
+fn find(candidates: &[PathBuf]) -> Result<PathBuf, RunError> {
+    // The program may change its directory before it starts others.
+    let found = candidates.iter().find(|path| path.is_file());
+    if let Some(path) = found.and_then(|path| path.canonicalize().ok()) {
+        return Ok(path);
+    }
+    let places: Vec<_> = candidates.iter().map(|p| p.display().to_string()).collect();
+    Err(RunError::NoShim {
+        places: places.join(", "),
+    })
+}
+
+/// The loader's list: the shim, then what was there.
+fn preload(shim: &Path, before: Option<&OsStr>) -> Result<OsString, RunError> {
+    let bytes = shim.as_os_str().as_bytes();
+    if bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') {
+        return Err(RunError::BadPath(shim.into()));
+    }
+    let mut list = shim.as_os_str().to_owned();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        list.push(":");
+        list.push(before);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_preloaded_stays_so() {
+        let shim = Path::new("/usr/lib/dysco/shim.so");
+        let with = |before: Option<&str>| preload(shim, before.map(OsStr::new)).unwrap();
+        assert_eq!(with(None), "/usr/lib/dysco/shim.so");
+        assert_eq!(with(Some("")), "/usr/lib/dysco/shim.so");
+        assert_eq!(with(Some("a.so")), "/usr/lib/dysco/shim.so:a.so");
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_refused() {
+        for bad in ["/a b/shim.so", "/a:b/shim.so"] {
+            assert!(preload(Path::new(bad), None).is_err());
+        }
+    }
+
+    #[test]
+    fn without_a_shim_every_place_is_named() {
+        let error = find(&["/nowhere/a.so".into(), "/nowhere/b.so".into()]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("/nowhere/a.so, /nowhere/b.so"), "{text}");
+        assert!(text.contains(SHIM_VARIABLE), "{text}");
+    }
+}

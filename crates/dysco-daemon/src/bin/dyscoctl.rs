@@ -1,5 +1,0 @@
-//! The command line of an operator.
-
-fn main() -> std::process::ExitCode {
-    dysco_daemon::cli::dyscoctl()
-}

@@ -1,0 +1,234 @@
+//! The command line of `dyscod`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use dysco_agent::AgentError;
+use dysco_api::{EXIT_HELP, Exit};
+use dysco_config::policy::{Policy, PolicyError};
+use dysco_config::{
+    Config, ConfigError, DEFAULT_CONFIG, Interface, can_listen, can_pin, init_logging,
+    missing_socket,
+};
+use dysco_control::ControlError;
+use dysco_pki::PkiError;
+
+use crate::api::ApiError;
+use crate::engine;
+
+/// What has a thread of its own may take this long once all else has ended.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Steers this host's TCP sessions, and lets proxies leave them.
+#[derive(Debug, Parser)]
+#[command(name = "dyscod", version, after_help = EXIT_HELP, max_term_width = 100)]
+struct Cli {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+
+    /// Only check it, and the policy: print what would be used, every default spelt out, or
+    /// what is wrong
+    ///
+    /// What is only missing by now, such as HAProxy's socket, is a comment above it. Each key
+    /// is described in docs/configuration.md.
+    #[arg(long)]
+    check: bool,
+}
+
+/// A daemon that did not start, or ended by a fault.
+#[derive(Debug, thiserror::Error)]
+enum DaemonError {
+    /// About the configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// About a policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Standard output.
+    #[error("failed to print: {0}")]
+    Print(io::Error),
+    /// The engine.
+    #[error("failed to run dyscod: {}", causes(.0))]
+    Engine(anyhow::Error),
+    /// The runtime.
+    #[error("failed to start the runtime: {0}")]
+    Runtime(io::Error),
+}
+
+impl DaemonError {
+    /// The exit code it ends with.
+    fn exit(&self) -> Exit {
+        match self {
+            DaemonError::Config(_) | DaemonError::Policy(_) => Exit::Usage,
+            // Who reads has had enough.
+            DaemonError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+            DaemonError::Engine(error) => engine_exit(error),
+            DaemonError::Print(_) | DaemonError::Runtime(_) => Exit::Internal,
+        }
+    }
+}
+
+/// Is it the configuration that the engine did not start with?
+fn engine_exit(error: &anyhow::Error) -> Exit {
+    let keys = error.is::<ConfigError>() || error.is::<PkiError>();
+    let api = matches!(
+        error.downcast_ref::<ApiError>(),
+        Some(ApiError::Socket { .. })
+    );
+    let agent = matches!(
+        error.downcast_ref::<AgentError>(),
+        Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
+    );
+    let control = match error.downcast_ref::<ControlError>() {
+        // One in use is another dyscod's.
+        Some(ControlError::Bind { source, .. }) => source.kind() == io::ErrorKind::AddrNotAvailable,
+        Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
+        Some(ControlError::Quic(_)) | None => false,
+    };
+    match keys || api || agent || control {
+        true => Exit::Usage,
+        false => Exit::Internal,
+    }
+}
+
+/// An error and its causes, but for those that it has told already.
+fn causes(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
+}
+
+/// The whole of `dyscod`.
+pub fn dyscod() -> ExitCode {
+    let Err(error) = run(Cli::parse()) else {
+        return Exit::Done.into();
+    };
+    let exit = error.exit();
+    if exit != Exit::Done {
+        eprintln!("error: {error}");
+    }
+    exit.into()
+}
+
+/// A measurement holds duplicates of a proxy's descriptors, of which that has many: as
+/// many as the host allows at all. Without them removals are refused, one by one.
+fn raise_limit_of_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(source) = raised {
+        tracing::warn!("cannot raise the limit of open files: {source}");
+    }
+}
+
+fn run(cli: Cli) -> Result<(), DaemonError> {
+    let config = Config::load(&cli.config)?;
+    if cli.check {
+        Policy::load(&config.chain.policy, &config.host.addresses)?;
+        can_pin(&config.data_plane.pin_dir)?;
+        can_listen(&config.control)?;
+        let used = config
+            .to_toml()
+            .map_err(|e| DaemonError::Engine(e.into()))?;
+        let missing = config.listeners.iter().filter_map(missing_socket);
+        let unusable = config
+            .host
+            .interfaces
+            .iter()
+            .filter_map(Interface::unusable);
+        let missing = missing.chain(unusable.map(|[what, mend]| format!("{what}; {mend}")));
+        let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
+        print_line(&format!("{missing}{used}")).map_err(DaemonError::Print)?;
+        return Ok(());
+    }
+    init_logging(&config.log)?;
+    raise_limit_of_files();
+    can_pin(&config.data_plane.pin_dir)?;
+    // One thread: a removal is a dozen short steps, and waking another thread
+    // for the next costs more than the step. What blocks has threads of its own.
+    let realtime = config.scheduling.realtime;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().on_thread_start(move || {
+        dysco_scheduling::take(realtime);
+    });
+    let runtime = runtime.build().map_err(DaemonError::Runtime)?;
+    let ended = runtime.block_on(engine::run(config));
+    leave(runtime, ENDING);
+    ended.map_err(DaemonError::Engine)?;
+    Ok(())
+}
+
+/// Prints a line, or says that nobody reads it.
+fn print_line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", text.trim_end())?;
+    out.flush()
+}
+
+/// Lets what has threads of its own come to its end. A measurement may wait for a
+/// proxy, which nobody else has to wait for.
+fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
+    runtime.shutdown_timeout(patience);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_come_back_does_not_keep_dyscod() {
+        let (keep, kept) = std::sync::mpsc::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.spawn_blocking(move || kept.recv());
+        leave(runtime, Duration::ZERO);
+        drop(keep);
+    }
+
+    fn bind(kind: io::ErrorKind) -> DaemonError {
+        let bind = ControlError::Bind {
+            address: ([10, 9, 9, 9], 7474).into(),
+            source: kind.into(),
+        };
+        DaemonError::Engine(bind.into())
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_a_fault_of_the_configuration() {
+        assert_eq!(bind(io::ErrorKind::AddrNotAvailable).exit(), Exit::Usage);
+        assert_eq!(bind(io::ErrorKind::AddrInUse).exit(), Exit::Internal);
+        let pins = AgentError::PinDirectory {
+            path: "/tmp/pins".into(),
+            source: io::ErrorKind::PermissionDenied.into(),
+        };
+        assert_eq!(DaemonError::Engine(pins.into()).exit(), Exit::Usage);
+        let other = anyhow::anyhow!("the control channel has ended");
+        assert_eq!(DaemonError::Engine(other).exit(), Exit::Internal);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
+        let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
+        assert_eq!(text.matches(&cause).count(), 1, "{text}");
+        // One that the error does not tell is.
+        let outer = anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse));
+        let text = DaemonError::Engine(outer.context("failed to listen")).to_string();
+        let cause = io::Error::from(io::ErrorKind::AddrInUse);
+        assert_eq!(
+            text,
+            format!("failed to run dyscod: failed to listen: {cause}")
+        );
+    }
+}

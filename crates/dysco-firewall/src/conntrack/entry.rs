@@ -1,0 +1,425 @@
+//! Reading entries.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dysco_proto::KindName;
+use netlink_packet_core::{DefaultNla, Emitable, Nla, NlaBuffer, NlasIterator};
+use netlink_packet_netfilter::conntrack::{
+    ConntrackAttribute, ConntrackMessage, ConntrackMessageType, IPTuple, ProtoInfo, ProtoInfoTCP,
+    ProtoTuple, Status, Tuple,
+};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
+
+use super::write::{flag, nest, tuple, zone_attributes};
+use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
+use crate::Seen;
+use crate::document::{Document, FiveTuple};
+use crate::error::{Fault, StateError};
+use crate::netlink::{Netfilter, family};
+
+/// Attributes of an entry that the library leaves to its user.
+pub(super) mod attribute {
+    pub const HELPER: u16 = 5;
+    pub const NAT_SOURCE: u16 = 6;
+    pub const NAT_DESTINATION: u16 = 13;
+    pub const MASTER: u16 = 14;
+    pub const SEQUENCE_ORIGINAL: u16 = 15;
+    pub const SEQUENCE_REPLY: u16 = 16;
+    pub const ZONE: u16 = 18;
+    pub const SECURITY: u16 = 19;
+    pub const LABELS: u16 = 22;
+    pub const SYNPROXY: u16 = 24;
+    pub const FILTER: u16 = 25;
+    /// Inside a tuple.
+    pub const TUPLE_ZONE: u16 = 3;
+}
+
+/// An entry, as the kernel has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// What the end that opened the session sends.
+    pub original: FiveTuple,
+    /// What the other end sends.
+    pub reply: FiveTuple,
+    /// Where it is.
+    pub zone: Zone,
+    /// Its TCP flags: of the end that opened the session, and of the other.
+    pub(super) flags: [u8; 2],
+    scales: [u8; 2],
+    tcp: Option<u8>,
+    status: Status,
+    timeout_s: u32,
+    mark: u32,
+    labels: Vec<u8>,
+    unmovable: Option<&'static str>,
+}
+
+static ANSWERED: AtomicBool = AtomicBool::new(false);
+
+/// Has the kernel answered before? The first question may have it load a module.
+pub fn has_answered() -> bool {
+    ANSWERED.load(Ordering::Relaxed)
+}
+
+/// The entries of a session, whichever of its ends named it, before or after
+/// translation. Zone 0 is looked at first; only if it has none, all others.
+pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
+    if let Some(entry) = in_zone_0(session)? {
+        return Ok(vec![entry]);
+    }
+    let named = [*session, session.reversed()];
+    let mut found: Vec<Entry> = Vec::new();
+    for name in &named {
+        for reply in [false, true] {
+            for entry in in_any_zone(name, reply)? {
+                if !found.contains(&entry) {
+                    found.push(entry);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The same of many sessions. Of more than a few the kernel is asked once, for all that it
+/// has: each question goes through its whole table, whatever it asks for.
+pub fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> {
+    const FEW: usize = 2;
+    if sessions.len() <= FEW {
+        return sessions.iter().map(find).collect();
+    }
+    let mut found = Vec::with_capacity(sessions.len());
+    for session in sessions {
+        found.push(Vec::from_iter(in_zone_0(session)?));
+    }
+    let mut missing = HashMap::new();
+    for (at, session) in sessions.iter().enumerate() {
+        if found[at].is_empty() {
+            missing.extend([(*session, at), (session.reversed(), at)]);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(found);
+    }
+    for entry in all()? {
+        let at = |tuple| missing.get(tuple).copied();
+        if let Some(at) = at(&entry.original).or_else(|| at(&entry.reply)) {
+            found[at].push(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// All entries, of either family.
+fn all() -> Result<Vec<Entry>, StateError> {
+    let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
+    let question = NetfilterMessage::new(header, ConntrackMessage::Get(Vec::new()));
+    ask(|netfilter| netfilter.dump(question))
+}
+
+/// The entry of a session where nearly all are: the kernel looks it up, and does not
+/// search.
+pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
+    match at(session, Zone::default())? {
+        None => at(&session.reversed(), Zone::default()),
+        found => Ok(found),
+    }
+}
+
+/// How the packets of a socket of this host are called where they leave it, if
+/// a NAT of this host's own calls them otherwise than the socket. The socket is
+/// named by what it sends.
+pub fn translated(socket: &FiveTuple) -> Result<Option<FiveTuple>, StateError> {
+    let Some(entry) = at(socket, Zone::default())? else {
+        return Ok(None);
+    };
+    let other = match entry.original == *socket {
+        true => entry.reply,
+        false => entry.original,
+    };
+    let outside = other.reversed();
+    Ok((outside != *socket).then_some(outside))
+}
+
+/// The entry that has this tuple, in either direction.
+pub(super) fn at(session: &FiveTuple, zone: Zone) -> Result<Option<Entry>, StateError> {
+    let mut attributes = vec![ConntrackAttribute::CtaTupleOrig(tuple(
+        session, zone, false,
+    ))];
+    attributes.extend(zone_attributes(zone));
+    let found = ask(|netfilter| netfilter.get(get(session, attributes)))?;
+    Ok(found.into_iter().next())
+}
+
+/// Asks for entries with these ports, and looks at their addresses here:
+/// kernels compare those of IPv6 the wrong way round.
+fn in_any_zone(session: &FiveTuple, reply: bool) -> Result<Vec<Entry>, StateError> {
+    /// The protocol and both ports.
+    const PORTS: u32 = 0b11_1000;
+    let (kind, flags) = if reply {
+        (2, [0, PORTS])
+    } else {
+        (1, [PORTS, 0])
+    };
+    let flags: Vec<DefaultNla> = flags
+        .iter()
+        .zip(1..)
+        .map(|(flags, kind)| DefaultNla::new(kind, flags.to_ne_bytes().to_vec()))
+        .collect();
+    let name = nest(kind, &tuple(session, Zone::default(), reply));
+    // Attributes that the library does not know lose their flag in its own.
+    let question = ConntrackMessage::Other {
+        message_type: ConntrackMessageType::Get.into(),
+        attributes: vec![name, nest(attribute::FILTER, &flags)],
+    };
+    let header = NetfilterHeader::new(family(session.source.ip()), 0, 0);
+    let mut entries = ask(|netfilter| netfilter.dump(NetfilterMessage::new(header, question)))?;
+    entries.retain(|entry| match reply {
+        true => entry.reply == *session,
+        false => entry.original == *session,
+    });
+    Ok(entries)
+}
+
+fn get(session: &FiveTuple, attributes: Vec<ConntrackAttribute>) -> NetfilterMessage {
+    let header = NetfilterHeader::new(family(session.source.ip()), 0, 0);
+    NetfilterMessage::new(header, ConntrackMessage::Get(attributes))
+}
+
+fn ask(
+    question: impl FnOnce(&mut Netfilter) -> std::io::Result<Vec<NetfilterMessageInner>>,
+) -> Result<Vec<Entry>, StateError> {
+    let answers = Netfilter::with(question);
+    let answers = answers.map_err(failed("read connection tracking"))?;
+    ANSWERED.store(true, Ordering::Relaxed);
+    Ok(answers.into_iter().filter_map(Entry::read).collect())
+}
+
+impl Entry {
+    /// The entry of a message; nothing if it is of no TCP session.
+    fn read(message: NetfilterMessageInner) -> Option<Entry> {
+        let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message else {
+            return None;
+        };
+        let mut entry = Entry::empty();
+        let (mut original, mut reply) = (None, None);
+        for attribute in attributes {
+            match attribute {
+                ConntrackAttribute::CtaTupleOrig(parts) => {
+                    original = five_tuple(&parts);
+                    entry.read_zone(&parts, ZoneDirection::Original);
+                }
+                ConntrackAttribute::CtaTupleReply(parts) => {
+                    reply = five_tuple(&parts);
+                    entry.read_zone(&parts, ZoneDirection::Reply);
+                }
+                ConntrackAttribute::CtaProtoInfo(infos) => entry.read_tcp(&infos),
+                ConntrackAttribute::CtaStatus(status) => entry.status = status,
+                ConntrackAttribute::CtaTimeout(seconds) => entry.timeout_s = seconds,
+                ConntrackAttribute::CtaMark(mark) => entry.mark = mark,
+                ConntrackAttribute::Other(other) => entry.read_other(&other),
+                _ => {}
+            }
+        }
+        (entry.original, entry.reply) = (original?, reply?);
+        Some(entry)
+    }
+
+    fn empty() -> Entry {
+        let nobody = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0);
+        let nothing = FiveTuple {
+            source: nobody,
+            destination: nobody,
+        };
+        Entry {
+            original: nothing,
+            reply: nothing,
+            zone: Zone::default(),
+            flags: [0; 2],
+            scales: [0; 2],
+            tcp: None,
+            status: Status::empty(),
+            timeout_s: 0,
+            mark: 0,
+            labels: Vec::new(),
+            unmovable: None,
+        }
+    }
+
+    fn read_tcp(&mut self, infos: &[ProtoInfo]) {
+        for info in infos {
+            let ProtoInfo::TCP(parts) = info else {
+                continue;
+            };
+            for part in parts {
+                match part {
+                    ProtoInfoTCP::State(state) => self.tcp = Some(*state),
+                    ProtoInfoTCP::OriginalWindowScale(scale) => self.scales[0] = *scale,
+                    ProtoInfoTCP::ReplyWindowScale(scale) => self.scales[1] = *scale,
+                    ProtoInfoTCP::OriginalFlags(flags) => self.flags[0] = flags.flags,
+                    ProtoInfoTCP::ReplyFlags(flags) => self.flags[1] = flags.flags,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn read_zone(&mut self, parts: &[Tuple], direction: ZoneDirection) {
+        for part in parts {
+            if let Tuple::Other(nla) = part
+                && nla.kind() == attribute::TUPLE_ZONE
+                && let Some(id) = number(nla)
+            {
+                self.zone = Zone { id, direction };
+            }
+        }
+    }
+
+    fn read_other(&mut self, nla: &DefaultNla) {
+        let unmovable = match nla.kind() & netlink_packet_core::NLA_TYPE_MASK {
+            attribute::ZONE => {
+                self.zone.id = number(nla).unwrap_or_default();
+                None
+            }
+            attribute::LABELS => {
+                self.labels = value(nla);
+                None
+            }
+            attribute::HELPER => Some("a session with a helper (such as for FTP)"),
+            attribute::MASTER => Some("a session that belongs to another"),
+            attribute::SEQUENCE_ORIGINAL | attribute::SEQUENCE_REPLY => {
+                Some("a session whose sequence numbers the firewall changes")
+            }
+            // A new entry may have room for it.
+            attribute::SYNPROXY if is_empty(nla) => None,
+            attribute::SYNPROXY => Some("a session that a SYN proxy opened"),
+            attribute::SECURITY => Some("a security mark"),
+            _ => None,
+        };
+        self.unmovable = self.unmovable.or(unmovable);
+    }
+
+    /// The session's two five-tuples.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            session: self.original,
+            translated: self.reply.reversed(),
+        }
+    }
+
+    /// What of it can travel.
+    pub(super) fn state(&self) -> Result<ConntrackState, StateError> {
+        let unmovable = |what| StateError::Unmovable {
+            kind: KindName::Conntrack,
+            session: self.original,
+            what,
+        };
+        if let Some(what) = self.unmovable {
+            return Err(unmovable(what));
+        }
+        let state = self.tcp.and_then(TcpStateName::of);
+        let state = state.ok_or(unmovable("a session that is not open yet, or was reset"))?;
+        let labels = match self.labels.iter().any(|&byte| byte != 0) {
+            true => hex::encode(&self.labels),
+            false => String::new(),
+        };
+        Ok(ConntrackState {
+            zone: self.zone,
+            assured: self.status.contains(Status::Assured),
+            seen_reply: self.status.contains(Status::SeenReply),
+            timeout_s: self.timeout_s.max(1),
+            mark: self.mark,
+            labels,
+            tcp: TcpState {
+                state,
+                original: self.end(0),
+                reply: self.end(1),
+                unsettled: false,
+            },
+        })
+    }
+
+    fn end(&self, at: usize) -> TcpEnd {
+        let has = |bit| self.flags[at] & bit != 0;
+        TcpEnd {
+            window_scale: has(flag::WINDOW_SCALE).then_some(self.scales[at]),
+            sack: has(flag::SACK),
+            close_first: has(flag::CLOSE_FIRST),
+            liberal: has(flag::LIBERAL),
+        }
+    }
+
+    /// Is it what was to be installed?
+    pub(super) fn keeps(
+        &self,
+        document: &Document,
+        state: &ConntrackState,
+    ) -> Result<(), StateError> {
+        if self.seen() != document.seen() {
+            return Err(document.refused(Fault::Taken(document.translated)));
+        }
+        let labels = state.label_bytes().unwrap_or_default();
+        if !labels.is_empty() && self.labels != labels {
+            return Err(document.refused(Fault::NotKept(
+                "labels",
+                "load the same ruleset on both firewalls: a kernel keeps labels only if a rule names one",
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn value(nla: &DefaultNla) -> Vec<u8> {
+    let mut bytes = vec![0; nla.buffer_len()];
+    nla.emit(&mut bytes);
+    bytes[4..4 + nla.value_len()].to_vec()
+}
+
+/// Are all its attributes zero?
+fn is_empty(nla: &DefaultNla) -> bool {
+    let bytes = value(nla);
+    let zero = |part: NlaBuffer<&[u8]>| part.value().iter().all(|&byte| byte == 0);
+    NlasIterator::new(bytes.as_slice()).all(|part| part.is_ok_and(zero))
+}
+
+fn number(nla: &DefaultNla) -> Option<u16> {
+    let bytes: [u8; 2] = value(nla).try_into().ok()?;
+    Some(u16::from_be_bytes(bytes))
+}
+
+/// The five-tuple, if it is one of TCP.
+fn five_tuple(parts: &[Tuple]) -> Option<FiveTuple> {
+    let (mut addresses, mut ports) = ([None; 2], [None; 2]);
+    for part in parts {
+        match part {
+            Tuple::Ip(parts) => {
+                for part in parts {
+                    match part {
+                        IPTuple::SourceAddress(address) => addresses[0] = Some(*address),
+                        IPTuple::DestinationAddress(address) => addresses[1] = Some(*address),
+                        _ => {}
+                    }
+                }
+            }
+            Tuple::Proto(parts) => {
+                for part in parts {
+                    match part {
+                        ProtoTuple::Protocol(protocol) if u8::from(*protocol) != 6 => return None,
+                        ProtoTuple::SourcePort(port) => ports[0] = Some(*port),
+                        ProtoTuple::DestinationPort(port) => ports[1] = Some(*port),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(FiveTuple {
+        source: SocketAddr::new(addresses[0]?, ports[0]?),
+        destination: SocketAddr::new(addresses[1]?, ports[1]?),
+    })
+}

@@ -1,0 +1,340 @@
+//! Entries of the kernel's connection tracking.
+//!
+//! The kernel tells how an entry's TCP state, flags and window scales are, and
+//! nothing of the sequence numbers and windows that it judges packets by. A
+//! new entry has none: it learns them from the first packet of each direction.
+//! If data is under way on the old path meanwhile, what it learns can be too
+//! low: an acknowledgement of bytes that went the old way would be taken for
+//! invalid. So an entry is installed with the kernel's flag not to judge
+//! windows, its own and no other's, and `settle` takes it away once the kernel
+//! is seen to have found its numbers. It may never, if the two directions move
+//! apart while both carry data: each end's packets are then beyond what was
+//! learnt of the other, and nothing is learnt from such. Where a path carries
+//! only what belongs to it, from a cutoff on, the first packets tell all.
+
+mod entry;
+mod settle;
+mod write;
+
+use dysco_proto::KindName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::document::{Document, FiveTuple};
+use super::error::{Fault, StateError};
+use super::netlink::Netfilter;
+use super::{Here, Kind, Seen, Undo};
+
+pub use entry::{Entry, find, find_many, has_answered, in_zone_0, translated};
+pub use settle::{Settled, Settling};
+
+/// The kind of state that connection tracking keeps.
+pub struct Conntrack;
+
+/// An entry of the kernel's connection tracking. Counters of packets and bytes
+/// and the kernel's time of its beginning stay behind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConntrackState {
+    /// The zone it is in.
+    #[serde(default)]
+    pub zone: Zone,
+    /// It is kept when the table is full.
+    pub assured: bool,
+    /// Packets were seen from both ends.
+    pub seen_reply: bool,
+    /// Seconds until it ends by itself. The next packet sets the time-out that
+    /// the new host has for the state.
+    #[schemars(range(min = 1))]
+    pub timeout_s: u32,
+    /// Its mark.
+    pub mark: u32,
+    /// Its labels: 32 hexadecimal digits as memory has them, or nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(regex(pattern = "^([0-9a-f]{32})?$"))]
+    pub labels: String,
+    /// What is known of TCP.
+    pub tcp: TcpState,
+}
+
+/// A zone of connection tracking.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Zone {
+    /// Its number.
+    pub id: u16,
+    /// For which direction it holds.
+    #[serde(default)]
+    pub direction: ZoneDirection,
+}
+
+/// For which direction a zone holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ZoneDirection {
+    /// Both.
+    #[default]
+    Both,
+    /// What the end that opened the session sends.
+    Original,
+    /// What the other end sends.
+    Reply,
+}
+
+/// What is known of a TCP session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TcpState {
+    /// Its state.
+    pub state: TcpStateName,
+    /// Of the end that opened it.
+    pub original: TcpEnd,
+    /// Of the other end.
+    pub reply: TcpEnd,
+    /// Windows are not judged yet on the host where it is, since it has been moved there.
+    /// Of no account where it is installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsettled: bool,
+}
+
+/// What is known of one end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TcpEnd {
+    /// Its window scale; absent if it did not offer the option, which is not
+    /// the same as a scale of 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 14))]
+    pub window_scale: Option<u8>,
+    /// It offered selective acknowledgements.
+    pub sack: bool,
+    /// It closed first.
+    pub close_first: bool,
+    /// Its windows are not judged, for the session's life.
+    pub liberal: bool,
+}
+
+/// The states in which a session can be moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TcpStateName {
+    /// Open.
+    Established,
+    /// One end has closed.
+    FinWait,
+    /// The other has acknowledged that.
+    CloseWait,
+    /// Both have closed.
+    LastAck,
+    /// Both have acknowledged.
+    TimeWait,
+}
+
+impl TcpStateName {
+    const ALL: [TcpStateName; 5] = [
+        TcpStateName::Established,
+        TcpStateName::FinWait,
+        TcpStateName::CloseWait,
+        TcpStateName::LastAck,
+        TcpStateName::TimeWait,
+    ];
+
+    /// The kernel's number for it.
+    const fn number(self) -> u8 {
+        match self {
+            TcpStateName::Established => 3,
+            TcpStateName::FinWait => 4,
+            TcpStateName::CloseWait => 5,
+            TcpStateName::LastAck => 6,
+            TcpStateName::TimeWait => 7,
+        }
+    }
+
+    fn of(number: u8) -> Option<TcpStateName> {
+        Self::ALL.into_iter().find(|state| state.number() == number)
+    }
+}
+
+impl ConntrackState {
+    /// What is wrong with it, whichever host it is for.
+    fn fault(&self) -> Option<Fault> {
+        let wrong = |what: &str| Some(Fault::Malformed(what.to_owned()));
+        let ends = [self.tcp.original, self.tcp.reply];
+        if ends
+            .iter()
+            .any(|end| end.window_scale.is_some_and(|scale| scale > 14))
+        {
+            return wrong("a window scale is more than 14");
+        }
+        if self.timeout_s == 0 {
+            return wrong("its time-out is over");
+        }
+        if self.label_bytes().is_none() {
+            return wrong("its labels are not 32 hexadecimal digits");
+        }
+        if self.zone.id == 0 && self.zone.direction != ZoneDirection::Both {
+            return wrong("zone 0 has no direction");
+        }
+        None
+    }
+
+    /// Its labels as the kernel has them, empty without any.
+    fn label_bytes(&self) -> Option<Vec<u8>> {
+        let bytes = hex::decode(&self.labels).ok()?;
+        matches!(bytes.len(), 0 | 16).then_some(bytes)
+    }
+}
+
+impl Kind for Conntrack {
+    fn name(&self) -> KindName {
+        KindName::Conntrack
+    }
+
+    fn export(&self, here: &Here) -> Result<Vec<Document>, StateError> {
+        here.entries
+            .iter()
+            .map(|entry| {
+                let mut state = entry.state()?;
+                if let Some(own) = settle::own_liberal(entry.original, entry.zone) {
+                    [state.tcp.original.liberal, state.tcp.reply.liberal] = own;
+                    state.tcp.unsettled = true;
+                }
+                Ok(Document::new(&entry.seen(), self.name(), &state))
+            })
+            .collect()
+    }
+
+    fn check(&self, document: &Document) -> Result<(), StateError> {
+        let state = judged(document)?;
+        there(document, state.zone).map(drop)
+    }
+
+    fn install(&self, document: &Document) -> Result<Undo, StateError> {
+        let state = judged(document)?;
+        let undo = match create(document, &state)? {
+            Created::New => {
+                let undo = Undo::new(take_back(document.session, state.zone));
+                if let Err(error) = kept(document, &state) {
+                    undo.run();
+                    return Err(error);
+                }
+                undo
+            }
+            Created::WasThere => {
+                update(document, &state)?;
+                Undo::none()
+            }
+        };
+        Ok(undo.settling(Settling::new(document.session, &state)))
+    }
+
+    fn remove(&self, here: &Here) -> Result<usize, StateError> {
+        for entry in &here.entries {
+            delete(&entry.original, entry.zone)?;
+        }
+        Ok(here.entries.len())
+    }
+}
+
+/// What a document holds, if it can be of any host.
+fn judged(document: &Document) -> Result<ConntrackState, StateError> {
+    let state: ConntrackState = document.state()?;
+    match state.fault() {
+        Some(fault) => Err(document.refused(fault)),
+        None => Ok(state),
+    }
+}
+
+/// The entry that is there, which must be of the same session.
+fn there(document: &Document, zone: Zone) -> Result<Option<Entry>, StateError> {
+    match entry::at(&document.session, zone)? {
+        Some(entry) if entry.seen() != document.seen() => {
+            Err(document.refused(Fault::Taken(entry.original)))
+        }
+        there => Ok(there),
+    }
+}
+
+enum Created {
+    New,
+    /// One of its tuples has an entry.
+    WasThere,
+}
+
+/// Makes an entry, without a look at what is there: mostly nothing is.
+fn create(document: &Document, state: &ConntrackState) -> Result<Created, StateError> {
+    let flags = netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL;
+    match act(write::create(&document.seen(), state), flags) {
+        Ok(()) => Ok(Created::New),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(Created::WasThere),
+        Err(error) => Err(not_done(document, error)),
+    }
+}
+
+/// Brings the entry that is there up to date.
+fn update(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
+    if there(document, state.zone)?.is_none() {
+        return Err(document.refused(Fault::Taken(document.translated)));
+    }
+    // The kernel takes translations of new entries only.
+    act(write::update(&document.seen(), state), 0).map_err(|error| not_done(document, error))?;
+    kept(document, state)
+}
+
+const GONE: Fault = Fault::NotKept(
+    "entry",
+    "raise nf_conntrack_max, or look for who deletes entries",
+);
+
+/// Did the kernel keep what it may leave out without a word: a translation, and labels?
+fn kept(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
+    if document.seen() == Seen::plain(document.session) && state.labels.is_empty() {
+        return Ok(());
+    }
+    match entry::at(&document.session, state.zone)? {
+        Some(entry) => entry.keeps(document, state),
+        None => Err(document.refused(GONE)),
+    }
+}
+
+fn take_back(session: FiveTuple, zone: Zone) -> impl FnOnce() {
+    move || {
+        if let Err(error) = delete(&session, zone) {
+            tracing::warn!(%error, %session, "cannot take back an entry of connection tracking");
+        }
+    }
+}
+
+impl Undo {
+    fn settling(mut self, settling: Settling) -> Undo {
+        self.settling = Some(settling);
+        self
+    }
+}
+
+fn delete(session: &FiveTuple, zone: Zone) -> Result<(), StateError> {
+    match act(write::delete(session, zone), 0) {
+        // It ended by itself meanwhile.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        done => done.map_err(failed("delete an entry of connection tracking")),
+    }
+}
+
+fn act(message: netlink_packet_netfilter::NetfilterMessage, flags: u16) -> std::io::Result<()> {
+    Netfilter::with(|netfilter| netfilter.act(message, flags))
+}
+
+/// Why an entry was not installed.
+fn not_done(document: &Document, error: std::io::Error) -> StateError {
+    match error.raw_os_error() {
+        Some(libc::EEXIST | libc::EBUSY) => document.refused(Fault::Taken(document.translated)),
+        Some(libc::EPERM) => failed("install an entry of connection tracking")(error),
+        // The table is full.
+        Some(libc::ENOMEM) => document.refused(GONE),
+        _ => document.refused(Fault::Kernel(error.to_string())),
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> StateError {
+    move |source| StateError::Kernel { what, source }
+}

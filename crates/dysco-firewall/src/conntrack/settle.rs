@@ -1,0 +1,143 @@
+//! When a new entry has learnt its windows, and judges packets by them again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use super::entry::at;
+use super::write::{flag, set_flags};
+use super::{ConntrackState, FiveTuple, Netfilter, StateError, Zone, failed};
+
+/// In so many intervals both ends must have been inside the windows.
+const ROUNDS: u32 = 3;
+
+/// Entries that do not judge windows yet: which ends' the old host did not judge either, and
+/// by which [`Settling`]. The flag of the entry does not tell.
+type Unsettled = HashMap<(FiveTuple, Zone), ([bool; 2], u64)>;
+
+static UNSETTLED: LazyLock<Mutex<Unsettled>> = LazyLock::new(Mutex::default);
+
+fn unsettled() -> MutexGuard<'static, Unsettled> {
+    // A thread that panicked has left it whole.
+    UNSETTLED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of an entry that does not judge windows yet: are those of its two ends judged where it
+/// came from?
+pub(super) fn own_liberal(session: FiveTuple, zone: Zone) -> Option<[bool; 2]> {
+    unsettled()
+        .get(&(session, zone))
+        .map(|(liberal, _)| *liberal)
+}
+
+/// An entry that does not judge windows yet. Ask it from time to time, a few
+/// round trips apart.
+#[derive(Debug)]
+pub struct Settling {
+    session: FiveTuple,
+    zone: Zone,
+    /// The old host did not judge the windows of these ends either.
+    liberal: [bool; 2],
+    rounds: u32,
+    /// Its own: the state may be installed again meanwhile.
+    number: u64,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// It judges windows as any other.
+    Yes,
+    /// Both ends have not been heard often enough.
+    NotYet,
+    /// The entry has ended, or was installed again: another looks at it.
+    Gone,
+}
+
+impl Settling {
+    pub(super) fn new(session: FiveTuple, state: &ConntrackState) -> Settling {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let settling = Settling {
+            session,
+            zone: state.zone,
+            liberal: [state.tcp.original.liberal, state.tcp.reply.liberal],
+            rounds: 0,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        };
+        let what = (settling.liberal, settling.number);
+        unsettled().insert((session, state.zone), what);
+        settling
+    }
+
+    /// The session it is of.
+    pub fn session(&self) -> FiveTuple {
+        self.session
+    }
+
+    /// Looks whether both ends have sent packets inside the windows since it
+    /// was last asked. Once they have several times, the windows are judged
+    /// again.
+    pub fn settle(&mut self) -> Result<Settled, StateError> {
+        let Some(entry) = at(&self.session, self.zone)?.filter(|_| self.is_last()) else {
+            return Ok(Settled::Gone);
+        };
+        if entry.flags.iter().any(|flags| flags & flag::SEEN == 0) {
+            return Ok(Settled::NotYet);
+        }
+        self.rounds += 1;
+        if self.rounds < ROUNDS {
+            self.set(flag::SEEN, [0; 2])?;
+            return Ok(Settled::NotYet);
+        }
+        let kept = self.liberal.map(|on| if on { flag::LIBERAL } else { 0 });
+        self.set(flag::LIBERAL, kept)?;
+        Ok(Settled::Yes)
+    }
+
+    fn is_last(&self) -> bool {
+        let last = unsettled().get(&(self.session, self.zone)).copied();
+        last.is_some_and(|(_, number)| number == self.number)
+    }
+
+    fn set(&self, mask: u8, flags: [u8; 2]) -> Result<(), StateError> {
+        let message = set_flags(&self.session, self.zone, mask, flags);
+        let done = Netfilter::with(|netfilter| netfilter.act(message, 0));
+        done.map_err(failed("settle an entry of connection tracking"))
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        if self.is_last() {
+            unsettled().remove(&(self.session, self.zone));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tests::{entry, plain};
+
+    #[test]
+    fn what_the_old_host_did_is_known_until_the_last_has_settled() {
+        let session = plain().session;
+        let state = |liberal: bool| {
+            let mut state = entry();
+            state["tcp"]["reply"]["liberal"] = json!(liberal);
+            serde_json::from_value::<ConntrackState>(state).expect("a state")
+        };
+        let zone = state(false).zone;
+        assert_eq!(own_liberal(session, zone), None);
+        let first = Settling::new(session, &state(true));
+        assert_eq!(own_liberal(session, zone), Some([false, true]));
+        let second = Settling::new(session, &state(false));
+        assert!(!first.is_last() && second.is_last());
+        drop(first);
+        assert_eq!(own_liberal(session, zone), Some([false, false]));
+        drop(second);
+        assert_eq!(own_liberal(session, zone), None);
+    }
+}

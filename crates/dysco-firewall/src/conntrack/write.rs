@@ -1,0 +1,201 @@
+//! Making entries.
+
+use std::net::{IpAddr, SocketAddr};
+
+use netlink_packet_core::{DefaultNla, Emitable, Nla};
+use netlink_packet_netfilter::conntrack::{
+    ConntrackAttribute, ConntrackMessage, IPTuple, ProtoInfo, ProtoInfoTCP, ProtoTuple, Protocol,
+    Status, Tuple,
+};
+use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage};
+
+use super::entry::attribute;
+use super::{ConntrackState, TcpEnd, TcpState, Zone, ZoneDirection};
+use crate::Seen;
+use crate::document::FiveTuple;
+use crate::netlink::family;
+
+/// What the kernel notes of an end.
+pub(super) mod flag {
+    /// It offered a window scale.
+    pub const WINDOW_SCALE: u8 = 0x01;
+    /// It offered selective acknowledgements.
+    pub const SACK: u8 = 0x02;
+    /// It closed first.
+    pub const CLOSE_FIRST: u8 = 0x04;
+    /// Its windows are not judged.
+    pub const LIBERAL: u8 = 0x08;
+    /// A packet of it with an acknowledgement was inside the windows. Goes
+    /// with a number that the kernel does not tell, so it does not travel.
+    pub const SEEN: u8 = 0x20;
+}
+
+/// An entry of a table of another host ends there by a time-out as long as
+/// this at most, if no packet comes: the kernel's own for an open session.
+const LONGEST_S: u32 = 432_000;
+
+/// Has an entry made.
+pub(super) fn create(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
+    let mut attributes = names(&seen.session, state.zone);
+    // The kernel finds the translation of the answers by itself.
+    let reply = tuple(&seen.session.reversed(), state.zone, true);
+    attributes.push(ConntrackAttribute::CtaTupleReply(reply));
+    let (from, to) = (seen.session, seen.translated);
+    if from.source != to.source {
+        attributes.push(translation(attribute::NAT_SOURCE, to.source));
+    }
+    if from.destination != to.destination {
+        attributes.push(translation(attribute::NAT_DESTINATION, to.destination));
+    }
+    attributes.extend(content(state));
+    message(&seen.session, ConntrackMessage::New(attributes))
+}
+
+/// Brings an entry up to date.
+pub(super) fn update(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
+    let mut attributes = names(&seen.session, state.zone);
+    attributes.extend(content(state));
+    message(&seen.session, ConntrackMessage::New(attributes))
+}
+
+/// Sets the flags of an entry's two ends: those of `mask`.
+pub(super) fn set_flags(
+    session: &FiveTuple,
+    zone: Zone,
+    mask: u8,
+    flags: [u8; 2],
+) -> NetfilterMessage {
+    let mut attributes = names(session, zone);
+    attributes.push(ConntrackAttribute::CtaProtoInfo(vec![ProtoInfo::TCP(
+        flag_attributes(flags, mask),
+    )]));
+    message(session, ConntrackMessage::New(attributes))
+}
+
+/// Deletes an entry.
+pub(super) fn delete(session: &FiveTuple, zone: Zone) -> NetfilterMessage {
+    message(session, ConntrackMessage::Delete(names(session, zone)))
+}
+
+fn message(session: &FiveTuple, inner: ConntrackMessage) -> NetfilterMessage {
+    NetfilterMessage::new(
+        NetfilterHeader::new(family(session.source.ip()), 0, 0),
+        inner,
+    )
+}
+
+fn names(session: &FiveTuple, zone: Zone) -> Vec<ConntrackAttribute> {
+    let mut attributes = vec![ConntrackAttribute::CtaTupleOrig(tuple(
+        session, zone, false,
+    ))];
+    attributes.extend(zone_attributes(zone));
+    attributes
+}
+
+/// What is the same for a new entry and one that is brought up to date.
+fn content(state: &ConntrackState) -> Vec<ConntrackAttribute> {
+    let mut status = Status::Confirmed;
+    status.set(Status::Assured, state.assured);
+    status.set(Status::SeenReply, state.seen_reply);
+    let mut attributes = vec![
+        ConntrackAttribute::CtaTimeout(state.timeout_s.min(LONGEST_S)),
+        ConntrackAttribute::CtaStatus(status),
+        ConntrackAttribute::CtaProtoInfo(vec![ProtoInfo::TCP(tcp(&state.tcp))]),
+        ConntrackAttribute::CtaMark(state.mark),
+    ];
+    let labels = state.label_bytes().unwrap_or_default();
+    if !labels.is_empty() {
+        let labels = DefaultNla::new(attribute::LABELS, labels);
+        attributes.push(ConntrackAttribute::Other(labels));
+    }
+    attributes
+}
+
+fn tcp(tcp: &TcpState) -> Vec<ProtoInfoTCP> {
+    const MASK: u8 = flag::WINDOW_SCALE | flag::SACK | flag::CLOSE_FIRST | flag::LIBERAL;
+    let mut attributes = vec![
+        ProtoInfoTCP::State(tcp.state.number()),
+        ProtoInfoTCP::OriginalWindowScale(tcp.original.window_scale.unwrap_or_default()),
+        ProtoInfoTCP::ReplyWindowScale(tcp.reply.window_scale.unwrap_or_default()),
+    ];
+    attributes.extend(flag_attributes(
+        [flags(tcp.original), flags(tcp.reply)],
+        MASK,
+    ));
+    attributes
+}
+
+fn flags(end: TcpEnd) -> u8 {
+    let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+    // Until it has settled, it does not judge windows.
+    bit(end.window_scale.is_some(), flag::WINDOW_SCALE)
+        | bit(end.sack, flag::SACK)
+        | bit(end.close_first, flag::CLOSE_FIRST)
+        | flag::LIBERAL
+}
+
+fn flag_attributes(flags: [u8; 2], mask: u8) -> Vec<ProtoInfoTCP> {
+    const ORIGINAL: u16 = 4;
+    const REPLY: u16 = 5;
+    let attribute = |kind, flags| ProtoInfoTCP::Other(DefaultNla::new(kind, vec![flags, mask]));
+    vec![attribute(ORIGINAL, flags[0]), attribute(REPLY, flags[1])]
+}
+
+/// A zone for both directions stands beside the tuples, one for a single
+/// direction inside its tuple.
+pub(super) fn zone_attributes(zone: Zone) -> Option<ConntrackAttribute> {
+    let both = zone.direction == ZoneDirection::Both && zone.id != 0;
+    both.then(|| ConntrackAttribute::Other(zone_id(attribute::ZONE, zone)))
+}
+
+fn zone_id(kind: u16, zone: Zone) -> DefaultNla {
+    DefaultNla::new(kind, zone.id.to_be_bytes().to_vec())
+}
+
+/// What one direction's packets have.
+pub(super) fn tuple(session: &FiveTuple, zone: Zone, reply: bool) -> Vec<Tuple> {
+    let mut parts = vec![
+        Tuple::Ip(vec![
+            IPTuple::SourceAddress(session.source.ip()),
+            IPTuple::DestinationAddress(session.destination.ip()),
+        ]),
+        Tuple::Proto(vec![
+            ProtoTuple::Protocol(Protocol::Tcp),
+            ProtoTuple::SourcePort(session.source.port()),
+            ProtoTuple::DestinationPort(session.destination.port()),
+        ]),
+    ];
+    let own = match zone.direction {
+        ZoneDirection::Both => false,
+        ZoneDirection::Original => !reply,
+        ZoneDirection::Reply => reply,
+    };
+    if own {
+        parts.push(Tuple::Other(zone_id(attribute::TUPLE_ZONE, zone)));
+    }
+    parts
+}
+
+/// Translates to exactly this address and port.
+fn translation(kind: u16, to: SocketAddr) -> ConntrackAttribute {
+    const PORTS: u16 = 3;
+    let (lowest, highest, address) = match to.ip() {
+        IpAddr::V4(ip) => (1, 2, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (4, 5, ip.octets().to_vec()),
+    };
+    let port = to.port().to_be_bytes().to_vec();
+    let ports = [DefaultNla::new(1, port.clone()), DefaultNla::new(2, port)];
+    let parts = [
+        DefaultNla::new(lowest, address.clone()),
+        DefaultNla::new(highest, address),
+        nest(PORTS, &ports),
+    ];
+    ConntrackAttribute::Other(nest(kind, &parts))
+}
+
+/// An attribute made of attributes.
+pub(super) fn nest(kind: u16, parts: &[impl Nla]) -> DefaultNla {
+    let mut bytes = vec![0; parts.buffer_len()];
+    parts.emit(&mut bytes);
+    DefaultNla::new(kind | netlink_packet_core::NLA_F_NESTED, bytes)
+}

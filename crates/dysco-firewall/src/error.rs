@@ -1,0 +1,129 @@
+//! Why state was not moved, in words that an operator can act on.
+
+use std::io;
+
+use dysco_proto::KindName;
+
+use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
+
+/// State could not be read, installed or removed. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The kernel could not be asked, or said no.
+    #[error("failed to {what}: {source}{mend}", mend = mend(source))]
+    Kernel {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Not documents.
+    #[error("failed to read the state of a session: {0}; export it again, or see docs/state.md")]
+    Unreadable(String),
+    /// The documents are too many, or too long.
+    #[error(
+        "failed to take the state of a session: {documents} documents of {bytes} bytes are more than {MAX_DOCUMENTS} of {MAX_BYTES}; install the kinds one by one"
+    )]
+    Oversized {
+        /// How many.
+        documents: usize,
+        /// Of how many bytes.
+        bytes: usize,
+    },
+    /// What the session has here cannot travel.
+    #[error(
+        "failed to export the {kind} state of {session}: {what} cannot be moved; leave the session where it is, or take that out of the firewall's rules"
+    )]
+    Unmovable {
+        /// Of which kind.
+        kind: KindName,
+        /// Of which session.
+        session: FiveTuple,
+        /// What it has.
+        what: &'static str,
+    },
+    /// It has none of a kind that was asked for.
+    #[error(
+        "failed to export the {kind} state of {session}: there is none; leave that kind out if the new host lets the session pass without"
+    )]
+    Nothing {
+        /// Of which kind.
+        kind: KindName,
+        /// Of which session.
+        session: FiveTuple,
+    },
+    /// A document is not to be installed.
+    #[error("failed to install the {kind} state of {session}: {fault}")]
+    Refused {
+        /// Of which kind.
+        kind: KindName,
+        /// Of which session, as it says.
+        session: FiveTuple,
+        /// Why.
+        fault: Box<Fault>,
+    },
+}
+
+/// What is wrong with a document, or with this host for it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// Of another version.
+    #[error("it is of version {0}, and this is {VERSION}; run the same release on both hosts")]
+    Version(u32),
+    /// Of another session.
+    #[error("it is not of the session {0}, of which state is awaited; ask for that one's")]
+    Foreign(FiveTuple),
+    /// No session can have such five-tuples.
+    #[error("no TCP session can have its five-tuples; export it again")]
+    Impossible,
+    /// It holds what such state cannot hold.
+    #[error("{0}; export it again, or see docs/state.md")]
+    Malformed(String),
+    /// A set's element names hosts or ports that are not the session's.
+    #[error("an element of set {0} is not made of the session's addresses and ports")]
+    ForeignElement(String),
+    /// There is no such set, or one of another type.
+    #[error("there is no set {0} of that type here; load the same ruleset on both firewalls")]
+    NoSet(String),
+    /// Another session has the translated five-tuple here.
+    #[error(
+        "another session has {0} here already; end that one, or give the firewalls different addresses or ports to translate to"
+    )]
+    Taken(FiveTuple),
+    /// The kernel made something else of it.
+    #[error("this kernel did not keep its {0}; {1}")]
+    NotKept(&'static str, &'static str),
+    /// The kernel said no.
+    #[error("the kernel says: {0}; see its log (dmesg)")]
+    Kernel(String),
+}
+
+fn mend(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => "; run as root, with CAP_NET_ADMIN",
+        Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EINVAL) => {
+            "; load nf_conntrack_netlink and nf_tables, or use a kernel that has them"
+        }
+        _ => "",
+    }
+}
+
+impl StateError {
+    /// Is it about what was asked, and not about this host?
+    pub fn is_bad_request(&self) -> bool {
+        match self {
+            StateError::Oversized { .. } | StateError::Unreadable(_) => true,
+            StateError::Refused { fault, .. } => match **fault {
+                Fault::Version(_)
+                | Fault::Foreign(_)
+                | Fault::Impossible
+                | Fault::Malformed(_)
+                | Fault::ForeignElement(_) => true,
+                Fault::NoSet(_) | Fault::Taken(_) | Fault::NotKept(..) | Fault::Kernel(_) => false,
+            },
+            StateError::Kernel { .. }
+            | StateError::Unmovable { .. }
+            | StateError::Nothing { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! What a middlebox's kernel knows of a session, taken from one firewall and
+//! given to another. Knows netlink and nothing of the protocol: of `dysco-proto` it has
+//! the names of the kinds of state alone, and it depends on no runtime.
+//!
+//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
+//! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).
+//! Everything here asks the kernel of the calling thread's network namespace,
+//! waits for its answer, and is done in well under a millisecond.
+//!
+//! Who replaces a middlebox calls, in this order:
+//!
+//! 1. [`export`] on the old host. The session flows on there.
+//! 2. [`install`] on the new host, and its answer, before a packet of the new
+//!    path can get there. A failure leaves nothing behind and ends the change:
+//!    the old path was not touched.
+//! 3. The switch. What the kernel does not tell about its TCP windows, the new
+//!    entry learns from the first packets; until then it does not judge them.
+//! 4. [`Installed::settling`], from time to time, until it says that it has
+//!    settled: from then on windows are judged as in any other entry.
+//! 5. [`remove`] on the old host once its path is drained; or, where the change
+//!    was rolled back, [`remove`] on the new one.
+//!
+//! [`transfer`] does 1 and 2 between hosts, for one that holds an end of the
+//! session; the change's id names it.
+
+pub mod conntrack;
+mod document;
+mod error;
+mod netlink;
+mod sets;
+#[cfg(test)]
+mod tests;
+pub mod transfer;
+
+pub use document::{Document, FiveTuple, read, schema};
+pub use error::{Fault, StateError};
+
+use dysco_proto::KindName;
+
+use conntrack::{Conntrack, Settling};
+use sets::Sets;
+
+/// One kind of state.
+trait Kind {
+    /// Its name.
+    fn name(&self) -> KindName;
+
+    /// What this host has of it for a session.
+    fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;
+
+    /// Could this be installed? Changes nothing.
+    fn check(&self, document: &Document) -> Result<(), StateError>;
+
+    /// Installs it, or brings what is there up to date, if it could be; what it takes
+    /// to undo.
+    fn install(&self, document: &Document) -> Result<Undo, StateError>;
+
+    /// Removes what belongs to this session alone; how many there were.
+    fn remove(&self, here: &Here) -> Result<usize, StateError>;
+}
+
+/// A session as a host has it: its five-tuple, from the end that opened it,
+/// before and after translation of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// As the end that opened it has it.
+    pub session: FiveTuple,
+    /// As the other end has it; the same where nothing is translated.
+    pub translated: FiveTuple,
+}
+
+/// A session on this host, as connection tracking had it when it was asked.
+struct Here {
+    /// What it is called.
+    seen: Seen,
+    /// Its entries.
+    entries: Vec<conntrack::Entry>,
+}
+
+/// Takes back what was installed.
+pub struct Undo {
+    /// Was it there before? Then nothing is taken back.
+    pub updated: bool,
+    /// What will tell when it has settled.
+    pub settling: Option<Settling>,
+    back: Box<dyn FnOnce() + Send>,
+}
+
+/// What was installed.
+#[derive(Debug, Default)]
+pub struct Installed {
+    /// Was not there before.
+    pub new: usize,
+    /// Was there.
+    pub updated: usize,
+    /// Entries that do not judge windows yet.
+    pub settling: Vec<Settling>,
+}
+
+/// All kinds, in the order in which they are installed: what packets can match
+/// by themselves comes last.
+fn kinds() -> Vec<Box<dyn Kind>> {
+    vec![Box::new(Sets), Box::new(Conntrack)]
+}
+
+/// What this host has of these kinds for a session; of all without any named.
+pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
+    Here::find(session)?.export(only)
+}
+
+/// The same, if the kernel is asked a few times only, and need neither search nor load
+/// anything for that; else nothing.
+pub fn export_at_once(
+    session: &FiveTuple,
+    only: &[KindName],
+) -> Result<Option<Vec<Document>>, StateError> {
+    if !conntrack::has_answered() {
+        return Ok(None);
+    }
+    let Some(entry) = conntrack::in_zone_0(session)? else {
+        return Ok(None);
+    };
+    let here = Here::of(session, vec![entry]);
+    match is_wanted(KindName::SetElement, only) && !sets::are_few(&here.seen) {
+        true => Ok(None),
+        false => here.export(only).map(Some),
+    }
+}
+
+/// May these be installed with a few questions, as above?
+pub fn is_at_once(documents: &[Document]) -> bool {
+    let of_conntrack = |document: &Document| document.kind == KindName::Conntrack;
+    conntrack::has_answered() && documents.len() <= 2 && documents.iter().all(of_conntrack)
+}
+
+fn is_wanted(kind: KindName, only: &[KindName]) -> bool {
+    only.is_empty() || only.contains(&kind)
+}
+
+/// Is there something of each kind that was named?
+pub fn has_each(
+    session: &FiveTuple,
+    kinds: &[KindName],
+    documents: &[Document],
+) -> Result<(), StateError> {
+    let there = |kind: KindName| documents.iter().any(|d| d.kind == kind);
+    let none = kinds.iter().copied().find(|kind| !there(*kind));
+    none.map_or(Ok(()), |kind| {
+        let session = *session;
+        Err(StateError::Nothing { kind, session })
+    })
+}
+
+/// Could these be installed for this session? Changes nothing.
+pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
+    check_headers(session, documents)?;
+    let mut all = documents.iter();
+    all.try_for_each(|document| kind(document.kind).check(document))
+}
+
+fn check_headers(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
+    document::check_size(documents)?;
+    let mut all = documents.iter();
+    all.try_for_each(|document| document.check_header(session))
+}
+
+/// Installs all of these, or none. Done again, it brings up to date.
+pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed, StateError> {
+    match documents {
+        // There is nothing that would have to be undone.
+        [_] => check_headers(session, documents)?,
+        _ => check(session, documents)?,
+    }
+    let mut done: Vec<Undo> = Vec::new();
+    for kind in kinds() {
+        for document in documents.iter().filter(|d| d.kind == kind.name()) {
+            match kind.install(document) {
+                Ok(undo) => done.push(undo),
+                Err(error) => {
+                    done.into_iter().rev().for_each(Undo::run);
+                    return Err(error);
+                }
+            }
+        }
+    }
+    let updated = done.iter().filter(|u| u.updated).count();
+    Ok(Installed {
+        new: done.len() - updated,
+        updated,
+        settling: done.into_iter().filter_map(|u| u.settling).collect(),
+    })
+}
+
+/// Removes this host's state of a session: what other sessions share stays.
+/// How many things were removed.
+pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
+    Here::find(session)?.remove(only)
+}
+
+/// Removes all state of a session, if connection tracking has an entry of it where
+/// nearly all are; else false, and nothing is done.
+pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
+    match conntrack::in_zone_0(session)? {
+        Some(entry) => Here::of(session, vec![entry]).remove(&[]).map(|_| true),
+        None => Ok(false),
+    }
+}
+
+/// Removes all state of these sessions, wherever it is. Goes on after an error, and returns
+/// the last.
+pub fn remove_many(sessions: &[FiveTuple]) -> Result<(), StateError> {
+    let found = conntrack::find_many(sessions)?;
+    let mut result = Ok(());
+    for (session, entries) in sessions.iter().zip(found) {
+        let removed = Here::of(session, entries).remove(&[]).map(|_| ());
+        result = removed.and(result);
+    }
+    result
+}
+
+fn kind(name: KindName) -> Box<dyn Kind> {
+    match name {
+        KindName::Conntrack => Box::new(Conntrack),
+        KindName::SetElement => Box::new(Sets),
+    }
+}
+
+impl Seen {
+    /// A session whose addresses nobody translates.
+    pub const fn plain(session: FiveTuple) -> Seen {
+        Seen {
+            session,
+            translated: session,
+        }
+    }
+}
+
+impl Here {
+    /// Any of the session's ends may have named it.
+    fn find(session: &FiveTuple) -> Result<Here, StateError> {
+        conntrack::find(session).map(|entries| Here::of(session, entries))
+    }
+
+    fn of(session: &FiveTuple, entries: Vec<conntrack::Entry>) -> Here {
+        let first = entries.first();
+        let seen = first.map_or(Seen::plain(*session), |entry| entry.seen());
+        Here { seen, entries }
+    }
+
+    fn remove(&self, only: &[KindName]) -> Result<usize, StateError> {
+        let mut removed = 0;
+        for kind in kinds() {
+            if is_wanted(kind.name(), only) {
+                removed += kind.remove(self)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn export(&self, only: &[KindName]) -> Result<Vec<Document>, StateError> {
+        let mut all = Vec::new();
+        for kind in kinds() {
+            if is_wanted(kind.name(), only) {
+                all.extend(kind.export(self)?);
+            }
+        }
+        document::check_size(&all)?;
+        Ok(all)
+    }
+}
+
+impl Undo {
+    /// Of something that was not there before.
+    fn new(back: impl FnOnce() + Send + 'static) -> Undo {
+        Undo {
+            updated: false,
+            settling: None,
+            back: Box::new(back),
+        }
+    }
+
+    /// Of something that was there.
+    fn none() -> Undo {
+        Undo {
+            updated: true,
+            settling: None,
+            back: Box::new(|| {}),
+        }
+    }
+
+    fn run(self) {
+        (self.back)();
+    }
+}

@@ -1,0 +1,53 @@
+//! Keys and certificates: one authority per fleet, one certificate per host,
+//! which names the host's addresses. Keys are never printed. The configuration, the
+//! control channel and the command line read and make them; the crate depends on none of
+//! the others, and on no runtime.
+
+mod error;
+mod files;
+mod issue;
+mod load;
+mod subject;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use error::PkiError;
+pub use issue::{HOST_DAYS, IssueRequest, init, issue};
+pub use load::{Credentials, load};
+pub use subject::addresses_of;
+
+/// The authority's certificate, in every directory.
+pub const CA_CERT: &str = "ca.crt";
+/// The authority's key, where certificates are issued.
+pub const CA_KEY: &str = "ca.key";
+/// A host's certificate.
+pub const HOST_CERT: &str = "host.crt";
+/// A host's key.
+pub const HOST_KEY: &str = "host.key";
+
+/// Where a host's keys and certificates lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PkiPaths {
+    /// The fleet's authority.
+    pub ca: PathBuf,
+    /// This host's certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl PkiPaths {
+    /// The usual names in a directory.
+    pub fn in_dir(dir: &Path) -> PkiPaths {
+        PkiPaths {
+            ca: dir.join(CA_CERT),
+            cert: dir.join(HOST_CERT),
+            key: dir.join(HOST_KEY),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The session protocol between hosts, sans-IO: one machine per host and for all of a
+//! host's roles. The daemon, the model check and the tests hand in messages, events and
+//! the time, and carry out what comes back. The crate knows no socket, no clock and no
+//! map: it depends on `dysco-common` and on what encodes a message, never on a runtime.
+//!
+//! A *change* takes the segment between two anchors from one chain to another.
+//! Here it removes one middlebox:
+//!
+//! ```text
+//! left (L)              middle (P)              right (R)
+//!    <----- Leave ---------   ----- Introduce ----->        both are asked at once,
+//!    ----- RequestLock --->   <---- Introduced -----        while P proves its measure
+//!    ----------------- SetUp --------------------->         R hears the new path
+//!    <---- AckLock --------                                 the plan comes
+//!    <---------------- SetUpAck -------------------
+//!    (SYN) ----------------------------------------> (SYN-ACK)
+//!    (cut) ----------- Switched ------------------>  (cut)  no way back from here
+//!    <---------------- Switched -------------------
+//!    <---------------- Drained --------------------
+//!    ----------------- Done ---------------------->         old data is acknowledged
+//!    <---------------- DoneAck --------------------
+//!    ----- Done ---------->                                 P closes its sockets
+//!    <---- DoneAck --------
+//! ```
+//!
+//! What L says to R before it has the plan it says once, and R believes it of a host
+//! that P has introduced. If it comes too early it is not heard, and said again with the
+//! plan. Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
+//! L has cut each failure is met by going on, unless the new path dies before both
+//! anchors have drained (`left::doubt`):
+//!
+//! ```text
+//! left (L)              middle (P)              right (R)
+//!    ----- Doubt ---------> ------ Doubt -------->          no answer: R hears the
+//!    <---- Deaf ----------- <----- Deaf -----------         new path no more, then L
+//!    ----- Back ----------> ------ Back --------->          the old path is taken again
+//!                                                           (or Keep: it cannot be)
+//! ```
+//!
+//! Where P is both anchors as well (`local`), the same steps need no message:
+//! P measures itself, locks, measures again, joins its two sessions by a path
+//! through its own data plane, cuts both, and closes its sockets once both ends
+//! have acknowledged all that was on the old path. A host that relays so can be
+//! left out later by the steps above: it is a middle without a middlebox, and
+//! its translation is the plan's.
+//!
+//! Where the server's host runs an agent as well (`return`), replies need not pass
+//! P. Either way of a reply is right at any time, so that this is no change with a
+//! point of no return, and keeps no record:
+//!
+//! ```text
+//! middle (P)              right (R)
+//!    ----- Prove -------->                a segment under P's address to the client,
+//!    <---- ProveAck ------                whose answer comes to P; said once before
+//!    ----- Return ------->                P leaves, and again before this
+//!    <---- ReturnAck -----                R answers the client itself
+//! ```
+//!
+//! A session that gets another chain keeps both its paths until the new one is
+//! proven. Both end in the same two stacks and speak the same numbers, so that
+//! either anchor may take either path at any time, and back:
+//!
+//! ```text
+//! left (L)          hosts of both chains          right (R)
+//!    --- Enlist ----> the new ones                          they know each other
+//!    ----------------- Extend --------------------->        R awaits the new path
+//!    ================= SYN, through the new ones ==>        both hear it
+//!    (switch) -------- Switched ------------------->  (switch)
+//!    <---------------- Switched --------------------
+//!    <---------------- Settled ---------------------        it has carried enough
+//!    ----------------- Done ----------------------->        no way back from here
+//!    <---------------- DoneAck ---------------------
+//!    --- Dismiss ---> the old ones                          they forget it
+//! ```
+//!
+//! The host that opened the session alone decides, so that of two requests for one
+//! segment one wins. A segment that does not begin there has another left anchor, which
+//! does what it is told:
+//!
+//! ```text
+//! who opened it (H)     left (L)                    right (R)
+//!    --- Lead ----------> <- Extended -                     it holds its side
+//!    --- Enlist, Extend, as above ------------------>
+//!    --- Open ----------> ===== SYN ==================>
+//!    <-- Opened --------
+//!    --- Cut -----------> (switch)
+//!    <-- Switched ------  --- (by H) Switched ------> (switch)
+//!    --- Switched ------>
+//!    <-- Settled -------  <-- (to H) Settled --------       both have carried enough
+//!    --- Done ----------> --- (by H) Done ----------->
+//! ```
+//!
+//! What is taken back is first by L (`Cancel`, `Abandoned`), then by R (`Cancel`,
+//! `CancelAck`), and then forgotten by L (`Release`, `Released`).
+
+mod asker;
+pub mod asks;
+mod authorise;
+mod command;
+mod context;
+mod event;
+mod head;
+mod kind;
+mod lead;
+mod left;
+mod local;
+mod machine;
+mod meddling;
+mod message;
+mod middle;
+pub mod plan;
+mod proof;
+mod reason;
+mod record;
+mod report;
+mod right;
+mod segment;
+mod straight;
+mod strangers;
+mod tail;
+
+pub use command::{Command, Side};
+pub use context::{Limits, Stats, Time};
+pub use event::{HostEvent, Watched};
+pub use kind::KindName;
+pub use machine::{Machine, Timer, UnderWay, Waits};
+pub use meddling::{Meddling, Way};
+pub use message::{
+    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Margins, Measurement, Message,
+    Order, Plan, Probe, Scope, Subsession, VERSION,
+};
+pub use reason::{End, MessageName, Phase, Reason};
+pub use record::RecordError;
+pub use report::{Progress, Report, Role, Violation};

@@ -1,0 +1,262 @@
+//! A new path that dies while two paths are in use.
+
+use std::time::Duration;
+
+use dysco_proto::{HostEvent, Progress, Reason, Role};
+use proptest::prelude::*;
+
+use super::faults::crashes;
+use super::plane::{Refuse, State};
+use super::world::{Faults, World};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MIDDLE: usize = 1;
+const LEFT: usize = 0;
+const RIGHT: usize = 2;
+
+/// By the new path nothing comes once both have cut, so that the right anchor never drains.
+fn silent(faults: Faults) -> World {
+    let faults = Faults {
+        stuck: vec![RIGHT],
+        ..faults
+    };
+    let mut world = World::new(3, faults);
+    world.hosts[LEFT].plane.silent = true;
+    world.leave(MIDDLE);
+    world
+}
+
+fn said(world: &World, name: &str) -> usize {
+    world.sent.iter().filter(|n| **n == name).count()
+}
+
+#[test]
+fn the_old_path_is_taken_again() {
+    let mut world = silent(Faults::default());
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+    let right = world.hosts[RIGHT].addresses[0];
+    let why = Progress::RolledBack(Reason::NewPathSilent(right));
+    for (host, role) in [
+        (LEFT, Role::Left),
+        (MIDDLE, Role::Middle),
+        (RIGHT, Role::Right),
+    ] {
+        assert_eq!(world.ends(host), [(role, why.clone())]);
+    }
+    // And it can be left again once that is mended.
+    world.hosts[LEFT].plane.silent = false;
+    world.faults.stuck.clear();
+    world.leave(MIDDLE).unwrap().unwrap();
+    world.run(HOUR);
+    assert!(world.settled(MIDDLE));
+}
+
+#[test]
+fn a_path_that_answers_is_not_in_doubt() {
+    let mut world = World::new(
+        3,
+        Faults {
+            slowest_drain: Duration::from_secs(600),
+            ..Faults::default()
+        },
+    );
+    world.leave(MIDDLE);
+    world.run(HOUR);
+    assert!(world.settled(MIDDLE));
+    assert_eq!(said(&world, "Doubt"), 0);
+}
+
+/// What kills a path mostly kills the way of messages as well: the middlebox's host passes
+/// them on.
+#[test]
+fn the_anchors_do_not_reach_each_other() {
+    let cut = |world: &mut World| {
+        while said(world, "Switched") < 3 {
+            assert!(world.step(HOUR));
+        }
+        world.faults.parted = Some((world.now, HOUR));
+    };
+    let mut world = silent(Faults::default());
+    cut(&mut world);
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+    let ends = world.ends(RIGHT);
+    assert!(matches!(
+        ends[..],
+        [(_, Progress::RolledBack(Reason::NewPathSilent(_)))]
+    ));
+    // If it cannot be taken back, they hear so, and go on.
+    let mut world = silent(Faults::default());
+    cut(&mut world);
+    world.hosts[RIGHT].plane.carried = true;
+    world.run(HOUR);
+    for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+        let s = world.session(at, link);
+        assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+    }
+}
+
+/// The last that it waited for comes while it is in doubt.
+#[test]
+fn what_is_in_doubt_is_not_taken_for_good() {
+    let mut world = silent(Faults::default());
+    world.faults.stuck = vec![LEFT];
+    while said(&world, "Doubt") == 0 {
+        assert!(world.step(HOUR));
+    }
+    assert_ne!(said(&world, "Drained"), 0);
+    let link = world.links[0];
+    world.hosts[LEFT]
+        .plane
+        .sessions
+        .get_mut(&link)
+        .unwrap()
+        .drained = true;
+    let change = world.hosts[LEFT].machine.as_ref().unwrap().changes().next();
+    let change = change.unwrap().change;
+    world.input(LEFT, |m, now| {
+        m.handle_event(now, HostEvent::Drained { change });
+    });
+    world.run(HOUR);
+    assert!(!world.settled(MIDDLE));
+}
+
+/// An end that has heard an acknowledgement of it will not send it again: the middlebox
+/// would never get it.
+#[test]
+fn what_was_carried_is_not_taken_back() {
+    for host in [LEFT, RIGHT] {
+        let mut world = silent(Faults::default());
+        world.hosts[host].plane.carried = true;
+        world.hosts[LEFT].plane.silent = true;
+        world.run(HOUR);
+        for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+            let s = world.session(at, link);
+            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+        }
+        // What it waits for comes after all.
+        world.faults.stuck.clear();
+        world.restart(RIGHT);
+        world.run(HOUR);
+        assert!(world.settled(MIDDLE));
+    }
+}
+
+#[test]
+fn each_message_lost_in_turn() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for lose in 0..whole.sent.len() as u64 {
+        let mut world = silent(Faults {
+            lose: Some(lose),
+            ..Faults::default()
+        });
+        world.run(HOUR);
+        assert!(!world.settled(MIDDLE), "without message {lose}");
+    }
+}
+
+#[test]
+fn each_kind_of_answer_lost_for_ever() {
+    for name in ["CancelAck", "Switched"] {
+        let mut world = silent(Faults {
+            lose_all: vec![name],
+            ..Faults::default()
+        });
+        world.run(HOUR);
+        assert!(!world.settled(MIDDLE), "without any {name}");
+    }
+}
+
+#[test]
+fn each_daemon_dies_before_each_step() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for host in 0..3 {
+        for step in 0..whole.hosts[host].steps() {
+            for away in [1, 7, 60] {
+                let mut world = silent(Faults {
+                    crashes: vec![(host, step, Duration::from_secs(away))],
+                    ..Faults::default()
+                });
+                world.run(HOUR);
+                assert!(!world.settled(MIDDLE), "host {host} before step {step}");
+                world.nobody_accused();
+            }
+        }
+    }
+}
+
+#[test]
+fn both_anchors_die() {
+    let mut whole = silent(Faults::default());
+    whole.run(HOUR);
+    for step in 0..whole.hosts[LEFT].steps() {
+        for second in 0..whole.hosts[RIGHT].steps() {
+            let mut world = silent(Faults {
+                crashes: vec![
+                    (LEFT, step, Duration::from_secs(2)),
+                    (RIGHT, second, Duration::from_secs(9)),
+                ],
+                ..Faults::default()
+            });
+            world.run(HOUR);
+            assert!(!world.settled(MIDDLE), "steps {step} and {second}");
+        }
+    }
+}
+
+/// What cannot be written down is not built upon.
+#[test]
+fn a_record_that_cannot_be_written() {
+    for (host, after) in [(LEFT, "Drained"), (LEFT, "Deaf"), (RIGHT, "Drained")] {
+        let mut world = silent(Faults::default());
+        world.faults.stuck = vec![LEFT];
+        while said(&world, after) == 0 {
+            assert!(world.step(HOUR));
+        }
+        world.refuse(host, Refuse::SecondPersist);
+        world.run(Duration::from_secs(60));
+        for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
+            let s = world.session(at, link);
+            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+        }
+        world.nobody_accused();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Whether the path lives after all or not, both anchors end alike.
+    #[test]
+    fn fair_loss_and_crashes(
+        seed in any::<u64>(),
+        lost in 0u64..60,
+        doubled in 0u64..60,
+        slowest in 1u64..4000,
+        lives in any::<bool>(),
+        parted in prop::option::of(2u64..30),
+        crashes in crashes(),
+    ) {
+        let faults = Faults {
+            seed,
+            lost,
+            doubled,
+            slowest,
+            until: Duration::from_secs(60),
+            slowest_drain: Duration::from_secs(20),
+            crashes,
+            parted: parted.map(|at| (Duration::from_secs(at), Duration::from_secs(600))),
+            ..Faults::default()
+        };
+        let mut world = silent(faults);
+        if lives {
+            world.faults.stuck.clear();
+        }
+        world.run(HOUR);
+        world.settled(MIDDLE);
+        world.nobody_accused();
+    }
+}

@@ -1,0 +1,612 @@
+//! A pretended data plane of one host: it survives its daemon, and panics at
+//! whatever would lose or double a byte.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dysco_common::session::offer;
+use dysco_common::two_paths::Cutoff;
+use dysco_common::{Offer, Translation};
+use dysco_proto::{
+    ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
+};
+
+/// The cutoff of an end that has not closed.
+pub fn at(number: u32) -> Cutoff {
+    Cutoff {
+        at: number,
+        closes: false,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Tracked,
+    TwoPaths,
+    NewPath,
+    Tombstone,
+    FarTwoPaths,
+    Relay,
+    Return,
+}
+
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub facts: Facts,
+    pub state: State,
+    pub cut_out: Option<u32>,
+    pub cut_in: Option<u32>,
+    /// Its end got a reset, since the middlebox has died.
+    pub reset: bool,
+    pub drained: bool,
+    pub gone: bool,
+    pub deaf: bool,
+    pub translation: Translation,
+}
+
+/// What a command asks of the world outside this host.
+pub enum Effect {
+    Answer(HostEvent),
+    /// The local end will have acknowledged the old path's data some time.
+    WillDrain(ChangeId, Subsession),
+    /// Both were cut, at this number of the first, and will drain.
+    CutBoth(ChangeId, u32, [Subsession; 2]),
+    /// A SYN goes to the right anchor, unless it is lost on the way.
+    Trying(ChangeId, bool),
+    /// The proxy is about to be cut off.
+    Closing,
+    /// The client's answer is looked out for.
+    Watching(ChangeId, Result<Watched, Reason>),
+    Nothing,
+}
+
+#[derive(Default)]
+pub struct Plane {
+    pub sessions: BTreeMap<Subsession, Session>,
+    /// Which two sessions the proxy here pairs: A, then B.
+    pub pair: Option<(Subsession, Subsession)>,
+    pub ports: BTreeSet<ChangeId>,
+    pub records: BTreeMap<ChangeId, Vec<u8>>,
+    pub written: BTreeMap<ChangeId, u32>,
+    pub refuse: Option<Refuse>,
+    pub deltas: (i64, i64),
+    /// The left neighbour has not answered this host yet.
+    pub left_is_unknown: bool,
+    /// Lost with the daemon, and told again by its successor.
+    pub known: BTreeMap<ChangeId, Subsession>,
+    /// Session B of the changes that hold two.
+    pub others: BTreeMap<ChangeId, Subsession>,
+    pub locked: BTreeMap<Subsession, ChangeId>,
+    /// Sessions A of which replies pass this host by, as far as it was told.
+    pub returned: BTreeSet<Subsession>,
+    /// By the new path nothing comes.
+    pub silent: bool,
+    /// It has carried what no old path can.
+    pub carried: bool,
+    /// How many segments were sent to clients, and of which session.
+    pub proofs: Vec<Subsession>,
+    /// Ever rolled back, ever cut.
+    pub history: BTreeMap<ChangeId, (bool, bool)>,
+}
+
+/// Which command fails on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refuse {
+    Measure,
+    SecondMeasure,
+    LockPair,
+    Join,
+    Watch,
+    Prove,
+    Return,
+    Lock,
+    Reserve,
+    Prepare,
+    Try,
+    Persist,
+    SecondPersist,
+    ThirdPersist,
+    Close,
+}
+
+/// What a session's other end would say of it.
+fn at_the_end(here: &Facts) -> Facts {
+    Facts {
+        local: here.remote,
+        remote: here.local,
+        fin_out: here.fin_in,
+        fin_in: here.fin_out,
+        ..*here
+    }
+}
+
+pub fn offer_of(isn: u32, wscale: u8) -> Offer {
+    Offer {
+        isn,
+        mss: 1460,
+        wscale,
+        flags: offer::SEEN | offer::WSCALE | offer::SACK | offer::TIMESTAMPS,
+    }
+}
+
+impl Plane {
+    /// What is left when the daemon dies.
+    pub fn crash(&mut self) {
+        self.known.clear();
+        self.others.clear();
+        self.locked.clear();
+    }
+
+    /// What a daemon does first: a session half prepared for a change that has
+    /// no record goes back.
+    pub fn adopt(&mut self) {
+        if self.records.is_empty() {
+            for s in self.sessions.values_mut() {
+                let two = matches!(s.state, State::TwoPaths | State::FarTwoPaths);
+                if two && s.cut_out.is_none() && s.cut_in.is_none() {
+                    s.state = State::Tracked;
+                }
+            }
+        }
+    }
+
+    /// Everything takes the old path again.
+    fn take_back(&mut self, change: ChangeId) {
+        if let Some((_, s)) = self.of(change)
+            && s.state == State::TwoPaths
+        {
+            assert!(s.deaf, "taken back while the new path is heard");
+            (s.cut_out, s.cut_in, s.drained, s.deaf) = (None, None, false, false);
+            s.state = State::Tracked;
+            self.ports.remove(&change);
+        }
+    }
+
+    fn refuses(&mut self, what: Refuse) -> bool {
+        self.refuse == Some(what)
+    }
+
+    fn of(&mut self, change: ChangeId) -> Option<(Subsession, &mut Session)> {
+        let subsession = *self.known.get(&change)?;
+        self.sessions.get_mut(&subsession).map(|s| (subsession, s))
+    }
+
+    pub fn run(&mut self, command: Command) -> Effect {
+        let failed = || Reason::Failed("pretended".into());
+        match command {
+            Command::Measure { change, subsession } => Effect::Answer(HostEvent::Measured {
+                change,
+                result: self.measure(subsession),
+            }),
+            Command::Lock { change, subsession } => {
+                let other = self.locked.insert(subsession, change);
+                assert!(other.is_none_or(|o| o == change), "locked twice");
+                self.known.insert(change, subsession);
+                if let Some(s) = self.sessions.get_mut(&subsession)
+                    && s.state == State::Return
+                {
+                    s.state = State::Tracked;
+                }
+                let result = match self.sessions.get(&subsession) {
+                    _ if self.refuse == Some(Refuse::Lock) => Err(failed()),
+                    Some(s) if s.gone => {
+                        return Effect::Answer(HostEvent::SessionGone { subsession });
+                    }
+                    Some(s) => Ok(s.facts),
+                    None => Err(Reason::NotTracked(subsession)),
+                };
+                Effect::Answer(HostEvent::Locked { change, result })
+            }
+            Command::LockPair {
+                change,
+                subsession_a,
+                subsession_b,
+            } => self.lock_pair(change, subsession_a, subsession_b),
+            Command::Unlock { change, subsession } => {
+                self.locked.retain(|_, c| *c != change);
+                if self.locked.get(&subsession) == Some(&change) {
+                    self.locked.remove(&subsession);
+                }
+                Effect::Nothing
+            }
+            Command::Reserve {
+                change,
+                subsession_a,
+                subsession_b,
+            } => {
+                let mut left = subsession_a.left;
+                left.set_port(61_000);
+                let result = match self.refuses(Refuse::Reserve) {
+                    true => Err(Reason::PortsExhausted),
+                    false => {
+                        self.ports.insert(change);
+                        Ok(Subsession {
+                            left,
+                            right: subsession_b.right,
+                        })
+                    }
+                };
+                Effect::Answer(HostEvent::Reserved { change, result })
+            }
+            Command::Release { change } => {
+                self.ports.remove(&change);
+                Effect::Nothing
+            }
+            Command::Prepare {
+                change,
+                side,
+                own,
+                translation,
+                ..
+            } => self.prepare(change, side, own, translation),
+            Command::Join {
+                change,
+                subsession_a,
+                subsession_b,
+                translation,
+            } => self.join(change, subsession_a, subsession_b, translation),
+            Command::Try { change } => {
+                let refuses = self.refuses(Refuse::Try);
+                match self.of(change) {
+                    Some((subsession, s)) if s.gone => {
+                        Effect::Answer(HostEvent::SessionGone { subsession })
+                    }
+                    Some((_, s)) => {
+                        assert_eq!(s.state, State::TwoPaths, "nothing is prepared");
+                        Effect::Trying(change, refuses)
+                    }
+                    None => panic!("a path of a session that this process was not told of"),
+                }
+            }
+            Command::Unprepare { change } => {
+                self.unjoin(change);
+                if let Some((_, s)) = self.of(change)
+                    && s.state == State::TwoPaths
+                {
+                    assert_eq!(s.cut_out, None, "rolled back after its own cut");
+                    assert_eq!(s.cut_in, None, "rolled back after the other's cut");
+                    s.state = State::Tracked;
+                }
+                self.history.entry(change).or_default().0 = true;
+                Effect::Nothing
+            }
+            Command::Cut { change } if self.others.contains_key(&change) => self.cut_pair(change),
+            Command::Cut { change } => match self.of(change) {
+                Some((subsession, s)) if s.gone && s.cut_out.is_none() => {
+                    Effect::Answer(HostEvent::SessionGone { subsession })
+                }
+                Some((_, s)) => {
+                    assert_ne!(s.state, State::Tracked, "cut without a second path");
+                    let cutoff = *s.cut_out.get_or_insert(s.facts.local.isn ^ 0x0055_5555);
+                    self.history.entry(change).or_default().1 = true;
+                    let cutoff = at(cutoff);
+                    Effect::Answer(HostEvent::CutDone { change, cutoff })
+                }
+                None => panic!("cut of a session that this process was not told of"),
+            },
+            Command::SetCutIn { change, cutoff } => {
+                let Some((subsession, s)) = self.of(change) else {
+                    panic!("cutoff for a session that this process was not told of")
+                };
+                assert!(s.cut_in.is_none_or(|c| c == cutoff.at), "two cutoffs");
+                s.cut_in = Some(cutoff.at);
+                Effect::WillDrain(change, subsession)
+            }
+            Command::Reset { change } => {
+                let both = [self.known.get(&change), self.others.get(&change)];
+                for subsession in both.into_iter().flatten() {
+                    if let Some(s) = self.sessions.get_mut(subsession) {
+                        s.reset = true;
+                    }
+                }
+                Effect::Nothing
+            }
+            Command::Look { change } => {
+                let carries = !self.silent || self.carried;
+                Effect::Answer(HostEvent::Looked { change, carries })
+            }
+            Command::Deafen { change } => {
+                let deaf = !self.carried;
+                if let Some((_, s)) = self.of(change) {
+                    s.deaf = deaf;
+                }
+                Effect::Answer(HostEvent::Deafened { change, deaf })
+            }
+            Command::Hear { change } => {
+                if let Some((_, s)) = self.of(change) {
+                    s.deaf = false;
+                }
+                Effect::Nothing
+            }
+            Command::TakeBack { change, .. } => {
+                self.take_back(change);
+                Effect::Answer(HostEvent::TakenBack { change })
+            }
+            Command::Complete { change } if self.others.contains_key(&change) => {
+                self.relay(change);
+                Effect::Nothing
+            }
+            Command::Complete { change } => {
+                if let Some((_, s)) = self.of(change)
+                    && !s.gone
+                {
+                    assert!(s.drained, "completed before it has drained");
+                    s.state = State::NewPath;
+                }
+                Effect::Nothing
+            }
+            Command::Close { change, .. } if self.refuses(Refuse::Close) => {
+                let result = Err(failed());
+                Effect::Answer(HostEvent::Closed { change, result })
+            }
+            Command::Close {
+                subsession_a,
+                subsession_b,
+                relayed,
+                ..
+            } => {
+                if relayed {
+                    return Effect::Closing;
+                }
+                for which in [subsession_a, subsession_b] {
+                    if let Some(s) = self.sessions.get_mut(&which) {
+                        s.state = State::Tombstone;
+                    }
+                }
+                Effect::Closing
+            }
+            Command::Watch { change, subsession } => {
+                Effect::Watching(change, self.watch(subsession))
+            }
+            Command::Prove {
+                change,
+                subsession,
+                path,
+                ..
+            } => Effect::Answer(HostEvent::Prepared {
+                change,
+                result: self.prove(subsession, path),
+            }),
+            Command::Return {
+                change,
+                subsession,
+                translation,
+                ..
+            } => Effect::Answer(HostEvent::Prepared {
+                change,
+                result: self.answer_straight(subsession, translation),
+            }),
+            Command::Returned { subsession, .. } => {
+                self.returned.insert(subsession);
+                Effect::Nothing
+            }
+            // Of chains, which `tests/protocol/rechain` has.
+            Command::Hold { .. }
+            | Command::Enlist { .. }
+            | Command::AskDelta { .. }
+            | Command::Extend { .. }
+            | Command::MoveState { .. }
+            | Command::Open { .. }
+            | Command::Splice { .. }
+            | Command::Abandon { .. }
+            | Command::Forget { .. } => Effect::Nothing,
+            Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
+                let error = "no space left".into();
+                Effect::Answer(HostEvent::PersistFailed { change, error })
+            }
+            Command::Persist { change, .. }
+                if self.records.contains_key(&change) && self.refuses_again(change) =>
+            {
+                let error = "no space left".into();
+                Effect::Answer(HostEvent::PersistFailed { change, error })
+            }
+            Command::Persist { change, record } => {
+                *self.written.entry(change).or_default() += 1;
+                self.records.insert(change, record);
+                Effect::Nothing
+            }
+            Command::Erase { change } => {
+                self.records.remove(&change);
+                Effect::Nothing
+            }
+        }
+    }
+
+    fn refuses_again(&self, change: ChangeId) -> bool {
+        match self.refuse {
+            Some(Refuse::SecondPersist) => true,
+            Some(Refuse::ThirdPersist) => self.written[&change] == 2,
+            _ => false,
+        }
+    }
+
+    /// Sessions A and B of a change that holds both.
+    fn pair_of(&mut self, change: ChangeId) -> [&mut Session; 2] {
+        let (a, b) = (self.known[&change], self.others[&change]);
+        let (mut first, mut second) = (None, None);
+        for (which, s) in &mut self.sessions {
+            match which {
+                w if *w == a => first = Some(s),
+                w if *w == b => second = Some(s),
+                _ => {}
+            }
+        }
+        [first.unwrap(), second.unwrap()]
+    }
+
+    fn lock_pair(&mut self, change: ChangeId, a: Subsession, b: Subsession) -> Effect {
+        for which in [a, b] {
+            let other = self.locked.insert(which, change);
+            assert!(other.is_none_or(|o| o == change), "locked twice");
+        }
+        self.known.insert(change, a);
+        self.others.insert(change, b);
+        let ends = self.pair_of(change).map(|s| (s.gone, at_the_end(&s.facts)));
+        let result = match ends {
+            _ if self.refuses(Refuse::LockPair) => Err(Reason::Failed("pretended".into())),
+            [(false, left), (false, right)] => Ok([left, right]),
+            _ => Err(Reason::Closing),
+        };
+        Effect::Answer(HostEvent::PairLocked { change, result })
+    }
+
+    fn join(&mut self, change: ChangeId, a: Subsession, b: Subsession, t: Translation) -> Effect {
+        self.known.insert(change, a);
+        self.others.insert(change, b);
+        assert!(self.records.contains_key(&change), "joined unrecorded");
+        let refused = self.refuses(Refuse::Join);
+        let pair = self.pair_of(change);
+        let closing = pair.iter().any(|s| s.gone);
+        let joined = pair.iter().all(|s| s.state != State::Tracked);
+        let result = match (refused, closing) {
+            (true, _) => Err(Reason::NewPathUnusable("pretended".into())),
+            _ if joined => Ok(()),
+            (_, true) => Err(Reason::Closing),
+            _ => {
+                for s in pair {
+                    s.state = State::FarTwoPaths;
+                    s.translation = t;
+                }
+                Ok(())
+            }
+        };
+        Effect::Answer(HostEvent::Prepared { change, result })
+    }
+
+    fn unjoin(&mut self, change: ChangeId) {
+        if !self.others.contains_key(&change) {
+            return;
+        }
+        for s in self.pair_of(change) {
+            assert_eq!(s.cut_out, None, "rolled back after the cut");
+            assert_ne!(s.state, State::Relay, "rolled back at the end");
+            s.state = State::Tracked;
+        }
+    }
+
+    fn cut_pair(&mut self, change: ChangeId) -> Effect {
+        let (a, b) = (self.known[&change], self.others[&change]);
+        let pair = self.pair_of(change);
+        if pair.iter().any(|s| s.gone && s.cut_out.is_none()) {
+            return Effect::Answer(HostEvent::SessionGone { subsession: a });
+        }
+        let [left, right] = pair;
+        for s in [&*left, &*right] {
+            assert_ne!(s.state, State::Tracked, "cut without a second path");
+        }
+        let cut = |s: &mut Session| *s.cut_out.get_or_insert(s.facts.remote.isn ^ 0x0055_5555);
+        let (out, back) = (cut(left), cut(right));
+        right.cut_in = Some(out.wrapping_add(left.translation.seq_out));
+        left.cut_in = Some(back.wrapping_add(left.translation.seq_in));
+        self.history.entry(change).or_default().1 = true;
+        Effect::CutBoth(change, out, [a, b])
+    }
+
+    fn relay(&mut self, change: ChangeId) {
+        for s in self.pair_of(change) {
+            assert!(s.drained || s.gone, "completed before it has drained");
+            s.state = State::Relay;
+        }
+    }
+
+    fn prepare(
+        &mut self,
+        change: ChangeId,
+        side: Side,
+        own: Subsession,
+        translation: Translation,
+    ) -> Effect {
+        self.known.insert(change, own);
+        assert!(self.records.contains_key(&change), "prepared unrecorded");
+        if self.refuses(Refuse::Prepare) {
+            let result = Err(Reason::NewPathUnusable("pretended".into()));
+            return Effect::Answer(HostEvent::Prepared { change, result });
+        }
+        let Some(s) = self.sessions.get_mut(&own) else {
+            panic!("prepared a session that is not here")
+        };
+        if s.gone {
+            return Effect::Answer(HostEvent::SessionGone { subsession: own });
+        }
+        if s.state == State::Tracked {
+            s.state = State::TwoPaths;
+            s.translation = translation;
+        }
+        if side == Side::Right {
+            assert_eq!(translation, Translation::default());
+        }
+        let result = Ok(());
+        Effect::Answer(HostEvent::Prepared { change, result })
+    }
+
+    fn watch(&mut self, which: Subsession) -> Result<Watched, Reason> {
+        if self.refuses(Refuse::Watch) {
+            return Err(Reason::NotProven("pretended".into()));
+        }
+        let m = self.measure(which)?;
+        Ok(Watched {
+            subsession_a: m.subsession_a,
+            subsession_b: m.subsession_b,
+            probe: Probe {
+                end: 500,
+                ack: 600,
+                clock: None,
+                len: 100,
+            },
+            relay: m.relay.map(|t| t.mirrored()),
+        })
+    }
+
+    fn prove(&mut self, own: Subsession, path: Subsession) -> Result<(), Reason> {
+        if self.refuses(Refuse::Prove) {
+            return Err(Reason::NotTracked(own));
+        }
+        self.proofs.push(path);
+        Ok(())
+    }
+
+    fn answer_straight(&mut self, own: Subsession, t: Translation) -> Result<(), Reason> {
+        if self.refuses(Refuse::Return) {
+            return Err(Reason::Closing);
+        }
+        let Some(s) = self.sessions.get_mut(&own) else {
+            return Err(Reason::NotTracked(own));
+        };
+        if !matches!(s.state, State::Tracked | State::Return) || s.gone {
+            return Err(Reason::Closing);
+        }
+        (s.state, s.translation) = (State::Return, t);
+        Ok(())
+    }
+
+    fn measure(&mut self, which: Subsession) -> Result<Measurement, Reason> {
+        match self.refuse {
+            Some(Refuse::Measure) => return Err(Reason::NotTransparent("pretended".into())),
+            Some(Refuse::SecondMeasure) => self.deltas.0 += 1,
+            _ => {}
+        }
+        let (a, b) = self
+            .pair
+            .filter(|(a, b)| which == *a || which == *b)
+            .ok_or(Reason::NotTracked(which))?;
+        let (sa, sb) = (&self.sessions[&a], &self.sessions[&b]);
+        if sa.gone || sb.gone {
+            return Err(Reason::Closing);
+        }
+        let relay = (sa.state, sb.state) == (State::Relay, State::Relay);
+        if !relay && (sa.state != State::Tracked || sb.state != State::Tracked) {
+            return Err(Reason::NotTransparent("not relaying by itself".into()));
+        }
+        Ok(Measurement {
+            delta_forward: self.deltas.0,
+            delta_reverse: self.deltas.1,
+            a: sa.facts,
+            b: sb.facts,
+            clock_a: 5000,
+            clock_b: 9000,
+            subsession_a: a,
+            subsession_b: b,
+            relay: relay.then_some(sa.translation),
+            left_answers: !self.left_is_unknown,
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Middleboxes that have changed the size of the stream leave: what they say of it,
+//! and what the left anchor makes of that.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use dysco_common::Delta;
+use dysco_proto::{
+    ChangeId, Command, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
+};
+
+use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, ip, machine, order, session};
+
+/// A left anchor that has asked all, and what it has said to whom.
+struct Asking {
+    left: Machine,
+    change: ChangeId,
+    now: Duration,
+}
+
+impl Asking {
+    fn new(before: &[usize], after: &[usize]) -> (Asking, Vec<(IpAddr, &'static str)>) {
+        let order = Order {
+            before: before.iter().map(|h| ip(*h)).collect(),
+            after: after.iter().map(|h| ip(*h)).collect(),
+            state: Vec::new(),
+            ..order()
+        };
+        let mut left = machine(LEFT);
+        let change = left.request_chain(Duration::ZERO, order).unwrap();
+        let mut asking = Asking {
+            left,
+            change,
+            now: Duration::ZERO,
+        };
+        assert_eq!(asking.commands(), ["Hold", "Persist"]);
+        let result = Ok(World::facts(LEFT));
+        let event = HostEvent::Locked { change, result };
+        asking.left.handle_event(Duration::ZERO, event);
+        assert!(asking.commands().is_empty());
+        let said = std::iter::from_fn(|| asking.left.poll_transmit());
+        let said = said.map(|(to, m)| (to, m.name())).collect();
+        (asking, said)
+    }
+
+    fn commands(&mut self) -> Vec<&'static str> {
+        let all = std::iter::from_fn(|| self.left.poll_command());
+        all.map(|c| c.name()).collect()
+    }
+
+    fn hears(&mut self, from: usize, message: Message) {
+        self.left.handle_message(self.now, &[ip(from)], message);
+    }
+
+    fn told(&mut self, from: usize, result: Result<Delta, Reason>) {
+        let change = self.change;
+        self.hears(from, Message::TellDelta { change, result });
+    }
+
+    fn enlisted(&mut self, from: usize) {
+        let (change, result) = (self.change, Ok(()));
+        self.hears(from, Message::Enlisted { change, result });
+    }
+
+    fn extended(&mut self) {
+        let (change, result) = (self.change, Ok(World::facts(RIGHT)));
+        self.hears(RIGHT, Message::Extended { change, result });
+    }
+
+    /// What the path that it opens makes up for; `None` if it opens none.
+    fn opens(&mut self) -> Option<Delta> {
+        let all = std::iter::from_fn(|| self.left.poll_command());
+        all.filter_map(|c| match c {
+            Command::Open { delta, .. } => Some(delta),
+            _ => None,
+        })
+        .last()
+    }
+
+    /// Who is to forget what.
+    fn dismisses(&mut self) -> Vec<(IpAddr, Scope)> {
+        let all = std::iter::from_fn(|| self.left.poll_transmit());
+        all.filter_map(|(to, m)| match m {
+            Message::Dismiss { scope, .. } => Some((to, scope)),
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn ended(&mut self) -> Option<Progress> {
+        let all = std::iter::from_fn(|| self.left.poll_report());
+        all.filter_map(|r| match r {
+            Report::Progress { progress, .. } => Some(progress),
+            _ => None,
+        })
+        .last()
+    }
+}
+
+/// Two that leave have both changed it.
+#[test]
+fn what_those_that_leave_have_added_is_made_up_for() {
+    let (mut asking, said) = Asking::new(&[OLD, NEW], &[]);
+    for host in [OLD, NEW] {
+        assert!(said.contains(&(ip(host), "AskDelta")), "{said:?}");
+    }
+    asking.told(OLD, Ok(ADDED));
+    asking.extended();
+    assert_eq!(asking.opens(), None, "one has not answered");
+    let taken = Delta {
+        to_server: 30u32.wrapping_neg(),
+        to_client: 5,
+    };
+    asking.told(NEW, Ok(taken));
+    assert_eq!(asking.opens(), Some(ADDED.and(&taken)));
+    // Said again.
+    asking.told(NEW, Ok(taken));
+    assert_eq!(asking.opens(), None);
+}
+
+/// What the numbers on a middlebox's host, or at the two ends, do not bear out is
+/// refused, with the reason, and all is as before.
+#[test]
+fn what_the_numbers_contradict_is_refused() {
+    let why = || Reason::DeltaContradicted("40 bytes to the server".into());
+    let refused = |asking: &mut Asking| {
+        let change = asking.change;
+        let names = asking.commands();
+        assert!(names.contains(&"Abandon"), "{names:?}");
+        asking.hears(RIGHT, Message::CancelAck { change });
+        assert_eq!(asking.ended(), Some(Progress::RolledBack(why())));
+        assert_eq!(asking.left.stats().changes, 0);
+    };
+    let (mut asking, _) = Asking::new(&[OLD], &[]);
+    asking.told(OLD, Err(why()));
+    refused(&mut asking);
+
+    let (mut asking, _) = Asking::new(&[OLD], &[]);
+    asking.told(OLD, Ok(ADDED));
+    asking.extended();
+    assert_eq!(asking.opens(), Some(ADDED));
+    let (change, result) = (asking.change, Err(why()));
+    let event = HostEvent::Prepared { change, result };
+    asking.left.handle_event(Duration::ZERO, event);
+    refused(&mut asking);
+}
+
+/// A host that stays keeps a connection that has seen numbers: those before a
+/// middlebox that leaves are not those behind it.
+#[test]
+fn a_host_before_it_does_not_stay() {
+    for (before, fits) in [([OLD, NEW], true), ([NEW, OLD], false)] {
+        let (mut asking, said) = Asking::new(&before, &[NEW]);
+        assert!(!said.contains(&(ip(NEW), "AskDelta")), "it stays: {said:?}");
+        asking.told(OLD, Ok(ADDED));
+        asking.enlisted(NEW);
+        asking.extended();
+        assert_eq!(asking.opens().is_some(), fits, "{before:?}");
+        if !fits {
+            let change = asking.change;
+            asking.hears(RIGHT, Message::CancelAck { change });
+            // What comes late of this must not undo what comes next.
+            assert_eq!(asking.dismisses(), [(ip(NEW), Scope::Unopened)]);
+            asking.hears(NEW, Message::Dismissed { change });
+            let why = Reason::DeltaBehind(ip(NEW));
+            assert_eq!(asking.ended(), Some(Progress::RolledBack(why)));
+        }
+    }
+}
+
+/// A host that is down may be left out: it is waited for, but not for ever.
+#[test]
+fn who_does_not_answer_is_left_out() {
+    let (mut asking, _) = Asking::new(&[OLD], &[]);
+    asking.extended();
+    assert_eq!(asking.opens(), None);
+    while asking.now < Duration::from_secs(3) {
+        asking.now = asking.left.poll_timeout().expect("something is waited for");
+        let now = asking.now;
+        asking.left.handle_timeout(now);
+        if let Some(delta) = asking.opens() {
+            assert!(delta.is_none() && now >= Duration::from_secs(2));
+            return;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+/// Only who leaves, or passes it on, is heard about it.
+#[test]
+fn a_stranger_says_nothing_of_it() {
+    let (mut asking, _) = Asking::new(&[OLD], &[]);
+    asking.extended();
+    asking.told(RIGHT, Ok(Delta::default()));
+    asking.told(NEW, Ok(ADDED));
+    assert_eq!(asking.opens(), None);
+    assert_eq!(asking.left.stats().violations, 2);
+    // Nor does a host answer anybody but the session's left end.
+    let mut old = machine(OLD);
+    let (change, session) = (asking.change, session());
+    let asks = Message::AskDelta { change, session };
+    old.handle_message(Duration::ZERO, &[ip(NEW)], asks.clone());
+    assert!(old.poll_command().is_none());
+    old.handle_message(Duration::ZERO, &[ip(LEFT)], asks);
+    assert_eq!(old.poll_command().map(|c| c.name()), Some("AskDelta"));
+    let event = HostEvent::DeltaKnown {
+        change,
+        from: ip(LEFT),
+        result: Ok(ADDED),
+    };
+    old.handle_event(Duration::ZERO, event);
+    let answer = Message::TellDelta {
+        change,
+        result: Ok(ADDED),
+    };
+    assert_eq!(old.poll_transmit(), Some((ip(LEFT), answer)));
+}

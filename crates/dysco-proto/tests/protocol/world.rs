@@ -1,0 +1,467 @@
+//! Hosts in a row, a network that loses, doubles and reorders, daemons that
+//! die between any two of their steps, and a clock that only events move.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use dysco_proto::{
+    ChangeId, Command, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
+    Subsession, Time, Way,
+};
+
+use super::plane::{Effect, Plane, Refuse, Session, State, at, offer_of};
+
+/// What goes wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    pub seed: u64,
+    /// Of a hundred messages.
+    pub lost: u64,
+    pub doubled: u64,
+    /// Longest way of a message, milliseconds.
+    pub slowest: u64,
+    /// Only until then.
+    pub until: Duration,
+    /// The message with this number is lost, whatever the above says.
+    pub lose: Option<u64>,
+    /// So many segments to a client are lost, or their answers.
+    pub unheard: usize,
+    /// Every message of these names is lost.
+    pub lose_all: Vec<&'static str>,
+    /// From then, until then, the first and the last host do not reach each other.
+    pub parted: Option<(Duration, Duration)>,
+    /// These hosts never drain: the new path shows them nothing.
+    pub stuck: Vec<usize>,
+    /// Longest time that old data takes to drain; 0 for three seconds.
+    pub slowest_drain: Duration,
+    /// What the right anchor answers on the new path is rejected there by a reset.
+    pub rejects: bool,
+    /// A host's daemon dies before its step with this number, and is back later.
+    pub crashes: Vec<(usize, u64, Duration)>,
+}
+
+/// A path answers by resets.
+pub fn rejected() -> Reason {
+    let [from, to] = [1, 2].map(|last| HostId::from([10, 0, 0, last]));
+    let through = Vec::new();
+    Reason::PathMeddles {
+        way: Way { from, to, through },
+        does: Meddling::Rejects,
+    }
+}
+
+enum Item {
+    Deliver(usize, Vec<HostId>, Vec<u8>),
+    /// Only for the process that ordered it.
+    Event(usize, u64, HostEvent),
+    Drain(usize, ChangeId, Subsession),
+    Restart(usize),
+}
+
+pub struct Host {
+    pub addresses: Vec<HostId>,
+    pub machine: Option<Machine>,
+    pub plane: Plane,
+    pub reports: Vec<Report>,
+    life: u64,
+    steps: u64,
+}
+
+pub struct World {
+    pub now: Time,
+    pub hosts: Vec<Host>,
+    pub links: Vec<Subsession>,
+    pub faults: Faults,
+    /// Names of all messages sent, in order.
+    pub sent: Vec<&'static str>,
+    queue: BTreeMap<(Time, u64), Item>,
+    order: u64,
+    random: u64,
+}
+
+impl World {
+    /// A chain of so many hosts: client, middleboxes, server.
+    pub fn new(count: usize, faults: Faults) -> World {
+        let address = |host: usize, side: u8| IpAddr::from([10, 0, host as u8, side]);
+        let links: Vec<Subsession> = (0..count - 1)
+            .map(|i| Subsession {
+                left: SocketAddr::new(address(i, 2), 40_000 + i as u16),
+                right: SocketAddr::new(address(i + 1, 1), 80),
+            })
+            .collect();
+        let hosts = (0..count).map(|i| Host::new(i, &links, address)).collect();
+        let mut world = World {
+            now: Duration::from_secs(1),
+            hosts,
+            links,
+            random: faults.seed.wrapping_mul(2).wrapping_add(1),
+            faults,
+            sent: Vec::new(),
+            queue: BTreeMap::new(),
+            order: 0,
+        };
+        for host in 0..count {
+            world.start(host);
+        }
+        world
+    }
+
+    fn start(&mut self, host: usize) {
+        let seed = (self.hosts[host].life << 8) + host as u64;
+        let mut serial = 0u64;
+        let ids = move || {
+            serial += 1;
+            let mut id = [0; 16];
+            id[..8].copy_from_slice(&seed.to_be_bytes());
+            id[8..].copy_from_slice(&serial.to_be_bytes());
+            id
+        };
+        let h = &mut self.hosts[host];
+        h.machine = Some(Machine::new(h.addresses.clone(), ids));
+        h.plane.adopt();
+        let now = self.now;
+        for record in h.plane.records.clone().into_values() {
+            let machine = h.machine.as_mut().unwrap();
+            machine.restore(now, &record).unwrap();
+        }
+        self.pump(host);
+    }
+
+    /// A number below `n`.
+    fn roll(&mut self, n: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random.wrapping_mul(0x9e37_79b9_7f4a_7c15) % n.max(1)
+    }
+
+    fn after(&mut self, delay: Duration, item: Item) {
+        self.order += 1;
+        self.queue.insert((self.now + delay, self.order), item);
+    }
+
+    /// Gives a host's machine an input, and carries out what comes of it.
+    pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
+        let now = self.now;
+        let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
+        self.pump(host);
+        result
+    }
+
+    /// The daemon's loop: commands first, then messages. It may die before each.
+    fn pump(&mut self, host: usize) {
+        loop {
+            let Some(machine) = self.hosts[host].machine.as_mut() else {
+                return;
+            };
+            if let Some(report) = machine.poll_report() {
+                self.hosts[host].reports.push(report);
+                continue;
+            }
+            if let Some(command) = machine.poll_command() {
+                if self.dies(host) {
+                    return;
+                }
+                if matches!(command, Command::TakeBack { .. }) {
+                    self.check_take_back();
+                }
+                let proofs = self.hosts[host].plane.proofs.len();
+                let effect = self.hosts[host].plane.run(command.clone());
+                if self.hosts[host].plane.proofs.len() > proofs {
+                    self.client_answers(host, command.change());
+                }
+                match effect {
+                    Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
+                        let now = self.now;
+                        if let Some(m) = self.hosts[host].machine.as_mut() {
+                            m.handle_event(now, event);
+                        }
+                    }
+                    Effect::Answer(event) => self.answer(host, event),
+                    Effect::WillDrain(change, subsession) => {
+                        self.drains(host, change, subsession);
+                    }
+                    Effect::CutBoth(change, cutoff, both) => {
+                        let cutoff = at(cutoff);
+                        self.answer(host, HostEvent::CutDone { change, cutoff });
+                        for subsession in both {
+                            self.drains(host, change, subsession);
+                        }
+                    }
+                    Effect::Closing => {
+                        self.check_close(host);
+                        let change = command.change();
+                        let result = Ok(());
+                        self.answer(host, HostEvent::Closed { change, result });
+                    }
+                    Effect::Trying(change, lost) => {
+                        // Its data plane answers if it hears the path, whatever its daemon
+                        // does.
+                        let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
+                        let hears = right.state == State::TwoPaths;
+                        let result = match hears && !lost {
+                            true => Ok(()),
+                            false => Err(Reason::NewPathUnusable("pretended".into())),
+                        };
+                        // The left one hears nothing at all then.
+                        let (at, result) = match self.faults.rejects {
+                            true => (host + 2, Err(rejected())),
+                            false => (host, result),
+                        };
+                        self.answer(at, HostEvent::Tried { change, result });
+                    }
+                    Effect::Watching(change, result) => {
+                        self.answer(host, HostEvent::Watching { change, result });
+                    }
+                    Effect::Nothing => {}
+                }
+            } else if let Some((to, message)) = machine.poll_transmit() {
+                if self.dies(host) {
+                    return;
+                }
+                self.transmit(host, to, &message);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// A segment was sent to the client, whose answer comes to the host that it
+    /// knows, to the process that watches for it.
+    fn client_answers(&mut self, from: usize, change: ChangeId) {
+        let sent = self.hosts[from].plane.proofs.len();
+        if sent <= self.faults.unheard {
+            return;
+        }
+        let life = self.hosts[from - 1].life;
+        let delay = Duration::from_micros(200 + self.roll(500));
+        let event = HostEvent::Proved { change };
+        self.after(delay, Item::Event(from - 1, life, event));
+    }
+
+    fn drains(&mut self, host: usize, change: ChangeId, subsession: Subsession) {
+        if self.faults.stuck.contains(&host) {
+            return;
+        }
+        let slowest = match self.faults.slowest_drain.as_millis() {
+            0 => 3000,
+            most => most as u64,
+        };
+        let delay = Duration::from_millis(self.roll(slowest));
+        self.after(delay, Item::Drain(host, change, subsession));
+    }
+
+    fn answer(&mut self, host: usize, event: HostEvent) {
+        let life = self.hosts[host].life;
+        let delay = Duration::from_micros(self.roll(500));
+        self.after(delay, Item::Event(host, life, event));
+    }
+
+    fn dies(&mut self, host: usize) -> bool {
+        let h = &mut self.hosts[host];
+        let step = h.steps;
+        h.steps += 1;
+        let found = self
+            .faults
+            .crashes
+            .iter()
+            .find(|c| (c.0, c.1) == (host, step));
+        let Some(&(_, _, away)) = found else {
+            return false;
+        };
+        h.machine = None;
+        h.life += 1;
+        h.plane.crash();
+        self.after(away, Item::Restart(host));
+        true
+    }
+
+    fn transmit(&mut self, from: usize, to: HostId, message: &Message) {
+        let number = self.sent.len() as u64;
+        self.sent.push(message.name());
+        let target = self.hosts.iter().position(|h| h.addresses.contains(&to));
+        let Some(target) = target else { return };
+        let foul = self.now < self.faults.until;
+        let all = self.faults.lose_all.contains(&message.name());
+        let ends = [from, target] == [0, 2] || [from, target] == [2, 0];
+        let parted = self
+            .faults
+            .parted
+            .is_some_and(|(from, to)| ends && (from..to).contains(&self.now));
+        if self.faults.lose == Some(number) || all || parted {
+            return;
+        }
+        if foul && self.roll(100) < self.faults.lost {
+            return;
+        }
+        let copies = 1 + u64::from(foul && self.roll(100) < self.faults.doubled);
+        let bytes = message.encode().unwrap();
+        for _ in 0..copies {
+            let slowest = if foul { self.faults.slowest } else { 1 };
+            let delay = Duration::from_micros(100 + self.roll(slowest * 1000));
+            let addresses = self.hosts[from].addresses.clone();
+            self.after(delay, Item::Deliver(target, addresses, bytes.clone()));
+        }
+    }
+
+    /// A session ends on a host, by close or reset.
+    pub fn session_gone(&mut self, host: usize, link: usize) {
+        let subsession = self.links[link];
+        self.hosts[host]
+            .plane
+            .sessions
+            .get_mut(&subsession)
+            .unwrap()
+            .gone = true;
+        self.input(host, |m, now| {
+            m.handle_event(now, HostEvent::SessionGone { subsession });
+        });
+    }
+
+    /// Does what comes next; false if nothing does before `end`.
+    pub fn step(&mut self, end: Time) -> bool {
+        let timer = |h: &Host| h.machine.as_ref().and_then(|m| m.poll_timeout());
+        let first_timer = (0..self.hosts.len())
+            .filter_map(|i| timer(&self.hosts[i]).map(|t| (t, i)))
+            .min();
+        let first_item = self.queue.keys().next().copied();
+        match (first_timer, first_item) {
+            (Some((at, host)), item) if item.is_none_or(|(t, _)| at < t) && at <= end => {
+                self.now = self.now.max(at);
+                self.input(host, |m, now| m.handle_timeout(now));
+                true
+            }
+            (_, Some(key)) if key.0 <= end => {
+                self.now = key.0;
+                let item = self.queue.remove(&key).unwrap();
+                self.happen(item);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn happen(&mut self, item: Item) {
+        match item {
+            Item::Deliver(host, from, bytes) => {
+                let message = Message::decode(&bytes).unwrap();
+                self.input(host, |m, now| m.handle_message(now, &from, message));
+            }
+            Item::Event(host, life, event) => {
+                if self.hosts[host].life == life {
+                    self.input(host, |m, now| m.handle_event(now, event));
+                }
+            }
+            Item::Drain(host, change, subsession) => {
+                let s = self.hosts[host]
+                    .plane
+                    .sessions
+                    .get_mut(&subsession)
+                    .unwrap();
+                s.drained = true;
+                let plane = &self.hosts[host].plane;
+                let other = plane.others.get(&change).and(plane.pair);
+                let both = |(a, b)| [a, b].iter().all(|w| plane.sessions[w].drained);
+                if !other.is_none_or(both) {
+                    return;
+                }
+                self.input(host, |m, now| {
+                    m.handle_event(now, HostEvent::Drained { change });
+                });
+            }
+            Item::Restart(host) => self.start(host),
+        }
+    }
+
+    /// Until nothing is left to happen, at most for so long.
+    pub fn run(&mut self, most: Duration) {
+        let end = self.now + most;
+        while self.step(end) {}
+    }
+
+    /// Kills a daemon and starts it anew.
+    pub fn restart(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        h.life += 1;
+        h.plane.crash();
+        self.start(host);
+    }
+
+    pub fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_leave(now, a))
+    }
+
+    /// Leaves without the neighbours.
+    pub fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_local(now, a))
+    }
+
+    /// The server's host shall answer the client itself.
+    pub fn go_straight(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+        let a = self.links[host - 1];
+        self.input(host, |m, now| m.request_return(now, a))
+    }
+
+    pub fn session(&self, host: usize, link: usize) -> &Session {
+        &self.hosts[host].plane.sessions[&self.links[link]]
+    }
+
+    pub fn refuse(&mut self, host: usize, what: Refuse) {
+        self.hosts[host].plane.refuse = Some(what);
+    }
+}
+
+impl Host {
+    fn new(i: usize, links: &[Subsession], address: impl Fn(usize, u8) -> IpAddr) -> Host {
+        let mut plane = Plane {
+            deltas: (28, -3),
+            ..Plane::default()
+        };
+        let session = |link: usize, local: bool| {
+            let ends = [0x1000_0000, 0xf000_0000u32]
+                .map(|base| offer_of(base + 0x0111_1111 * link as u32, 7 + link as u8));
+            let (l, r) = if local { (0, 1) } else { (1, 0) };
+            let facts = Facts {
+                local: ends[l],
+                remote: ends[r],
+                tsval_out: 100 * (link as u32 + 1),
+                ..Facts::default()
+            };
+            Session {
+                facts,
+                state: State::Tracked,
+                cut_out: None,
+                cut_in: None,
+                reset: false,
+                drained: false,
+                gone: false,
+                deaf: false,
+                translation: Default::default(),
+            }
+        };
+        if i > 0 {
+            plane.sessions.insert(links[i - 1], session(i - 1, false));
+        }
+        if let Some(link) = links.get(i) {
+            plane.sessions.insert(*link, session(i, true));
+        }
+        if i > 0 && i < links.len() {
+            plane.pair = Some((links[i - 1], links[i]));
+        }
+        Host {
+            addresses: vec![address(i, 1), address(i, 2)],
+            machine: None,
+            plane,
+            reports: Vec::new(),
+            life: 0,
+            steps: 0,
+        }
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+}

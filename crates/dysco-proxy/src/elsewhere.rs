@@ -1,0 +1,256 @@
+//! Proxies whose sockets are in another network namespace of this host, as a container's or a
+//! pod's are: the data plane here sees none of their packets.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use dysco_api::{ListenAddress, ProcessName};
+use dysco_common::FlowKey;
+
+use super::listener::stands_for;
+use super::process::Proc;
+use super::table::{self, CLOSED, Holders, LISTEN, Row};
+
+/// A process that is in another network namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Elsewhere {
+    /// Its number here.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Elsewhere { pid, name } = self;
+        write!(
+            f,
+            "process {pid} ({name}) has its sockets in another network namespace, as in a \
+             container or pod, and this dyscod sees those of its own alone; run dyscod there: in \
+             the container or pod, or by 'nsenter -t {pid} -n'"
+        )
+    }
+}
+
+/// The network namespace of a process, or of the calling thread.
+fn namespace(process: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/net")).ok()
+}
+
+/// Is the process in the network namespace of the calling thread? So is one that cannot be
+/// looked at, as far as can be told.
+pub fn is_ours(pid: i32) -> bool {
+    let theirs = namespace(&pid.to_string());
+    theirs.is_none() || theirs == namespace("thread-self")
+}
+
+/// The process that a name means, if it is in another network namespace.
+pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
+    let meant: Vec<i32> = match name {
+        ProcessName::Listener(at) => return listening(at, all),
+        ProcessName::Pid(pid) => vec![*pid],
+        ProcessName::Unit(_) => return None,
+        ProcessName::Named(comm) => super::process::of_name(comm, all),
+    };
+    let mut meant: Vec<&Proc> = meant.iter().filter_map(|pid| all.get(pid)).collect();
+    meant.retain(|p| !is_ours(p.pid));
+    // The one that started the others.
+    let started = |p: &Proc| meant.iter().any(|other| other.pid == p.parent);
+    let first = meant.iter().filter(|p| !started(p)).min_by_key(|p| p.pid)?;
+    Some(of(first))
+}
+
+/// One of these processes, where none is in the network namespace of the calling thread.
+pub fn all_of(pids: &[i32], all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
+    if pids.iter().any(|pid| is_ours(*pid)) {
+        return None;
+    }
+    pids.iter().min().and_then(|pid| all.get(pid)).map(of)
+}
+
+fn of(process: &Proc) -> Elsewhere {
+    Elsewhere {
+        pid: process.pid,
+        name: process.comm.clone(),
+    }
+}
+
+/// Who listens at an address in another network namespace. What is forwarded to a container
+/// arrives there at the same port, by default, and another address.
+fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
+    let mut pids: Vec<i32> = all.keys().copied().filter(|pid| !is_ours(*pid)).collect();
+    pids.sort_unstable();
+    let mut looked = HashSet::new();
+    for pid in pids {
+        let Some(space) = namespace(&pid.to_string()) else {
+            continue;
+        };
+        if !looked.insert(space.clone()) {
+            continue;
+        }
+        let listens = |r: &Row| r.state == LISTEN && r.key.local().port() == at.port;
+        let rows = rows_of(pid).into_iter().filter(listens);
+        let inodes: HashSet<u64> = rows.map(|row| row.inode).collect();
+        let there = all
+            .values()
+            .filter(|p| namespace(&p.pid.to_string()).as_ref() == Some(&space));
+        let mut holders: Vec<&Proc> = there.filter(|p| holds(p.pid, &inodes)).collect();
+        holders.sort_unstable_by_key(|p| p.pid);
+        if let Some(holder) = holders.first() {
+            return Some(of(holder));
+        }
+    }
+    None
+}
+
+fn holds(pid: i32, inodes: &HashSet<u64>) -> bool {
+    !inodes.is_empty()
+        && Holders::of_process(pid)
+            .of
+            .keys()
+            .any(|inode| inodes.contains(inode))
+}
+
+fn rows_of(pid: i32) -> Vec<Row> {
+    let dir = format!("/proc/{pid}/net");
+    table::rows_in(Path::new(&dir)).unwrap_or_default()
+}
+
+/// Connections of a process that is, or may be, a proxy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The process.
+    pub process: Elsewhere,
+    /// True if it runs under the shim.
+    pub shim: bool,
+    /// Is it in another network namespace?
+    pub elsewhere: bool,
+    /// Its connections, and whether somebody of its network listens where they end, so that
+    /// it seems to have accepted them.
+    pub connections: Vec<(FlowKey, bool)>,
+}
+
+/// What connections a process has, as its own network namespace lists it.
+pub fn held(pid: i32) -> Held {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Held {
+        process: Elsewhere {
+            pid,
+            name: name.trim_end().to_owned(),
+        },
+        shim: true,
+        elsewhere: !is_ours(pid),
+        connections: connections(pid, &rows_of(pid)),
+    }
+}
+
+/// Those of a process among these sockets, and whether it seems to have accepted them.
+fn connections(pid: i32, rows: &[Row]) -> Vec<(FlowKey, bool)> {
+    let own = Holders::of_process(pid).of;
+    let listeners: Vec<_> = rows.iter().filter(|r| r.state == LISTEN).collect();
+    let open = rows.iter().filter(|row| {
+        row.state != LISTEN && !CLOSED.contains(&row.state) && own.contains_key(&row.inode)
+    });
+    let accepted = |row: &Row| {
+        let local = row.key.local();
+        listeners.iter().any(|l| stands_for(&l.key.local(), &local))
+    };
+    open.map(|row| (row.key, accepted(row))).collect()
+}
+
+/// Connections of processes in this network namespace that may be proxies: they have accepted
+/// some and opened others. Those under the shim (`shims`) are left out.
+pub fn unproven(shims: &[i32]) -> Vec<Held> {
+    let own = std::process::id().cast_signed();
+    let rows = table::rows().unwrap_or_default();
+    let pids = table::pids().unwrap_or_default().into_iter();
+    let others = pids.filter(|pid| *pid != own && !shims.contains(pid) && is_ours(*pid));
+    let held = others.filter_map(|pid| {
+        let connections = connections(pid, &rows);
+        let both =
+            [true, false].map(|way| connections.iter().any(|(_, accepted)| *accepted == way));
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = name.trim_end().to_owned();
+        (both == [true; 2]).then_some(Held {
+            process: Elsewhere { pid, name },
+            shim: false,
+            elsewhere: false,
+            connections,
+        })
+    });
+    held.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::super::process;
+    use super::*;
+
+    /// A process in a network namespace of its own, until dropped.
+    struct Container(Child);
+
+    impl Container {
+        fn start() -> Container {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("600").stdin(Stdio::null());
+            // SAFETY: one system call, on nothing of this process's.
+            unsafe {
+                sleep.pre_exec(|| {
+                    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
+                    Ok(())
+                });
+            }
+            Container(sleep.spawn().unwrap())
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id().cast_signed()
+        }
+    }
+
+    impl Drop for Container {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_is_told_by_number_and_name() {
+        let container = Container::start();
+        let pid = container.pid();
+        assert!(is_ours(std::process::id().cast_signed()) && !is_ours(pid));
+        let all = process::all().unwrap();
+        let found = named(&ProcessName::Pid(pid), &all).unwrap();
+        assert_eq!((found.pid, found.name.as_str()), (pid, "sleep"));
+        let told = found.to_string();
+        assert!(told.contains("another network namespace"), "{told}");
+        assert!(told.contains(&format!("nsenter -t {pid} -n")), "{told}");
+        assert_eq!(all_of(&[pid], &all), Some(found));
+        let own = std::process::id().cast_signed();
+        assert_eq!(named(&ProcessName::Pid(own), &all), None);
+        assert_eq!(all_of(&[own, pid], &all), None);
+        assert!(held(pid).elsewhere && held(pid).connections.is_empty());
+    }
+
+    #[test]
+    fn what_this_process_has_accepted_is_listed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let opened = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let held = held(std::process::id().cast_signed());
+        let key =
+            |s: &std::net::TcpStream| FlowKey::new(s.local_addr().unwrap(), s.peer_addr().unwrap());
+        assert!(!held.elsewhere && held.shim);
+        let pid = std::process::id().cast_signed();
+        // Of dyscod itself nobody asks.
+        assert!(unproven(&[]).iter().all(|held| held.process.pid != pid));
+        assert!(held.connections.contains(&(key(&accepted), true)));
+        assert!(held.connections.contains(&(key(&opened), false)));
+    }
+}

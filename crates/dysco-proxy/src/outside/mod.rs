@@ -1,0 +1,344 @@
+//! Pairs of a proxy that no shim speaks for (Go, a static binary, one that was
+//! started without it): found by what the kernel counts, from outside.
+//!
+//! What counts can show is that B gets as many bytes as A, again and again,
+//! with data in between. That they are the same bytes, and that it stays so,
+//! they cannot: a proxy that ends TLS on both sides keeps the counts as well.
+//! So a pair that was found here is removed by the operator's word for its
+//! listener only.
+
+mod doubt;
+mod judge;
+pub mod pairing;
+mod scene;
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod slow;
+mod watch;
+#[cfg(test)]
+mod world;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use dysco_api::ProcessName;
+use dysco_common::FlowKey;
+
+use super::pair::{Direction, Pair, PairId, Witness};
+use super::process::ProcessError;
+use super::sys::{of_our_network, protocol};
+use super::table::{Holder, Holders};
+use super::theirs::Process;
+use pairing::Rules;
+pub use scene::{Scene, Socket};
+use watch::{Lost, Watch, Watched};
+
+/// How long and how closely is looked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WatchRules {
+    /// What must have been seen of a pair.
+    pub proof: Rules,
+    /// How long is looked at most.
+    pub limit: Duration,
+}
+
+impl Default for WatchRules {
+    fn default() -> Self {
+        WatchRules {
+            proof: Rules {
+                moments: 8,
+                bytes: 16 << 10,
+                window: Duration::from_millis(500),
+            },
+            limit: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What the data plane knows of a session that it tracks.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked {
+    /// This host sent the SYN.
+    pub opened_here: bool,
+    /// When, on a clock common to all, if that is known.
+    pub born: Option<u64>,
+}
+
+/// Sockets of one process that can be told apart in reasonable time.
+const MOST: usize = 4_000;
+/// Processes that are watched at once.
+const TOGETHER: usize = 64;
+
+/// What is asked of a watch.
+pub struct Ask {
+    /// Which processes.
+    pub name: ProcessName,
+    /// Only this user's.
+    pub uid: Option<u32>,
+    /// The sessions that may be changed at all.
+    pub tracked: HashMap<FlowKey, Tracked>,
+    /// Only these of them, if any are named.
+    pub only: Option<HashSet<FlowKey>>,
+    /// Every session is meant: those that are not tracked are wanted, too.
+    pub all: bool,
+}
+
+/// The accepted sessions of the processes that are tracked, each with what its
+/// removal stands on.
+pub type Sessions = Vec<(FlowKey, Result<Basis, String>)>;
+
+/// What a watch of processes has found.
+pub struct Found {
+    /// Their tracked sessions.
+    pub sessions: Sessions,
+    /// Accepted ones that are not tracked, where all were asked for.
+    pub untracked: Vec<FlowKey>,
+}
+
+/// Who says which socket belongs to which.
+#[derive(Clone, Copy, Debug)]
+pub enum Basis {
+    /// It is known already.
+    Known,
+    /// The counts have shown it.
+    Counts(Pair),
+}
+
+/// Finds the pairs of the asked processes. Blocks for up to the limit.
+pub fn find(
+    ask: &Ask,
+    rules: &WatchRules,
+    is_known: impl Fn(&FlowKey) -> bool,
+    has_shim: impl Fn(i32) -> bool,
+) -> Result<Found, ProcessError> {
+    let scene = Scene::look(&ask.name, ask.uid)?;
+    let mut sessions = Sessions::new();
+    let mut left = Vec::new();
+    let mut untracked = Vec::new();
+    for socket in &scene.sockets {
+        let known = ask.tracked.get(&socket.key);
+        let accepted = known.map_or(socket.accepted, |t| !t.opened_here);
+        let wanted = ask.only.as_ref().is_none_or(|o| o.contains(&socket.key));
+        if accepted && known.is_none() && ask.all {
+            untracked.push(socket.key);
+        }
+        if !accepted || known.is_none() || !wanted {
+            continue;
+        }
+        if is_known(&socket.key) {
+            sessions.push((socket.key, Ok(Basis::Known)));
+        } else if let Some(why) = barred(&scene, socket, &has_shim) {
+            sessions.push((socket.key, Err(why)));
+        } else {
+            left.push(socket.key);
+        }
+    }
+    if !left.is_empty() {
+        sessions.extend(by_counts(&scene, ask, rules, left));
+    }
+    Ok(Found {
+        sessions,
+        untracked,
+    })
+}
+
+/// The pair of two sockets that one process has open, whoever opened them:
+/// to close them, nothing else.
+pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
+    let rows = super::table::rows().ok()?;
+    let inode = |key| rows.iter().find(|r| r.key == key).map(|r| r.inode);
+    let holders = Holders::find().ok()?;
+    let of = |key| holders.of.get(&inode(key)?);
+    let (of_a, of_b) = (of(a)?, of(b)?);
+    let both = of_a.iter().find_map(|x| {
+        let y = of_b.iter().find(|y| y.pid == x.pid)?;
+        Some((*x, *y))
+    });
+    let (x, y) = both?;
+    let process = Process::open(x.pid).ok()?;
+    let watched = |holder: Holder, opened| {
+        let end = watch::end(&process, holder.fd, opened).ok()??;
+        let born = None;
+        Some(Watched { holder, end, born })
+    };
+    let own = [watched(x, false)?, watched(y, true)?];
+    let found = pairing::Found {
+        a: 0,
+        b: 1,
+        forward: 0,
+        reverse: 0,
+    };
+    (own[0].end.key == a && own[1].end.key == b).then(|| pair(&own, &found))
+}
+
+/// What is not understood is not watched.
+fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Option<String> {
+    let pid = socket.holder.pid;
+    if scene.uring.contains(&pid) {
+        return Some(format!(
+            "process {pid} uses an io_uring, which may hold sockets and bytes that cannot be seen from outside; let it call dysco_splice"
+        ));
+    }
+    if is_multipath(socket.holder) {
+        return Some(format!(
+            "the socket of process {pid} is of MPTCP, and the session one of several that it may have; switch MPTCP off for this listener, or keep the proxy"
+        ));
+    }
+    if let Some(other) = socket.shared.first() {
+        return Some(if other.pid == pid {
+            format!(
+                "process {pid} has its socket twice (descriptors {} and {})",
+                socket.holder.fd, other.fd
+            )
+        } else {
+            format!(
+                "its socket is shared by the processes {pid} and {}: closing it in one would not close it",
+                other.pid
+            )
+        });
+    }
+    has_shim(pid).then(|| {
+        format!(
+            "process {pid} runs under the shim, which has not reported that it relays the session: it is not spliced endlessly, and may still be changed"
+        )
+    })
+}
+
+/// The kernel lists the sessions of such a socket as TCP, and the descriptor is
+/// of none of them.
+fn is_multipath(holder: Holder) -> bool {
+    let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
+    fd.is_ok_and(|fd| protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_MPTCP))
+}
+
+fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>) -> Sessions {
+    let mut processes = HashMap::new();
+    for pid in scene.processes.keys() {
+        if let Ok(process) = Process::open(*pid) {
+            processes.insert(*pid, process);
+        }
+    }
+    // All sockets of the processes, tracked or not: any may get the bytes.
+    let watched: Vec<Watched> = scene
+        .sockets
+        .iter()
+        .filter_map(|s| watched(s, ask, &processes))
+        .collect();
+    let index: Vec<usize> = wanted
+        .iter()
+        .filter_map(|key| watched.iter().position(|w| w.end.key == *key))
+        .collect();
+    // A process pairs its own sockets only.
+    let mut of_pid: HashMap<i32, Vec<usize>> = HashMap::new();
+    for i in &index {
+        of_pid.entry(watched[*i].holder.pid).or_default();
+    }
+    for (i, w) in watched.iter().enumerate() {
+        if let Some(own) = of_pid.get_mut(&w.holder.pid) {
+            own.push(i);
+        }
+    }
+    let mut results: HashMap<FlowKey, Result<Basis, String>> = HashMap::new();
+    let sets: Vec<Vec<Watched>> = of_pid
+        .values()
+        .map(|own| own.iter().map(|i| watched[*i]).collect())
+        .collect();
+    let (sets, too_many): (Vec<_>, Vec<_>) = sets.into_iter().partition(|s| s.len() <= MOST);
+    for own in too_many.iter().flatten() {
+        let why = format!(
+            "its process has more than {MOST} sessions, too many to be told apart by their counts"
+        );
+        results.insert(own.end.key, Err(why));
+    }
+    for some in sets.chunks(TOGETHER) {
+        std::thread::scope(|scope| {
+            let (processes, wanted) = (&processes, &wanted);
+            let watch = |own: &'_ Vec<Watched>| one_process(own, processes, rules, wanted);
+            let running: Vec<_> = some
+                .iter()
+                .map(|own| scope.spawn(move || watch(own)))
+                .collect();
+            let ended = running.into_iter().filter_map(|w| w.join().ok());
+            results.extend(ended.flatten());
+        });
+    }
+    let ended = || Err("its socket was closed, or its process ended, meanwhile".to_owned());
+    let result = |key: FlowKey| (key, results.remove(&key).unwrap_or_else(ended));
+    wanted.into_iter().map(result).collect()
+}
+
+fn watched(s: &Socket, ask: &Ask, processes: &HashMap<i32, Process>) -> Option<Watched> {
+    let process = processes.get(&s.holder.pid)?;
+    let known = ask.tracked.get(&s.key);
+    let opened_here = known.map_or(!s.accepted, |t| t.opened_here);
+    let end = watch::end(process, s.holder.fd, opened_here).ok()??;
+    let fd = process.socket(s.holder.fd).ok()?;
+    (end.key == s.key && of_our_network(&fd).ok()?).then_some(Watched {
+        holder: s.holder,
+        end,
+        born: known.and_then(|t| t.born),
+    })
+}
+
+fn one_process(
+    own: &[Watched],
+    processes: &HashMap<i32, Process>,
+    rules: &WatchRules,
+    wanted: &[FlowKey],
+) -> Vec<(FlowKey, Result<Basis, String>)> {
+    let of_interest: Vec<usize> = (0..own.len())
+        .filter(|i| wanted.contains(&own[*i].end.key))
+        .collect();
+    let watch = Watch::new(processes, own);
+    let (verdicts, lost) = watch.run(&rules.proof, rules.limit, &of_interest);
+    let name = |i: usize| {
+        let key = own[i].end.key;
+        format!("{} > {}", key.local(), key.remote())
+    };
+    let gone = |i: usize| lost[i];
+    let result = |(a, verdict): (usize, Result<pairing::Found, doubt::Doubt>)| {
+        let basis = match verdict {
+            Ok(found) => match gone(a).or(gone(found.b)) {
+                None => Ok(Basis::Counts(pair(own, &found))),
+                Some(lost) => Err(words(lost)),
+            },
+            Err(doubt) => Err(match gone(a) {
+                Some(lost) => words(lost),
+                None => doubt.words(&rules.proof, name),
+            }),
+        };
+        (own[a].end.key, basis)
+    };
+    verdicts.into_iter().map(result).collect()
+}
+
+fn words(lost: Lost) -> String {
+    match lost {
+        Lost::Gone => "its socket was closed, or its process ended, while it was watched".into(),
+        Lost::Changed => "its descriptor became another socket's while it was watched".into(),
+    }
+}
+
+fn pair(own: &[Watched], found: &pairing::Found) -> Pair {
+    let (a, b) = (&own[found.a], &own[found.b]);
+    let Holder { pid, fd: fd_a } = a.holder;
+    let way = |delta| Direction {
+        endless: true,
+        declared: false,
+        delta,
+        pipe: None,
+    };
+    Pair {
+        id: PairId {
+            pid,
+            fd_a,
+            fd_b: b.holder.fd,
+        },
+        a: a.end,
+        b: b.end,
+        forward: way(found.forward),
+        reverse: way(found.reverse),
+        witness: Witness::Counts,
+    }
+}

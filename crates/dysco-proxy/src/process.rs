@@ -1,0 +1,288 @@
+//! How a proxy's process is named, and which processes that means.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+
+use dysco_api::{ListenAddress, ProcessName};
+
+use super::elsewhere::{Elsewhere, is_ours};
+use super::table;
+
+/// The kernel keeps this much of a process's name.
+const COMM: usize = 15;
+
+/// Why no process is meant.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// None has the name.
+    #[error("no process of this host's network is '{0}'")]
+    None(ProcessName),
+    /// More than one has it, and none started the others.
+    #[error("{} processes are '{name}': {}", .pids.len(), numbers(.pids))]
+    Ambiguous {
+        /// The name.
+        name: ProcessName,
+        /// The processes.
+        pids: Vec<i32>,
+    },
+    /// It is in another network namespace.
+    #[error("{0}")]
+    Elsewhere(Elsewhere),
+    /// It is another user's.
+    #[error("process {pid} is not the caller's own")]
+    NotAllowed {
+        /// The process.
+        pid: i32,
+    },
+    /// `/proc` cannot be read.
+    #[error("cannot read {what}: {source}")]
+    System {
+        /// What of it.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn numbers(pids: &[i32]) -> String {
+    let all: Vec<String> = pids.iter().map(i32::to_string).collect();
+    all.join(", ")
+}
+
+/// A process, as `/proc` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proc {
+    /// Its number.
+    pub pid: i32,
+    /// Who started it, or took it over.
+    pub parent: i32,
+    /// Its name, of at most 15 bytes.
+    pub comm: String,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+fn proc(pid: i32) -> Option<Proc> {
+    let dir = format!("/proc/{pid}");
+    let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
+    // `pid (name) state parent …`; the name may hold anything.
+    let (before, after) = stat.rsplit_once(')')?;
+    Some(Proc {
+        pid,
+        parent: after.split_whitespace().nth(1)?.parse().ok()?,
+        comm: before.split_once('(')?.1.to_owned(),
+        uid: fs::metadata(&dir).ok()?.st_uid(),
+    })
+}
+
+/// Threads that are looked at; a process with more is never seen to sleep.
+const THREADS: usize = 128;
+
+/// Does each thread of a process wait for something to happen? One that is stopped does
+/// not: it has work that it cannot do.
+pub fn sleeps(pid: i32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let asleep = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        // `tid (name) state …`; the name may hold anything.
+        let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
+        (state == "S").then_some(())
+    };
+    let mut threads = 0;
+    for task in tasks {
+        threads += 1;
+        if threads > THREADS || task.ok().and_then(asleep).is_none() {
+            return false;
+        }
+    }
+    threads > 0
+}
+
+/// All processes that can be seen, by number.
+pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
+    let pids = table::pids().map_err(|source| ProcessError::System {
+        what: "/proc",
+        source,
+    })?;
+    Ok(pids
+        .into_iter()
+        .filter_map(|pid| Some((pid, proc(pid)?)))
+        .collect())
+}
+
+/// The processes that a name means, the listener's holders aside.
+pub fn resolve(
+    name: &ProcessName,
+    all: &HashMap<i32, Proc>,
+    holders: impl Fn(&ListenAddress) -> Vec<i32>,
+) -> Result<Vec<i32>, ProcessError> {
+    let mut found = match name {
+        ProcessName::Pid(pid) => with_children(&[*pid], all),
+        ProcessName::Listener(at) => holders(at),
+        ProcessName::Unit(unit) => of_unit(unit, all),
+        ProcessName::Named(comm) => match one_of(name, &named(comm, all), all)? {
+            Some(root) => with_children(&[root], all),
+            None => of_unit(&format!("{comm}.service"), all),
+        },
+    };
+    found.sort_unstable();
+    found.dedup();
+    match found.is_empty() {
+        true => Err(ProcessError::None(name.clone())),
+        false => Ok(found),
+    }
+}
+
+/// Of one name and one network: others of the name serve someone else.
+fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let mut fits = of_name(comm, all);
+    fits.retain(|pid| is_ours(*pid));
+    fits
+}
+
+/// Of one name, on any network of this host.
+pub fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let short = comm.get(..COMM).unwrap_or(comm);
+    let fits = all.values().filter(|p| p.comm == short);
+    fits.map(|p| p.pid).collect()
+}
+
+/// The one that all others descend from.
+fn one_of(
+    name: &ProcessName,
+    fits: &[i32],
+    all: &HashMap<i32, Proc>,
+) -> Result<Option<i32>, ProcessError> {
+    let started = |pid: &&i32| all.get(pid).is_some_and(|p| fits.contains(&p.parent));
+    let mut roots: Vec<i32> = fits.iter().filter(|p| !started(p)).copied().collect();
+    roots.sort_unstable();
+    match roots[..] {
+        [] => Ok(None),
+        [root] => Ok(Some(root)),
+        _ => Err(ProcessError::Ambiguous {
+            name: name.clone(),
+            pids: roots,
+        }),
+    }
+}
+
+/// These and all that they started.
+fn with_children(roots: &[i32], all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let mut found: Vec<i32> = roots
+        .iter()
+        .filter(|p| all.contains_key(p))
+        .copied()
+        .collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = all.values().filter(|p| p.parent == parent);
+        let new: Vec<i32> = children
+            .map(|p| p.pid)
+            .filter(|p| !found.contains(p))
+            .collect();
+        found.extend(new);
+        next += 1;
+    }
+    found
+}
+
+fn of_unit(unit: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+    let inside = |pid: &&i32| {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        groups
+            .lines()
+            .any(|l| l.split('/').any(|part| part == unit))
+    };
+    all.keys().filter(inside).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(rows: &[(i32, i32, &str)]) -> HashMap<i32, Proc> {
+        let proc = |(pid, parent, comm): &(i32, i32, &str)| Proc {
+            pid: *pid,
+            parent: *parent,
+            comm: (*comm).to_owned(),
+            uid: 0,
+        };
+        rows.iter().map(|r| (r.0, proc(r))).collect()
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        let of = |s: &str| s.parse::<ProcessName>().unwrap();
+        assert_eq!(of("12"), ProcessName::Pid(12));
+        assert!(matches!(of(":8080"), ProcessName::Listener(_)));
+        assert!(matches!(of("[::1]:80"), ProcessName::Listener(_)));
+        assert_eq!(of("a.service"), ProcessName::Unit("a.service".into()));
+        assert_eq!(of("haproxy"), ProcessName::Named("haproxy".into()));
+        for bad in ["", "0", "a/b", ":0", "99999999999", "a b"] {
+            assert!(bad.parse::<ProcessName>().is_err(), "{bad}");
+        }
+        for same in ["12", ":8080", "a.service", "haproxy"] {
+            assert_eq!(of(same).to_string(), same);
+        }
+    }
+
+    #[test]
+    fn a_process_comes_with_what_it_started() {
+        let all = tree(&[
+            (1, 0, "init"),
+            (5, 1, "m"),
+            (6, 5, "w"),
+            (7, 6, "x"),
+            (8, 1, "m"),
+        ]);
+        let of = |name: &str| resolve(&name.parse().unwrap(), &all, |_| vec![7]);
+        assert_eq!(of("5").unwrap(), [5, 6, 7]);
+        assert_eq!(of(":80").unwrap(), [7]);
+        assert!(matches!(of("9"), Err(ProcessError::None(_))));
+        assert!(matches!(of("no.service"), Err(ProcessError::None(_))));
+    }
+
+    #[test]
+    fn a_name_of_two_trees_is_ambiguous_and_of_one_is_not() {
+        let all = tree(&[(5, 1, "m"), (6, 5, "m"), (8, 1, "m")]);
+        let name = ProcessName::Named("m".into());
+        let error = one_of(&name, &[5, 6, 8], &all).unwrap_err().to_string();
+        assert!(error.contains("5, 8"), "{error}");
+        assert_eq!(one_of(&name, &[5, 6], &all).unwrap(), Some(5));
+        assert_eq!(one_of(&name, &[], &all).unwrap(), None);
+    }
+
+    #[test]
+    fn only_one_that_waits_sleeps() {
+        use nix::sys::signal::{Signal, kill};
+        use nix::unistd::Pid;
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        while !sleeps(pid) {
+            std::thread::yield_now();
+        }
+        kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+        while sleeps(pid) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!sleeps(pid), "it is no more");
+        assert!(!sleeps(std::process::id() as i32), "this thread runs");
+    }
+
+    #[test]
+    fn this_process_is_found_as_it_is() {
+        let own = std::process::id() as i32;
+        let all = all().unwrap();
+        let me = &all[&own];
+        assert_eq!(me.uid, nix::unistd::geteuid().as_raw());
+        assert!(named(&me.comm, &all).contains(&own));
+    }
+}
