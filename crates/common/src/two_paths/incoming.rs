@@ -192,30 +192,12 @@ pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     }
 }
 
-/// The acknowledgement without the number of a FIN that the proxy has sent by itself before
-/// there were two paths. The local end has sent no FIN: it would discard a segment that
-/// acknowledges one (RFC 9293, section 3.10.7.4).
-#[inline(always)]
-pub(super) const fn without_fin(at: Anchor, s: &Session, ack: u32) -> u32 {
-    let sent = at.snd_max(s);
-    if ack == sent.wrapping_add(1) {
-        sent
-    } else {
-        ack
-    }
-}
-
 /// Judges a segment from the new path. The far end has not got yet what the
 /// proxy acknowledged for it: its ack is raised to the highest the old path
-/// gave, its right window edge kept where it is. One that acknowledges the proxy's own FIN
-/// is lowered.
+/// gave, its right window edge kept where it is.
 #[inline(always)]
 pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     let wscale = wscale & 15;
-    let seg = &Segment {
-        ack: without_fin(at, s, seg.ack),
-        ..*seg
-    };
     let edge_now = seg.ack.wrapping_add((seg.window as u32) << wscale);
     let known = s.two.edge_set != 0;
     let edge = if known {

@@ -2,7 +2,7 @@
 //! sent, what it has acknowledged, and whether the path can be taken back.
 
 use super::anchor::Anchor;
-use super::incoming::{NewIncoming, without_fin};
+use super::incoming::NewIncoming;
 use super::outgoing::ACROSS;
 use crate::seq::{after, before};
 use crate::session::{Session, State, life};
@@ -94,7 +94,7 @@ pub(super) const PAST: u8 = 2;
 /// acknowledges up to `ack`. What was never sent no end acknowledges: that is anybody's.
 #[inline(always)]
 pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
-    if after(without_fin(at, s, ack), at.snd_max(s)) {
+    if after(ack, at.snd_max(s)) {
         return;
     }
     s.edge = judged.edge;

@@ -437,18 +437,18 @@ fn data_beyond_the_window_of_an_end_is_dropped() {
         let mut server = p.session(OTHER);
         (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
         p.put(OTHER, &server);
-        p.set_edge(SLOT, GIVEN + 1000);
+        p.set_edge(SLOT, GIVEN + 100);
         let data = |at, len| from_server(&net, GIVEN - BACK + at, SENT + OUT - 3000, len);
-        relays(&mut p, &data(1000, 9), &to_client(&net, &data(1000, 9)));
-        p.drops(Way::In, &data(1001, 9), Counter::BeyondWindow);
+        relays(&mut p, &data(100, 9), &to_client(&net, &data(100, 9)));
+        p.drops(Way::In, &data(101, 9), Counter::BeyondWindow);
         // An acknowledgement takes no room.
-        let (verdict, _) = p.run(Way::In, &data(1001, 0).bytes());
+        let (verdict, _) = p.run(Way::In, &data(101, 0).bytes());
         assert_eq!(verdict, REDIRECT);
         // The client makes room.
         let ack = from_client(&net, SENT, GIVEN, 0, Options::Timestamps);
         p.run(Way::In, &ack.bytes());
         assert_eq!(p.edge(SLOT), GIVEN + u32::from(net.received().window));
-        relays(&mut p, &data(1001, 9), &to_client(&net, &data(1001, 9)));
+        relays(&mut p, &data(101, 9), &to_client(&net, &data(101, 9)));
         // Nothing is known of it.
         p.set_edge(SLOT, 0);
         let far = data(1 << 20, 9);
