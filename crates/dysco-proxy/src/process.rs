@@ -68,9 +68,14 @@ fn proc(pid: i32) -> Option<Proc> {
     let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
     // `pid (name) state parent …`; the name may hold anything.
     let (before, after) = stat.rsplit_once(')')?;
+    let mut rest = after.split_whitespace();
+    // One that has ended and was not waited for has no network namespace to tell it by.
+    if matches!(rest.next()?, "Z" | "X") {
+        return None;
+    }
     Some(Proc {
         pid,
-        parent: after.split_whitespace().nth(1)?.parse().ok()?,
+        parent: rest.next()?.parse().ok()?,
         comm: before.split_once('(')?.1.to_owned(),
         uid: fs::metadata(&dir).ok()?.st_uid(),
     })
