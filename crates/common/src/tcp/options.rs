@@ -27,7 +27,7 @@ const MAX_WSCALE: u8 = 14;
 /// overwritten, of which there is room for four.
 const MAX_STEPS: usize = 44;
 
-/// Where a walk keeps its offset between two steps: past the end of every header.
+/// Place of a walk's offset between two steps: past the end of every header.
 const AT: usize = 60;
 /// SACK words that a walk has still to add to.
 const SACK_WORDS: usize = 61;
@@ -38,7 +38,7 @@ const NOPS: usize = 62;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
-/// What a step of a walk comes to.
+/// The outcome of a step of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Step {
@@ -88,7 +88,7 @@ enum Found {
 }
 
 impl Step {
-    /// What a step in the kernel has returned.
+    /// Reads the word that a step in the kernel has returned.
     #[inline(always)]
     pub const fn from_word(word: u32) -> Step {
         const NEXT: u32 = Step::Next as u32;

@@ -8,7 +8,7 @@ use crate::seq::after;
 use crate::session::Session;
 use crate::tcp::{ACK, RST, Segment};
 
-/// What is known of an edge that was not offered yet.
+/// Stands for an edge that was not offered yet.
 pub const NO_EDGE: u32 = 0;
 
 /// An edge as it is kept. The one that would be [`NO_EDGE`] is kept one byte lower.
@@ -28,8 +28,8 @@ pub const fn offered(s: &Session, seg: &Segment) -> Option<u32> {
     Some(kept_edge(seg.ack.wrapping_add(window)))
 }
 
-/// Does a segment for the end of this entry begin after the edge which that has offered
-/// last? `len` bytes from `seq` on, in that end's numbers. More than the end's MSS leaves
+/// Returns true if a segment for the end of this entry begins after the edge that this end
+/// has offered last. `len` bytes from `seq` on, in that end's numbers. More than the end's MSS leaves
 /// as several segments: then all of it has to lie before.
 #[inline(always)]
 pub const fn is_beyond(s: &Session, edge: u32, seq: u32, len: u32) -> bool {
