@@ -143,12 +143,19 @@ impl Programs {
 }
 
 /// Drains the HAProxy that runs, puts another in its place, and waits for the
-/// end of the old one; how many sessions left it.
-fn reload(w: &mut World, round: usize) -> Result<u64> {
+/// end of the old one; how many sessions left it. The programs go on meanwhile:
+/// HAProxy may have copied all of a session that only spoke before.
+fn reload(w: &mut World, programs: &mut Programs, round: usize) -> Result<u64> {
     let mut old = w.haproxy.take().context("it runs")?;
     let pid = old.id().to_string();
     let words = ["drain", &pid, "--timeout", "120s", "-o", "json"];
-    let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
+    let ran = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| w.fleet.try_dyscoctl(&w.lab.proxy, &words));
+        while !drain.is_finished() {
+            programs.go_on()?;
+        }
+        drain.join().expect("it does not panic")
+    })?;
     ensure!(ran.code == Some(0), "reload {round}: {ran:?}");
     let last = ran.stdout.lines().last().unwrap_or_default();
     let done: Value = serde_json::from_str(last).with_context(|| format!("{ran:?}"))?;
@@ -191,7 +198,7 @@ fn ten_reloads_under_a_thousand_sessions() -> Result<()> {
         traffic.open(&w, EACH_TIME)?;
         programs.open(&w, &ssh)?;
         traffic.goes_on()?;
-        removed += reload(&mut w, round)?;
+        removed += reload(&mut w, &mut programs, round)?;
         traffic
             .goes_on()
             .with_context(|| format!("after reload {round}"))?;
