@@ -102,7 +102,8 @@ pub enum NotAdopted {
     Opener,
     /// Its SYN carried data and a FIN, which the kernel counts in another way.
     Opening,
-    /// Its packets come in by an interface that the data plane is not on.
+    /// Its packets come in by an interface that the data plane is not on, or where they have
+    /// no Ethernet header.
     Interface,
 }
 
@@ -113,7 +114,7 @@ impl fmt::Display for NotAdopted {
             NotAdopted::Repair => "in repair (TCP_REPAIR)",
             NotAdopted::Opener => "it cannot be told who opened it",
             NotAdopted::Opening => "its SYN carried data and a FIN",
-            NotAdopted::Interface => "on an interface that dyscod is not on",
+            NotAdopted::Interface => "on an interface where dyscod is not, or without an Ethernet header",
         })
     }
 }

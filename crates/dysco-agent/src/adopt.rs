@@ -10,6 +10,7 @@ use dysco_common::{FlowKey, FlowRef, Path, Session, State};
 
 use crate::agent::{Agent, Key, Ref, lock, map_error};
 use crate::error::AgentError;
+use crate::links::links;
 use crate::sockets::Sockets;
 
 /// An entry is made only where there is none (`BPF_NOEXIST`).
@@ -26,6 +27,15 @@ pub struct Adoption {
     pub no_room: usize,
     /// Sessions that the rules want and that were left, by the reason.
     pub left: BTreeMap<NotAdopted, usize>,
+}
+
+/// Interfaces whose packets the programs do not read, for want of an Ethernet header. Where
+/// the kernel does not tell, none.
+fn unread() -> HashSet<u32> {
+    let all = links().unwrap_or_default().into_iter();
+    all.filter(|link| !link.ethernet)
+        .map(|link| link.index)
+        .collect()
 }
 
 /// What a look at the sockets brings.
@@ -78,8 +88,9 @@ impl Agent {
             wanted: Vec::new(),
             left: BTreeMap::new(),
         };
+        let unread = unread();
         for socket in &all {
-            match self.judge(socket, listens(&listeners, &socket.key)) {
+            match self.judge(socket, listens(&listeners, &socket.key), &unread) {
                 Ok(Some(session)) => look.wanted.push(session),
                 Ok(None) => {}
                 Err(why) => *look.left.entry(why).or_default() += 1,
@@ -89,7 +100,12 @@ impl Agent {
     }
 
     /// The entry of a socket's session; nothing if no rule wants it.
-    fn judge(&self, socket: &Socket, listened: bool) -> Result<Option<Session>, NotAdopted> {
+    fn judge(
+        &self,
+        socket: &Socket,
+        listened: bool,
+        unread: &HashSet<u32>,
+    ) -> Result<Option<Session>, NotAdopted> {
         let session = socket.session(boot_time(), listened);
         let opened_here = match &session {
             Ok(s) => s.life.opened_here != 0,
@@ -104,7 +120,7 @@ impl Agent {
             Err(NotAdopted::Repair) if self.in_use(&socket.key) => return Ok(None),
             session => session?,
         };
-        let passes_by = |index| !self.is_on(index);
+        let passes_by = |index| !self.is_on(index) || unread.contains(&index);
         match socket.ifindex_in.or_else(|| loopback(&socket.key)) {
             Some(index) if passes_by(index) => Err(NotAdopted::Interface),
             _ => Ok(Some(session)),
