@@ -342,7 +342,7 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
 /// Keeps what a path may not hear out of its SACK blocks.
 #[inline(always)]
 fn limit(c: &mut Change, s: &Session, path: Path) {
-    let sacks = two_paths::sacks(s, path);
+    let sacks = two_paths::sacks(Anchor::Near, s, path);
     if !sacks.limited {
         return;
     }

@@ -378,10 +378,10 @@ fn from_end(
         Path::New => to_other(ctx, s, o, p, c, &seg, 0),
         Path::Old => {
             count(Counter::OldPath);
-            if seg == p.seg {
+            if seg == p.seg && (s.two.new_data == 0 || p.header.is_usual()) {
                 return PASS;
             }
-            to_stack(p, c, &seg, 0)
+            to_stack(s, p, c, &seg, 0)
         }
     }
 }
@@ -472,9 +472,10 @@ fn to_other(
     to_leave(ctx, s, p.key.is_v6())
 }
 
-/// Hands a segment of the end to this host's stack, with other numbers.
+/// Hands a segment of the end to this host's stack, with other numbers, and without blocks
+/// of what that has not sent: its connection tracking would take them for invalid.
 #[inline(always)]
-fn to_stack(p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
+fn to_stack(s: &Session, p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
     let key = &p.key.whole;
     c.edit = Edit {
         sport: key.remote_port,
@@ -485,6 +486,11 @@ fn to_stack(p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
         flags: seg.flags,
         ..Edit::default()
     };
+    let sacks = two_paths::sacks(FAR, s, Path::Old);
+    if sacks.limited {
+        c.edit.strip |= edit::LIMIT_SACK;
+        c.edit.sack_limit = sacks.to;
+    }
     c.src = key.remote;
     c.dst = key.local;
     c.clear_ect = 0;
@@ -516,7 +522,7 @@ fn header_copy(
         ..p.seg
     };
     if path == Path::Old as u32 {
-        to_stack(p, c, &seg, length_diff)
+        to_stack(s, p, c, &seg, length_diff)
     } else {
         to_other(ctx, s, o, p, c, &seg, length_diff)
     }

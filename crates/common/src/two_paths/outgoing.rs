@@ -56,18 +56,18 @@ pub(super) struct Heard {
 pub struct Sacks {
     /// Not all.
     pub limited: bool,
-    /// Those up to here (the local end's own numbers).
+    /// Those up to here (the end's own numbers).
     pub to: u32,
 }
 
 /// Blocks are of all that the end has got, by whichever path. A strict firewall drops
-/// what has one beyond that which it has seen.
+/// what has one beyond that which it has seen, and so does that of the proxy's own host.
 #[inline(always)]
-pub fn sacks(s: &Session, path: Path) -> Sacks {
+pub fn sacks(at: Anchor, s: &Session, path: Path) -> Sacks {
     match path {
         Path::Old => Sacks {
             limited: s.two.new_data != 0,
-            to: s.rcv_max,
+            to: at.rcv_max(s),
         },
         Path::New => Sacks {
             limited: !has_shown_all(s),

@@ -31,10 +31,13 @@ fn siphash_gives_the_published_vectors() {
 fn flow() -> impl Strategy<Value = FlowKey> {
     let v4 = any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
     let v6 = any::<([u16; 8], [u16; 8])>().prop_map(|(a, b)| (IpAddr::from(a), IpAddr::from(b)));
-    (prop_oneof![v4, v6], any::<(u16, u16)>()).prop_filter_map("families", |((a, b), (p, q))| {
-        let key = FlowKey::new(SocketAddr::new(a, p), SocketAddr::new(b, q));
-        (key.local.is_v6() == key.remote.is_v6()).then_some(key)
-    })
+    (prop_oneof![v4, v6], (1..=u16::MAX, 1..=u16::MAX)).prop_filter_map(
+        "families",
+        |((a, b), (p, q))| {
+            let key = FlowKey::new(SocketAddr::new(a, p), SocketAddr::new(b, q));
+            (key.local.is_v6() == key.remote.is_v6()).then_some(key)
+        },
+    )
 }
 
 prop_compose! {

@@ -648,7 +648,7 @@ fn the_new_path_hears_nothing_acknowledged_that_it_has_not_shown() {
     assert_eq!((data.path, data.ack), (Path::New, CUT_IN - 300));
     // The edge stays: 200 bytes lower, 50 units of four bytes more.
     assert_eq!(data.window, 150);
-    let sacks = two_paths::sacks(&s, Path::New);
+    let sacks = two_paths::sacks(Anchor::Near, &s, Path::New);
     assert_eq!((sacks.limited, sacks.to), (true, CUT_IN - 300));
     let old = data.copy.unwrap();
     assert_eq!((old.path, old.ack, old.window), (Path::Old, 4500, 100));
@@ -672,7 +672,7 @@ fn once_all_is_shown_acknowledgements_are_as_they_are() {
     assert!(!two_paths::show(&mut s, CUT_IN), "it waits for its end too");
     let out = near(&s, &segment(CUT_OUT, CUT_IN + 5, 50, ACK));
     assert_eq!((out.ack, out.window), (CUT_IN + 5, 100));
-    assert!(!two_paths::sacks(&s, Path::New).limited);
+    assert!(!two_paths::sacks(Anchor::Near, &s, Path::New).limited);
     // It was all that was waited for, once.
     let mut s = unshown();
     s.two.drained = 1;
@@ -687,9 +687,9 @@ fn once_all_is_shown_acknowledgements_are_as_they_are() {
 #[test]
 fn the_old_path_hears_no_blocks_of_what_came_by_the_new() {
     let mut s = cut();
-    assert!(!two_paths::sacks(&s, Path::Old).limited);
+    assert!(!two_paths::sacks(Anchor::Near, &s, Path::Old).limited);
     s.two.new_data = 1;
-    let sacks = two_paths::sacks(&s, Path::Old);
+    let sacks = two_paths::sacks(Anchor::Near, &s, Path::Old);
     assert_eq!((sacks.limited, sacks.to), (true, 4500));
 }
 

@@ -5,7 +5,7 @@ use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, FlowKey, Offer, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
-use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options, sack};
 
 /// The slot of the entry that [`SLOT`] is joined to.
 pub const OTHER: u32 = 5;
@@ -402,6 +402,30 @@ fn an_end_that_is_ahead_hears_the_proxy() {
         };
         p.becomes(Way::Out, &own(GIVEN), PASS, &own(GIVEN + 500));
         p.passes(Way::Out, &own(GIVEN - 1));
+    }
+}
+
+/// The client has got bytes of the server's beyond what the proxy has sent. Connection
+/// tracking on this host takes an acknowledgement with such a block for invalid.
+#[test]
+fn the_proxy_hears_no_blocks_of_what_was_relayed() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out, s.two.cut_in_set, s.cut_in) = (1, SENT, 1, GIVEN + 900);
+            (s.two.new_data, s.new_low) = (1, GIVEN + 900);
+        });
+        let again = |options| Frame {
+            options,
+            ..from_client(&net, SENT - 100, GIVEN - 400, 100, Options::Timestamps)
+        };
+        let relayed = again(sack(GIVEN + 900, GIVEN + 1900));
+        let blind = again(sack(GIVEN, GIVEN));
+        p.becomes(Way::In, &relayed, OK, &blind);
+        p.passes(Way::In, &again(sack(GIVEN - 200, GIVEN)));
+        // Nothing has come by the other path.
+        p.change(|s| s.two.new_data = 0);
+        p.passes(Way::In, &again(sack(GIVEN - 200, GIVEN + 1)));
     }
 }
 
