@@ -22,7 +22,7 @@ mod window;
 
 pub use anchor::Anchor;
 pub use ending::{
-    CLOSES, Cutoff, Ending, breaks, closed_before, cutoff, ending, has_reset, is_at_cutoff,
+    CLOSES, Cutoff, Ending, Fins, breaks, closed_before, cutoff, ending, has_reset, is_at_cutoff,
     is_broken, taught, undelivered,
 };
 pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};

@@ -69,7 +69,7 @@ pub enum Command {
         /// The change.
         change: ChangeId,
     },
-    /// Enter two paths without a cutoff; answer [`HostEvent::Prepared`]. Does
+    /// Enter two paths without a cutoff; answer [`HostEvent::TwoPaths`]. Does
     /// nothing where the session is in two paths or on the new path already.
     Prepare {
         /// The change.

@@ -1,6 +1,6 @@
 //! What the host answers to commands, and tells by itself.
 
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Delta, Translation};
 
 #[cfg(doc)]
@@ -39,7 +39,14 @@ pub enum HostEvent {
         /// The new subsession: a port of this host, and the server's end.
         result: Result<Subsession, Reason>,
     },
-    /// Answers [`Command::Prepare`], [`Command::Join`], [`Command::Prove`],
+    /// Answers [`Command::Prepare`].
+    TwoPaths {
+        /// The change.
+        change: ChangeId,
+        /// The FINs that were seen before, or why the session is not in two paths.
+        result: Result<Fins, Reason>,
+    },
+    /// Answers [`Command::Join`], [`Command::Prove`],
     /// [`Command::Return`], [`Command::Extend`] and [`Command::Open`]. After an
     /// [`Command::Extend`] it may also tell that the path is gone, or cannot be used.
     Prepared {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
@@ -51,7 +51,9 @@ pub(super) struct Left {
     /// The right anchor may have been told of it: it must hear of a cancel.
     set_up: bool,
     /// It hears the new path.
-    ready: bool,
+    ready: Option<Fins>,
+    /// Those that this host has seen.
+    fins: Fins,
     /// Own cutoff, as the wire of the new path numbers it.
     cutoff: Option<Cutoff>,
     /// The right anchor's is set here.
@@ -98,7 +100,8 @@ impl Left {
             plan: None,
             new: None,
             set_up: false,
-            ready: false,
+            ready: None,
+            fins: Fins::default(),
             cutoff: None,
             cut_in: false,
             drained: false,
@@ -195,8 +198,8 @@ impl Left {
             Message::NackLock { reason, .. } if self.phase == Phase::Locking => {
                 self.refused(ctx, reason)
             }
-            Message::SetUpAck { new, .. } if self.may_cancel() && self.new == Some(new) => {
-                self.heard_there(ctx)
+            Message::SetUpAck { new, fins, .. } if self.may_cancel() && self.new == Some(new) => {
+                self.heard_there(ctx, fins)
             }
             Message::SetUpNack { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Cancel { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
@@ -236,8 +239,8 @@ impl Left {
                 Ok(new) => self.reserved(ctx, new),
                 Err(reason) => self.cancel(ctx, reason),
             },
-            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => self.prepared(ctx),
+            HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(fins) => self.prepared(ctx, fins),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::Tried { result, .. } if self.phase == Phase::SettingUp => match result {

@@ -288,6 +288,7 @@ impl Machine {
             | HostEvent::Locked { change, .. }
             | HostEvent::PairLocked { change, .. }
             | HostEvent::Reserved { change, .. }
+            | HostEvent::TwoPaths { change, .. }
             | HostEvent::Prepared { change, .. }
             | HostEvent::Tried { change, .. }
             | HostEvent::CutDone { change, .. }

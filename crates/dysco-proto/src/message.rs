@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Delta, Offer, Translation};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 /// Most bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -222,6 +222,8 @@ pub enum Message {
         change: ChangeId,
         /// That path.
         new: Subsession,
+        /// The FINs that R has seen on the old one.
+        fins: Fins,
     },
     /// [R to L] It is not, and will not be.
     SetUpNack {

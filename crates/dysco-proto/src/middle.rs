@@ -271,7 +271,9 @@ impl Middle {
             self.switched = true;
             ctx.report(Role::Middle, self.a, Progress::Switched);
         }
-        self.asked = true;
+        // The anchors may still drain what the kernel sends for a process that has died: the
+        // left one is asked once more before a session that is gone here is given up.
+        self.asked = false;
         self.watch_gone(ctx);
         Flow::On
     }

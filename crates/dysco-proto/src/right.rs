@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::Translation;
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
@@ -46,6 +46,8 @@ pub(super) struct Right {
     restored: bool,
     /// Why this process could not prepare what a former one recorded.
     unprepared: Option<Reason>,
+    /// The FINs seen before there were two paths.
+    fins: Fins,
     /// The doubt of the left anchor's that is looked into.
     doubted: Option<u32>,
     /// The one for which the new path is not heard any more.
@@ -81,6 +83,7 @@ impl Right {
             asked: false,
             restored: false,
             unprepared: None,
+            fins: Fins::default(),
             doubted: None,
             deaf: None,
             why: None,
@@ -216,8 +219,8 @@ impl Right {
                 }
                 Err(reason) => self.refuse(ctx, reason),
             },
-            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => self.prepared(ctx),
+            HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
+                Ok(fins) => self.prepared(ctx, fins),
                 Err(reason) if self.restored => {
                     // It may have been prepared before, and cut for.
                     self.phase = Phase::SettingUp;
@@ -316,8 +319,9 @@ impl Right {
     }
 
     /// The new path is heard here.
-    fn prepared(&mut self, ctx: &mut Context) -> Flow {
+    fn prepared(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
         self.phase = Phase::SettingUp;
+        self.fins = fins;
         ctx.report(Role::Right, self.b, Progress::SetUp);
         ctx.hush();
         ctx.deadline(SILENCE);
@@ -328,7 +332,11 @@ impl Right {
     fn say_set_up(&self, ctx: &mut Context) {
         let change = ctx.change;
         let message = match (self.unprepared.clone(), self.new) {
-            (None, Some(new)) => Message::SetUpAck { change, new },
+            (None, Some(new)) => Message::SetUpAck {
+                change,
+                new,
+                fins: self.fins,
+            },
             // The left anchor cancels, unless it has cut.
             (Some(reason), _) => Message::SetUpNack { change, reason },
             (None, None) => return,

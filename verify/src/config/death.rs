@@ -59,6 +59,13 @@ pub(super) fn all() -> Vec<Configuration> {
             ..PROXY
         },
         Configuration {
+            name: "proxy-dies-early",
+            about: "the same, with bytes for one end alone: a FIN may come before two paths",
+            bytes: [1, 0],
+            acks_at_once: true,
+            ..PROXY
+        },
+        Configuration {
             name: "local-proxy-dies",
             about: "by the proxy's host alone: its process dies with bytes of both directions",
             alone: true,
@@ -94,6 +101,7 @@ pub(super) fn seeded() -> Vec<Configuration> {
         name: "proxys-end",
         about: "an end hears the FIN of a proxy that has died with bytes for it",
         bytes: [1, 0],
+        acks_at_once: true,
         seed: Some(Seed::ProxysEnd),
         ..PROXY
     }]

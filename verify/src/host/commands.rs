@@ -2,7 +2,7 @@
 //! kernel or the proxy some time answers by an event that comes later.
 
 use dysco_common::session::offer;
-use dysco_common::two_paths::{self, Anchor, Cutoff};
+use dysco_common::two_paths::{self, Anchor, Cutoff, Fins};
 use dysco_common::{Offer, State};
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
@@ -63,7 +63,7 @@ impl Host {
             }),
             Command::Prepare { own, new, .. } => {
                 self.hold_for_path(change, &own, new);
-                self.later(HostEvent::Prepared {
+                self.later(HostEvent::TwoPaths {
                     change,
                     result: Err(reason),
                 });
@@ -160,7 +160,7 @@ impl Host {
                 self.hold_for_path(change, &own, new);
                 self.spoilt.prepared = Some((change, new, translation));
                 let result = self.prepare(change, new, translation);
-                self.later(HostEvent::Prepared { change, result });
+                self.later(HostEvent::TwoPaths { change, result });
             }
             Command::Try { .. } => {
                 // What opens it shows what becomes of it (`engine/probe`).
@@ -326,20 +326,18 @@ impl Host {
         change: ChangeId,
         new: Subsession,
         translation: dysco_common::Translation,
-    ) -> Result<(), Reason> {
+    ) -> Result<Fins, Reason> {
         let side = self.slot_of(change).ok_or(Reason::Closing)?;
         let locks_changed = self.locks_changed;
         let entry = self.entry_mut(side).ok_or(Reason::Closing)?;
         match entry.state() {
-            State::TwoPaths | State::NewPath => Ok(()),
-            State::Tracked if entry.s.life.reset != 0 => Err(Reason::Closing),
-            State::Tombstone if !locks_changed => Err(Reason::Closing),
-            State::Tracked | State::Tombstone => {
-                entry.prepare(new, translation);
-                Ok(())
-            }
-            _ => Err(Reason::Closing),
+            State::TwoPaths | State::NewPath => {}
+            State::Tracked if entry.s.life.reset != 0 => return Err(Reason::Closing),
+            State::Tombstone if !locks_changed => return Err(Reason::Closing),
+            State::Tracked | State::Tombstone => entry.prepare(new, translation),
+            _ => return Err(Reason::Closing),
         }
+        Ok(Fins::of(Anchor::Near, &entry.s))
     }
 
     fn unprepare(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {

@@ -48,6 +48,32 @@ impl Cutoff {
     }
 }
 
+/// The FINs that an anchor has seen when its session is in two paths without a cutoff. From
+/// then on the old path's FINs wait ([`Ending::Undecided`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Fins {
+    /// The end that the anchor acts for has sent one.
+    pub sent: bool,
+    /// It was sent one: the other end's, or the middlebox's own.
+    pub heard: bool,
+}
+
+impl Fins {
+    /// What an entry has seen.
+    pub const fn of(at: Anchor, s: &Session) -> Fins {
+        Fins {
+            sent: at.fin_sent(s) != 0,
+            heard: at.fin_heard(s) != 0,
+        }
+    }
+
+    /// Was each FIN that an end heard sent by the other? Else the middlebox has closed.
+    pub const fn agree(self, other: Fins) -> bool {
+        (!self.heard || other.sent) && (!other.heard || self.sent)
+    }
+}
+
 /// That of an end whose entry has been cut.
 pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
     Cutoff {
@@ -110,11 +136,12 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     }
 }
 
-/// May the other end have cut? A left anchor does once the new path has answered.
+/// May the other end cut before this FIN is heard? Its acknowledgement would take the new
+/// path, on which no such FIN was sent.
 #[inline(always)]
 const fn may_be_cut(s: &Session) -> bool {
-    let open = s.state == State::TwoPaths as u32 && s.shown != 0;
-    open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
+    let between = s.state == State::TwoPaths as u32 || s.state == State::FarTwoPaths as u32;
+    between || s.two.cut_set != 0
 }
 
 /// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest

@@ -2,7 +2,7 @@
 //! patience runs in a task of its own and answers later.
 
 use dysco_agent::NewPath;
-use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
+use dysco_common::two_paths::{Anchor, Cutoff, Fins, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
@@ -333,18 +333,23 @@ impl Engine {
         self.look_up(change, key.local().ip(), key.remote().ip());
     }
 
-    pub(super) fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
+    pub(super) fn prepare_path(
+        &mut self,
+        change: ChangeId,
+        path: &NewPath,
+    ) -> Result<Fins, Reason> {
         let slot = self.slot_of(change).ok_or(Reason::Closing)?;
         let s = self.agent.session(slot);
         match State::from_word(s.state) {
-            Some(State::TwoPaths | State::NewPath) => Ok(()),
-            Some(State::Tracked) if s.life.reset != 0 => Err(Reason::Closing),
-            Some(State::Tracked) => self
+            Some(State::TwoPaths | State::NewPath) => {}
+            Some(State::Tracked) if s.life.reset == 0 => self
                 .agent
                 .prepare(slot, path)
-                .map_err(|e| Reason::NewPathUnusable(e.to_string())),
-            _ => Err(Reason::Closing),
+                .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,
+            _ => return Err(Reason::Closing),
         }
+        // Once there are two paths: a FIN that comes later waits.
+        Ok(Fins::of(Anchor::Near, &self.agent.session(slot)))
     }
 
     fn cut(&mut self, change: ChangeId) {

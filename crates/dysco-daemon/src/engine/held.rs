@@ -240,7 +240,7 @@ impl Engine {
                     translation,
                 });
                 let result = path.and_then(|path| self.prepare_path(change, &path));
-                HostEvent::Prepared { change, result }
+                HostEvent::TwoPaths { change, result }
             }
         };
         self.tell_machine(event);

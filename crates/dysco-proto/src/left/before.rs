@@ -105,15 +105,16 @@ impl Left {
         Flow::On
     }
 
-    pub(super) fn prepared(&mut self, ctx: &mut Context) -> Flow {
+    pub(super) fn prepared(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
         };
         self.phase = Phase::SettingUp;
+        self.fins = fins;
         self.set_up = true;
         ctx.deadline(SET_UP);
-        if self.ready {
-            return self.try_path(ctx);
+        if let Some(there) = self.ready {
+            return self.try_path(ctx, there);
         }
         let message = self.new_path(ctx, new, true);
         ctx.insist(self.right(), message);
@@ -121,18 +122,24 @@ impl Left {
     }
 
     /// The right anchor hears the new path.
-    pub(super) fn heard_there(&mut self, ctx: &mut Context) -> Flow {
-        if self.ready {
+    pub(super) fn heard_there(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
+        if self.ready.is_some() {
             return ctx.stale();
         }
-        self.ready = true;
+        self.ready = Some(fins);
         match self.phase {
-            Phase::SettingUp => self.try_path(ctx),
+            Phase::SettingUp => self.try_path(ctx, fins),
             _ => Flow::On,
         }
     }
 
-    fn try_path(&mut self, ctx: &mut Context) -> Flow {
+    /// Unless the middlebox has closed, by itself or since its process died: an end that
+    /// heard its FIN would acknowledge that on the new path, too, and what the other end
+    /// gets with such a number it discards (RFC 5961, section 5).
+    fn try_path(&mut self, ctx: &mut Context, there: Fins) -> Flow {
+        if !self.fins.agree(there) {
+            return self.cancel(ctx, Reason::Closing);
+        }
         ctx.hush();
         ctx.command(Command::Try { change: ctx.change });
         Flow::On

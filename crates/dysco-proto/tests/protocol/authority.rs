@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dysco_common::two_paths::Fins;
 use dysco_proto::{
     ChangeId, Facts, HostId, Message, Phase, Plan, Reason, Report, Subsession, Violation,
 };
@@ -11,6 +12,11 @@ use super::world::{Faults, World};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
+
+fn set_up_ack(change: ChangeId, new: Subsession) -> Message {
+    let fins = Fins::default();
+    Message::SetUpAck { change, new, fins }
+}
 
 /// All that a liar could say of this change.
 fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
@@ -35,7 +41,7 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
             change,
             reason: reason.clone(),
         },
-        Message::SetUpAck { change, new },
+        set_up_ack(change, new),
         Message::Introduced {
             change,
             facts: Facts::default(),
@@ -199,11 +205,7 @@ fn neighbours_speak_only_for_their_part() {
         (&left, astray, Violation::ForeignPath),
         (&left, other_service, Violation::ForeignPath),
         (&middle, Message::Done { change }, Violation::NotItsPart),
-        (
-            &left,
-            Message::SetUpAck { change, new },
-            Violation::NotItsPart,
-        ),
+        (&left, set_up_ack(change, new), Violation::NotItsPart),
     ];
     for (from, message, expected) in cases {
         let shown = format!("{message:?}");

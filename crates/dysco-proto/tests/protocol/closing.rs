@@ -201,3 +201,33 @@ proptest! {
         world.quiet();
     }
 }
+
+/// The middlebox has closed one half, or its process has died: an end has heard a FIN that
+/// the other has not sent. It would acknowledge that on a new path, too.
+#[test]
+fn a_fin_of_the_middlebox_keeps_the_session_with_it() {
+    for (host, link) in [(0, 0), (2, 1)] {
+        let mut world = World::new(3, Faults::default());
+        world.session_mut(host, link).fins.heard = true;
+        world.leave(MIDDLE);
+        world.run(HOUR);
+        world.quiet();
+        for (host, link) in ENDS {
+            assert_eq!(world.session(host, link).state, State::Tracked);
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_half_closed_loses_its_middlebox() {
+    for (heard, sent) in [(0, 2), (2, 0)] {
+        let mut world = World::new(3, Faults::default());
+        world.session_mut(heard, heard / 2).fins.heard = true;
+        world.session_mut(sent, sent / 2).fins.sent = true;
+        world.leave(MIDDLE);
+        world.run(HOUR);
+        world.quiet();
+        assert_eq!(world.session(0, 0).state, State::NewPath);
+        assert_eq!(world.session(2, 1).state, State::NewPath);
+    }
+}

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dysco_common::session::offer;
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Offer, Translation};
 use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
@@ -32,6 +32,8 @@ pub enum State {
 #[derive(Clone, Debug)]
 pub struct Session {
     pub facts: Facts,
+    /// FINs that were seen.
+    pub fins: Fins,
     pub state: State,
     pub cut_out: Option<u32>,
     pub cut_in: Option<u32>,
@@ -519,7 +521,7 @@ impl Plane {
         assert!(self.records.contains_key(&change), "prepared unrecorded");
         if self.refuses(Refuse::Prepare) {
             let result = Err(Reason::NewPathUnusable("pretended".into()));
-            return Effect::Answer(HostEvent::Prepared { change, result });
+            return Effect::Answer(HostEvent::TwoPaths { change, result });
         }
         let Some(s) = self.sessions.get_mut(&own) else {
             panic!("prepared a session that is not here")
@@ -534,8 +536,8 @@ impl Plane {
         if side == Side::Right {
             assert_eq!(translation, Translation::default());
         }
-        let result = Ok(());
-        Effect::Answer(HostEvent::Prepared { change, result })
+        let result = Ok(s.fins);
+        Effect::Answer(HostEvent::TwoPaths { change, result })
     }
 
     fn watch(&mut self, which: Subsession) -> Result<Watched, Reason> {

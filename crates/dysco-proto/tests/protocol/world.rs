@@ -409,6 +409,11 @@ impl World {
         &self.hosts[host].plane.sessions[&self.links[link]]
     }
 
+    pub fn session_mut(&mut self, host: usize, link: usize) -> &mut Session {
+        let at = self.links[link];
+        self.hosts[host].plane.sessions.get_mut(&at).unwrap()
+    }
+
     pub fn refuse(&mut self, host: usize, what: Refuse) {
         self.hosts[host].plane.refuse = Some(what);
     }
@@ -431,6 +436,7 @@ impl Host {
                 ..Facts::default()
             };
             Session {
+                fins: Default::default(),
                 facts,
                 state: State::Tracked,
                 cut_out: None,

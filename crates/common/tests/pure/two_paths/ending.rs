@@ -1,7 +1,7 @@
 //! A proxy that dies, or closes, between two paths.
 
 use dysco_common::session::life;
-use dysco_common::two_paths::{CLOSES, Cutoff};
+use dysco_common::two_paths::{CLOSES, Cutoff, Fins};
 
 use super::*;
 
@@ -127,13 +127,30 @@ fn ended(at: Anchor, s: &Session) -> Session {
     s
 }
 
+/// A FIN that no other end has sent is the middlebox's own.
+#[test]
+fn fins_agree_where_each_that_was_heard_was_sent() {
+    let seen = |sent, heard| Fins { sent, heard };
+    let none = Fins::default();
+    assert!(none.agree(none));
+    // It may still be on its way.
+    assert!(seen(true, false).agree(none) && none.agree(seen(true, false)));
+    assert!(seen(true, false).agree(seen(false, true)));
+    assert!(!seen(false, true).agree(none) && !none.agree(seen(false, true)));
+    assert!(!seen(true, true).agree(seen(false, true)));
+    for at in [Anchor::Near, Anchor::Far] {
+        assert_eq!(Fins::of(at, &session()), none);
+        assert_eq!(Fins::of(at, &ended(at, &session())), seen(true, false));
+    }
+}
+
 /// Between the other end's cut and the news of it nothing tells whose FIN it is.
 #[test]
 fn a_fin_waits_until_the_cutoff_is_known() {
     let mut s = session();
     let it = fin(CUT_IN - 10, 0);
     let ending = |s: &Session| two_paths::ending(Anchor::Near, s, &it);
-    assert_eq!(ending(&s), Ending::Passes, "the new path is not open");
+    assert_eq!(ending(&s), Ending::Undecided, "the new path is not open");
     s.shown = 4500;
     assert_eq!(ending(&s), Ending::Undecided);
     assert_eq!(told(&s, &it), None);
