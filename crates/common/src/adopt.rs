@@ -114,7 +114,9 @@ impl fmt::Display for NotAdopted {
             NotAdopted::Repair => "in repair (TCP_REPAIR)",
             NotAdopted::Opener => "it cannot be told who opened it",
             NotAdopted::Opening => "its SYN carried data and a FIN",
-            NotAdopted::Interface => "on an interface where dyscod is not, or without an Ethernet header",
+            NotAdopted::Interface => {
+                "on an interface where dyscod is not, or without an Ethernet header"
+            }
         })
     }
 }
