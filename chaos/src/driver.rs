@@ -14,6 +14,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 
 use crate::execute::Run;
 use crate::judge::{Controls, Finding, Kind, excused, judge, needs_controls};
+use crate::leftovers;
 use crate::plan::{Plan, Victim};
 
 /// A run takes no longer than its sessions, and so much for all before and after.
@@ -21,7 +22,7 @@ const BESIDES: Duration = Duration::from_secs(150);
 /// Marks the processes of runs in their environment.
 const MARK: &str = "DYSCO_CHAOS_RUN";
 /// So often a plan runs without Dysco before a trouble is Dysco's.
-const CONTROLS: usize = 2;
+const CONTROLS: usize = 4;
 
 /// No run begins any more.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -133,7 +134,8 @@ impl Driver {
         let (input, output) = (dir.join("plan.json"), dir.join("run.json"));
         write(&input, plan)?;
         let mut child = start(&dir, &input, &output, self.patience)?;
-        let own = Duration::from_millis(plan.live_ms) + Duration::from_secs(self.patience);
+        let patience = self.patience.max(leftovers::KILLED);
+        let own = Duration::from_millis(plan.live_ms) + Duration::from_secs(patience);
         let limit = own + BESIDES;
         let ended = wait(&mut child, limit);
         let log = || fs::read_to_string(dir.join("run.log")).unwrap_or_default();

@@ -112,8 +112,10 @@ pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
         run.broken.extend(daemons.panics(&world));
         // The entry of a session that stands still is no leftover.
         if run.sessions.iter().all(SessionRun::is_over) {
+            let killed = run.kills.iter().any(|kill| kill.hit);
+            let times = (patience, if killed { leftovers::KILLED } else { 0 });
             run.leftovers
-                .extend(leftovers::entries(&world, &daemons, patience));
+                .extend(leftovers::entries(&world, &daemons, times));
         }
         run.leftovers.extend(daemons.stop(&world));
     }
