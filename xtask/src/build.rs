@@ -72,6 +72,11 @@ pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
     built(&["--release"], packages, "release", quiet)
 }
 
+/// Builds what runs on a host as the tests do; its folder.
+pub fn built_for_tests() -> Result<PathBuf> {
+    built(&[], PROGRAMS, "debug", true)
+}
+
 fn built(options: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());

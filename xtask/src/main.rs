@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod chaos;
 mod demo;
+mod kernel;
 mod setup;
 mod shell;
 mod test;
@@ -28,6 +29,9 @@ enum Command {
     Chaos(chaos::Chaos),
     /// Take a real HAProxy out of live connections, and show it
     Demo(demo::Demo),
+    /// Test this kernel; inside the guest of test --kernel
+    #[command(hide = true)]
+    Guest(kernel::guest::Guest),
     /// Measure every published figure again
     Bench(bench::Bench),
 }
@@ -40,6 +44,7 @@ fn main() -> Result<()> {
         Command::Verify(verify) => verify.run(),
         Command::Chaos(chaos) => chaos.run(),
         Command::Demo(demo) => demo.run(),
+        Command::Guest(guest) => guest.run(),
         Command::Bench(bench) => bench.run(),
     }
 }

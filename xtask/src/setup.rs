@@ -36,6 +36,8 @@ pub enum Need {
     Hosts,
     /// To run the tests.
     Tests,
+    /// To boot other kernels.
+    Kernels,
 }
 
 /// A program, the Debian package that has it, and the first need that it serves.
@@ -59,6 +61,12 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("iperf3", "iperf3", Need::Hosts),
     ("bpftool", "bpftool", Need::Hosts),
     ("jq", "jq", Need::Hosts),
+    ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
+    ("busybox", "busybox-static", Need::Kernels),
+    ("cpio", "cpio", Need::Kernels),
+    ("depmod", "kmod", Need::Kernels),
+    ("xz", "xz-utils", Need::Kernels),
+    ("zstd", "zstd", Need::Kernels),
 ];
 
 /// Packages whose services would run from the next start of the machine on.
@@ -157,7 +165,7 @@ impl Missing {
     fn find(need: Need) -> Missing {
         let crates: Vec<_> = [&BPF_LINKER, &NEXTEST]
             .into_iter()
-            .filter(|c| c.need <= need && !c.is_there())
+            .filter(|c| c.need <= need && (builds() || c.need > Need::Build) && !c.is_there())
             .collect();
         let absent_programs = absent_programs(need);
         let mut packages: Vec<_> = absent_programs.map(|(_, package, _)| *package).collect();
@@ -174,7 +182,7 @@ impl Missing {
         Missing {
             packages,
             crates,
-            rust_src: !has_rust_src(),
+            rust_src: builds() && !has_rust_src(),
         }
     }
 
@@ -242,6 +250,11 @@ impl Crate {
 fn version(text: &str) -> Option<[u32; 3]> {
     let mut parts = text.split('.').map(|part| part.parse().ok());
     Some([parts.next()??, parts.next()??, parts.next()??])
+}
+
+/// Whether anything is built: not where `DYSCO_BIN_DIR` names what is.
+fn builds() -> bool {
+    std::env::var_os("DYSCO_BIN_DIR").is_none()
 }
 
 /// Whether the toolchain has the source of its library.
@@ -353,7 +366,8 @@ mod tests {
         };
         assert_eq!(of(Need::Build), ["c++"]);
         assert_eq!(of(Need::Demo), ["c++", "ip", "ethtool", "nft", "haproxy"]);
-        assert_eq!(of(Need::Tests).len(), PROGRAMS.len());
+        assert_eq!(of(Need::Kernels).len(), PROGRAMS.len());
+        assert!(!of(Need::Tests).contains(&"qemu-system-x86_64"));
         assert!(BPF_LINKER.need <= Need::Demo && NEXTEST.need > Need::Demo);
     }
 

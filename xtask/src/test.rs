@@ -4,11 +4,18 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::setup::Need;
-use crate::{build, setup, shell};
+use crate::{build, kernel, setup, shell};
 
 /// Run all tests.
 #[derive(Args)]
 pub struct Test {
+    /// Test what runs on a host on this kernel of Debian's instead, under qemu: the series of a
+    /// release, such as 6.1, or all; again for more
+    #[arg(long, value_name = "VERSION")]
+    kernel: Vec<String>,
+    /// Print one JSON object a kernel
+    #[arg(long, requires = "kernel")]
+    json: bool,
     /// For cargo nextest run: a filter, or options after --
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -17,6 +24,9 @@ pub struct Test {
 impl Test {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
+        if !self.kernel.is_empty() {
+            return kernel::test(&self.kernel, self.json);
+        }
         dysco_netns::require_root()?;
         setup::ensure(Need::Tests)?;
         // The programs themselves, which tests run beside being built with them.

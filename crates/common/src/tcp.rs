@@ -154,7 +154,7 @@ pub mod edit {
 
 /// Keeps LLVM from proving away a mask that the verifier needs to see.
 #[inline(always)]
-fn opaque(x: usize) -> usize {
+pub fn opaque(x: usize) -> usize {
     #[cfg(target_arch = "bpf")]
     {
         let mut y = x as u64;

@@ -5,7 +5,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::adopt::has_its_numbers;
 use dysco_common::rule::MAX_RULES;
 use dysco_common::session::{Alias, Life, Offer, Session, State, Translation, Two};
-use dysco_common::tcp::{ACK, Segment, Step, walk};
+use dysco_common::tcp::{ACK, Segment, Step, opaque, walk};
 use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
 
 use crate::maps::{self, Flow, RULES, Run, Scratch};
@@ -66,13 +66,17 @@ fn wanted(run: u32, dir: Direction) -> bool {
         return true;
     }
     let arrives = (dir == Direction::In) as u32;
-    for i in 0..MAX_RULES as u32 {
-        if i >= len {
+    let mut i = 0;
+    while i < MAX_RULES as u32 {
+        // LLVM would only ask whether it equals the smaller of both: verifiers before 6.9 see
+        // no end of such a loop.
+        if i >= opaque(len as usize) as u32 {
             break;
         }
         if dysco_wants(run, arrives, i) != 0 {
             return true;
         }
+        i += 1;
     }
     false
 }

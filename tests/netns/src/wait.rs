@@ -9,6 +9,13 @@ use anyhow::{Result, bail};
 /// bounds, and what has lasted long is noticed by a fiftieth of that late.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
+/// How many times longer than usual everything takes here: `DYSCO_SLOW`, for emulated
+/// processors.
+pub fn slow() -> u32 {
+    let set = std::env::var("DYSCO_SLOW").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Asks again and again until `condition` gives a value.
 pub fn until<T>(
     what: &str,
@@ -16,6 +23,7 @@ pub fn until<T>(
     mut condition: impl FnMut() -> Option<T>,
 ) -> Result<T> {
     let start = Instant::now();
+    let limit = limit * slow();
     loop {
         if let Some(value) = condition() {
             return Ok(value);

@@ -1,0 +1,145 @@
+//! What runs in the guest: it asks this kernel, and runs the demos.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::Found;
+
+/// Between two looks at the programs that are loaded.
+const LOOK: Duration = Duration::from_millis(200);
+/// Findings of `dyscoctl doctor` that are about the kernel.
+const ABOUT_KERNEL: &[&str] = &[
+    "kernel", "programs", "sockets", "receives", "repair", "attach",
+];
+
+/// Test this kernel; inside the guest of `cargo xtask test --kernel`.
+#[derive(Args)]
+pub struct Guest {
+    /// Where the result goes
+    result: PathBuf,
+}
+
+impl Guest {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        let programs = std::env::var_os("DYSCO_BIN_DIR").context("DYSCO_BIN_DIR is not set")?;
+        let mut found = Found {
+            kernel: release()?,
+            ..Found::default()
+        };
+        let done = AtomicBool::new(false);
+        found.instructions = std::thread::scope(|scope| {
+            let counted = scope.spawn(|| counted_until(&done));
+            steps(Path::new(&programs), &mut found);
+            done.store(true, Ordering::Relaxed);
+            counted.join().unwrap_or_default()
+        });
+        let text = serde_json::to_vec(&found)?;
+        fs::write(&self.result, text).context("failed to write the result")
+    }
+}
+
+/// Each step's failure is told, and the next one is taken.
+fn steps(programs: &Path, found: &mut Found) {
+    let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
+        eprintln!("== {name}");
+        if let Err(error) = run(found) {
+            found.failures.push(format!("{name}: {error:#}"));
+        }
+    };
+    step("doctor", &mut |found| doctor(programs, found));
+    step("demo", &mut |found| {
+        let words = [
+            "--seconds",
+            "2",
+            "--sessions",
+            "4",
+            "--plot",
+            "/run/demo.svg",
+        ];
+        let shown = demo(&words)?;
+        found.removed = shown["removed"].as_u64();
+        found.intact = shown["intact"].as_bool();
+        ensure!(shown["removed"] == shown["sessions"], "{shown}");
+        ensure!(found.intact == Some(true), "{shown}");
+        Ok(())
+    });
+    step("reload", &mut |found| {
+        let shown = demo(&["reload", "--sessions", "20"])?;
+        found.reload_lost = shown["lost"].as_u64();
+        ensure!(found.reload_lost == Some(0), "{shown}");
+        Ok(())
+    });
+}
+
+/// As `uname -r` has it.
+fn release() -> Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(text.trim().to_owned())
+}
+
+/// Asks `dyscoctl doctor`.
+fn doctor(programs: &Path, found: &mut Found) -> Result<()> {
+    let mut doctor = Command::new(programs.join("dyscoctl"));
+    let out = doctor.args(["doctor", "-o", "json"]).output();
+    let out = out.context("failed to run dyscoctl doctor")?;
+    let said: Value = serde_json::from_slice(&out.stdout)
+        .with_context(|| format!("doctor: {}", String::from_utf8_lossy(&out.stderr)))?;
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
+    for finding in said["findings"].as_array().into_iter().flatten() {
+        let (about, verdict) = (text(finding, "about"), text(finding, "verdict"));
+        let well = verdict == "well";
+        if about == "programs" {
+            found.loaded = well;
+        }
+        if !well && ABOUT_KERNEL.contains(&about.as_str()) {
+            found
+                .lacks
+                .push(format!("{about}: {}", text(finding, "found")));
+        }
+    }
+    Ok(())
+}
+
+/// The largest counts of our programs that were seen.
+fn counted_until(done: &AtomicBool) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    while !done.load(Ordering::Relaxed) {
+        for program in aya::programs::loaded_programs().flatten() {
+            let ours = program
+                .name_as_str()
+                .filter(|name| name.starts_with("dysco"));
+            let (Some(name), Some(count)) = (ours, program.verified_instruction_count()) else {
+                continue;
+            };
+            let most = counts.entry(name.to_owned()).or_insert(count);
+            *most = count.max(*most);
+        }
+        std::thread::sleep(LOOK);
+    }
+    counts
+}
+
+/// Runs a demo, and returns the object that it prints last.
+fn demo(words: &[&str]) -> Result<Value> {
+    let own = std::env::current_exe().context("failed to find this program's own path")?;
+    let mut demo = Command::new(own);
+    demo.arg("demo").args(words).arg("--json");
+    let out = demo.output().context("failed to run the demo")?;
+    let (said, log) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    eprintln!("{log}");
+    let last = said.lines().last().unwrap_or_default();
+    serde_json::from_str(last)
+        .with_context(|| format!("it printed no result ({}): {log}", out.status))
+}

@@ -1,0 +1,182 @@
+//! What qemu boots: the kernel without its slow decompression, and a first file system that
+//! mounts this machine's.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::packages::Kernel;
+use crate::shell;
+
+/// A kernel and its first file system.
+pub struct Image {
+    /// An ELF file, which qemu starts by its PVH entry.
+    pub kernel: PathBuf,
+    /// A cpio archive.
+    pub initrd: PathBuf,
+}
+
+/// What the first file system needs to mount the next one.
+const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+
+/// The folder of this machine's file system in the guest, before it is its root.
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /dev /root /lower /upper
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys
+for module in $(cat /modules/order); do insmod /modules/$module || echo "insmod $module failed"; done
+options=trans=virtio,version=9p2000.L,msize=512000
+mount -t 9p -o $options,cache=loose,ro host /lower || poweroff -f
+mount -t tmpfs -o size=80%,mode=755 upper /upper && mkdir /upper/files /upper/work
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work root /root || poweroff -f
+mkdir -p /root/usr/lib/modules; mount -t tmpfs modules /root/usr/lib/modules
+mkdir /root/usr/lib/modules/$(uname -r)
+mount --bind /lower$(cat /modules/folder) /root/usr/lib/modules/$(uname -r)
+mount --move /dev /root/dev; mount --move /proc /root/proc; mount --move /sys /root/sys
+for dir in run tmp dev/shm; do mkdir -p /root/$dir; mount -t tmpfs $dir /root/$dir; done
+mkdir -p /root/dev/pts /root/mnt; mount -t devpts pts /root/dev/pts
+mount -t 9p -o $options out /root/mnt
+exec switch_root /root /bin/sh /mnt/start
+"#;
+
+/// Makes what is not there yet.
+///
+/// # Errors
+/// If the package has another form than known, or a program fails.
+pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
+    let of = |end: &str| folder.join(format!("{}.{end}", kernel.release));
+    let image = Image {
+        kernel: of("elf"),
+        initrd: of("cpio"),
+    };
+    if !image.kernel.exists() {
+        let elf = elf(&kernel.bzimage)?;
+        fs::write(&image.kernel, elf)?;
+    }
+    let dir = of("initrd");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(dir.join("bin"))?;
+    fs::create_dir_all(dir.join("modules"))?;
+    let busybox = shell::find("busybox").context("busybox is missing")?;
+    fs::copy(busybox, dir.join("bin/busybox"))?;
+    modules(kernel, &dir.join("modules"))?;
+    let init = dir.join("init");
+    fs::write(&init, INIT)?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
+    archive(&dir, &image.initrd)?;
+    fs::remove_dir_all(&dir)?;
+    Ok(image)
+}
+
+/// The ELF kernel in a bzImage (Documentation/arch/x86/boot.rst: `setup_sects`,
+/// `payload_offset`, `payload_length`; all little-endian).
+fn elf(bzimage: &Path) -> Result<Vec<u8>> {
+    let all = fs::read(bzimage).with_context(|| format!("failed to read {}", bzimage.display()))?;
+    let word = |at: usize| -> Result<usize> {
+        let bytes = all.get(at..at + 4).context("the kernel is cut short")?;
+        Ok(u32::from_le_bytes(bytes.try_into()?) as usize)
+    };
+    ensure!(
+        all.get(0x202..0x206) == Some(b"HdrS"),
+        "{} is no bzImage",
+        bzimage.display()
+    );
+    let sectors = match all.get(0x1f1) {
+        Some(0) | None => 4,
+        Some(n) => usize::from(*n),
+    };
+    let start = (sectors + 1) * 512 + word(0x248)?;
+    let payload = all.get(start..start + word(0x24c)?);
+    let payload = payload.context("the kernel is cut short")?;
+    // Behind the data of these formats is its length, which ends no stream of theirs.
+    let (program, data): (&[&str], &[u8]) = match payload {
+        [0xfd, b'7', b'z', ..] => (&["xz", "-dc", "--single-stream"], strip_length(payload)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => (&["zstd", "-dcq"], strip_length(payload)),
+        [0x1f, 0x8b, ..] => (&["gzip", "-dcq"], payload),
+        [0x7f, b'E', b'L', b'F', ..] => return Ok(payload.to_vec()),
+        _ => bail!("the kernel is compressed in a way that is not known"),
+    };
+    let elf = filter(program, data)?;
+    ensure!(elf.starts_with(b"\x7fELF"), "the kernel is no ELF file");
+    Ok(elf)
+}
+
+fn strip_length(payload: &[u8]) -> &[u8] {
+    &payload[..payload.len().saturating_sub(4)]
+}
+
+/// What a program makes of data. What it says of what follows the data is no error.
+fn filter(words: &[&str], data: &[u8]) -> Result<Vec<u8>> {
+    let mut child = Command::new(words[0])
+        .args(&words[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("failed to run {}", words[0]))?;
+    let mut input = child.stdin.take().context("it has no input")?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || input.write_all(data));
+        child.wait_with_output().map(|out| out.stdout)
+    })
+    .context("failed to decompress the kernel")
+}
+
+/// The modules that [`MODULES`] name and those that they need, decompressed, in the order in
+/// which they are loaded.
+fn modules(kernel: &Kernel, to: &Path) -> Result<()> {
+    let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
+    for module in MODULES {
+        let out = Command::new("modprobe")
+            .args(["--show-depends", "-d"])
+            .arg(&kernel.root)
+            .args(["-S", &kernel.release, module])
+            .output()
+            .context("failed to run modprobe")?;
+        for line in String::from_utf8_lossy(&out.stdout).lines() {
+            let Some(file) = line.strip_prefix("insmod ") else {
+                continue;
+            };
+            let file = Path::new(file.trim());
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.split(".ko").next().unwrap_or_default().to_owned() + ".ko";
+            if seen.insert(name.clone()) {
+                fs::write(to.join(&name), decompressed(file)?)?;
+                order.push(name);
+            }
+        }
+    }
+    fs::write(to.join("order"), order.join("\n"))?;
+    let folder = kernel.root.join("lib/modules").join(&kernel.release);
+    Ok(fs::write(to.join("folder"), folder.display().to_string())?)
+}
+
+fn decompressed(module: &Path) -> Result<Vec<u8>> {
+    let data = fs::read(module).with_context(|| format!("failed to read {}", module.display()))?;
+    match module.extension().and_then(|e| e.to_str()) {
+        Some("xz") => filter(&["xz", "-dc"], &data),
+        Some("zst") => filter(&["zstd", "-dcq"], &data),
+        Some("gz") => filter(&["gzip", "-dc"], &data),
+        _ => Ok(data),
+    }
+}
+
+fn archive(dir: &Path, to: &Path) -> Result<()> {
+    let file = File::create(to).with_context(|| format!("failed to make {}", to.display()))?;
+    let mut find = Command::new("find")
+        .arg(".")
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let names = find.stdout.take().context("find has no output")?;
+    let mut cpio = Command::new("cpio");
+    cpio.args(["-o", "-H", "newc", "--quiet"]).current_dir(dir);
+    shell::run(cpio.stdin(names).stdout(file))?;
+    find.wait()?;
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! One boot under qemu.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Found;
+use super::image::Image;
+use super::packages::Kernel;
+
+/// The guest computes this many times more slowly, and waits as much longer.
+const SLOW: u32 = 10;
+/// It powers itself off before.
+const LIMIT: Duration = Duration::from_secs(1500);
+const MEMORY: &str = "4096";
+/// What the guest leaves behind.
+const RESULT: &str = "found.json";
+
+/// Boots an image, and returns what its guest found. All that it wrote is in a folder of the
+/// kernel's name below `folder`.
+///
+/// # Errors
+/// If qemu fails, or the guest left nothing.
+pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Result<Found> {
+    let out = folder.join(format!("{}.out", kernel.release));
+    let _ = fs::remove_dir_all(&out);
+    fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
+    fs::write(out.join("start"), start(programs)?)?;
+    let share = |path: &Path, tag: &str, more: &str| {
+        format!(
+            "local,path={},mount_tag={tag},security_model=none{more}",
+            path.display()
+        )
+    };
+    let mut qemu = Command::new("timeout");
+    qemu.arg(LIMIT.as_secs().to_string())
+        .arg("qemu-system-x86_64");
+    // Stock kernels do not get through their boot under KVM inside some machines.
+    qemu.args([
+        "-accel",
+        "tcg,thread=multi,tb-size=512",
+        "-cpu",
+        "max",
+        "-smp",
+        "2",
+    ]);
+    qemu.args([
+        "-M",
+        "pc",
+        "-m",
+        MEMORY,
+        "-nographic",
+        "-no-reboot",
+        "-nodefaults",
+    ]);
+    qemu.args([
+        "-serial",
+        &format!("file:{}", out.join("console").display()),
+    ]);
+    qemu.arg("-kernel")
+        .arg(&image.kernel)
+        .arg("-initrd")
+        .arg(&image.initrd);
+    qemu.args([
+        "-append",
+        "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off tsc=reliable net.ifnames=0",
+    ]);
+    qemu.args(["-device", "virtio-rng-pci"]);
+    qemu.args([
+        "-virtfs",
+        &share(Path::new("/"), "host", ",readonly=on,multidevs=remap"),
+    ]);
+    qemu.args(["-virtfs", &share(&out, "out", "")]);
+    let status = qemu.status().context("failed to run qemu-system-x86_64")?;
+    let result = fs::read(out.join(RESULT)).ok();
+    let result = result
+        .with_context(|| format!("the guest found nothing ({status}): see {}", out.display()))?;
+    let found: Found = serde_json::from_slice(&result)?;
+    ensure!(
+        found.kernel == kernel.release,
+        "another kernel was booted: {}",
+        found.kernel
+    );
+    Ok(found)
+}
+
+/// What the guest runs first.
+fn start(programs: &Path) -> Result<String> {
+    let own = std::env::current_exe().context("failed to find this program's own path")?;
+    Ok(format!(
+        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8\n\
+         export DYSCO_BIN_DIR={} DYSCO_SLOW={SLOW}\n\
+         ip link set lo up\n\
+         mount -t bpf bpf /sys/fs/bpf\n\
+         mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null\n\
+         mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null\n\
+         ulimit -n 1048576; ulimit -l unlimited\n\
+         {} guest /mnt/{RESULT} > /mnt/log 2>&1\n\
+         dmesg > /mnt/dmesg\n\
+         sync\n\
+         echo o > /proc/sysrq-trigger\n\
+         sleep 60\n",
+        programs.display(),
+        own.display()
+    ))
+}

@@ -1,0 +1,111 @@
+//! `cargo xtask test --kernel`: what runs on a host, on other kernels of Debian's, under qemu.
+//!
+//! The kernel comes as a package ([`packages`]) and is booted with this machine's file system
+//! below a layer in memory ([`image`], [`machine`]). There this same program runs as
+//! `cargo xtask guest` ([`guest`]) and writes what it found.
+
+pub mod guest;
+mod image;
+mod machine;
+mod packages;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::setup::Need;
+use crate::{build, setup, shell};
+
+/// The series that `all` stands for: those that Debian has.
+const ALL: &[&str] = &["6.1", "6.12"];
+
+/// What was found on a kernel.
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub struct Found {
+    /// Its release, as `uname -r` has it.
+    kernel: String,
+    /// It takes the eBPF programs.
+    loaded: bool,
+    /// How many instructions its verifier went through, by program.
+    instructions: BTreeMap<String, u32>,
+    /// Sessions of the demo that lost their proxy; `None` if that did not run.
+    removed: Option<u64>,
+    /// Every byte of the demo arrived.
+    intact: Option<bool>,
+    /// Sessions that the reload lost.
+    reload_lost: Option<u64>,
+    /// What it lacks, and what that costs.
+    lacks: Vec<String>,
+    /// What failed.
+    failures: Vec<String>,
+}
+
+impl Found {
+    /// Does all of it work here?
+    fn is_well(&self) -> bool {
+        self.loaded && self.failures.is_empty()
+    }
+}
+
+/// Tests what runs on a host on these kernels: the series of a release, or `all`.
+pub fn test(kernels: &[String], json: bool) -> Result<()> {
+    dysco_netns::require_root()?;
+    setup::ensure(Need::Kernels)?;
+    let programs = build::built_for_tests()?;
+    let mut ill = Vec::new();
+    for series in series(kernels) {
+        let found = on(&series, &programs)?;
+        match json {
+            true => println!("{}", serde_json::to_string(&found)?),
+            false => print(&found),
+        }
+        if !found.is_well() {
+            ill.push(found.kernel);
+        }
+    }
+    ensure!(ill.is_empty(), "it does not work on {}", ill.join(", "));
+    Ok(())
+}
+
+fn series(kernels: &[String]) -> Vec<String> {
+    match kernels.iter().any(|k| k == "all") {
+        true => ALL.iter().map(|k| (*k).to_owned()).collect(),
+        false => kernels.to_vec(),
+    }
+}
+
+fn on(series: &str, programs: &std::path::Path) -> Result<Found> {
+    let folder: PathBuf = shell::target()?.join("kernels");
+    eprintln!("Linux {series}: looking for its package");
+    let kernel = packages::fetch(&folder, series)?;
+    eprintln!("Linux {}: booting it under qemu", kernel.release);
+    let image = image::make(&folder, &kernel)?;
+    machine::run(&folder, &kernel, &image, programs)
+}
+
+fn print(found: &Found) {
+    println!("Linux {}", found.kernel);
+    let programs: Vec<_> = found
+        .instructions
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    println!("  verified instructions: {}", programs.join(", "));
+    let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
+    println!(
+        "  sessions that lost their proxy: {}, every byte arrived: {}, lost by a reload: {}",
+        number(found.removed),
+        found
+            .intact
+            .map_or("-", |all| if all { "yes" } else { "no" }),
+        number(found.reload_lost)
+    );
+    for lack in &found.lacks {
+        println!("  lacks: {lack}");
+    }
+    for failure in &found.failures {
+        println!("  failed: {failure}");
+    }
+}
