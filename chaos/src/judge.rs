@@ -236,7 +236,12 @@ fn of_session(
     let counts = |trouble: &Trouble| match killed {
         // It ends with its proxy, as it would have: but a change must not make that end worse.
         Some(at) => {
-            let same = |t: &Trouble| std::mem::discriminant(t) == std::mem::discriminant(trouble);
+            // A session that its control did not open before the kill has nothing to be held
+            // against.
+            let same = |t: &Trouble| {
+                let alike = std::mem::discriminant(t) == std::mem::discriminant(trouble);
+                alike || matches!(t, Trouble::NotOpened(_)) && trouble.kind() != Kind::WrongBytes
+            };
             trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
         }
         None => !excused(trouble.kind()),

@@ -14,7 +14,7 @@ use super::packages::Kernel;
 /// The guest computes this many times more slowly, and waits as much longer.
 const SLOW: u32 = 10;
 /// It powers itself off before.
-const LIMIT: Duration = Duration::from_secs(1500);
+const LIMIT: Duration = Duration::from_secs(900);
 const MEMORY: &str = "4096";
 /// What the guest leaves behind.
 const RESULT: &str = "found.json";

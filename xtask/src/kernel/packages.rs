@@ -45,6 +45,10 @@ pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
         for package in apt.parts(&release)? {
             apt.unpack(&package, &root)?;
         }
+        // Later packages know one /lib only.
+        if !root.join("lib").exists() {
+            std::os::unix::fs::symlink("usr/lib", root.join("lib"))?;
+        }
         shell::run(Command::new("depmod").args([
             "-b".as_ref(),
             root.as_os_str(),
