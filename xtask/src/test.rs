@@ -10,7 +10,7 @@ use crate::{build, kernel, setup, shell};
 #[derive(Args)]
 pub struct Test {
     /// Test what runs on a host on this kernel of Debian's instead, under qemu: the series of a
-    /// release, such as 6.1, or all; again for more
+    /// release, such as 6.1, or newest, or all; again for more
     #[arg(long, value_name = "VERSION")]
     kernel: Vec<String>,
     /// Print one JSON object a kernel

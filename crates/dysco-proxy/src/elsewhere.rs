@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use dysco_api::{ListenAddress, ProcessName};
@@ -35,15 +36,17 @@ impl fmt::Display for Elsewhere {
 }
 
 /// The network namespace of a process, or of the calling thread.
-fn namespace(process: &str) -> Option<std::path::PathBuf> {
-    fs::read_link(format!("/proc/{process}/ns/net")).ok()
+fn namespace(process: &str) -> io::Result<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{process}/ns/net"))
 }
 
-/// Is the process in the network namespace of the calling thread? So is one that cannot be
-/// looked at, as far as can be told.
+/// Is the process in the network namespace of the calling thread? So is one that may not be
+/// looked at, as far as can be told. One that has ended, or is about to, is in none.
 pub fn is_ours(pid: i32) -> bool {
-    let theirs = namespace(&pid.to_string());
-    theirs.is_none() || theirs == namespace("thread-self")
+    match namespace(&pid.to_string()) {
+        Ok(theirs) => namespace("thread-self").is_ok_and(|ours| ours == theirs),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 /// The process that a name means, if it is in another network namespace.
@@ -84,7 +87,7 @@ fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
     pids.sort_unstable();
     let mut looked = HashSet::new();
     for pid in pids {
-        let Some(space) = namespace(&pid.to_string()) else {
+        let Ok(space) = namespace(&pid.to_string()) else {
             continue;
         };
         if !looked.insert(space.clone()) {
@@ -95,7 +98,7 @@ fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
         let inodes: HashSet<u64> = rows.map(|row| row.inode).collect();
         let there = all
             .values()
-            .filter(|p| namespace(&p.pid.to_string()).as_ref() == Some(&space));
+            .filter(|p| namespace(&p.pid.to_string()).is_ok_and(|theirs| theirs == space));
         let mut holders: Vec<&Proc> = there.filter(|p| holds(p.pid, &inodes)).collect();
         holders.sort_unstable_by_key(|p| p.pid);
         if let Some(holder) = holders.first() {
@@ -190,6 +193,16 @@ mod tests {
 
     use super::super::process;
     use super::*;
+
+    /// Processes of other networks end all the time, and may have the proxy's name.
+    #[test]
+    fn a_process_that_ends_is_in_no_network() {
+        assert!(is_ours(std::process::id() as i32));
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id() as i32;
+        child.wait().unwrap();
+        assert!(!is_ours(pid));
+    }
 
     /// A process in a network namespace of its own, until dropped.
     struct Container(Child);

@@ -59,13 +59,6 @@ pub(super) fn all() -> Vec<Configuration> {
             ..PROXY
         },
         Configuration {
-            name: "proxy-dies-early",
-            about: "the same, with bytes for one end alone: a FIN may come before two paths",
-            bytes: [1, 0],
-            acks_at_once: true,
-            ..PROXY
-        },
-        Configuration {
             name: "local-proxy-dies",
             about: "by the proxy's host alone: its process dies with bytes of both directions",
             alone: true,

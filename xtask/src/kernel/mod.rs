@@ -18,8 +18,9 @@ use std::collections::BTreeMap;
 use crate::setup::Need;
 use crate::{build, setup, shell};
 
-/// The series that `all` stands for: those that Debian has.
-const ALL: &[&str] = &["6.1", "6.12"];
+/// The series that `all` stands for: of those that Debian has, the ones of its releases, the
+/// one that Dysco is developed on, and the newest.
+const ALL: &[&str] = &["6.1", "6.12", "6.18", packages::NEWEST];
 
 /// What was found on a kernel.
 #[derive(Serialize, Deserialize, Debug, Default)]

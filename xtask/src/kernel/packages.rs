@@ -20,6 +20,9 @@ const SUITES: &[&str] = &[
 const SECURITY: &[&str] = &["bookworm-security", "trixie-security"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// Stands for the newest kernel of any series.
+pub const NEWEST: &str = "newest";
+
 /// An unpacked kernel.
 pub struct Kernel {
     /// As `uname -r` has it.
@@ -30,7 +33,7 @@ pub struct Kernel {
     pub bzimage: PathBuf,
 }
 
-/// The newest kernel of a series, such as 6.1, unpacked below `folder`.
+/// The newest kernel of a series, such as 6.1 or [`NEWEST`], unpacked below `folder`.
 ///
 /// # Errors
 /// If no suite has one, or apt fails.
@@ -122,7 +125,11 @@ impl Apt {
     }
 
     fn newest(&self, series: &str) -> Result<String> {
-        let pattern = format!("^linux-image-{}[.-].*-amd64$", series.replace('.', "\\."));
+        let of = match series {
+            NEWEST => String::new(),
+            series => series.replace('.', "\\.") + "[.-]",
+        };
+        let pattern = format!("^linux-image-{of}.*-amd64$");
         let names = self.ask(&["search", "--names-only", &pattern])?;
         let newest = names
             .lines()
@@ -175,17 +182,20 @@ fn is_fresh(file: &Path) -> bool {
     age.is_some_and(|age| age.as_secs() < 86_400)
 }
 
-/// A flavour for a purpose, or with debug information, is none.
+/// A flavour for a purpose, or with debug information, is none; nor is the package that only
+/// needs the newest of its series.
 fn is_plain(release: &str) -> bool {
     let rest = release.trim_end_matches("-amd64");
-    rest.chars()
-        .all(|c| c.is_ascii_digit() || ".-+~bpodeu".contains(c))
-        && !rest.contains("dbg")
+    let known = rest
+        .chars()
+        .all(|c| c.is_ascii_digit() || ".-+~bpodeu".contains(c));
+    known && numbers(release).len() > 2
 }
 
 /// The numbers of a release, to be compared.
 fn numbers(release: &str) -> Vec<u32> {
-    let parts = release.split(|c: char| !c.is_ascii_digit());
+    let parts = release.trim_end_matches("-amd64");
+    let parts = parts.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
@@ -236,6 +246,7 @@ mod tests {
     #[test]
     fn flavours_are_no_kernels_of_a_host() {
         assert!(is_plain("6.1.0-49-amd64") && is_plain("6.12.90+deb12.1-amd64"));
+        assert!(!is_plain("6.12-amd64"));
         for flavour in [
             "6.1.0-49-rt-amd64",
             "6.1.0-49-cloud-amd64",

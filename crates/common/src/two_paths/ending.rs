@@ -48,8 +48,7 @@ impl Cutoff {
     }
 }
 
-/// The FINs that an anchor has seen when its session is in two paths without a cutoff. From
-/// then on the old path's FINs wait ([`Ending::Undecided`]).
+/// The FINs that an anchor has seen when its session is in two paths without a cutoff.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fins {
@@ -136,12 +135,13 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     }
 }
 
-/// May the other end cut before this FIN is heard? Its acknowledgement would take the new
-/// path, on which no such FIN was sent.
+/// May the other end have cut? A left anchor does once the new path has answered. A FIN
+/// before passes: a change whose anchors do not hear of each other must not hold a session
+/// back that closes.
 #[inline(always)]
 const fn may_be_cut(s: &Session) -> bool {
-    let between = s.state == State::TwoPaths as u32 || s.state == State::FarTwoPaths as u32;
-    between || s.two.cut_set != 0
+    let open = s.state == State::TwoPaths as u32 && s.shown != 0;
+    open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
 }
 
 /// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest

@@ -422,7 +422,8 @@ fn the_proxy_hears_no_blocks_of_what_was_relayed() {
         let relayed = again(sack(GIVEN + 900, GIVEN + 1900));
         let blind = again(sack(GIVEN, GIVEN));
         p.becomes(Way::In, &relayed, OK, &blind);
-        p.passes(Way::In, &again(sack(GIVEN - 200, GIVEN)));
+        let own = again(sack(GIVEN - 200, GIVEN));
+        p.becomes(Way::In, &own, OK, &own);
         // Nothing has come by the other path.
         p.change(|s| s.two.new_data = 0);
         p.passes(Way::In, &again(sack(GIVEN - 200, GIVEN + 1)));

@@ -348,7 +348,6 @@ impl Engine {
                 .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,
             _ => return Err(Reason::Closing),
         }
-        // Once there are two paths: a FIN that comes later waits.
         Ok(Fins::of(Anchor::Near, &self.agent.session(slot)))
     }
 
