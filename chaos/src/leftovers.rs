@@ -15,14 +15,14 @@ const LIMIT: Duration = Duration::from_secs(6);
 /// the kernel still lists the socket, and a minute more: the daemon looks every thirty seconds,
 /// and the socket has to be missing twice.
 const LATE: u64 = 125;
-/// For so long what is left may be there where something was killed: nobody may have heard
-/// the end of a session, so that four minutes and a look at the sockets have to tell.
+/// Seconds that entries may stay where something was killed. Nobody may have heard the end of
+/// a session there: a timer of four minutes and a look at the sockets collect it.
 pub const KILLED: u64 = 280;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Entries and ports of sessions that have ended, once they have had so many seconds; the
-/// larger of the two.
+/// Lists entries and ports of sessions that have ended, once they have had `patience` seconds,
+/// or `killed` where that is more.
 pub fn entries(world: &World, daemons: &Daemons, (patience, killed): (u64, u64)) -> Vec<String> {
     let limit = Duration::from_secs(patience.max(killed));
     let begun = Instant::now();

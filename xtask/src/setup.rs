@@ -165,7 +165,7 @@ impl Missing {
     fn find(need: Need) -> Missing {
         let crates: Vec<_> = [&BPF_LINKER, &NEXTEST]
             .into_iter()
-            .filter(|c| c.need <= need && (builds() || c.need > Need::Build) && !c.is_there())
+            .filter(|c| c.need <= need && (builds(need) || c.need > Need::Build) && !c.is_there())
             .collect();
         let absent_programs = absent_programs(need);
         let mut packages: Vec<_> = absent_programs.map(|(_, package, _)| *package).collect();
@@ -182,7 +182,7 @@ impl Missing {
         Missing {
             packages,
             crates,
-            rust_src: builds() && !has_rust_src(),
+            rust_src: builds(need) && !has_rust_src(),
         }
     }
 
@@ -252,9 +252,10 @@ fn version(text: &str) -> Option<[u32; 3]> {
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
-/// Whether anything is built: not where `DYSCO_BIN_DIR` names what is.
-fn builds() -> bool {
-    std::env::var_os("DYSCO_BIN_DIR").is_none()
+/// Returns true if a command builds: the build and the tests always do, the others not where
+/// `DYSCO_BIN_DIR` names what is built.
+fn builds(need: Need) -> bool {
+    matches!(need, Need::Build | Need::Tests) || std::env::var_os("DYSCO_BIN_DIR").is_none()
 }
 
 /// Whether the toolchain has the source of its library.

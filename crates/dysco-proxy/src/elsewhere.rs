@@ -40,8 +40,8 @@ fn namespace(process: &str) -> io::Result<std::path::PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/net"))
 }
 
-/// Is the process in the network namespace of the calling thread? So is one that may not be
-/// looked at, as far as can be told. One that has ended, or is about to, is in none.
+/// Returns true if the process is in the network namespace of the calling thread, or may not
+/// be looked at. A process that has ended, or is about to, is in none.
 pub fn is_ours(pid: i32) -> bool {
     match namespace(&pid.to_string()) {
         Ok(theirs) => namespace("thread-self").is_ok_and(|ours| ours == theirs),

@@ -9,8 +9,7 @@ use anyhow::{Result, bail};
 /// bounds, and what has lasted long is noticed by a fiftieth of that late.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
-/// How many times longer than usual everything takes here: `DYSCO_SLOW`, for emulated
-/// processors.
+/// Returns the factor by which limits are longer: `DYSCO_SLOW`, for emulated processors.
 pub fn slow() -> u32 {
     let set = std::env::var("DYSCO_SLOW").ok();
     set.and_then(|text| text.parse().ok()).unwrap_or(1)

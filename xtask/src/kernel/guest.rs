@@ -1,4 +1,4 @@
-//! What runs in the guest: it asks this kernel, and runs the demos.
+//! The guest's side: asks this kernel, and runs the demos.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,14 +16,12 @@ use super::Found;
 /// Between two looks at the programs that are loaded.
 const LOOK: Duration = Duration::from_millis(200);
 /// Findings of `dyscoctl doctor` that are about the kernel.
-const ABOUT_KERNEL: &[&str] = &[
-    "kernel", "programs", "sockets", "receives", "repair", "attach",
-];
+const ABOUT_KERNEL: &[&str] = &["kernel", "programs", "sockets", "receives", "repair"];
 
 /// Test this kernel; inside the guest of `cargo xtask test --kernel`.
 #[derive(Args)]
 pub struct Guest {
-    /// Where the result goes
+    /// The file for the result
     result: PathBuf,
 }
 

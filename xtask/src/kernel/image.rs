@@ -1,4 +1,4 @@
-//! What qemu boots: the kernel without its slow decompression, and a first file system that
+//! Images for qemu: the kernel without its slow decompression, and a first file system that
 //! mounts this machine's.
 
 use std::collections::BTreeSet;
@@ -21,12 +21,13 @@ pub struct Image {
     pub initrd: PathBuf,
 }
 
-/// What the first file system needs to mount the next one.
+/// Modules that the first file system needs to mount the next one.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// The folder of this machine's file system in the guest, before it is its root.
+/// The first program of the guest: it makes this machine's file system its root, with that
+/// kernel's modules, and starts what the host has left for it.
 const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /root /lower /upper
+/bin/busybox mkdir -p /proc /sys /dev /new /lower /upper
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys
@@ -34,15 +35,15 @@ for module in $(cat /modules/order); do insmod /modules/$module || echo "insmod 
 options=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o $options,cache=loose,ro host /lower || poweroff -f
 mount -t tmpfs -o size=80%,mode=755 upper /upper && mkdir /upper/files /upper/work
-mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work root /root || poweroff -f
-mkdir -p /root/usr/lib/modules; mount -t tmpfs modules /root/usr/lib/modules
-mkdir /root/usr/lib/modules/$(uname -r)
-mount --bind /lower$(cat /modules/folder) /root/usr/lib/modules/$(uname -r)
-mount --move /dev /root/dev; mount --move /proc /root/proc; mount --move /sys /root/sys
-for dir in run tmp dev/shm; do mkdir -p /root/$dir; mount -t tmpfs $dir /root/$dir; done
-mkdir -p /root/dev/pts /root/mnt; mount -t devpts pts /root/dev/pts
-mount -t 9p -o $options out /root/mnt
-exec switch_root /root /bin/sh /mnt/start
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work root /new || poweroff -f
+mkdir -p /new/usr/lib/modules; mount -t tmpfs modules /new/usr/lib/modules
+mkdir /new/usr/lib/modules/$(uname -r)
+mount --bind /lower$(cat /modules/folder) /new/usr/lib/modules/$(uname -r)
+mount --move /dev /new/dev; mount --move /proc /new/proc; mount --move /sys /new/sys
+for dir in run tmp dev/shm; do mkdir -p /new/$dir; mount -t tmpfs $dir /new/$dir; done
+mkdir -p /new/dev/pts /new/mnt; mount -t devpts pts /new/dev/pts
+mount -t 9p -o $options out /new/mnt
+exec switch_root /new /bin/sh /mnt/start
 "#;
 
 /// Makes what is not there yet.
@@ -111,7 +112,7 @@ fn strip_length(payload: &[u8]) -> &[u8] {
     &payload[..payload.len().saturating_sub(4)]
 }
 
-/// What a program makes of data. What it says of what follows the data is no error.
+/// Runs data through a program. Its exit code does not count: bytes may follow the data.
 fn filter(words: &[&str], data: &[u8]) -> Result<Vec<u8>> {
     let mut child = Command::new(words[0])
         .args(&words[1..])

@@ -91,7 +91,7 @@ pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Re
 fn start(programs: &Path) -> Result<String> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     Ok(format!(
-        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8\n\
+        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8\n\
          export DYSCO_BIN_DIR={} DYSCO_SLOW={SLOW}\n\
          ip link set lo up\n\
          mount -t bpf bpf /sys/fs/bpf\n\

@@ -9,7 +9,7 @@ mod image;
 mod machine;
 mod packages;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::{build, setup, shell};
 /// one that Dysco is developed on, and the newest.
 const ALL: &[&str] = &["6.1", "6.12", "6.18", packages::NEWEST];
 
-/// What was found on a kernel.
+/// Findings on a kernel.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Found {
     /// Its release, as `uname -r` has it.
@@ -77,7 +77,7 @@ fn series(kernels: &[String]) -> Vec<String> {
     }
 }
 
-fn on(series: &str, programs: &std::path::Path) -> Result<Found> {
+fn on(series: &str, programs: &Path) -> Result<Found> {
     let folder: PathBuf = shell::target()?.join("kernels");
     eprintln!("Linux {series}: looking for its package");
     let kernel = packages::fetch(&folder, series)?;

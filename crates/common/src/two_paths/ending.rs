@@ -59,7 +59,7 @@ pub struct Fins {
 }
 
 impl Fins {
-    /// What an entry has seen.
+    /// Reads what an entry has seen.
     pub const fn of(at: Anchor, s: &Session) -> Fins {
         Fins {
             sent: at.fin_sent(s) != 0,
@@ -67,7 +67,8 @@ impl Fins {
         }
     }
 
-    /// Was each FIN that an end heard sent by the other? Else the middlebox has closed.
+    /// Returns true if the other end sent each FIN that an end heard. Else the middlebox has
+    /// closed.
     pub const fn agree(self, other: Fins) -> bool {
         (!self.heard || other.sent) && (!other.heard || self.sent)
     }
