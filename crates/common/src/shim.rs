@@ -1,5 +1,8 @@
 //! What the shim tells the daemon of its host: fixed-size datagrams on a unix
 //! socket. Native byte order: both ends are on one machine.
+//!
+//! The daemon listens on a path, and on the abstract address of the same name (a NUL byte, then
+//! the path; unix(7)): a program that has changed its root finds that one alone.
 
 /// First word of each datagram.
 pub const MAGIC: u32 = 0x6479_7363;

@@ -31,7 +31,8 @@ pub enum Got {
 }
 
 /// The way to the thread that believes reports, in the order in which they came. That
-/// ends when this is dropped.
+/// ends when all of these are dropped.
+#[derive(Clone)]
 pub struct Inbox(SyncSender<Got>);
 
 impl Inbox {

@@ -365,6 +365,12 @@ impl ProxySide {
         }
     }
 
+    /// Reads by which windows and segment lengths both sockets of each pair send, of side A and
+    /// of side B. `None` stands for a pair whose sockets are gone.
+    pub async fn sending(&self, pairs: Vec<Pair>) -> Vec<Option<[Sending; 2]>> {
+        blocking(move || pairs.iter().map(measure::sending).collect()).await
+    }
+
     /// Has the kernel send a packet on both of the pair's sessions, which their
     /// ends answer: what is silent may be heard then.
     pub async fn ask_for_packets(&self, pair: &Pair) -> std::io::Result<()> {

@@ -171,6 +171,15 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     }
 }
 
+/// Reads by which windows and segment lengths both sockets of a pair send. `None` if one of
+/// them is gone, or cannot be read.
+pub fn sending(pair: &Pair) -> Option<[Sending; 2]> {
+    let held = Held::take(pair).ok().flatten()?;
+    let a = Sending::of(&held.a, pair.a.key.is_v6()).ok()?;
+    let b = Sending::of(&held.b, pair.b.key.is_v6()).ok()?;
+    Some([a, b])
+}
+
 /// Where a direction's reader is slow, a pipe holds what was read and not
 /// written. Which one is the proxy's affair: pipes are pooled. One that holds
 /// just what is missing accounts for it, if it still does in a still moment.

@@ -5,7 +5,9 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -54,23 +56,21 @@ impl Receiver {
         // Any user's proxy may report its own sockets, and only those.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
             .map_err(fail("set the mode of"))?;
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::PassCred, &true)
-            .map_err(|e| fail("ask for credentials on")(e.into()))?;
-        socket
-            .set_read_timeout(Some(TICK))
-            .map_err(fail("set up"))?;
-        unasked::refuse(&socket);
         let (running, ended) = mpsc::channel::<()>();
         let inbox = Inbox::start(registry, running.clone()).map_err(fail("start a thread for"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        std::thread::Builder::new()
-            .name("shim-socket".into())
-            .spawn(move || {
-                run(&socket, &inbox, &stopped);
-                drop((socket, inbox, running));
-            })
-            .map_err(fail("start a thread for"))?;
+        for socket in [Some(socket), bind_abstract(path)].into_iter().flatten() {
+            set_up(&socket).map_err(fail("set up"))?;
+            let (inbox, running) = (inbox.clone(), running.clone());
+            let stopped = Arc::clone(&stop);
+            std::thread::Builder::new()
+                .name("shim-socket".into())
+                .spawn(move || {
+                    run(&socket, &inbox, &stopped);
+                    drop((socket, inbox, running));
+                })
+                .map_err(fail("start a thread for"))?;
+        }
         Ok(Receiver {
             stop,
             ended: Mutex::new(ended),
@@ -113,6 +113,26 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
         }
         other => other,
     }
+}
+
+/// The abstract socket of the same name, for proxies that have changed their root since they
+/// started. Without it these are not heard any more once `dyscod` has restarted.
+fn bind_abstract(path: &Path) -> Option<UnixDatagram> {
+    let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
+    let socket = address.and_then(|a| UnixDatagram::bind_addr(&a));
+    let lost = |error: &io::Error| {
+        warn!(path = %path.display(), %error,
+            "the shim's abstract socket is not there: a proxy that has changed its root is not \
+             heard again; see 'ss -xl' for its owner, and restart dyscod");
+    };
+    socket.inspect_err(lost).ok()
+}
+
+fn set_up(socket: &UnixDatagram) -> io::Result<()> {
+    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::PassCred, &true)?;
+    socket.set_read_timeout(Some(TICK))?;
+    unasked::refuse(socket);
+    Ok(())
 }
 
 fn run(socket: &UnixDatagram, inbox: &Inbox, stop: &AtomicBool) {

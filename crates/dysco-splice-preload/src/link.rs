@@ -18,12 +18,50 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 static LAST_LOOK: AtomicI64 = AtomicI64::new(0);
-static PATH: Path = Path(UnsafeCell::new(MaybeUninit::zeroed()));
+static PATH: Address = Address(UnsafeCell::new(MaybeUninit::zeroed()));
+/// The same in the abstract name space: a program that has changed its root finds no path.
+static ABSTRACT: Address = Address(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// Where the daemon listens; written once, by the constructor.
-struct Path(UnsafeCell<MaybeUninit<libc::sockaddr_un>>);
+/// An address on which the daemon listens; written once, by the constructor.
+struct Address(UnsafeCell<MaybeUninit<(libc::sockaddr_un, libc::socklen_t)>>);
 // SAFETY: written before any other thread exists, only read afterwards.
-unsafe impl Sync for Path {}
+unsafe impl Sync for Address {}
+
+impl Address {
+    /// The address of this path, behind a NUL byte if it is an abstract one.
+    ///
+    /// # Safety
+    /// No other thread exists yet.
+    unsafe fn write(&self, path: &[u8], is_abstract: bool) {
+        // SAFETY: all-zero is a valid sockaddr_un; nobody reads the address meanwhile.
+        unsafe {
+            let mut addr: libc::sockaddr_un = core::mem::zeroed();
+            addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            let begin = core::mem::offset_of!(libc::sockaddr_un, sun_path);
+            let mut len = size_of_val(&addr);
+            // One that does not fit stays all zero, on which nobody listens.
+            if path.len() < addr.sun_path.len() {
+                let first = usize::from(is_abstract);
+                for (to, from) in addr.sun_path[first..].iter_mut().zip(path) {
+                    *to = *from as libc::c_char;
+                }
+                // An abstract name has a length, and a path ends with a NUL.
+                len = begin + path.len() + 1;
+            }
+            (*self.0.get()).write((addr, len as libc::socklen_t));
+        }
+    }
+
+    /// Connects the descriptor to it.
+    fn connect(&self, fd: i32) -> bool {
+        // SAFETY: the address was written by the constructor (zero before it: then
+        // the family is AF_UNSPEC and nothing is sent anywhere).
+        unsafe {
+            let (addr, len) = &*(*self.0.get()).as_ptr();
+            libc::syscall(libc::SYS_connect, fd, core::ptr::from_ref(addr), *len) == 0
+        }
+    }
+}
 
 /// How a report fared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,24 +129,17 @@ pub fn report(kind: ReportKind) -> Report {
 
 fn store_path() {
     // SAFETY: getenv returns null or a C string that lives until setenv; this
-    // runs before main, so nothing changes the environment meanwhile. All-zero
-    // is a valid sockaddr_un.
+    // runs before main, so nothing changes the environment meanwhile, and no other
+    // thread exists.
     unsafe {
-        let mut addr: libc::sockaddr_un = core::mem::zeroed();
-        addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
         let env = libc::getenv(c"DYSCO_SHIM_SOCKET".as_ptr());
         let path = if env.is_null() {
             DEFAULT_PATH
         } else {
             core::ffi::CStr::from_ptr(env).to_bytes()
         };
-        // One that does not fit stays empty, and is never connected to.
-        if path.len() < addr.sun_path.len() {
-            for (to, from) in addr.sun_path.iter_mut().zip(path) {
-                *to = *from as libc::c_char;
-            }
-        }
-        PATH.0.get().write(MaybeUninit::new(addr));
+        PATH.write(path, false);
+        ABSTRACT.write(path, true);
     }
 }
 
@@ -160,12 +191,9 @@ fn intact(fd: i32) -> bool {
 
 fn connect() -> bool {
     let fd = FD.load(Relaxed);
-    let len = size_of::<libc::sockaddr_un>();
-    // SAFETY: the address was written by the constructor (zero before it: then
-    // the family is AF_UNSPEC and nothing is sent anywhere).
-    let r = unsafe { libc::syscall(libc::SYS_connect, fd, PATH.0.get(), len) };
-    CONNECTED.store(r == 0, Relaxed);
-    r == 0
+    let connected = PATH.connect(fd) || ABSTRACT.connect(fd);
+    CONNECTED.store(connected, Relaxed);
+    connected
 }
 
 /// Is there a (new) daemon? True if one was found that knows no pair of ours.

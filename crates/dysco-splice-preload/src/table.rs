@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
     fence,
 };
 
@@ -156,7 +156,14 @@ impl Slot {
     }
 }
 
-static TABLE: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
+/// Slots that are mapped at once: 32 KiB of memory.
+const BLOCK: usize = 256;
+const BLOCKS: usize = CAPACITY / BLOCK;
+
+/// The blocks, each mapped as soon as one of its descriptors is watched. A table in one piece
+/// would take 128 MiB of an address space that `RLIMIT_AS` may bound (`haproxy -m`).
+static TABLE: [AtomicPtr<Slot>; BLOCKS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// The highest descriptor that was ever watched.
@@ -164,52 +171,51 @@ pub fn highest() -> i32 {
     HIGHEST.load(Relaxed) as i32
 }
 
-/// The slot of a descriptor; none for one out of range, or without memory.
+/// The slot of a descriptor; none if neither it nor its neighbours were ever watched.
 #[inline(always)]
 pub fn slot(fd: i32) -> Option<&'static Slot> {
     let i = fd as usize;
-    if i >= CAPACITY {
-        return None;
-    }
-    let table = NonNull::new(TABLE.load(Relaxed)).or_else(map)?;
-    // SAFETY: the mapping holds CAPACITY slots, lives as long as the process,
+    let block = NonNull::new(TABLE.get(i / BLOCK)?.load(Acquire))?;
+    // SAFETY: a mapping holds BLOCK slots, lives as long as the process,
     // and an all-zero slot is a valid one; slots hold only atomics.
-    Some(unsafe { table.add(i).as_ref() })
+    Some(unsafe { block.add(i % BLOCK).as_ref() })
 }
 
-/// Begins a new life of a descriptor.
+/// Begins a new life of a descriptor; none if it is out of range, or without memory.
 pub fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
-    let s = slot(fd)?;
+    let s = slot(fd).or_else(|| {
+        map(TABLE.get(fd as usize / BLOCK)?);
+        slot(fd)
+    })?;
     s.begin(kind);
     HIGHEST.fetch_max(fd as usize, Relaxed);
     Some(s)
 }
 
+/// Maps a block, unless another thread does or there is no memory.
 #[cold]
-fn map() -> Option<NonNull<Slot>> {
-    let len = CAPACITY * size_of::<Slot>();
+fn map(block: &AtomicPtr<Slot>) {
+    let len = BLOCK * size_of::<Slot>();
     // SAFETY: a fresh anonymous mapping; nothing else uses it.
     let p = unsafe {
         libc::mmap(
             core::ptr::null_mut(),
             len,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         )
     };
     if p == libc::MAP_FAILED {
-        return None;
+        return;
     }
-    // SAFETY: our own mapping; keeps gigabytes of holes out of core dumps.
-    unsafe { libc::madvise(p, len, libc::MADV_DONTDUMP) };
-    match TABLE.compare_exchange(core::ptr::null_mut(), p.cast(), Relaxed, Relaxed) {
-        Ok(_) => NonNull::new(p.cast()),
-        Err(first) => {
-            // SAFETY: another thread was first; this mapping was never shared.
-            unsafe { libc::munmap(p, len) };
-            NonNull::new(first)
-        }
+    let none = core::ptr::null_mut();
+    if block
+        .compare_exchange(none, p.cast(), Release, Relaxed)
+        .is_err()
+    {
+        // SAFETY: another thread was first; this mapping was never shared.
+        unsafe { libc::munmap(p, len) };
     }
 }

@@ -8,8 +8,9 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use common::{Daemon, Run, in_network};
+use common::{Daemon, PATIENCE, Run, in_network};
 use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED, REVERSE_ENDLESS};
 use dysco_common::shim::{Report, ReportKind};
 
@@ -17,7 +18,7 @@ use dysco_common::shim::{Report, ReportKind};
 const HEADER: usize = 28;
 const BYTES: usize = 32 << 20;
 
-fn haproxy(dir: &Path, mode: &str, server: u16) -> Run {
+fn haproxy(dir: &Path, mode: &str, words: &[&str], server: u16) -> Run {
     let program = PathBuf::from("/usr/sbin/haproxy");
     assert!(
         program.exists(),
@@ -38,16 +39,19 @@ fn haproxy(dir: &Path, mode: &str, server: u16) -> Run {
     // The worker is another user.
     std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let socket = dir.join("shim.sock");
-    Run::start(&program, &["-q", "-f", file.to_str().unwrap()], &socket)
+    let words = [&["-q", "-f", file.to_str().unwrap()], words].concat();
+    Run::start(&program, &words, &socket)
 }
 
 fn client() -> TcpStream {
+    let begun = Instant::now();
+    // Until HAProxy listens.
     loop {
-        // Until HAProxy listens; the test's own time limit bounds it.
         match TcpStream::connect("127.0.0.1:7002") {
             Ok(s) => return s,
-            Err(_) => std::thread::yield_now(),
+            Err(e) => assert!(begun.elapsed() < PATIENCE, "HAProxy does not listen: {e}"),
         }
+        std::thread::yield_now();
     }
 }
 
@@ -86,7 +90,7 @@ fn both_directions_are_claimed_with_the_header_as_delta() {
         std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666))
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let run = haproxy(dir.path(), "tcp", listener.local_addr().unwrap().port());
+        let run = haproxy(dir.path(), "tcp", &[], listener.local_addr().unwrap().port());
         let (c, s) = (client(), listener.accept().unwrap().0);
         let keep = (c.try_clone().unwrap(), s.try_clone().unwrap());
         let server = std::thread::spawn(move || exchange(s, HEADER));
@@ -106,13 +110,61 @@ fn both_directions_are_claimed_with_the_header_as_delta() {
     });
 }
 
+/// The worker has no path to the daemon's socket any more.
+#[test]
+fn a_chrooted_worker_finds_a_daemon_that_starts_later() {
+    in_network(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let run = haproxy(dir.path(), "tcp", &[], listener.local_addr().unwrap().port());
+        let (mut c, mut s) = (client(), listener.accept().unwrap().0);
+        s.read_exact(&mut [0; HEADER]).unwrap();
+        let daemon = Daemon::start_abstract(&dir.path().join("shim.sock"));
+        pass_until_claimed(&mut c, &mut s, &daemon);
+        run.terminate();
+    });
+}
+
+/// Passes bytes both ways until both directions are claimed. The shim looks for a daemon once a
+/// second, and only when the program calls it.
+fn pass_until_claimed(c: &mut TcpStream, s: &mut TcpStream, daemon: &Daemon) {
+    let begun = Instant::now();
+    while !daemon.rest().iter().any(|(_, r)| is_both_ways(r)) {
+        pass(c, s);
+        pass(s, c);
+        assert!(begun.elapsed() < PATIENCE, "no report came");
+    }
+}
+
+/// Passes some bytes from one end to the other.
+fn pass(from: &mut TcpStream, to: &mut TcpStream) {
+    from.write_all(&[7; 1 << 16]).unwrap();
+    to.read_exact(&mut [0; 1 << 16]).unwrap();
+}
+
+/// `-m` bounds the address space, of which HAProxy alone needs 96 MiB here.
+#[test]
+fn little_address_space_suffices() {
+    in_network(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(&dir.path().join("shim.sock"));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let run = haproxy(dir.path(), "tcp", &["-m", "112"], port);
+        let (mut c, mut s) = (client(), listener.accept().unwrap().0);
+        s.read_exact(&mut [0; HEADER]).unwrap();
+        pass_until_claimed(&mut c, &mut s, &daemon);
+        run.terminate();
+    });
+}
+
 #[test]
 fn keep_alive_http_is_never_claimed() {
     in_network(|| {
         let dir = tempfile::tempdir().unwrap();
         let daemon = Daemon::start(&dir.path().join("shim.sock"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let run = haproxy(dir.path(), "http", listener.local_addr().unwrap().port());
+        let run = haproxy(dir.path(), "http", &[], listener.local_addr().unwrap().port());
         let mut c = client();
         let body = vec![b'x'; 1 << 20];
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());

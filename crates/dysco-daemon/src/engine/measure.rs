@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use dysco_common::{FlowKey, Session, State};
 use dysco_firewall::{FiveTuple, conntrack};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
-use dysco_proxy::{MeasureError, Measured, Pair};
+use dysco_proxy::{MeasureError, Measured, Pair, Sending};
 
-use super::measured::{complete, is_shifted};
+use super::measured::{complete, is_shifted, windows_suffice};
 use super::neighbours::Known;
 use super::{Answer, Engine};
 
@@ -103,6 +103,14 @@ impl Engine {
         };
         let judged = self.judge(&pair, word, |key, sub| self.facts_of(key, sub));
         judged.err().unwrap_or_default()
+    }
+
+    /// Whether the window of an end is too small for the other one, by what the sockets of a
+    /// pair say now.
+    pub(super) fn window_objection(&self, pair: &Pair, sending: &[Sending; 2]) -> Option<Reason> {
+        let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key)).ok()?;
+        let b = self.facts_of(&pair.b.key, &opened(&pair.b.key)).ok()?;
+        windows_suffice(&claimed(pair, a, b), sending).err()
     }
 
     /// The same for a listing: by what this host has at hand, and without a word for it.

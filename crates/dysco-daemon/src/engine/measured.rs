@@ -12,8 +12,7 @@ const SLACK: u32 = 2_000;
 /// Completes the measurement `claimed` by what the kernel has confirmed. Both sessions'
 /// facts in it were taken after that.
 pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reason> {
-    is_heard(End::Right, &claimed.a, &claimed.b, &m.sending_b)?;
-    is_heard(End::Left, &claimed.b, &claimed.a, &m.sending_a)?;
+    windows_suffice(&claimed, &[m.sending_a, m.sending_b])?;
     let [clock_a, clock_b] = clocks(&claimed, m);
     Ok(Measurement {
         delta_forward: m.delta_forward,
@@ -22,6 +21,14 @@ pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reaso
         clock_b,
         ..claimed
     })
+}
+
+/// Checks that both ends offer windows into which the other one would send without the proxy.
+/// `sending` are the proxy's sockets of side A and side B.
+pub fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> Result<(), Reason> {
+    let [a, b] = sending;
+    is_heard(End::Right, &claimed.a, &claimed.b, b)?;
+    is_heard(End::Left, &claimed.b, &claimed.a, a)
 }
 
 /// Does something on this host shift the clocks of the sockets on their way to the wire?

@@ -151,6 +151,8 @@ enum Answer {
     Confirmed(ChangeId),
     /// One that is not heard any more has been silent for a moment.
     Deafened(ChangeId),
+    /// Windows of the sessions of a dry run were read.
+    Windows(Box<removal::Windows>),
     /// This host's connections.
     Sockets(std::io::Result<HashSet<FlowKey>>),
     /// Sessions that were there first were entered, or could not be.
@@ -467,6 +469,7 @@ impl Engine {
             Answer::Sockets(open) => self.sockets_listed(open),
             Answer::Way(way) => self.way_found(&way),
             Answer::PolicyWritten => self.policy_written(),
+            Answer::Windows(read) => self.go_on_dry(*read),
             Answer::Held(begun) => self.go_on_removing(*begun),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),

@@ -4,7 +4,9 @@
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -38,14 +40,23 @@ pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
 }
 
 /// A test that waits longer for a report waits in vain.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The daemon's end of the socket.
 pub struct Daemon(pub UnixDatagram);
 
 impl Daemon {
     pub fn start(path: &Path) -> Daemon {
-        let socket = UnixDatagram::bind(path).unwrap();
+        Daemon::on(UnixDatagram::bind(path).unwrap())
+    }
+
+    /// One that has no path, as for a program that has changed its root.
+    pub fn start_abstract(path: &Path) -> Daemon {
+        let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
+        Daemon::on(UnixDatagram::bind_addr(&address.unwrap()).unwrap())
+    }
+
+    fn on(socket: UnixDatagram) -> Daemon {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let on: libc::c_int = 1;
         // SAFETY: the value is our own integer of that size.

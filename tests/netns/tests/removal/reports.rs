@@ -60,6 +60,40 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
     lab.finish((daemon, haproxy, server))
 }
 
+/// Nothing shows that the proxy relays, and dyscod is not on the interface of its sessions.
+#[test]
+fn sessions_of_a_proxy_on_another_interface_are_left() -> Result<()> {
+    let lab = Lab::builder("beside").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let unused = ["link", "add", "unused", "type", "veth", "peer", "name", "far"];
+    lab.proxy.output("ip", &unused)?;
+    let file = fleet.prepare(&lab, Role::Proxy, "")?;
+    let text = std::fs::read_to_string(&file)?;
+    let other = text.replace("interfaces = [\"eth0\"]", "interfaces = [\"unused\"]");
+    ensure!(other != text, "{text}");
+    std::fs::write(&file, other)?;
+    let daemon = fleet.restart(&lab, Role::Proxy, &file)?;
+    let listen = Role::Proxy.at(FAMILY, PROXY_PORT);
+    let to = Role::Server.at(FAMILY, SERVER_PORT);
+    let server = Server::start(&lab.server, to)?;
+    let haproxy = Config::tcp(listen, to).start(&lab.proxy, |program| program)?;
+    let group = Group::open(&lab.client, &server, listen, 2, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+
+    for wait in ["--wait", "--dry-run"] {
+        let words = ["remove-middlebox", "self", "--all", wait, "-o", "json"];
+        let ran = fleet.try_dyscoctl(&lab.proxy, &words)?;
+        let told: Value = serde_json::from_str(&ran.stdout)?;
+        let left = &told["left"][0];
+        let why = left["reason"].to_string();
+        let all = left["sessions"] == 2 && why.contains("add eth0 to interfaces");
+        ensure!(ran.code == Some(5) && all, "{wait}: {ran:?}");
+    }
+    all_intact(&group.finish()?)?;
+    lab.finish((daemon, haproxy, server))
+}
+
 /// What opens a new path passes, and what the stacks send there does not: it is answered, and
 /// carries nothing.
 const OPENS_ALONE: &str = "iifname { client, server } oifname { client, server } \

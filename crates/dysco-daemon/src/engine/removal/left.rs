@@ -65,7 +65,11 @@ impl Engine {
         accepted: bool,
     ) -> Option<String> {
         let Some(slot) = self.agent.find(key) else {
-            let meant = held.shim && accepted && request.filter.is_empty();
+            let client = key.remote().ip();
+            let local = client.is_loopback() || self.config.host.addresses.contains(&client);
+            // Many programs without the shim have connections to others of this host.
+            let relayed = held.shim || !local;
+            let meant = relayed && accepted && request.filter.is_empty();
             // What the operator does not want tracked is not looked for either.
             let tracks = wanted(&self.config.rules(), key, false);
             return (meant && tracks).then(|| self.unknown(key));

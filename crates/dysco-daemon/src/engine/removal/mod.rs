@@ -4,6 +4,7 @@
 mod automatic;
 mod candidates;
 mod chained;
+mod dry_run;
 mod left;
 mod limits;
 mod mode;
@@ -23,6 +24,7 @@ use tokio::sync::mpsc;
 use super::{Answer, Engine};
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
+pub(super) use dry_run::Windows;
 use task::Stage;
 pub(super) use task::{Said, Task};
 use under_way::UnderWay;
@@ -163,7 +165,8 @@ impl Engine {
         replies: &mpsc::Sender<Reply>,
     ) {
         match found {
-            Ok(found) => self.begin_batch(found, dry_run, replies),
+            Ok(found) if dry_run => self.read_windows(found, replies),
+            Ok(found) => self.begin_batch(found, false, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
             }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::World;
 
 /// How long a change may take that lost a daemon on its way.
-const SETTLED: Duration = Duration::from_secs(90);
+pub const SETTLED: Duration = Duration::from_secs(90);
 
 /// The addresses by which hosts know one session.
 #[derive(Clone, Debug)]

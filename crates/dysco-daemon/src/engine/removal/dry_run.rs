@@ -1,0 +1,70 @@
+//! Dry runs: they also tell what only the proxy's sockets show.
+
+use dysco_api::Reply;
+use dysco_proxy::{Pair, Sending};
+use tokio::sync::mpsc;
+
+use super::Candidates;
+use crate::engine::{Answer, Engine};
+
+/// The sessions of a dry run, and how their proxy's sockets send.
+pub(in crate::engine) struct Windows {
+    found: Candidates,
+    replies: mpsc::Sender<Reply>,
+    read: Vec<Read>,
+}
+
+/// One session of them.
+struct Read {
+    /// Its place in [`Candidates::tasks`].
+    task: usize,
+    pair: Pair,
+    /// How the sockets of side A and side B send; `None` if they are gone.
+    sending: Option<[Sending; 2]>,
+}
+
+impl Engine {
+    /// Reads the windows of all sessions that this host's proxies relay, and then goes on.
+    pub(super) fn read_windows(&mut self, found: Candidates, replies: &mpsc::Sender<Reply>) {
+        let tasks = found.tasks.iter().enumerate();
+        let pairs: Vec<(usize, Pair)> = tasks
+            .filter(|(_, task)| task.ask.is_none() && !task.relayed)
+            .filter_map(|(at, task)| Some((at, self.pair_of_session(&task.subsession)?)))
+            .collect();
+        if pairs.is_empty() {
+            return self.begin_batch(found, true, replies);
+        }
+        let (proxy, answers, replies) = (self.proxy.clone(), self.answers.clone(), replies.clone());
+        tokio::spawn(async move {
+            let sending = proxy.sending(pairs.iter().map(|(_, pair)| *pair).collect());
+            let read = pairs.iter().zip(sending.await);
+            let read = read.map(|((task, pair), sending)| Read {
+                task: *task,
+                pair: *pair,
+                sending,
+            });
+            let _ = answers.send(Answer::Windows(Box::new(Windows {
+                read: read.collect(),
+                found,
+                replies,
+            })));
+        });
+    }
+
+    /// Tells the outcome of a dry run whose windows were read.
+    pub(in crate::engine) fn go_on_dry(&mut self, windows: Windows) {
+        let Windows {
+            mut found,
+            replies,
+            read,
+        } = windows;
+        for r in read {
+            let sending = r.sending.as_ref();
+            let objection = sending.and_then(|s| self.window_objection(&r.pair, s));
+            if let (Some(task), Some(reason)) = (found.tasks.get_mut(r.task), objection) {
+                task.objections.push(reason.to_string());
+            }
+        }
+        self.begin_batch(found, true, &replies);
+    }
+}
