@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use crate::plan::{Ask, Operation, PROXY_PORT, address};
 
-/// Longer no command may take: each has a time limit of its own that is shorter.
-const LONGEST: u64 = 60;
+/// Longer no command may take. A change of a chain waits behind another one for a minute, and
+/// may be taken back after that.
+const LONGEST: u64 = 100;
 /// What `timeout` exits with.
 const TIMED_OUT: i32 = 124;
 /// A removal may take so long.
