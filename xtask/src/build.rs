@@ -47,6 +47,17 @@ pub fn programs(quiet: bool) -> Result<PathBuf> {
     release(PROGRAMS, quiet)
 }
 
+/// Builds what runs on a host for packages: fully optimised, with a list of its dependencies in
+/// each file. Returns the folder.
+pub fn programs_with_sbom() -> Result<PathBuf> {
+    built(
+        &["auditable", "build", "--release"],
+        PROGRAMS,
+        "release",
+        false,
+    )
+}
+
 /// How the programs of a demo are built.
 #[derive(Args)]
 pub struct Demonstrated {
@@ -61,7 +72,7 @@ impl Demonstrated {
         if self.release {
             programs(quiet)
         } else {
-            built(&[], PROGRAMS, "debug", quiet)
+            built(&["build"], PROGRAMS, "debug", quiet)
         }
     }
 }
@@ -69,20 +80,20 @@ impl Demonstrated {
 /// Builds packages, fully optimised; their folder. Where `DYSCO_BIN_DIR` names one with
 /// what is built already, nothing is.
 pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
-    built(&["--release"], packages, "release", quiet)
+    built(&["build", "--release"], packages, "release", quiet)
 }
 
 /// Builds what runs on a host as the tests do; its folder.
 pub fn built_for_tests() -> Result<PathBuf> {
-    built(&[], PROGRAMS, "debug", true)
+    built(&["build"], PROGRAMS, "debug", true)
 }
 
-fn built(options: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
+fn built(command: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());
     }
     let mut cargo = shell::cargo();
-    cargo.arg("build").args(options);
+    cargo.args(command);
     cargo.args(packages.iter().flat_map(|package| ["-p", *package]));
     cargo.args(quiet.then_some("--quiet"));
     shell::run(&mut cargo)?;

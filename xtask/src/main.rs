@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod chaos;
 mod demo;
+mod dist;
 mod kernel;
 mod setup;
 mod shell;
@@ -32,6 +33,8 @@ enum Command {
     /// Test this kernel; inside the guest of test --kernel
     #[command(hide = true)]
     Guest(kernel::guest::Guest),
+    /// Build packages for Debian and for distributions with RPM
+    Dist(dist::Dist),
     /// Measure every published figure again
     Bench(bench::Bench),
 }
@@ -45,6 +48,7 @@ fn main() -> Result<()> {
         Command::Chaos(chaos) => chaos.run(),
         Command::Demo(demo) => demo.run(),
         Command::Guest(guest) => guest.run(),
+        Command::Dist(dist) => dist.run(),
         Command::Bench(bench) => bench.run(),
     }
 }

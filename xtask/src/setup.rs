@@ -25,7 +25,7 @@ impl Setup {
     }
 }
 
-/// What a command needs: each includes those before it.
+/// What a command needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
     /// To build.
@@ -38,6 +38,26 @@ pub enum Need {
     Tests,
     /// To boot other kernels.
     Kernels,
+    /// To make packages.
+    Packages,
+    /// To build what is in packages that others install.
+    ReleasePackages,
+    /// To install packages in a Debian of their own, and to check them.
+    PackageChecks,
+}
+
+impl Need {
+    /// Returns true if what serves `first` is needed: each need includes those before it, but
+    /// packages need no more than the build.
+    fn includes(self, first: Need) -> bool {
+        match self {
+            Need::Packages | Need::ReleasePackages => first == Need::Build || first == self,
+            Need::PackageChecks => {
+                matches!(first, Need::Build | Need::Packages | Need::PackageChecks)
+            }
+            _ => first <= self,
+        }
+    }
 }
 
 /// A program, the Debian package that has it, and the first need that it serves.
@@ -67,6 +87,12 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("depmod", "kmod", Need::Kernels),
     ("xz", "xz-utils", Need::Kernels),
     ("zstd", "zstd", Need::Kernels),
+    ("strip", "binutils", Need::Packages),
+    ("dh", "debhelper", Need::Packages),
+    ("rpmbuild", "rpm", Need::Packages),
+    ("mmdebstrap", "mmdebstrap", Need::PackageChecks),
+    ("systemd-analyze", "systemd", Need::PackageChecks),
+    ("ip", "iproute2", Need::PackageChecks),
 ];
 
 /// Packages whose services would run from the next start of the machine on.
@@ -113,17 +139,29 @@ const BPF_LINKER: Crate = Crate {
     need: Need::Build,
 };
 
+/// For programs that need not themselves be fast: it halves their build.
+const QUICK_BUILD: &[(&str, &str)] = &[
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+];
+
 const NEXTEST: Crate = Crate {
     name: "cargo-nextest",
     version: [0, 9, 151],
     options: &["--no-default-features", "--features", "default-no-update"],
-    // It runs tests, and need not itself be fast: this halves its build.
-    env: &[
-        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-    ],
+    env: QUICK_BUILD,
     need: Need::Tests,
 };
+
+const AUDITABLE: Crate = Crate {
+    name: "cargo-auditable",
+    version: [0, 7, 7],
+    options: &[],
+    env: QUICK_BUILD,
+    need: Need::ReleasePackages,
+};
+
+const CRATES: &[&Crate] = &[&BPF_LINKER, &NEXTEST, &AUDITABLE];
 
 /// What is missing here.
 struct Missing {
@@ -158,14 +196,16 @@ fn absent_programs(
     let absent = |program: &str| shell::find(program).is_none();
     PROGRAMS
         .iter()
-        .filter(move |(program, _, first)| *first <= need && absent(program))
+        .filter(move |(program, _, first)| need.includes(*first) && absent(program))
 }
 
 impl Missing {
     fn find(need: Need) -> Missing {
-        let crates: Vec<_> = [&BPF_LINKER, &NEXTEST]
-            .into_iter()
-            .filter(|c| c.need <= need && (builds(need) || c.need > Need::Build) && !c.is_there())
+        let crates: Vec<_> = CRATES
+            .iter()
+            .filter(|c| need.includes(c.need) && (builds(need) || c.need > Need::Build))
+            .filter(|c| !c.is_there())
+            .copied()
             .collect();
         let absent_programs = absent_programs(need);
         let mut packages: Vec<_> = absent_programs.map(|(_, package, _)| *package).collect();
@@ -173,7 +213,7 @@ impl Missing {
             let absent = files.iter().filter(|(file, _)| !Path::new(file).exists());
             absent.map(|(_, package)| *package).collect()
         };
-        if need >= Need::Hosts {
+        if need.includes(Need::Hosts) {
             packages.extend(absent(FILES));
         }
         if crates.iter().any(|c| c.name == BPF_LINKER.name) {
@@ -221,10 +261,18 @@ impl Crate {
             return false;
         };
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        said.split_whitespace()
-            .nth(1)
-            .and_then(version)
-            .is_some_and(|v| v >= self.version)
+        let told = said.split_whitespace().nth(1).and_then(version);
+        let known = told.or_else(|| self.installed());
+        known.is_some_and(|v| v >= self.version)
+    }
+
+    /// The version that cargo has installed, of a program that does not tell its own.
+    fn installed(&self) -> Option<[u32; 3]> {
+        let list = shell::cargo().args(["install", "--list"]).output().ok()?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let prefix = format!("{} v", self.name);
+        let found = list.lines().find_map(|line| line.strip_prefix(&prefix))?;
+        version(found.trim_end_matches(':'))
     }
 
     fn install(&self) -> Result<()> {
@@ -255,7 +303,10 @@ fn version(text: &str) -> Option<[u32; 3]> {
 /// Returns true if a command builds: the build and the tests always do, the others not where
 /// `DYSCO_BIN_DIR` names what is built.
 fn builds(need: Need) -> bool {
-    matches!(need, Need::Build | Need::Tests) || std::env::var_os("DYSCO_BIN_DIR").is_none()
+    matches!(
+        need,
+        Need::Build | Need::Tests | Need::Packages | Need::ReleasePackages | Need::PackageChecks
+    ) || std::env::var_os("DYSCO_BIN_DIR").is_none()
 }
 
 /// Whether the toolchain has the source of its library.
@@ -362,12 +413,17 @@ mod tests {
     #[test]
     fn a_demo_needs_no_tests() {
         let of = |need| {
-            let all = PROGRAMS.iter().filter(move |(.., first)| *first <= need);
+            let all = PROGRAMS
+                .iter()
+                .filter(move |(.., first)| need.includes(*first));
             all.map(|(program, ..)| *program).collect::<Vec<_>>()
         };
         assert_eq!(of(Need::Build), ["c++"]);
         assert_eq!(of(Need::Demo), ["c++", "ip", "ethtool", "nft", "haproxy"]);
-        assert_eq!(of(Need::Kernels).len(), PROGRAMS.len());
+        assert!(of(Need::Kernels).contains(&"nginx"));
+        assert!(!of(Need::Kernels).contains(&"mmdebstrap"));
+        assert_eq!(of(Need::Packages), ["c++", "strip", "dh", "rpmbuild"]);
+        assert!(of(Need::PackageChecks).contains(&"dh"));
         assert!(!of(Need::Tests).contains(&"qemu-system-x86_64"));
         assert!(BPF_LINKER.need <= Need::Demo && NEXTEST.need > Need::Demo);
     }

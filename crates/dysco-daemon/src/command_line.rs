@@ -108,6 +108,11 @@ fn causes(error: &anyhow::Error) -> String {
     told
 }
 
+/// Returns the command line of `dyscod`, as clap has it.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
 /// The whole of `dyscod`.
 pub fn dyscod() -> ExitCode {
     let Err(error) = run(Cli::parse()) else {

@@ -7,4 +7,4 @@ mod command_line;
 mod engine;
 mod notify;
 
-pub use command_line::dyscod;
+pub use command_line::{command, dyscod};

@@ -7,7 +7,7 @@
 pub mod guest;
 mod image;
 mod machine;
-mod packages;
+pub mod packages;
 
 use std::path::{Path, PathBuf};
 

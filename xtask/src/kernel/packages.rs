@@ -200,7 +200,10 @@ fn numbers(release: &str) -> Vec<u32> {
 }
 
 /// The addresses of Debian's archive and of its security archive, as this machine has them.
-fn own_sources() -> Result<[String; 2]> {
+///
+/// # Errors
+/// If this machine has no source of Debian's.
+pub fn own_sources() -> Result<[String; 2]> {
     let files = fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
         .flatten();

@@ -1,0 +1,285 @@
+//! `cargo xtask dist --check`: the life of a package on a host, from the installation to the
+//! removal, under live sessions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+
+use super::debian::Debian;
+use super::{VERSION, empty, pack};
+use crate::shell;
+
+/// What was made, and the folder of it.
+pub struct Made {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The package for Debian.
+    pub deb: PathBuf,
+    /// The RPM package.
+    pub rpm: PathBuf,
+}
+
+/// The most that `systemd-analyze security` may say of the unit, in tenths.
+const EXPOSURE: &str = "40";
+/// Precedes all versions there are.
+const OLDER: &str = "0.0.1";
+const SESSIONS: usize = 8;
+const PORT: u16 = 8080;
+/// How long a service may take to come up on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const KEY: &str = "/etc/dysco/pki/host.key";
+const CONFIG: &str = "/etc/dysco/dyscod.toml";
+
+/// Checks all.
+///
+/// # Errors
+/// If something is not as it should be.
+pub fn all(made: &Made, tree: &Path) -> Result<()> {
+    unit()?;
+    println!("the unit is hardened as far as dyscod allows");
+    rpm(made)?;
+    println!("the RPM package can be installed and removed");
+    let older = made.folder.join("older");
+    empty(&older)?;
+    let older = pack::deb(tree, &older, OLDER)?;
+    let lab = Lab::builder("dist").build()?;
+    let host = Host {
+        debian: Debian::boot(&lab.proxy, &made.folder)?,
+        server: Server::start(&lab.server, Role::Server.at(Family::V4, 9000))?,
+        lab,
+    };
+    host.life(&older, &made.deb)?;
+    println!("the package for Debian was installed, upgraded and removed under live sessions");
+    Ok(())
+}
+
+fn unit() -> Result<()> {
+    let unit = shell::root().join("packaging/dyscod.service");
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--offline=true", "--no-pager"]);
+    analyze.arg(format!("--threshold={EXPOSURE}")).arg(unit);
+    let said = analyze
+        .output()
+        .context("failed to run systemd-analyze security")?;
+    ensure!(
+        said.status.success(),
+        "the unit is more exposed than {EXPOSURE} tenths: {}{}",
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr)
+    );
+    Ok(())
+}
+
+/// Installs the RPM package below a folder, and removes it there.
+fn rpm(made: &Made) -> Result<()> {
+    let root = made.folder.join("rpm-root");
+    empty(&root)?;
+    let rpm = |words: &[&str], package: &Path| {
+        let mut rpm = Command::new("rpm");
+        rpm.arg("--root").arg(&root).args(words).arg(package);
+        shell::run(rpm.stdout(std::io::stderr()))
+    };
+    // There is no other package below that folder, nor a shell for the scripts.
+    rpm(&["--install", "--nodeps", "--noscripts"], &made.rpm)?;
+    let dyscoctl = root.join("usr/bin/dyscoctl");
+    let said = Command::new(&dyscoctl).arg("--version").output();
+    let said = said.with_context(|| format!("failed to run {}", dyscoctl.display()))?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    ensure!(said.trim().ends_with(VERSION), "dyscoctl says {said}");
+    rpm(&["--erase", "--nodeps", "--noscripts"], "dysco".as_ref())?;
+    for left in ["usr/sbin/dyscod", "etc/dysco"] {
+        ensure!(
+            !root.join(left).exists(),
+            "{left} is left after the removal"
+        );
+    }
+    fs::remove_dir_all(&root).context("failed to remove the folder of the RPM package")
+}
+
+/// Sessions from the client to the server.
+struct Sessions(Vec<Group>);
+
+impl Sessions {
+    /// Waits until each has carried more data both ways.
+    fn go_on(&self) -> Result<()> {
+        self.0
+            .iter()
+            .try_for_each(|one| one.wait_progress(32 << 10))
+    }
+
+    /// Ends them; an error unless every byte of each has arrived.
+    fn finish(self) -> Result<()> {
+        for one in self.0 {
+            all_intact(&one.finish()?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A proxy's host with Debian's HAProxy, between a client and a server.
+struct Host {
+    debian: Debian,
+    server: Server,
+    lab: Lab,
+}
+
+impl Host {
+    /// The life of the package on a host whose HAProxy was there before.
+    fn life(self, older: &Path, newer: &Path) -> Result<()> {
+        self.set_up_haproxy()?;
+        let before = self.open()?;
+        self.install(older)?;
+        self.debian.run(&["systemctl", "is-enabled", "dyscod"])?;
+        ensure!(!self.is_active()?, "dyscod runs without keys");
+        self.configure()?;
+        self.drain(&before)?;
+
+        self.install(newer)?;
+        self.is_upgraded()?;
+        self.put_under_shim()?;
+        before.go_on()?;
+        let later = self.open()?;
+        self.drain(&later)?;
+
+        self.debian.run(&["systemctl", "stop", "haproxy"])?;
+        self.debian.run(&["dpkg", "--remove", "dysco"])?;
+        ensure!(!self.is_active()?, "dyscod runs after the removal");
+        before.go_on()?;
+        later.go_on()?;
+        self.debian.run(&["dpkg", "--purge", "dysco"])?;
+        ensure!(!self.debian.file(CONFIG).exists(), "{CONFIG} is left");
+        ensure!(self.debian.file(KEY).exists(), "{KEY} is gone");
+        before.finish()?;
+        later.finish()?;
+        let Host {
+            debian,
+            server,
+            lab,
+        } = self;
+        drop((debian, server));
+        lab.finish(())
+    }
+
+    fn set_up_haproxy(&self) -> Result<()> {
+        let file = self.debian.file("/etc/haproxy/haproxy.cfg");
+        let text = fs::read_to_string(&file).context("there is no configuration of HAProxy")?;
+        let server = Role::Server.at(Family::V4, 9000);
+        let listen = format!(
+            "\nlisten relay\n  mode tcp\n  option splice-request\n  option splice-response\n  \
+             bind :{PORT}\n  server one {server}\n"
+        );
+        fs::write(&file, text + &listen).context("failed to configure HAProxy")?;
+        self.debian.run(&["systemctl", "restart", "haproxy"])?;
+        self.wait_listens()
+    }
+
+    fn wait_listens(&self) -> Result<()> {
+        wait::until("HAProxy to listen", PATIENCE, || {
+            self.lab.proxy.listens(PORT).then_some(())
+        })
+    }
+
+    fn open(&self) -> Result<Sessions> {
+        // At rates of their own: sessions that move by the same counts cannot be told apart.
+        let open = |at: usize| {
+            let plan = Plan {
+                rate: Some((64 + 8 * at as u64) << 10),
+                write: (4 << 10) + 100 * at,
+                ..Plan::default()
+            };
+            let address = Role::Proxy.at(Family::V4, PORT);
+            let group = Group::open(&self.lab.client, &self.server, address, 1, &plan)?;
+            group.run();
+            Ok(group)
+        };
+        let sessions = Sessions((0..SESSIONS).map(open).collect::<Result<_>>()?);
+        sessions.go_on()?;
+        Ok(sessions)
+    }
+
+    fn install(&self, package: &Path) -> Result<()> {
+        let inside = Path::new("/root/dysco.deb");
+        fs::copy(package, self.debian.file("/root/dysco.deb"))
+            .context("failed to copy the package")?;
+        let inside = inside.to_string_lossy();
+        self.debian.run(&["dpkg", "--install", &inside]).map(drop)
+    }
+
+    /// Makes keys and edits the one file, as docs/install.md says.
+    fn configure(&self) -> Result<()> {
+        let address = Role::Proxy.address(Family::V4).to_string();
+        let words = ["dyscoctl", "pki", "init", "--dir", "/root/authority"];
+        self.debian.run(&words)?;
+        let words = ["dyscoctl", "pki", "issue", "--dir", "/root/authority"];
+        let host = ["--name", "proxy", "--address", &address];
+        let out = ["--out", "/etc/dysco/pki"];
+        self.debian.run(&[&words[..], &host, &out].concat())?;
+        let file = self.debian.file(CONFIG);
+        let text = fs::read_to_string(&file).context("the package has no configuration")?;
+        let listener = format!("\n[[listener]]\naddress = \":{PORT}\"\ntransparent = true\n");
+        let edited = text.replace("addresses = []", &format!("addresses = [\"{address}\"]"));
+        ensure!(edited != text, "the sample has no empty addresses");
+        fs::write(&file, edited + &listener).context("failed to edit the configuration")?;
+        self.debian.run(&["systemctl", "start", "dyscod"])?;
+        ensure!(self.is_active()?, "dyscod does not run");
+        Ok(())
+    }
+
+    fn is_active(&self) -> Result<bool> {
+        Ok(self.show("dyscod", "ActiveState")? == "active")
+    }
+
+    fn show(&self, unit: &str, property: &str) -> Result<String> {
+        let words = ["systemctl", "show", "--value", "-p", property, unit];
+        Ok(self.debian.run(&words)?.trim().to_owned())
+    }
+
+    /// All sessions leave HAProxy.
+    fn drain(&self, sessions: &Sessions) -> Result<()> {
+        let words = ["dyscoctl", "drain", "haproxy.service", "--timeout", "60s"];
+        self.debian.run(&words)?;
+        sessions.go_on()
+    }
+
+    /// The new dyscod runs.
+    fn is_upgraded(&self) -> Result<()> {
+        let words = ["dpkg-query", "--show", "--showformat=${Version}", "dysco"];
+        let version = self.debian.run(&words)?;
+        ensure!(version.starts_with(VERSION), "dpkg has {version}");
+        ensure!(self.is_active()?, "dyscod does not run after the upgrade");
+        let pid = self.show("dyscod", "MainPID")?;
+        let program = self
+            .debian
+            .run(&["readlink", &format!("/proc/{pid}/exe")])?;
+        ensure!(
+            !program.contains("deleted"),
+            "the old dyscod runs: {program}"
+        );
+        Ok(())
+    }
+
+    /// Puts HAProxy under the shim by the drop-in.
+    fn put_under_shim(&self) -> Result<()> {
+        let (from, to) = (
+            "/usr/share/dysco/haproxy-dysco.conf",
+            "/etc/systemd/system/haproxy.service.d",
+        );
+        let install = ["install", "-D", "-m", "644", "-t", to, from];
+        self.debian.run(&install)?;
+        self.debian.run(&["systemctl", "daemon-reload"])?;
+        self.debian.run(&["systemctl", "restart", "haproxy"])?;
+        self.wait_listens()?;
+        let pid = self.show("haproxy", "MainPID")?;
+        let maps = self.debian.run(&["cat", &format!("/proc/{pid}/maps")])?;
+        ensure!(
+            maps.contains("/libdysco_splice_preload.so"),
+            "HAProxy has no shim"
+        );
+        Ok(())
+    }
+}
