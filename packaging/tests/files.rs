@@ -1,0 +1,150 @@
+//! The files of the packages: what the programs say of the samples, and what is generated from
+//! the command lines.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dysco_config::Config;
+use dysco_config::policy::Policy;
+use dysco_pki::{self as pki, IssueRequest};
+use tempfile::TempDir;
+
+fn sample(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// A sample with each setting that it shows: `#key = value` is one, `# text` is none.
+fn in_full(text: &str) -> String {
+    let shown = |line: &str| {
+        let rest = line.strip_prefix('#').filter(|rest| !rest.is_empty())?;
+        (!rest.starts_with(' ')).then(|| rest.to_owned())
+    };
+    let lines = text.lines().map(|line| shown(line).unwrap_or(line.into()));
+    lines.map(|line| line + "\n").collect()
+}
+
+/// A host with keys for 127.0.0.1.
+struct Host(TempDir);
+
+impl Host {
+    fn new() -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = dir.path().join("authority");
+        pki::init(&authority).unwrap();
+        pki::issue(&IssueRequest {
+            dir: authority,
+            name: "host".into(),
+            addresses: vec!["127.0.0.1".parse().unwrap()],
+            out: dir.path().join("pki"),
+            days: 1,
+        })
+        .unwrap();
+        Host(dir)
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let file = self.0.path().join("file.toml");
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    /// Reads a configuration, with this host's address, interface and keys.
+    fn load(&self, text: &str) -> Config {
+        let keys = format!("pki_dir = {:?}", self.0.path().join("pki"));
+        let text = text
+            .replace("addresses = []", "addresses = [\"127.0.0.1\"]")
+            .replace("[\"eth0\", \"eth1\"]", "[\"lo\"]")
+            .replace("#pki_dir = \"/etc/dysco/pki\"", &keys)
+            .replace("pki_dir = \"/etc/dysco/pki\"", &keys);
+        Config::load(&self.file(&text)).unwrap()
+    }
+}
+
+#[test]
+fn the_sample_asks_for_addresses() {
+    let host = Host::new();
+    let error = Config::load(&host.file(&sample("dyscod.toml"))).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("addresses is empty"), "{text}");
+}
+
+#[test]
+fn the_sample_works_with_an_address() {
+    let host = Host::new();
+    let config = host.load(&sample("dyscod.toml"));
+    assert!(config.listeners.is_empty());
+    assert!(config.track.is_empty());
+}
+
+#[test]
+fn each_setting_of_the_sample_is_understood() {
+    let host = Host::new();
+    let text = in_full(&sample("dyscod.toml"));
+    let config = host.load(&text);
+    assert_eq!(config.listeners.len(), 2);
+    assert_eq!(config.track.len(), 1);
+}
+
+/// Those that are not called examples.
+#[test]
+fn settings_of_the_sample_show_the_defaults() {
+    let host = Host::new();
+    let plain = host.load(&sample("dyscod.toml")).to_toml().unwrap();
+    let defaults: toml::Table = plain.parse().unwrap();
+    let mut table = String::new();
+    let (mut example, mut compared) = (false, 0);
+    for line in sample("dyscod.toml").lines() {
+        if line.starts_with("# ") {
+            example |= line.ends_with("example:");
+        } else if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_end_matches(']').into();
+            example = false;
+        } else if let Some((key, value)) = line.strip_prefix('#').and_then(|l| l.split_once(" = "))
+        {
+            // That host's keys are elsewhere.
+            if !example && key != "pki_dir" {
+                let default = &defaults[&table][key];
+                assert_eq!(default.to_string(), value, "{table}.{key}");
+                compared += 1;
+            }
+        } else if line.is_empty() {
+            example = false;
+        }
+    }
+    assert!(compared > 10, "{compared}");
+}
+
+#[test]
+fn the_policy_has_no_rule_until_one_is_written() {
+    let host = Host::new();
+    let load = |text: &str| {
+        let own = ["127.0.0.1".parse().unwrap()];
+        Policy::load(&host.file(text), &own).unwrap().unwrap()
+    };
+    let text = sample("policy.toml");
+    assert_eq!(load(&text).rules.len(), 0);
+    assert_eq!(load(&in_full(&text)).rules.len(), 2);
+}
+
+#[test]
+fn each_command_has_a_page_and_completions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut generated = Command::new(env!("CARGO_BIN_EXE_dysco-generated"));
+    assert!(generated.arg(dir.path()).status().unwrap().success());
+    let read = |path: &str| fs::read_to_string(dir.path().join(path)).unwrap();
+    assert!(read("man/dyscod.8").contains("check"));
+    assert!(read("man/dyscoctl.8").contains("Exit codes"));
+    let command = dysco_ctl::command();
+    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        let name = subcommand.get_name();
+        let page = read(&format!("man/dyscoctl-{name}.8"));
+        assert!(page.contains(".SH NAME"), "{name}");
+        for script in ["bash/dyscoctl", "zsh/_dyscoctl", "fish/dyscoctl.fish"] {
+            let script = read(&format!("completions/{script}"));
+            assert!(script.contains(name), "{name}");
+        }
+    }
+}
