@@ -129,6 +129,27 @@ fn the_policy_has_no_rule_until_one_is_written() {
     assert_eq!(load(&in_full(&text)).rules.len(), 2);
 }
 
+/// The words after the first place that begins with `from`, up to the next `to`.
+fn words_between(text: &str, from: &str, to: &str) -> Vec<String> {
+    let (_, rest) = text.split_once(from).unwrap();
+    let (list, _) = rest.split_once(to).unwrap();
+    let words = list.split([',', ' ']).filter(|word| !word.is_empty());
+    let mut words: Vec<_> = words.map(|w| w.trim_start_matches("CAP_").into()).collect();
+    words.sort();
+    words
+}
+
+#[test]
+fn a_container_has_the_capabilities_of_the_unit() {
+    let unit = sample("dyscod.service");
+    let unit = words_between(&unit, "CapabilityBoundingSet=", "\n");
+    assert!(unit.contains(&"BPF".into()), "{unit:?}");
+    let image = sample("oci/Containerfile");
+    assert_eq!(words_between(&image, "--cap-add ", " \\"), unit);
+    let pod = sample("kubernetes/daemonset.yaml");
+    assert_eq!(words_between(&pod, "add: [", "]"), unit);
+}
+
 #[test]
 fn each_command_has_a_page_and_completions() {
     let dir = tempfile::tempdir().unwrap();
