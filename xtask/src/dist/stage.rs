@@ -78,7 +78,10 @@ pub fn fill(folder: &Path, profile: Profile) -> Result<PathBuf> {
         install(&shell::root().join(file), &tree.join(place))?;
     }
     for page in files(&shell::root().join("docs"))? {
-        if page.extension().is_some_and(|end| end == "md") {
+        if page
+            .extension()
+            .is_some_and(|end| end == "md" || end == "json")
+        {
             install_into(&page, &tree.join("usr/share/doc/dysco"))?;
         }
     }
