@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::chain_of::{is_whole, live, pairs};
 use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
+use crate::metrics::ChangeKind;
 
 /// Whose a change is.
 #[derive(Clone, Copy)]
@@ -380,7 +381,10 @@ impl Engine {
     ) {
         // A removal counts its own.
         if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
-            self.tally.told(as_removal(report.outcome), why);
+            let outcome = as_removal(report.outcome);
+            self.tally.told(ChangeKind::Chain, outcome, why);
+            let (switch, end) = (report.request_to_switch_us, report.request_to_end_us);
+            self.tally.took(ChangeKind::Chain, switch, end);
         }
         let batch = match task.whose {
             Whose::Batch(batch) => batch,

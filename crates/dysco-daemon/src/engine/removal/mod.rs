@@ -22,6 +22,7 @@ use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
+use crate::metrics::ChangeKind;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
 pub(super) use dry_run::Windows;
@@ -249,7 +250,10 @@ impl Engine {
         }
         if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
             self.tell_outcome(&report);
-            self.tally.told(report.outcome, why);
+            let kind = ChangeKind::removal(report.mode);
+            self.tally.told(kind, report.outcome, why);
+            let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
+            self.tally.took(kind, switch, end);
         }
         if batch == AUTOMATIC {
             self.removals.automatic.ended(&report);
