@@ -263,6 +263,9 @@ pub struct MonitorEvent {
     /// The session it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The id of the change that it is part of, which all hosts of the change share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_id: Option<String>,
     /// In words, with the reason.
     pub text: String,
 }
