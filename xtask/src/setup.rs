@@ -82,6 +82,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("iperf3", "iperf3", Need::Hosts),
     ("bpftool", "bpftool", Need::Hosts),
     ("jq", "jq", Need::Hosts),
+    ("prometheus", "prometheus", Need::Hosts),
     ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
     ("busybox", "busybox-static", Need::Kernels),
     ("cpio", "cpio", Need::Kernels),
@@ -101,6 +102,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("nginx-light", "nginx.service"),
     ("postgresql", "postgresql.service"),
     ("openssh-server", "ssh.service"),
+    ("prometheus", "prometheus.service"),
 ];
 
 /// What is no program but serves [`Need::Hosts`], and the Debian package that has it.

@@ -445,13 +445,13 @@ impl Agent {
     }
 
     /// The data plane's counters, summed over CPUs.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn counters(&self) -> Vec<(Counter, u64)> {
         let value = |c: &Counter| {
             self.counters
                 .get(&(*c as u32), 0)
                 .map_or(0, |v| v.iter().sum())
         };
-        Counter::ALL.iter().map(|c| (c.name(), value(c))).collect()
+        Counter::ALL.iter().map(|c| (*c, value(c))).collect()
     }
 }
 

@@ -40,7 +40,8 @@ pub use state::{
     AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
 };
 pub use status::{
-    AdoptReport, Counters, InterfaceReport, LeftReport, PeerReport, SessionCounts, StatusReport,
+    AdoptReport, Counters, InterfaceReport, LeftReport, MetricsReport, PeerReport, SessionCounts,
+    StatusReport,
 };
 pub use types::{Failure, FailureCode, MonitorEvent, Reply, Request};
 

@@ -121,4 +121,7 @@ pub struct ChainReport {
     /// From the request to the old path's end, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_end_us: Option<u64>,
+    /// The id of the change that did it, which all its hosts share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_id: Option<String>,
 }

@@ -96,6 +96,9 @@ pub struct RemovalReport {
     /// From the request to the proxy's sockets being closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_close_us: Option<u64>,
+    /// The id of the change that did it, which all its hosts share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_id: Option<String>,
 }
 
 /// All removals of a request.

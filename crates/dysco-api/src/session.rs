@@ -126,6 +126,9 @@ pub struct HistoryEntry {
     /// If another way was taken: which, and by whose will.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<WayChange>,
+    /// The id of the change that did it, which all its hosts share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_id: Option<String>,
 }
 
 /// A session took another way.

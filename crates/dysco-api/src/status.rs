@@ -41,6 +41,13 @@ pub struct Counters {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// Metrics as Prometheus reads them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricsReport {
+    /// The page, in the OpenMetrics format.
+    pub openmetrics: String,
+}
+
 /// An interface with programs on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceReport {

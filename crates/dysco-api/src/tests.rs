@@ -120,6 +120,7 @@ fn a_summary_counts_and_ranks() {
         why_mode: None,
         request_to_switch_us: us,
         request_to_close_us: None,
+        change_id: None,
     };
     let mut reports: Vec<_> = (1..=100)
         .rev()

@@ -15,7 +15,7 @@ use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
-use super::status::{AdoptReport, Counters, LeftReport, StatusReport};
+use super::status::{AdoptReport, Counters, LeftReport, MetricsReport, StatusReport};
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +79,8 @@ pub enum Request {
     Monitor,
     /// One [`Reply::Counters`].
     Counters,
+    /// One [`Reply::Metrics`].
+    Metrics,
     /// Enter the sessions of this host's sockets that are not known. One
     /// [`Reply::Adopted`].
     Adopt,
@@ -104,7 +106,8 @@ impl Request {
             | Request::Proxy { .. }
             | Request::ExportState(_)
             | Request::Monitor
-            | Request::Counters => false,
+            | Request::Counters
+            | Request::Metrics => false,
         }
     }
 }
@@ -148,6 +151,8 @@ pub enum Reply {
     Explained(Explained),
     /// Final: counters.
     Counters(Counters),
+    /// Final: metrics.
+    Metrics(MetricsReport),
     /// Final: what a firewall knows of a session.
     State(StateReport),
     /// Final: it was installed, or could be.
@@ -197,6 +202,7 @@ impl Reply {
             | Reply::Policy(_)
             | Reply::Explained(_)
             | Reply::Counters(_)
+            | Reply::Metrics(_)
             | Reply::State(_)
             | Reply::StateInstalled(_)
             | Reply::StateRemoved { .. }
@@ -257,6 +263,9 @@ pub struct MonitorEvent {
     /// The session it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The id of the change that it is part of, which all hosts of the change share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_id: Option<String>,
     /// In words, with the reason.
     pub text: String,
 }

@@ -17,7 +17,8 @@ use super::values::{Address, PortRange, Prefix};
 use super::{
     Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR, DEFAULT_POLICY,
     DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
-    NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch, schema,
+    METRICS_SOCKET, Metrics, NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch,
+    schema,
 };
 
 /// The file being checked, for places in errors.
@@ -35,10 +36,12 @@ pub fn check(
 ) -> Result<Config, ConfigError> {
     let checker = Checker { path, text };
     let host = checker.host(file.host, interfaces)?;
+    let api = checker.api(file.api)?;
     let config = Config {
         control: checker.control(file.control, &host.addresses)?,
         host,
-        api: checker.api(file.api)?,
+        metrics: checker.metrics(file.metrics, &api)?,
+        api,
         shim: Shim {
             socket: checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?,
         },
@@ -404,6 +407,34 @@ impl Checker<'_> {
             bytes: self.within("bytes", watch.bytes, 16 << 10, 100..=1 << 40)?,
             window: Duration::from_millis(window),
             limit: Duration::from_millis(limit_ms),
+        })
+    }
+
+    /// The socket lies beside that of the API, which each `dyscod` has for itself.
+    fn metrics(&self, metrics: schema::Metrics, api: &Api) -> Result<Metrics, ConfigError> {
+        let socket = match metrics.socket {
+            Some(socket) => self.absolute(Some(socket), "")?,
+            None => api.socket.with_file_name(METRICS_SOCKET),
+        };
+        let tls = metrics.tls.as_ref().is_some_and(|tls| *tls.get_ref());
+        match (&metrics.listen, metrics.tls) {
+            (Some(listen), _) if !tls && !listen.get_ref().ip().to_canonical().is_loopback() => {
+                let why = format!(
+                    "{} is no loopback address, and without TLS whoever reaches it reads the metrics: use 127.0.0.1 or [::1], or set tls = true",
+                    listen.get_ref()
+                );
+                return Err(self.error(listen.span(), why));
+            }
+            (None, Some(at)) if tls => {
+                let why = "tls is of the TCP port, and there is none: set listen, as in listen = \"10.0.2.1:9469\"";
+                return Err(self.error(at.span(), why));
+            }
+            _ => {}
+        }
+        Ok(Metrics {
+            socket,
+            listen: metrics.listen.map(Spanned::into_inner),
+            tls,
         })
     }
 

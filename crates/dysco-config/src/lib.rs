@@ -34,6 +34,8 @@ pub use values::{Address, PortList, PortRange, Prefix};
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
 /// Where shims report to.
 const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
+/// The name of the socket of metrics, beside that of the API.
+const METRICS_SOCKET: &str = "metrics.sock";
 /// Where keys and certificates lie.
 const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
 /// Where maps and programs are pinned.
@@ -73,6 +75,8 @@ pub struct Config {
     pub watch: Watch,
     /// When the daemon runs.
     pub scheduling: Scheduling,
+    /// Metrics.
+    pub metrics: Metrics,
     /// Logging.
     pub log: Log,
 }
@@ -248,6 +252,18 @@ pub struct Scheduling {
     /// Before others, while it takes few turns: a change is then as fast on a
     /// busy host.
     pub realtime: bool,
+}
+
+/// Metrics.
+#[derive(Clone, Debug, Serialize)]
+pub struct Metrics {
+    /// Path of the unix socket.
+    pub socket: PathBuf,
+    /// The TCP address and port, besides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// Whether that port is for TLS, and for clients with a certificate of the authority.
+    pub tls: bool,
 }
 
 /// Logging.

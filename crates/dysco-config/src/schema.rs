@@ -1,5 +1,6 @@
 //! The file as it may be written: every key, nothing defaulted yet.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use dysco_api::{ListenAddress, Mode};
@@ -35,6 +36,8 @@ pub struct File {
     pub watch: Watch,
     #[serde(default)]
     pub scheduling: Scheduling,
+    #[serde(default)]
+    pub metrics: Metrics,
     #[serde(default)]
     pub log: Log,
 }
@@ -130,6 +133,14 @@ pub struct Watch {
 #[serde(deny_unknown_fields)]
 pub struct Scheduling {
     pub realtime: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metrics {
+    pub socket: Option<Spanned<PathBuf>>,
+    pub listen: Option<Spanned<SocketAddr>>,
+    pub tls: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

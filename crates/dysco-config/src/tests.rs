@@ -294,6 +294,17 @@ fn errors_name_place_and_mend() {
             "line 6, column 9",
             "groupadd",
         ),
+        (
+            "[metrics]\nlisten = \"10.0.0.1:9469\"",
+            "line 6, column 10",
+            "set tls = true",
+        ),
+        ("[metrics]\ntls = true", "line 6, column 7", "set listen"),
+        (
+            "[metrics]\nlisten = \"localhost:9469\"",
+            "line 6, column 10",
+            "socket address",
+        ),
         ("[api", "line 5, column 5", "expected"),
     ];
     for (rest, place, part) in cases {
@@ -302,6 +313,20 @@ fn errors_name_place_and_mend() {
         assert!(error.contains(part), "{rest}\n{error}");
         assert!(!error.contains('\n'), "{rest}\n{error}");
     }
+}
+
+#[test]
+fn metrics_are_beside_the_api_and_elsewhere_by_tls_alone() {
+    let metrics = |rest: &str| load(&with(rest)).unwrap().metrics;
+    assert_eq!(metrics("").socket, Path::new("/run/dysco/metrics.sock"));
+    let moved = metrics("[api]\nsocket = \"/run/b/dyscod.sock\"");
+    assert_eq!(moved.socket, Path::new("/run/b/metrics.sock"));
+    for near in ["127.0.0.1:9469", "[::1]:9469", "[::ffff:127.0.0.1]:9469"] {
+        let listening = metrics(&format!("[metrics]\nlisten = \"{near}\""));
+        assert_eq!(listening.listen, Some(near.parse().unwrap()));
+    }
+    let far = metrics("[metrics]\nlisten = \"10.0.0.1:9469\"\ntls = true");
+    assert!(far.tls && far.listen.is_some());
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What happened on the channel, counted.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -17,13 +16,6 @@ macro_rules! counters {
             /// The values now.
             pub fn read(&self) -> ControlCounters {
                 ControlCounters { $($name: self.$name.load(Ordering::Relaxed),)* }
-            }
-        }
-
-        impl ControlCounters {
-            /// Adds the values to a listing, by name.
-            pub fn list(&self, listing: &mut BTreeMap<String, u64>) {
-                $(listing.insert(concat!("control_", stringify!($name)).into(), self.$name);)*
             }
         }
     };

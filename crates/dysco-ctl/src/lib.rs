@@ -10,6 +10,7 @@ mod doctor;
 mod drain;
 mod drain_report;
 mod exit;
+mod metrics;
 mod monitor;
 mod none_found;
 mod output;
@@ -90,6 +91,8 @@ enum Command {
     Policy(policy::Args),
     /// What happens, as it happens, with reasons
     Monitor,
+    /// Print the metrics of dyscod, as Prometheus reads them
+    Metrics,
     /// Run a proxy under the shim, which tells dyscod what it relays
     #[command(after_help = run::HELP)]
     Run(run::Args),
@@ -125,6 +128,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Adopt => adopt::run(&context),
         Command::Policy(args) => policy::run(&context, args),
         Command::Monitor => monitor::run(&context),
+        Command::Metrics => metrics::run(&context),
         Command::Run(args) => run::run(&context, args),
         Command::Pki(args) => pki::run(&context, args),
         Command::Completions(args) => completions::run(&args),

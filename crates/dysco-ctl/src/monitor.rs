@@ -27,10 +27,10 @@ fn line(event: &MonitorEvent) -> String {
     let (ms, s) = (event.at_ms % 1000, event.at_ms / 1000);
     let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);
     let time = format!("{hour:02}:{minute:02}:{second:02}.{ms:03}Z");
-    match event.session {
-        Some(session) => format!("{time} {} {session}: {}", event.kind, event.text),
-        None => format!("{time} {}: {}", event.kind, event.text),
-    }
+    let session = event.session.map_or(String::new(), |id| format!(" {id}"));
+    let change = event.change_id.as_ref();
+    let change = change.map_or(String::new(), |id| format!(" change={id}"));
+    format!("{time} {}{session}: {}{change}", event.kind, event.text)
 }
 
 #[cfg(test)]
@@ -45,8 +45,15 @@ mod tests {
             at_ms: 1_700_000_000_123,
             kind: "removed".into(),
             session: Some(SessionId(0x2a)),
+            change_id: None,
             text: "in 1 ms".into(),
         };
         assert_eq!(line(&event), "22:13:20.123Z removed 2a: in 1 ms");
+        let part = MonitorEvent {
+            change_id: Some("01ab".into()),
+            ..event
+        };
+        let told = "22:13:20.123Z removed 2a: in 1 ms change=01ab";
+        assert_eq!(line(&part), told);
     }
 }

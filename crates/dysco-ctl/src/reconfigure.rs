@@ -343,6 +343,7 @@ mod tests {
             after: Vec::new(),
             request_to_switch_us: None,
             request_to_end_us: None,
+            change_id: None,
         }
     }
 

@@ -164,6 +164,7 @@ Commands:
   adopt              Enter the sessions that were there before dyscod, and that it does not know yet
   policy             Which sessions are steered through which hosts
   monitor            What happens, as it happens, with reasons
+  metrics            Print the metrics of dyscod, as Prometheus reads them
   run                Run a proxy under the shim, which tells dyscod what it relays
   pki                Make the fleet's authority, and certificates of its hosts
   completions        Print completions for a shell

@@ -18,6 +18,7 @@ use dysco_pki::PkiError;
 
 use crate::api::ApiError;
 use crate::engine;
+use crate::metrics::MetricsError;
 
 /// What has a thread of its own may take this long once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);
@@ -79,6 +80,10 @@ fn engine_exit(error: &anyhow::Error) -> Exit {
         error.downcast_ref::<ApiError>(),
         Some(ApiError::Socket { .. })
     );
+    let metrics = match error.downcast_ref::<MetricsError>() {
+        Some(MetricsError::Socket(ApiError::InUse { .. })) | None => false,
+        Some(MetricsError::Socket(_) | MetricsError::Listen { .. } | MetricsError::Tls(_)) => true,
+    };
     let agent = matches!(
         error.downcast_ref::<AgentError>(),
         Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
@@ -89,7 +94,7 @@ fn engine_exit(error: &anyhow::Error) -> Exit {
         Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
         Some(ControlError::Quic(_)) | None => false,
     };
-    match keys || api || agent || control {
+    match keys || api || metrics || agent || control {
         true => Exit::Usage,
         false => Exit::Internal,
     }

@@ -5,6 +5,7 @@
 pub mod api;
 mod command_line;
 mod engine;
+pub mod metrics;
 mod notify;
 
 pub use command_line::{command, dyscod};

@@ -120,6 +120,7 @@ fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
             why_mode: None,
             request_to_switch_us: Some(850),
             request_to_close_us: None,
+            change_id: None,
         })
     };
     let sessions = outcomes.len();

@@ -35,15 +35,20 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whole days until the authority's certificate ends, and until the host's does.
-    pub fn days_left(&self) -> [i64; 2] {
-        let now = ASN1Time::now().timestamp();
+    /// Returns when the authority's certificate ends, and when the host's does, in seconds
+    /// since 1970.
+    pub fn not_after(&self) -> [i64; 2] {
         [&self.ca, &self.cert].map(|der| {
             // Both were read before.
             let certificate = subject::parse(der);
-            let end = certificate.map_or(now, |c| c.validity().not_after.timestamp());
-            (end - now) / 86_400
+            certificate.map_or(0, |c| c.validity().not_after.timestamp())
         })
+    }
+
+    /// Whole days until the authority's certificate ends, and until the host's does.
+    pub fn days_left(&self) -> [i64; 2] {
+        let now = ASN1Time::now().timestamp();
+        self.not_after().map(|end| (end - now) / 86_400)
     }
 }
 

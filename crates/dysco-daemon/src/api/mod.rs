@@ -9,8 +9,9 @@ mod stats;
 
 pub use caller::{Caller, Policy};
 pub use error::ApiError;
+pub(crate) use server::bind;
 pub use server::{Call, Server, ServerConfig, serve};
-pub use stats::list_counters;
+pub use stats::{ApiCounts, counts};
 
 #[cfg(test)]
 mod tests;

@@ -61,7 +61,7 @@ impl Drop for Server {
 
 /// Starts to listen. Must be called inside a tokio runtime.
 pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, ApiError> {
-    let listener = bind(&config)?;
+    let listener = bind(&config.socket, config.policy.read_gid, "[api] socket")?;
     let task = tokio::spawn(accept(listener, config.policy, calls));
     Ok(Server {
         socket: config.socket,
@@ -69,13 +69,28 @@ pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, 
     })
 }
 
-fn bind(config: &ServerConfig) -> Result<UnixListener, ApiError> {
-    let path = config.socket.as_path();
+/// Listens on a path, in place of a socket that nobody answers. The group may connect,
+/// besides root. `key` of the configuration names the path.
+pub(crate) fn bind(
+    path: &Path,
+    gid: Option<u32>,
+    key: &'static str,
+) -> Result<UnixListener, ApiError> {
+    let failed = |what: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| ApiError::Socket {
+            what,
+            path,
+            key,
+            source,
+        }
+    };
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(failed("make the directory", dir))?;
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(ApiError::InUse { path: path.into() });
+        let path = path.into();
+        return Err(ApiError::InUse { path, key });
     }
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -84,18 +99,12 @@ fn bind(config: &ServerConfig) -> Result<UnixListener, ApiError> {
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed("listen on", path))?;
-    // The credentials are checked too; this turns others away earlier.
-    let gid = config.policy.read_gid;
+    // The API checks credentials too; this turns others away earlier.
     std::os::unix::fs::chown(path, None, gid).map_err(failed("give the group", path))?;
     let mode = if gid.is_some() { 0o660 } else { 0o600 };
     std::fs::set_permissions(path, Permissions::from_mode(mode))
         .map_err(failed("set the mode of", path))?;
     Ok(listener)
-}
-
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApiError {
-    let path = path.to_owned();
-    move |source| ApiError::Socket { what, path, source }
 }
 
 async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call>) {

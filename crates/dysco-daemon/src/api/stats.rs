@@ -1,6 +1,5 @@
 //! Bad input on the local API, counted. Of the process: it has one API.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dysco_api::FailureCode;
@@ -23,13 +22,23 @@ pub(super) fn count(code: FailureCode) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Adds the counters to a listing, by name.
-pub fn list_counters(listing: &mut BTreeMap<String, u64>) {
-    let counters = [
-        ("api_requests_malformed", &MALFORMED),
-        ("api_requests_not_allowed", &NOT_ALLOWED),
-        ("api_clients_turned_away", &TURNED_AWAY),
-    ];
-    let values = counters.map(|(name, n)| (name.to_owned(), n.load(Ordering::Relaxed)));
-    listing.extend(values);
+/// The counts of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ApiCounts {
+    /// Requests that could not be parsed.
+    pub malformed: u64,
+    /// Requests that their callers may not make.
+    pub not_allowed: u64,
+    /// Clients for which there was no room.
+    pub turned_away: u64,
+}
+
+/// Returns the counts so far.
+pub fn counts() -> ApiCounts {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    ApiCounts {
+        malformed: read(&MALFORMED),
+        not_allowed: read(&NOT_ALLOWED),
+        turned_away: read(&TURNED_AWAY),
+    }
 }

@@ -62,7 +62,8 @@ impl Engine {
                 for slot in &done.adopted {
                     let s = self.agent.session(*slot);
                     let id = self.session_id(*slot, &s);
-                    self.history.add(id, "adopted: it was there before dyscod");
+                    self.history
+                        .add(id, "adopted: it was there before dyscod", None);
                 }
                 Reply::Adopted(report)
             }

@@ -9,7 +9,8 @@ use dysco_common::{Session, State};
 use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
-use super::{Engine, held, measure, ports};
+use super::{Engine, gauges, held, measure, ports};
+use crate::metrics::SessionGauges;
 
 /// From so much of the table on, in percent, it is crowded: new sessions need the room
 /// of those that have ended, whose last words may be lost.
@@ -234,7 +235,9 @@ impl Engine {
         let sessions = self.agent.sessions_of(part, parts);
         let capacity = self.agent.capacity();
         let crowded = self.collector.is_crowded(part, sessions.len(), capacity);
+        let mut counted = SessionGauges::default();
         for (slot, s) in sessions {
+            gauges::count(&mut counted, &s);
             self.sweep_return(slot, &s, now);
             self.on_link.see(&s);
             self.doubt_paths(&s);
@@ -276,6 +279,7 @@ impl Engine {
                 self.collect(slot, &s);
             }
         }
+        self.gauges.counted(part, counted);
         self.ask_about_ports();
     }
 }

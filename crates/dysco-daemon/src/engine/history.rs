@@ -35,6 +35,8 @@ struct Past {
     what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     change: Option<WayChange>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    change_id: Option<String>,
 }
 
 /// A line of the file.
@@ -72,24 +74,35 @@ impl History {
         self.rewrite();
     }
 
-    /// Something happened.
-    pub fn add(&mut self, session: SessionId, what: &str) {
-        self.push(session, what.to_owned(), None);
+    /// Something happened, by a change of this id.
+    pub fn add(&mut self, session: SessionId, what: &str, change_id: Option<String>) {
+        self.push(session, what.to_owned(), None, change_id);
     }
 
-    /// Another way was taken.
-    pub fn changed(&mut self, session: SessionId, change: WayChange) {
+    /// Another way was taken, by a change of this id.
+    pub fn changed(&mut self, session: SessionId, change: WayChange, change_id: Option<String>) {
         let what = format!("{} to {}", change.from, change.to);
-        self.push(session, what, Some(change));
+        self.push(session, what, Some(change), change_id);
         self.file.flush();
     }
 
-    fn push(&mut self, session: SessionId, what: String, change: Option<WayChange>) {
+    fn push(
+        &mut self,
+        session: SessionId,
+        what: String,
+        change: Option<WayChange>,
+        change_id: Option<String>,
+    ) {
         if self.of.len() >= self.sessions && !self.of.contains_key(&session) {
             return;
         }
         let at = boot_time().as_millis() as u64;
-        let past = Past { at, what, change };
+        let past = Past {
+            at,
+            what,
+            change,
+            change_id,
+        };
         self.file.write(&Line::Happened(session, past.clone()));
         self.keep(session, past);
     }
@@ -129,6 +142,7 @@ impl History {
                 ago_s: ago(past).as_secs_f64(),
                 what: past.what.clone(),
                 change: past.change.clone(),
+                change_id: past.change_id.clone(),
             })
             .collect()
     }
@@ -249,9 +263,9 @@ mod tests {
         let path = dir.path().join("history");
         let mut history = History::open(&path, 10);
         history.retain(|_| true);
-        history.add(ONE, "adopted");
-        history.changed(ONE, to_local());
-        history.add(TWO, "gone by the next start");
+        history.add(ONE, "adopted", None);
+        history.changed(ONE, to_local(), Some("c1".into()));
+        history.add(TWO, "gone by the next start", None);
         history.rename(ONE, SessionId(3));
         history.flush();
         // A process that is killed leaves half a line.
@@ -264,7 +278,9 @@ mod tests {
             whats(&next, SessionId(3)),
             ["adopted", "middlebox to local"]
         );
-        assert_eq!(next.of(SessionId(3))[1].change, Some(to_local()));
+        let entry = &next.of(SessionId(3))[1];
+        assert_eq!(entry.change, Some(to_local()));
+        assert_eq!(entry.change_id.as_deref(), Some("c1"));
         assert!(whats(&next, ONE).is_empty() && whats(&next, TWO).is_empty());
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");
@@ -277,7 +293,11 @@ mod tests {
         let mut history = History::open(&path, 10);
         history.retain(|_| true);
         for session in 0..40_000 {
-            history.add(SessionId(session), "it came, and it went as all of them do");
+            history.add(
+                SessionId(session),
+                "it came, and it went as all of them do",
+                None,
+            );
             history.forget(SessionId(session));
             history.flush();
         }
@@ -288,9 +308,9 @@ mod tests {
     fn only_so_many_sessions_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut history = History::open(&dir.path().join("history"), 1);
-        history.add(ONE, "first");
-        history.add(TWO, "one too many");
-        history.add(ONE, "second");
+        history.add(ONE, "first", None);
+        history.add(TWO, "one too many", None);
+        history.add(ONE, "second", None);
         assert_eq!(whats(&history, ONE), ["first", "second"]);
         assert!(whats(&history, TWO).is_empty());
     }

@@ -1,12 +1,11 @@
 //! What the local API shows.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_api::{
-    Counters, Failure, FailureCode, Mode, PathReport, PeerReport, Removable, Reply, Request, Role,
-    SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
+    Counters, Failure, FailureCode, MetricsReport, Mode, PathReport, PeerReport, Removable, Reply,
+    Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
 use dysco_common::session::part;
 use dysco_common::{Session, State};
@@ -16,6 +15,7 @@ use dysco_proxy::Pair;
 use super::removal::Said;
 use super::{Engine, collect};
 use crate::api::Call;
+use crate::metrics::Format;
 
 impl Engine {
     pub(super) fn take_call(&mut self, call: Call) {
@@ -27,8 +27,12 @@ impl Engine {
         let reply = match request {
             Request::Status => Reply::Status(Box::new(self.status())),
             Request::Counters => Reply::Counters(Counters {
-                counters: self.counters(),
+                counters: self.snapshot().listed(),
             }),
+            Request::Metrics => match self.snapshot().page().write(Format::OpenMetrics) {
+                Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
+                Err(error) => Reply::Error(internal("write the metrics", &error)),
+            },
             Request::Adopt => return self.adopt_sessions(Some(replies)),
             Request::Policy => self.policy_report(),
             Request::PolicyApply { text } => self.policy_apply(text.as_deref()),
@@ -234,38 +238,17 @@ impl Engine {
             shim_socket: Some(self.config.shim.socket.clone()),
             shim_processes: shim.hellos,
             pairs: shim.pairs,
-            counters: self.counters(),
+            counters: self.snapshot().listed(),
         }
     }
+}
 
-    fn counters(&self) -> BTreeMap<String, u64> {
-        let mut all: BTreeMap<String, u64> = self
-            .agent
-            .counters()
-            .into_iter()
-            .map(|(name, v)| (name.to_owned(), v))
-            .collect();
-        self.control.counters().list(&mut all);
-        crate::api::list_counters(&mut all);
-        self.tally.list(&mut all);
-        let stats = self.machine.stats();
-        let shim = self.proxy.stats();
-        let ours = [
-            ("chain_neighbours", self.agent.hops().len() as u64),
-            ("changes_under_way", stats.changes as u64),
-            ("changes_waiting", self.rechain.waiting_changes()),
-            ("messages_not_allowed", stats.violations),
-            ("messages_stale", stats.stale),
-            ("messages_malformed", self.state.malformed),
-            ("shim_reports", shim.reports),
-            ("shim_reports_malformed", shim.malformed),
-            ("shim_reports_refused", shim.refused),
-            ("shim_pairs_no_room", shim.no_room),
-            ("shim_pairs_over_share", shim.over_share),
-        ];
-        let ours = ours.into_iter().chain(self.ports.counts());
-        all.extend(ours.map(|(name, v)| (name.to_owned(), v)));
-        all
+fn internal(what: &str, error: &dyn std::error::Error) -> Failure {
+    Failure {
+        code: FailureCode::Internal,
+        what: what.into(),
+        why: error.to_string(),
+        mend: "see the log of dyscod".into(),
     }
 }
 
@@ -303,7 +286,7 @@ fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
 
 /// The way by which a proxy has left a session. Two entries are one session to whoever
 /// counts them: it is told of the one that was accepted.
-fn left_by(s: &Session) -> Option<Mode> {
+pub(super) fn left_by(s: &Session) -> Option<Mode> {
     let accepted = s.life.opened_here == 0;
     match State::from_word(s.state)? {
         State::NewPath if s.is_beside_relay() => accepted.then_some(Mode::Local),
@@ -367,7 +350,7 @@ fn mode_of(state: Option<State>) -> Option<Mode> {
     }
 }
 
-fn state_word(state: Option<State>) -> &'static str {
+pub(super) fn state_word(state: Option<State>) -> &'static str {
     match state {
         Some(State::Opening) => "opening",
         Some(State::Tracked) => "tracked",

@@ -10,6 +10,7 @@ mod commands;
 mod doubt;
 mod fault;
 mod firewall;
+mod gauges;
 mod held;
 mod history;
 mod install;
@@ -50,7 +51,7 @@ use dysco_common::{EventKind, FlowKey};
 use dysco_config::{self as config, Config};
 use dysco_control::{self as control, Control, ControlConfig};
 use dysco_firewall::transfer;
-use dysco_pki::PkiError;
+use dysco_pki::Credentials;
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession, asks};
 use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
@@ -60,6 +61,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::api::{self, Call};
+use crate::metrics::{self, Scrape};
 
 use held::Held;
 use history::History;
@@ -73,6 +75,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_PARTS: u32 = 16;
 /// While a session drains, its flag is also looked at this often.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
+/// So many readers of metrics wait for the engine, and the others for them.
+const SCRAPES: usize = 4;
 /// A full table is told again after this.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 
@@ -111,6 +115,7 @@ struct Engine {
     rechain: rechain::Rechain,
     /// How changes ended.
     tally: tally::Tally,
+    gauges: gauges::Gauges,
     /// When it was said last that there is no room.
     no_room_told: Option<Instant>,
 }
@@ -202,7 +207,9 @@ struct Inputs {
     calls: mpsc::Receiver<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
     pairs: broadcast::Receiver<PairEvent>,
+    scrapes: mpsc::Receiver<Scrape>,
     _api: api::Server,
+    _metrics: metrics::Server,
 }
 
 /// Names a change: later ones are greater, as long as the host is up.
@@ -233,9 +240,13 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
-    let (control, control_events) = Control::start(control_config(&config)?)?;
+    let credentials = config.credentials()?;
+    let gauges = gauges::Gauges::new(&credentials);
+    let (control, control_events) = Control::start(control_config(&config, credentials.clone()))?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
+    let (scrapes, scrapes_in) = mpsc::channel(SCRAPES);
+    let metrics = metrics::serve(metrics_config(&config, credentials), scrapes)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
@@ -271,6 +282,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         moves: firewall::Moves::default(),
         rechain: rechain::Rechain::default(),
         tally: tally::Tally::default(),
+        gauges,
         no_room_told: None,
     };
     let inputs = Inputs {
@@ -279,7 +291,9 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         calls: calls_in,
         answers: answers_in,
         pairs,
+        scrapes: scrapes_in,
         _api: api,
+        _metrics: metrics,
     };
     Ok((engine, inputs))
 }
@@ -310,14 +324,23 @@ fn agent_config(config: &Config) -> AgentConfig {
     }
 }
 
-fn control_config(config: &Config) -> Result<ControlConfig, PkiError> {
+fn control_config(config: &Config, credentials: Credentials) -> ControlConfig {
     let port = config.control.port;
     let listen = config.control.listen.iter();
-    Ok(ControlConfig {
+    ControlConfig {
         listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
         peer_port: port,
-        credentials: config.credentials()?,
-    })
+        credentials,
+    }
+}
+
+fn metrics_config(config: &Config, credentials: Credentials) -> metrics::ServerConfig {
+    metrics::ServerConfig {
+        socket: config.metrics.socket.clone(),
+        gid: config.api.gid,
+        listen: config.metrics.listen,
+        tls: config.metrics.tls.then_some(credentials),
+    }
 }
 
 fn api_config(config: &Config) -> api::ServerConfig {
@@ -397,6 +420,8 @@ impl Engine {
                     self.take_events(&mut happened);
                 }
                 Some(call) = inputs.calls.recv() => self.take_call(call),
+                // A reader that has left needs no answer.
+                Some(scrape) = inputs.scrapes.recv() => drop(scrape.send(self.snapshot())),
                 pair = inputs.pairs.recv() => self.take_pair(pair),
                 () = sleep_until(timer) => {
                     let now = self.now();

@@ -10,17 +10,42 @@ use super::Engine;
 impl Engine {
     /// Tells whoever watches, and the log.
     pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
-        tracing::info!(kind, session = session.map(|s| s.to_string()), "{text}");
+        self.report_part(None, kind, session, text);
+    }
+
+    /// The same of a part of a change, by the id that all its hosts share.
+    pub(super) fn report_part(
+        &mut self,
+        change: Option<String>,
+        kind: &str,
+        session: Option<SessionId>,
+        text: String,
+    ) {
+        let named = session.map(|s| s.to_string());
+        match &change {
+            Some(change) => tracing::info!(kind, session = named, %change, "{text}"),
+            None => tracing::info!(kind, session = named, "{text}"),
+        }
         // Of one that has gone nothing is kept, since nothing would forget it.
         let lives = |id: &SessionId| self.slot_named(&SessionName::Id(*id)).is_some();
         if let Some(session) = session.filter(lives) {
-            self.history.add(session, &text);
+            self.history.add(session, &text, change.clone());
         }
-        self.tell_monitors(kind, session, text);
+        self.send_event(change, kind, session, text);
     }
 
     /// Tells whoever watches alone.
     pub(super) fn tell_monitors(&self, kind: &str, session: Option<SessionId>, text: String) {
+        self.send_event(None, kind, session, text);
+    }
+
+    fn send_event(
+        &self,
+        change_id: Option<String>,
+        kind: &str,
+        session: Option<SessionId>,
+        text: String,
+    ) {
         let at_ms = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |d| d.as_millis() as u64);
@@ -28,6 +53,7 @@ impl Engine {
             at_ms,
             kind: kind.to_owned(),
             session,
+            change_id,
             text,
         };
         for monitor in &self.monitors {

@@ -20,6 +20,7 @@ use dysco_proxy::port::HeldPort;
 use super::chains::Message;
 use super::listing::left_by_chain;
 use super::{Engine, measure};
+use crate::metrics;
 
 /// A session is taken for over when its host has not said for so long that it lives: it has
 /// lost its memory, or is gone.
@@ -66,9 +67,11 @@ impl Ports {
     }
 
     /// How many are held, and how many could not be, as was tried last.
-    pub fn counts(&self) -> [(&'static str, u64); 2] {
-        let held = self.held.len() as u64;
-        [("ports_held", held), ("ports_not_held", self.not_held)]
+    pub fn counts(&self) -> metrics::Ports {
+        metrics::Ports {
+            held: self.held.len() as u64,
+            not_held: self.not_held,
+        }
     }
 
     /// The five-tuples that are held, which no session's socket has.

@@ -233,7 +233,7 @@ impl Engine {
             to: Way::Local,
             by: "dyscod, since replies did not arrive".into(),
         };
-        self.history.changed(id, change);
+        self.history.changed(id, change, None);
     }
 }
 

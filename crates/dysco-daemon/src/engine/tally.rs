@@ -2,24 +2,22 @@
 //! them. What was asked for here is counted with its report, and so once for each session,
 //! however many changes that took.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use dysco_api::Outcome;
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 use lru::LruCache;
+
+use crate::metrics::{ChangeKind, End, Ended};
 
 /// The most changes whose other part here may still end.
 const PARTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// Since `dyscod` started. A reason that was never given is not listed.
 pub(super) struct Tally {
-    done: u64,
-    rolled_back: u64,
-    /// The session ended with it.
-    lost: u64,
-    refused: u64,
-    reasons: BTreeMap<&'static str, u64>,
+    counts: Ended,
     /// What has ended here by one part: who asks may be an anchor as well.
     ended: LruCache<ChangeId, ()>,
     /// Sessions for which their opener is asked for another chain. This host's own part
@@ -30,11 +28,7 @@ pub(super) struct Tally {
 impl Default for Tally {
     fn default() -> Tally {
         Tally {
-            done: 0,
-            rolled_back: 0,
-            lost: 0,
-            refused: 0,
-            reasons: BTreeMap::new(),
+            counts: Ended::default(),
             ended: LruCache::new(PARTS),
             asking: HashSet::new(),
         }
@@ -44,17 +38,28 @@ impl Default for Tally {
 impl Tally {
     /// What was asked for here has ended so, for one session. The reason is not known by
     /// its name where another host has given it.
-    pub fn told(&mut self, outcome: Outcome, why: Option<&Reason>) {
-        match outcome {
-            Outcome::Removed => return self.done += 1,
-            // Its end is counted when it comes.
-            Outcome::Pending | Outcome::Unconfirmed => return,
-            Outcome::RolledBack => self.rolled_back += 1,
-            Outcome::Lost => self.lost += 1,
-            Outcome::Refused => self.refused += 1,
+    pub fn told(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
+        // The end of what is pending is counted when it comes.
+        let Some(end) = End::of(outcome) else {
+            return;
+        };
+        *self.counts.ends.entry((kind, end)).or_default() += 1;
+        if let (Some(why), false) = (why, end == End::Done) {
+            *self.counts.reasons.entry(why.into()).or_default() += 1;
         }
-        if let Some(why) = why {
-            *self.reasons.entry(why.into()).or_default() += 1;
+    }
+
+    /// What was asked for here, and was done, has taken so long to its switch and to its
+    /// end, in microseconds.
+    pub fn took(&self, kind: ChangeKind, to_switch: Option<u64>, to_end: Option<u64>) {
+        let times = [
+            (&self.counts.to_switch, to_switch),
+            (&self.counts.to_end, to_end),
+        ];
+        for (durations, took) in times {
+            if let Some(took) = took {
+                durations.observe(kind, Duration::from_micros(took));
+            }
         }
     }
 
@@ -85,7 +90,7 @@ impl Tally {
         let chain = matches!(role, Role::Tail | Role::Lead);
         let told = asked_here || chain && self.asking.contains(session);
         if self.ended.put(change, ()).is_none() && !told {
-            self.told(outcome, why);
+            self.told(ChangeKind::of(role), outcome, why);
         }
     }
 
@@ -99,21 +104,16 @@ impl Tally {
         self.asking.remove(session);
     }
 
-    /// For `status`.
-    pub fn list(&self, all: &mut BTreeMap<String, u64>) {
-        all.insert("changes_done".into(), self.done);
-        all.insert("changes_rolled_back".into(), self.rolled_back);
-        all.insert("changes_refused".into(), self.refused);
-        if self.lost > 0 {
-            all.insert("changes_lost".into(), self.lost);
-        }
-        let named = |(why, n): (&&str, &u64)| (format!("changes_not_done_{why}"), *n);
-        all.extend(self.reasons.iter().map(named));
+    /// For metrics.
+    pub fn counts(&self) -> Ended {
+        self.counts.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dysco_api::Mode;
+
     use super::*;
 
     fn session() -> Subsession {
@@ -127,14 +127,10 @@ mod tests {
         ChangeId([n; 16])
     }
 
-    fn listed(tally: &Tally) -> Vec<(String, u64)> {
-        let mut all = BTreeMap::new();
-        tally.list(&mut all);
-        all.into_iter().collect()
-    }
+    const BYPASS: ChangeKind = ChangeKind::Removal(Some(Mode::Bypass));
 
     fn numbers(tally: &Tally) -> [u64; 3] {
-        [tally.done, tally.rolled_back, tally.refused]
+        [End::Done, End::RolledBack, End::Refused].map(|end| tally.counts.count(end))
     }
 
     #[test]
@@ -150,18 +146,26 @@ mod tests {
             tally.part_ended(change(n), Role::Left, &session(), end, false);
         }
         let rewrites = Reason::NotTransparent("it rewrites".into());
-        tally.told(Outcome::Refused, Some(&rewrites));
-        let expected = [
-            ("changes_done", 1),
-            ("changes_not_done_not_transparent", 1),
-            ("changes_not_done_ports_exhausted", 2),
-            ("changes_refused", 2),
-            ("changes_rolled_back", 1),
+        tally.told(BYPASS, Outcome::Refused, Some(&rewrites));
+        assert_eq!(numbers(&tally), [1, 1, 2]);
+        assert_eq!(tally.counts.ends[&(BYPASS, End::Refused)], 2);
+        let reasons = [("not_transparent", 1), ("ports_exhausted", 2)];
+        assert_eq!(tally.counts.reasons, reasons.into());
+    }
+
+    #[test]
+    fn kinds_and_modes_are_told_apart() {
+        let mut tally = Tally::default();
+        for (n, role) in [(1, Role::Local), (2, Role::Straight), (3, Role::Head)] {
+            tally.part_ended(change(n), role, &session(), &Progress::Removed, false);
+        }
+        let kinds = [
+            ChangeKind::Removal(Some(Mode::Return)),
+            ChangeKind::Removal(Some(Mode::Local)),
+            ChangeKind::Chain,
         ];
-        assert_eq!(
-            listed(&tally),
-            expected.map(|(name, n)| (name.to_owned(), n))
-        );
+        let ends = kinds.map(|kind| ((kind, End::Done), 1));
+        assert_eq!(tally.counts.ends, ends.into());
     }
 
     /// By `return` it takes three changes.
@@ -172,7 +176,7 @@ mod tests {
             tally.part_ended(change(n), role, &session(), &Progress::Removed, true);
         }
         assert_eq!(numbers(&tally), [0; 3]);
-        tally.told(Outcome::Removed, None);
+        tally.told(BYPASS, Outcome::Removed, None);
         assert_eq!(numbers(&tally), [1, 0, 0]);
     }
 
@@ -182,9 +186,9 @@ mod tests {
         let removed = &Progress::Removed;
         tally.part_ended(change(1), Role::Left, &session(), removed, true);
         tally.part_ended(change(1), Role::Asker, &session(), removed, true);
-        tally.told(Outcome::Removed, None);
+        tally.told(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Asker, &session(), removed, true);
-        tally.told(Outcome::Removed, None);
+        tally.told(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Left, &session(), removed, false);
         assert_eq!(numbers(&tally), [2, 0, 0]);
     }
@@ -192,7 +196,7 @@ mod tests {
     #[test]
     fn what_was_told_as_pending_is_counted_when_it_ends() {
         let mut tally = Tally::default();
-        tally.told(Outcome::Pending, None);
+        tally.told(BYPASS, Outcome::Pending, None);
         assert_eq!(numbers(&tally), [0; 3]);
         tally.part_ended(
             change(1),
@@ -211,7 +215,7 @@ mod tests {
         tally.part_ended(change(1), Role::Tail, &session(), &Progress::Removed, false);
         assert_eq!(numbers(&tally), [0; 3]);
         tally.asks_no_more(&session());
-        tally.told(Outcome::Removed, None);
+        tally.told(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Tail, &session(), &Progress::Removed, false);
         assert_eq!(numbers(&tally), [2, 0, 0]);
     }

@@ -12,6 +12,7 @@ mod faults;
 mod local;
 mod many;
 mod meddled;
+mod metrics;
 mod nat;
 mod on_link;
 mod other_stack;

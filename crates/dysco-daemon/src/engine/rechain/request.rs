@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::chain_of::{is_whole, live, pairs};
 use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
+use crate::metrics::ChangeKind;
 
 /// Whose a change is.
 #[derive(Clone, Copy)]
@@ -73,6 +74,7 @@ impl Task {
             after: self.order.after.clone(),
             request_to_switch_us: None,
             request_to_end_us: None,
+            change_id: None,
         }
     }
 }
@@ -344,6 +346,7 @@ impl Engine {
         let reason = why.as_ref().map(Reason::to_string);
         let mut report = running.task.report(outcome, reason);
         report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
+        report.change_id = Some(change.to_string());
         report.session = self.rechain.name_now(report.session);
         let micros = |d: Duration| d.as_micros() as u64;
         if outcome == ChainOutcome::Changed {
@@ -368,7 +371,8 @@ impl Engine {
             Progress::Refused(why) => ("refused", format!("refused: {why}")),
             _ => ("rechained", "it has another chain".to_owned()),
         };
-        self.report(kind, session, format!("{subsession} ({role}): {what}"));
+        let text = format!("{subsession} ({role}): {what}");
+        self.report_part(Some(change.to_string()), kind, session, text);
     }
 
     /// One session's part of a request has ended, and why it was not done.
@@ -380,7 +384,10 @@ impl Engine {
     ) {
         // A removal counts its own.
         if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
-            self.tally.told(as_removal(report.outcome), why);
+            let outcome = as_removal(report.outcome);
+            self.tally.told(ChangeKind::Chain, outcome, why);
+            let (switch, end) = (report.request_to_switch_us, report.request_to_end_us);
+            self.tally.took(ChangeKind::Chain, switch, end);
         }
         let batch = match task.whose {
             Whose::Batch(batch) => batch,

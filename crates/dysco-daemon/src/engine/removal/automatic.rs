@@ -133,6 +133,7 @@ mod tests {
             why_mode: None,
             request_to_switch_us: None,
             request_to_close_us: None,
+            change_id: None,
         }
     }
 

@@ -49,6 +49,7 @@ impl Engine {
             why_mode: Some("it is a host of the session's chain".into()),
             request_to_switch_us: report.request_to_switch_us,
             request_to_close_us: report.request_to_end_us,
+            change_id: report.change_id,
         };
         self.finish(batch, report, why);
     }

@@ -22,6 +22,7 @@ use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
+use crate::metrics::ChangeKind;
 use automatic::{AUTOMATIC, Automatic};
 pub(super) use chained::as_removal;
 pub(super) use dry_run::Windows;
@@ -249,7 +250,10 @@ impl Engine {
         }
         if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
             self.tell_outcome(&report);
-            self.tally.told(report.outcome, why);
+            let kind = ChangeKind::removal(report.mode);
+            self.tally.told(kind, report.outcome, why);
+            let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
+            self.tally.took(kind, switch, end);
         }
         if batch == AUTOMATIC {
             self.removals.automatic.ended(&report);
@@ -290,7 +294,7 @@ impl Engine {
             .map_or(String::new(), |r| format!(": {r}"));
         let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
         let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
-        self.report(kind, Some(report.session), text);
+        self.report_part(report.change_id.clone(), kind, Some(report.session), text);
     }
 
     fn end_batch(&mut self, id: u64) {
@@ -327,20 +331,18 @@ impl Engine {
                 self.progress(change, role, &subsession, progress, at);
             }
             Report::Violation {
+                change,
                 from,
                 message,
                 violation,
-                ..
             } => {
                 let from = from.map_or("an unknown host".to_owned(), |f| f.to_string());
-                self.report(
-                    "violation",
-                    None,
-                    format!("{message} from {from} was ignored: {violation}"),
-                );
+                let text = format!("{message} from {from} was ignored: {violation}");
+                self.report_part(Some(change.to_string()), "violation", None, text);
             }
             Report::Trouble { change, reason } => {
-                self.report("trouble", None, format!("change {change}: {reason}"));
+                let text = format!("change {change}: {reason}");
+                self.report_part(Some(change.to_string()), "trouble", None, text);
             }
         }
     }
@@ -400,7 +402,7 @@ impl Engine {
         running.reason = translated.or(running.reason);
         self.held.remove(&change);
         if progress == Progress::Removed {
-            self.keep_history(&running.task);
+            self.keep_history(change, &running.task);
             if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
                 self.neighbours.lives_between(hosts);
             }
@@ -408,7 +410,8 @@ impl Engine {
         if self.goes_on(&running, &progress) {
             return self.start_waiting();
         }
-        let (report, why) = running.end(progress);
+        let (mut report, why) = running.end(progress);
+        report.change_id = Some(change.to_string());
         self.finish(running.task.batch, report, why.as_ref());
         self.start_waiting();
     }

@@ -41,6 +41,7 @@ impl Task {
             why_mode: self.why.clone(),
             request_to_switch_us: switched.map(|d| d.as_micros() as u64),
             request_to_close_us: closed.map(|d| d.as_micros() as u64),
+            change_id: None,
         }
     }
 }
@@ -117,7 +118,7 @@ impl Running {
 
 impl Engine {
     /// A session has taken the way of its task.
-    pub(super) fn keep_history(&mut self, task: &Task) {
+    pub(super) fn keep_history(&mut self, change: ChangeId, task: &Task) {
         let (from, to) = match (task.way, task.stage) {
             // Nothing has changed yet.
             (Some(Mode::Return), Stage::Prove) => return,
@@ -127,8 +128,9 @@ impl Engine {
         };
         let by = task.said.by.clone();
         if task.ask.is_none() {
-            self.history
-                .changed(task.session, WayChange { from, to, by });
+            let way = WayChange { from, to, by };
+            let change = Some(change.to_string());
+            self.history.changed(task.session, way, change);
         }
     }
 
@@ -163,7 +165,8 @@ impl Engine {
         }
         let by = self.removals.asked.remove(&change);
         let text = format!("{subsession} ({role}): {}", words(progress));
-        self.report(kind_of(progress), session, text);
+        let id = change.to_string();
+        self.report_part(Some(id.clone()), kind_of(progress), session, text);
         let (Some(session), Progress::Removed) = (session, progress) else {
             return;
         };
@@ -178,7 +181,7 @@ impl Engine {
             to,
             by: by.unwrap_or_else(|| "a former process of dyscod".into()),
         };
-        self.history.changed(session, change);
+        self.history.changed(session, change, Some(id));
     }
 }
 

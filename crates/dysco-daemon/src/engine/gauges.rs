@@ -1,0 +1,107 @@
+//! The engine's numbers, for metrics and `status`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dysco_api::Mode;
+use dysco_common::session::part;
+use dysco_common::{Session, State};
+use dysco_pki::Credentials;
+
+use super::Engine;
+use super::listing::{left_by, state_word};
+use crate::metrics::{Certificate, Changes, SessionGauges, Snapshot};
+
+/// What is kept for metrics alone.
+pub(super) struct Gauges {
+    started: f64,
+    certificates: Vec<Certificate>,
+    /// The sessions of each part of the table, as they were counted last.
+    parts: Vec<SessionGauges>,
+}
+
+impl Gauges {
+    pub fn new(credentials: &Credentials) -> Gauges {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let names = ["authority", "host"].into_iter();
+        let certificates = names.zip(credentials.not_after());
+        Gauges {
+            started: since_1970.map_or(0.0, |time| time.as_secs_f64()),
+            certificates: certificates
+                .map(|(name, not_after)| Certificate { name, not_after })
+                .collect(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// The sessions of a part of the table were counted.
+    pub fn counted(&mut self, part: u32, sessions: SessionGauges) {
+        let part = part as usize;
+        if self.parts.len() <= part {
+            self.parts.resize(part + 1, SessionGauges::default());
+        }
+        self.parts[part] = sessions;
+    }
+
+    fn sessions(&self) -> SessionGauges {
+        let mut all = SessionGauges::default();
+        for part in &self.parts {
+            for (state, n) in &part.by_state {
+                *all.by_state.entry(state).or_default() += n;
+            }
+            all.bypass += part.bypass;
+            all.local += part.local;
+            all.returned += part.returned;
+            all.entries += part.entries;
+        }
+        all
+    }
+}
+
+/// Counts an entry, and its session if it is that of the session's path.
+pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
+    sessions.entries += 1;
+    if s.two.part != part::CURRENT {
+        return;
+    }
+    let state = state_word(State::from_word(s.state));
+    *sessions.by_state.entry(state).or_default() += 1;
+    match left_by(s) {
+        Some(Mode::Bypass) => sessions.bypass += 1,
+        Some(Mode::Local) => sessions.local += 1,
+        Some(Mode::Return) => sessions.returned += 1,
+        Some(Mode::Auto) | None => {}
+    }
+}
+
+impl Engine {
+    /// Takes what is counted anyway: no session is looked at.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let messages = self.machine.stats();
+        let attached = self.agent.attached().into_iter();
+        Snapshot {
+            started: self.gauges.started,
+            certificates: self.gauges.certificates.clone(),
+            interfaces: attached
+                .map(|at| (at.interface, at.index.is_some()))
+                .collect(),
+            sessions: SessionGauges {
+                room: self.agent.room().into(),
+                ..self.gauges.sessions()
+            },
+            packets: self.agent.counters(),
+            changes: Changes {
+                under_way: messages.changes as u64,
+                waiting: self.rechain.waiting_changes(),
+                ended: self.tally.counts(),
+            },
+            ports: self.ports.counts(),
+            peers: self.control.peers(),
+            chain_neighbours: self.agent.hops().len() as u64,
+            control: self.control.counters(),
+            messages,
+            malformed: self.state.malformed,
+            shim: self.proxy.stats(),
+            api: crate::api::counts(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Hands pages out by HTTP: on a unix socket, and on a TCP port if one is configured.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dysco_pki::Credentials;
+use futures::future::OptionFuture;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::{Format, Snapshot, tls};
+use crate::api::{self, ApiError};
+
+/// The connections that there may be: a page is made for one after the other.
+const CONNECTIONS: usize = 16;
+/// A client that does not end its request, or its TLS handshake, is closed after this.
+const SLOW: Duration = Duration::from_secs(10);
+/// A connection is closed after this, whatever its client does.
+const LONGEST: Duration = Duration::from_secs(600);
+/// An accept that failed is tried again after this.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A request for the numbers of now.
+pub type Scrape = oneshot::Sender<Snapshot>;
+
+/// The server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The unix socket.
+    #[error(transparent)]
+    Socket(#[from] ApiError),
+    /// The TCP port.
+    #[error(
+        "failed to listen on {address} for metrics: {source}; set [metrics] listen to an address and a free port of this host"
+    )]
+    Listen {
+        /// The address and port.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The keys.
+    #[error(
+        "failed to set up TLS for metrics: {0}; set [metrics] tls = false, or issue the host's certificate anew"
+    )]
+    Tls(#[from] tls::TlsError),
+}
+
+/// The places to listen on.
+pub struct ServerConfig {
+    /// The unix socket.
+    pub socket: PathBuf,
+    /// The group that may read it.
+    pub gid: Option<u32>,
+    /// The TCP port.
+    pub listen: Option<SocketAddr>,
+    /// The keys for TLS on that port.
+    pub tls: Option<Credentials>,
+}
+
+/// The server. It ends with this.
+#[derive(Debug)]
+pub struct Server {
+    socket: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Best effort: the next daemon replaces a socket that nobody answers.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Starts to listen. Must be called inside a tokio runtime.
+pub fn serve(config: ServerConfig, scrapes: mpsc::Sender<Scrape>) -> Result<Server, MetricsError> {
+    let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+    let tcp = config.listen.map(bind).transpose()?;
+    let unix = api::bind(&config.socket, config.gid, "[metrics] socket")?;
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let task = tokio::spawn(accept(Listening { unix, tcp, tls }, room, scrapes));
+    Ok(Server {
+        socket: config.socket,
+        task,
+    })
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, MetricsError> {
+    let listener = std::net::TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    listener.map_err(|source| MetricsError::Listen { address, source })
+}
+
+struct Listening {
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+    tls: Option<TlsAcceptor>,
+}
+
+async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrape>) {
+    loop {
+        let tcp = OptionFuture::from(on.tcp.as_ref().map(TcpListener::accept));
+        let accepted = tokio::select! {
+            unix = on.unix.accept() => unix.map(|(stream, _)| {
+                take(&room, |permit| tokio::spawn(answer(stream, permit, scrapes.clone())))
+            }),
+            Some(tcp) = tcp => tcp.map(|(stream, _)| {
+                take(&room, |permit| match on.tls.clone() {
+                    Some(tls) => tokio::spawn(answer_tls(tls, stream, permit, scrapes.clone())),
+                    None => tokio::spawn(answer(stream, permit, scrapes.clone())),
+                })
+            }),
+        };
+        if let Err(error) = accepted {
+            tracing::warn!(%error, "failed to accept a reader of metrics");
+            // Out of descriptors: the loop must not spin until some are free.
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+/// Serves a connection if there is room; one too many is closed.
+fn take(room: &Arc<Semaphore>, serve: impl FnOnce(OwnedSemaphorePermit) -> JoinHandle<()>) {
+    if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
+        serve(permit);
+    }
+}
+
+pub(super) async fn answer_tls(
+    tls: TlsAcceptor,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    permit: OwnedSemaphorePermit,
+    scrapes: mpsc::Sender<Scrape>,
+) {
+    // A client that fails here has no certificate of the fleet, and is told by TLS.
+    if let Ok(Ok(stream)) = timeout(SLOW, tls.accept(stream)).await {
+        answer(stream, permit, scrapes).await;
+    }
+}
+
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    _permit: OwnedSemaphorePermit,
+    scrapes: mpsc::Sender<Scrape>,
+) {
+    let service = service_fn(|request| respond(request, &scrapes));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(SLOW);
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    // An error means that the client has left, or spoke no HTTP.
+    let _ = timeout(LONGEST, connection).await;
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    scrapes: &mpsc::Sender<Scrape>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => {
+            let format = wanted(request.headers().get_all(ACCEPT).iter());
+            match page(scrapes, format).await {
+                Some(page) => {
+                    let mut response = plain(StatusCode::OK, page);
+                    let kind = HeaderValue::from_static(media_type(format));
+                    response.headers_mut().insert(CONTENT_TYPE, kind);
+                    response
+                }
+                None => plain(StatusCode::SERVICE_UNAVAILABLE, "dyscod is stopping\n"),
+            }
+        }
+        (_, "/metrics") => {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n");
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            response.headers_mut().insert(ALLOW, allowed);
+            response
+        }
+        _ => plain(StatusCode::NOT_FOUND, "metrics are at /metrics\n"),
+    })
+}
+
+async fn page(scrapes: &mpsc::Sender<Scrape>, format: Format) -> Option<String> {
+    let (sender, snapshot) = oneshot::channel();
+    scrapes.send(sender).await.ok()?;
+    let page = snapshot.await.ok()?.page().write(format);
+    page.inspect_err(|error| tracing::error!(%error, "failed to write metrics"))
+        .ok()
+}
+
+fn plain(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, text);
+    response
+}
+
+/// The format that a reader accepts: Prometheus names OpenMetrics, other programs do not.
+fn wanted<'a>(mut accepted: impl Iterator<Item = &'a HeaderValue>) -> Format {
+    let names = |value: &HeaderValue| {
+        let value = value.to_str().unwrap_or_default();
+        value.contains("application/openmetrics-text")
+    };
+    match accepted.any(names) {
+        true => Format::OpenMetrics,
+        false => Format::Prometheus,
+    }
+}
+
+fn media_type(format: Format) -> &'static str {
+    match format {
+        Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+    }
+}

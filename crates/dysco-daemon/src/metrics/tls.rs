@@ -1,0 +1,116 @@
+//! TLS of the metrics' port: this host's certificate, for clients with one of the same
+//! authority.
+
+use std::sync::Arc;
+
+use dysco_pki::Credentials;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+
+/// The keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// This host's certificate, or its key.
+    #[error(transparent)]
+    Keys(#[from] rustls::Error),
+    /// The authority's certificate.
+    #[error(transparent)]
+    Verifier(#[from] VerifierBuilderError),
+}
+
+/// Accepts by the keys of this host.
+pub(super) fn acceptor(credentials: &Credentials) -> Result<TlsAcceptor, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    roots.add(credentials.ca.clone())?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider)).build()?;
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(vec![credentials.cert.clone()], credentials.key.clone_key())?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_pki::{IssueRequest, PkiPaths};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::{Semaphore, mpsc};
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::ClientConfig;
+    use tokio_rustls::rustls::pki_types::ServerName;
+
+    use super::*;
+    use crate::metrics::{Scrape, Snapshot, server};
+
+    fn keys() -> Credentials {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = dir.path().join("authority");
+        dysco_pki::init(&authority).unwrap();
+        let addresses = vec![[10, 0, 0, 1].into()];
+        dysco_pki::issue(&IssueRequest {
+            dir: authority,
+            name: "host".into(),
+            addresses: addresses.clone(),
+            out: dir.path().join("host"),
+            days: 1,
+        })
+        .unwrap();
+        dysco_pki::load(&PkiPaths::in_dir(&dir.path().join("host")), &addresses).unwrap()
+    }
+
+    /// The answer that a client hears, with a certificate of these keys or without one.
+    async fn scrape(host: &Credentials, own: Option<&Credentials>) -> std::io::Result<String> {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let (scrapes, mut asked) = mpsc::channel::<Scrape>(1);
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        tokio::spawn(server::answer_tls(
+            acceptor(host).unwrap(),
+            far,
+            permit,
+            scrapes,
+        ));
+        tokio::spawn(async move {
+            while let Some(scrape) = asked.recv().await {
+                scrape.send(Snapshot::default()).unwrap();
+            }
+        });
+        let mut roots = RootCertStore::empty();
+        roots.add(host.ca.clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
+        let client = match own {
+            Some(own) => client
+                .with_client_auth_cert(vec![own.cert.clone()], own.key.clone_key())
+                .unwrap(),
+            None => client.with_no_client_auth(),
+        };
+        let name = ServerName::try_from("10.0.0.1").unwrap();
+        let connector = TlsConnector::from(Arc::new(client));
+        let mut stream = connector.connect(name, near).await?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: dysco\r\nConnection: close\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn only_a_certificate_of_the_authority_reads() {
+        let host = keys();
+        let answer = scrape(&host, Some(&host)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        assert!(answer.contains("dysco_ports_held 0\n"), "{answer}");
+        for other in [None, Some(&keys())] {
+            let refused = scrape(&host, other).await;
+            assert!(refused.is_err(), "{refused:?}");
+        }
+    }
+}
