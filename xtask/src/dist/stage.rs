@@ -42,6 +42,14 @@ const FILES: &[(&str, &str)] = &[
         "packaging/haproxy-dysco.conf",
         "usr/share/dysco/haproxy-dysco.conf",
     ),
+    (
+        "packaging/prometheus/alerts.yml",
+        "usr/share/dysco/prometheus/alerts.yml",
+    ),
+    (
+        "packaging/grafana/dysco.json",
+        "usr/share/dysco/grafana/dysco.json",
+    ),
     ("LICENSE-MIT", "usr/share/doc/dysco/LICENSE-MIT"),
     ("LICENSE-APACHE", "usr/share/doc/dysco/LICENSE-APACHE"),
     ("LICENSE-GPL2", "usr/share/doc/dysco/LICENSE-GPL2"),
