@@ -24,6 +24,7 @@ mod neighbours;
 mod on_link;
 mod outside;
 mod packets;
+mod pages;
 mod ports;
 mod probe;
 mod proof;
@@ -107,6 +108,8 @@ struct Engine {
     monitors: Vec<mpsc::Sender<dysco_api::Reply>>,
     /// State of sessions that goes from host to host.
     moves: firewall::Moves,
+    /// Listings of sessions that go on.
+    pages: pages::Pages,
     /// Sessions that get another chain.
     rechain: rechain::Rechain,
     /// How changes ended.
@@ -201,6 +204,7 @@ struct Inputs {
     control: mpsc::Receiver<control::Event>,
     calls: mpsc::Receiver<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
+    pages: mpsc::UnboundedReceiver<pages::Begun>,
     pairs: broadcast::Receiver<PairEvent>,
     _api: api::Server,
 }
@@ -237,6 +241,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
+    let (pages, pages_in) = pages::Pages::new();
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
     machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
@@ -269,6 +274,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         chains: chains::Chains::default(),
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
+        pages,
         rechain: rechain::Rechain::default(),
         tally: tally::Tally::default(),
         no_room_told: None,
@@ -278,6 +284,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         control: control_events,
         calls: calls_in,
         answers: answers_in,
+        pages: pages_in,
         pairs,
         _api: api,
     };
@@ -418,6 +425,8 @@ impl Engine {
                     self.sweep_monitors();
                     self.turns.look();
                 }
+                // Last: all else has its turn before the next page.
+                Some(begun) = inputs.pages.recv() => self.list_page(begun),
             }
             self.pump().await;
         }
