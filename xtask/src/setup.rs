@@ -61,6 +61,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("iperf3", "iperf3", Need::Hosts),
     ("bpftool", "bpftool", Need::Hosts),
     ("jq", "jq", Need::Hosts),
+    ("tmux", "tmux", Need::Hosts),
     ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
     ("busybox", "busybox-static", Need::Kernels),
     ("cpio", "cpio", Need::Kernels),

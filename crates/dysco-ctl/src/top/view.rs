@@ -29,7 +29,7 @@ first time, in a second since the listing before. Any key closes this help.";
 /// Lines of the events, with their border.
 const EVENTS: u16 = 7;
 
-/// A column of the list, and whether a narrow terminal lacks it, the last first.
+/// The columns of the list, of which a narrow terminal lacks the last.
 const COLUMNS: [(&str, Cells); 10] = [
     ("ID", Cells::Of(Column::Id)),
     ("LOCAL", Cells::Of(Column::Local)),
