@@ -99,6 +99,18 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
         let removed = status["sessions"]["removed"].as_u64();
         removed.context("no count")
     };
+    let listed = |filter: &str| -> Result<usize> {
+        let all = w.fleet.json(host, &["sessions", "--filter", filter])?;
+        Ok(all.as_array().context("no array")?.len())
+    };
+    ensure!(listed("proxy=haproxy,mode=none")? == 4, "{}", w.state());
+    ensure!(listed("proxy=nginx")? == 0, "{}", w.state());
+    // The same words choose sessions for removals.
+    for (filter, meant) in [("proxy=:8080,mode=none", 2), ("proxy=nginx", 0)] {
+        let words = ["remove-middlebox", "self", "--dry-run", "--filter", filter];
+        let dry = w.fleet.json(host, &words)?;
+        ensure!(dry["accepted"] == meant, "{filter}: {dry:#}");
+    }
     // Any other key is a no.
     screen.press(&["d"])?;
     screen.shows("any other key: do not")?;
@@ -113,6 +125,8 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
     screen.shows("1 removed")?;
     screen.shows("local")?;
     ensure!(removed()? == 1, "one was asked for");
+    ensure!(listed("mode=local")? == 2, "both sides: {}", w.state());
+    ensure!(listed("proxy=haproxy")? == 2, "the other: {}", w.state());
     screen.press(&["q"])?;
     wait::until("top to end", SEEN, || {
         // The server stays, and tells of none or fails.
