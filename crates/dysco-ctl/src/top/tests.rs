@@ -233,8 +233,8 @@ fn any_size_can_be_drawn_and_a_far_session_is_seen() {
     }
     press(&mut app, KeyCode::Esc);
     assert!(
-        screen(&app, 80, 24).contains("10.0.1.1:40001"),
-        "the last by goodput, then id"
+        screen(&app, 80, 24).contains("10.0.1.1:40999"),
+        "the last by id"
     );
     press(&mut app, KeyCode::Char('?'));
     screen(&app, 1, 1);
