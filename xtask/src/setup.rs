@@ -83,6 +83,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("bpftool", "bpftool", Need::Hosts),
     ("jq", "jq", Need::Hosts),
     ("prometheus", "prometheus", Need::Hosts),
+    ("tmux", "tmux", Need::Hosts),
     ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
     ("busybox", "busybox-static", Need::Kernels),
     ("cpio", "cpio", Need::Kernels),

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -267,17 +268,22 @@ impl Agent {
 
     /// All slots that are somebody's.
     pub fn sessions(&self) -> Vec<(u32, Session)> {
-        self.sessions_of(0, 1)
+        self.sessions_in(0..self.capacity()).collect()
     }
 
     /// Those of one of so many equal parts of the table.
     pub fn sessions_of(&self, part: u32, parts: u32) -> Vec<(u32, Session)> {
         let border =
             |part| (u64::from(self.memory.len()) * u64::from(part) / u64::from(parts)) as u32;
-        (border(part)..border(part + 1))
+        self.sessions_in(border(part)..border(part + 1)).collect()
+    }
+
+    /// Those of some slots, one after the other: a copy of a large table is large.
+    pub fn sessions_in(&self, slots: Range<u32>) -> impl Iterator<Item = (u32, Session)> {
+        let slots = slots.start..slots.end.min(self.capacity());
+        slots
             .filter(|slot| !self.is_nobodys(*slot))
             .map(|slot| (slot, self.memory.read(slot)))
-            .collect()
     }
 
     /// Bounds the window that the old path announces to the local end, scaled as it is

@@ -14,6 +14,9 @@ pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
 /// The longest reply that is read.
 const MAX_REPLY: u64 = 16 * 1024 * 1024;
 
+/// The beginning of a [`Reply::Session`], as serde writes it.
+pub(crate) const SESSION: &[u8] = br#"{"reply":"session","#;
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -115,7 +118,12 @@ impl Client {
             }
             Ok(_) => {}
         }
-        match serde_json::from_slice(&line).map_err(ClientError::Malformed)? {
+        let reply = match line.starts_with(SESSION) {
+            // Of these there are many, and a tagged type is read twice.
+            true => serde_json::from_slice(&line).map(|s| Reply::Session(Box::new(s))),
+            false => serde_json::from_slice(&line),
+        };
+        match reply.map_err(ClientError::Malformed)? {
             Reply::Error(failure) => Err(ClientError::Failure(failure)),
             reply => Ok(reply),
         }

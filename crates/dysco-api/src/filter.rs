@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::mode::Mode;
+use super::process::ProcessName;
 use super::session::{Removable, SessionReport};
 
 /// The states of a session, as listings have them.
@@ -15,13 +17,15 @@ pub const STATES: [&str; 11] = [
     "adopted",
     "two-paths",
     "new-path",
-    "chained",
+    CHAINED,
     "relayed",
     "return",
     "tombstone",
     "closed",
     ENDED,
 ];
+/// On a path through hosts of a chain.
+const CHAINED: &str = "chained";
 /// Listed instead of another word once a session is over.
 const ENDED: &str = "ended";
 
@@ -33,6 +37,13 @@ Filters are words separated by commas, all of which must match:
                     a chain, that has another port than the session
   state=WORD        opening, tracked, adopted, two-paths, new-path, chained, relayed, return,
                     tombstone, closed or ended
+  mode=WORD         the way by which its proxy has left or is leaving: bypass, return or
+                    local; none while no proxy has
+  chain=ADDRESS     a host of the chain that it was opened with here; or yes or no: does
+                    it pass any
+  proxy=PROCESS     the proxy of this host that relays it, as far as a shim or a removal
+                    has told: a pid, a name, a unit, or a listener such as :8080
+  peer=ADDRESS      the other end of the session, or of its path on the wire
   removable=yes|no  can this host's middlebox leave it";
 
 /// Which sessions to show; the empty one shows all.
@@ -45,7 +56,20 @@ enum Term {
     Host(IpAddr),
     Port(u16),
     State(&'static str),
+    /// `None` where no proxy has left.
+    Mode(Option<Mode>),
+    Chain(Hop),
+    Proxy(ProcessName),
+    Peer(IpAddr),
     Removable(bool),
+}
+
+/// Hosts of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hop {
+    Any,
+    None,
+    Host(IpAddr),
 }
 
 /// Not a filter.
@@ -53,9 +77,12 @@ enum Term {
 pub enum BadFilter {
     /// No word of one.
     #[error(
-        "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD or removable=yes|no, separated by commas"
+        "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS or removable=yes|no, separated by commas"
     )]
     Word(String),
+    /// No way by which a proxy leaves.
+    #[error("'{0}' is no way by which a proxy has left: use bypass, return, local or none")]
+    Mode(String),
     /// No port.
     #[error("'{0}' is out of range: ports are 1 to 65535")]
     Port(String),
@@ -78,15 +105,36 @@ impl Filter {
 
 impl Term {
     fn matches(&self, session: &SessionReport) -> bool {
-        let names = session.path.iter().chain(&session.opened_as);
-        let ends = names.flat_map(|p| [p.local, p.remote]);
-        let mut ends = [session.local, session.remote].into_iter().chain(ends);
+        let names = || session.path.iter().chain(&session.opened_as);
+        let remotes = || names().map(|p| p.remote).chain([session.remote]);
+        let ends = || {
+            let locals = names().map(|p| p.local).chain([session.local]);
+            locals.chain(remotes())
+        };
         match self {
-            Term::Host(ip) => ends.any(|end: SocketAddr| end.ip() == *ip),
-            Term::Port(port) => ends.any(|end: SocketAddr| end.port() == *port),
+            Term::Host(ip) => ends().any(|end: SocketAddr| end.ip() == *ip),
+            Term::Port(port) => ends().any(|end: SocketAddr| end.port() == *port),
+            Term::Peer(ip) => remotes().any(|end| end.ip() == *ip),
             Term::State(state) if session.ended => *state == ENDED,
             Term::State(state) => session.state == *state,
+            Term::Mode(mode) => session.mode == *mode,
+            Term::Chain(hop) => hop.matches(session),
+            Term::Proxy(name) => {
+                let proxy = session.proxy.as_ref();
+                proxy.is_some_and(|proxy| proxy.is_called(name))
+            }
             Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
+        }
+    }
+}
+
+impl Hop {
+    fn matches(self, session: &SessionReport) -> bool {
+        let hosts = session.chain.as_deref().unwrap_or_default();
+        match self {
+            Hop::Host(ip) => hosts.contains(&ip),
+            Hop::Any => session.state == CHAINED || !hosts.is_empty(),
+            Hop::None => !Hop::Any.matches(session),
         }
     }
 }
@@ -107,11 +155,24 @@ impl FromStr for Term {
     fn from_str(s: &str) -> Result<Self, BadFilter> {
         let bad = || BadFilter::Word(s.to_owned());
         let (key, value) = s.split_once('=').ok_or_else(bad)?;
+        let address = |ip: &str| {
+            let ip = ip.parse().map(|ip: IpAddr| ip.to_canonical());
+            ip.map_err(|_| bad())
+        };
         match (key, value) {
-            ("host", ip) => ip
-                .parse()
-                .map(|ip: IpAddr| Term::Host(ip.to_canonical()))
-                .map_err(|_| bad()),
+            ("host", ip) => address(ip).map(Term::Host),
+            ("peer", ip) => address(ip).map(Term::Peer),
+            ("chain", "yes") => Ok(Term::Chain(Hop::Any)),
+            ("chain", "no") => Ok(Term::Chain(Hop::None)),
+            ("chain", ip) => address(ip).map(|ip| Term::Chain(Hop::Host(ip))),
+            ("proxy", name) => name.parse().map(Term::Proxy).map_err(|_| bad()),
+            ("mode", "none") => Ok(Term::Mode(None)),
+            ("mode", word) => {
+                let left = [Mode::Bypass, Mode::Return, Mode::Local];
+                let known = left.into_iter().find(|mode| mode.to_string() == word);
+                let none = || BadFilter::Mode(word.to_owned());
+                known.map(|mode| Term::Mode(Some(mode))).ok_or_else(none)
+            }
             ("port", port) => match port.parse() {
                 Ok(0) => Err(BadFilter::Port(s.to_owned())),
                 Ok(port) => Ok(Term::Port(port)),
@@ -146,6 +207,13 @@ impl fmt::Display for Filter {
                 Term::Host(ip) => write!(f, "host={ip}")?,
                 Term::Port(port) => write!(f, "port={port}")?,
                 Term::State(state) => write!(f, "state={state}")?,
+                Term::Mode(Some(mode)) => write!(f, "mode={mode}")?,
+                Term::Mode(None) => f.write_str("mode=none")?,
+                Term::Chain(Hop::Any) => f.write_str("chain=yes")?,
+                Term::Chain(Hop::None) => f.write_str("chain=no")?,
+                Term::Chain(Hop::Host(ip)) => write!(f, "chain={ip}")?,
+                Term::Proxy(name) => write!(f, "proxy={name}")?,
+                Term::Peer(ip) => write!(f, "peer={ip}")?,
                 Term::Removable(true) => f.write_str("removable=yes")?,
                 Term::Removable(false) => f.write_str("removable=no")?,
             }

@@ -33,8 +33,8 @@ pub use reconfigure::{ChainChange, ChainOutcome, ChainReport, Reconfigure, Which
 pub use removal::{Outcome, RemovalReport, Remove, Summary};
 pub use rules::{Explained, PolicyReport, RuleReport};
 pub use session::{
-    HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Removable, Role,
-    SessionReport, Way, WayChange,
+    HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Relayer, Removable,
+    Role, SessionReport, Way, WayChange,
 };
 pub use state::{
     AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
@@ -43,7 +43,7 @@ pub use status::{
     AdoptReport, Counters, InterfaceReport, LeftReport, MetricsReport, PeerReport, SessionCounts,
     StatusReport,
 };
-pub use types::{Failure, FailureCode, MonitorEvent, Reply, Request};
+pub use types::{Failure, FailureCode, Listing, MonitorEvent, Reply, Request};
 
 #[cfg(test)]
 mod tests;

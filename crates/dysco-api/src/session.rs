@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
 use super::name::SessionId;
+use super::process::ProcessName;
 
 /// What this host is to a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -61,6 +62,9 @@ pub struct SessionReport {
     /// The session on the proxy's other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<SessionId>,
+    /// The proxy that relays it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Relayer>,
     /// What the proxy itself says of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
@@ -69,6 +73,36 @@ pub struct SessionReport {
     /// What happened to it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
+}
+
+/// A proxy's process that relays a session, and the listener that accepted it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relayer {
+    /// Its number.
+    pub pid: i32,
+    /// Its name, of at most 15 bytes; empty once it has ended.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Its systemd unit, if it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// The proxy's end of the session that it accepted.
+    pub listener: SocketAddr,
+}
+
+/// The kernel keeps this much of a process's name.
+const COMM: usize = 15;
+
+impl Relayer {
+    /// Is it meant by this name? A pid means one process, and none that it started.
+    pub fn is_called(&self, name: &ProcessName) -> bool {
+        match name {
+            ProcessName::Pid(pid) => self.pid == *pid,
+            ProcessName::Listener(at) => at.matches(self.listener),
+            ProcessName::Unit(unit) => self.unit.as_ref() == Some(unit),
+            ProcessName::Named(name) => self.name == name.get(..COMM).unwrap_or(name),
+        }
+    }
 }
 
 /// A five-tuple: that of a subsession on the wire, or another name of a session.

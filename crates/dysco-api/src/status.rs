@@ -68,6 +68,9 @@ pub struct InterfaceReport {
 /// How many sessions there are in each shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionCounts {
+    /// All that are listed and have not ended; those of a proxy on both its sides.
+    #[serde(default)]
+    pub live: u64,
     /// Passing, and learnt from.
     pub tracked: u64,
     /// On a path that a middlebox has left; on that middlebox's host each once, though

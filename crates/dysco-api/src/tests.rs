@@ -35,8 +35,14 @@ fn names_are_read_as_they_are_printed() {
         host.look_up();
         assert_eq!(host.to_string(), name);
     }
-    let filter = "host=10.0.0.1,port=80,state=tracked,removable=yes";
-    assert_eq!(filter.parse::<Filter>().unwrap().to_string(), filter);
+    for filter in [
+        "host=10.0.0.1,port=80,state=tracked,removable=yes",
+        "mode=local,chain=10.0.0.9,proxy=:80,peer=fd00::1",
+        "mode=none,chain=yes,proxy=haproxy",
+        "chain=no,proxy=haproxy.service,proxy=12,removable=no",
+    ] {
+        assert_eq!(filter.parse::<Filter>().unwrap().to_string(), filter);
+    }
     for (bad, why) in [
         ("host", "filters nothing"),
         ("host=x", "filters nothing"),
@@ -46,6 +52,10 @@ fn names_are_read_as_they_are_printed() {
         ("port=0", "ports are 1 to 65535"),
         ("port=65536", "ports are 1 to 65535"),
         ("port=99999999999", "ports are 1 to 65535"),
+        ("peer=x", "filters nothing"),
+        ("chain=maybe", "filters nothing"),
+        ("proxy=a/b", "filters nothing"),
+        ("mode=auto", "use bypass, return, local or none"),
         ("state=", "use one of opening"),
         ("state=foo", "'foo' is no state of a session"),
     ] {
@@ -62,11 +72,16 @@ fn names_are_read_as_they_are_printed() {
     }
 }
 
-#[test]
-fn a_filter_looks_at_both_ends_and_the_path() {
+fn session_report() -> SessionReport {
     let end = |s: &str| s.parse().unwrap();
-    let session = SessionReport {
+    SessionReport {
         label: None,
+        proxy: Some(Relayer {
+            pid: 7,
+            name: "a-proxy-of-a-lo".into(),
+            unit: Some("haproxy.service".into()),
+            listener: end("10.0.0.1:80"),
+        }),
         id: SessionId(1),
         local: end("10.0.0.1:80"),
         remote: end("10.0.0.2:40000"),
@@ -90,7 +105,12 @@ fn a_filter_looks_at_both_ends_and_the_path() {
         pair: None,
         removable: Removable::Yes,
         history: vec![],
-    };
+    }
+}
+
+#[test]
+fn a_filter_looks_at_both_ends_and_the_path() {
+    let session = session_report();
     let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
     assert!(shows("host=10.0.0.7"));
     assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=new-path"));
@@ -104,6 +124,82 @@ fn a_filter_looks_at_both_ends_and_the_path() {
     // Of the session, or of its path.
     assert!(shows("port=80") && shows("port=61000") && !shows("port=61001"));
     assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
+    // The far ends alone.
+    for peer in ["10.0.0.2", "10.0.0.3", "10.0.0.7"] {
+        assert!(shows(&format!("peer={peer}")), "{peer}");
+    }
+    assert!(!shows("peer=10.0.0.1"));
+}
+
+#[test]
+fn a_filter_knows_the_proxy_the_mode_and_the_chain() {
+    let mut session = session_report();
+    let shows = |session: &SessionReport, filter: &str| {
+        let filter: Filter = filter.parse().unwrap();
+        filter.matches(session)
+    };
+    for (name, meant) in [
+        ("7", true),
+        ("8", false),
+        (":80", true),
+        ("10.0.0.1:80", true),
+        ("10.0.0.3:80", false),
+        ("haproxy.service", true),
+        ("nginx.service", false),
+        // As the kernel cuts it.
+        ("a-proxy-of-a-long-name", true),
+        ("a-proxy", false),
+    ] {
+        assert_eq!(shows(&session, &format!("proxy={name}")), meant, "{name}");
+    }
+    session.proxy = None;
+    assert!(!shows(&session, "proxy=7"));
+    assert!(shows(&session, "mode=none") && !shows(&session, "mode=local"));
+    session.mode = Some(Mode::Local);
+    assert!(!shows(&session, "mode=none") && shows(&session, "mode=local"));
+    assert!(!shows(&session, "mode=bypass"));
+    assert!(shows(&session, "chain=no") && !shows(&session, "chain=yes"));
+    session.chain = Some(vec![[10, 0, 0, 9].into()]);
+    assert!(shows(&session, "chain=yes") && shows(&session, "chain=10.0.0.9"));
+    assert!(!shows(&session, "chain=no") && !shows(&session, "chain=10.0.0.8"));
+    // A host of the chain does not know the others.
+    session.chain = None;
+    session.state = "chained".into();
+    assert!(shows(&session, "chain=yes") && !shows(&session, "chain=10.0.0.9"));
+}
+
+/// The client reads sessions by a shorter way than other replies.
+#[test]
+fn a_session_is_written_as_the_client_looks_for_it() {
+    let session = session_report();
+    let reply = Reply::Session(Box::new(session.clone()));
+    let line = serde_json::to_vec(&reply).unwrap();
+    assert!(line.starts_with(client::SESSION));
+    assert_eq!(
+        serde_json::from_slice::<SessionReport>(&line).unwrap(),
+        session
+    );
+}
+
+/// Programs that know no pages ask as before.
+#[test]
+fn a_listing_says_only_what_is_not_usual() {
+    let all = Request::Sessions(Listing::default());
+    let line = serde_json::to_string(&all).unwrap();
+    assert_eq!(line, r#"{"request":"sessions","filter":""}"#);
+    let bare: Request = serde_json::from_str(r#"{"request":"sessions"}"#).unwrap();
+    assert_eq!(bare, all);
+    let page = r#"{"request":"sessions","brief":true,"after":"1a","limit":10}"#;
+    let page: Request = serde_json::from_str(page).unwrap();
+    let asked = Listing {
+        brief: true,
+        after: Some(SessionId(0x1a)),
+        limit: Some(10),
+        ..Listing::default()
+    };
+    assert_eq!(page, Request::Sessions(asked));
+    let wrong = r#"{"request":"sessions","most":10}"#;
+    assert!(serde_json::from_str::<Request>(wrong).is_err());
 }
 
 #[test]

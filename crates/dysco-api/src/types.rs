@@ -24,11 +24,7 @@ pub enum Request {
     /// Is this host all right? One [`Reply::Status`].
     Status,
     /// The sessions of this host. [`Reply::Session`]s, then [`Reply::Done`].
-    Sessions {
-        /// Only those that match.
-        #[serde(default)]
-        filter: Filter,
-    },
+    Sessions(Listing),
     /// One session. One [`Reply::Session`], then [`Reply::Done`].
     Session {
         /// Which.
@@ -86,6 +82,28 @@ pub enum Request {
     Adopt,
 }
 
+/// Which sessions to list.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listing {
+    /// Only those that match.
+    #[serde(default)]
+    pub filter: Filter,
+    /// Without their histories.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub brief: bool,
+    /// Those behind this one, in the order of the table: the last one of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<SessionId>,
+    /// At most so many; fewer mean that no more follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+fn is_false(is: &bool) -> bool {
+    !is
+}
+
 impl Request {
     /// Does it change anything? Then only root may ask.
     pub fn changes(&self) -> bool {
@@ -101,7 +119,7 @@ impl Request {
             Request::Status
             | Request::Policy
             | Request::PolicyExplain { .. }
-            | Request::Sessions { .. }
+            | Request::Sessions(_)
             | Request::Session { .. }
             | Request::Proxy { .. }
             | Request::ExportState(_)

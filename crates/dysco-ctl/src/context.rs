@@ -19,7 +19,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
 
 /// Whom to ask, and how to print.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// The daemon's socket.
     pub socket: PathBuf,

@@ -58,6 +58,11 @@ pub enum CliError {
     /// Standard output.
     #[error("failed to print: {0}")]
     Print(#[from] io::Error),
+    /// A screen to draw on.
+    #[error(
+        "failed to show sessions: standard input or output is no terminal, or JSON is asked for; use 'dyscoctl sessions', with --watch to repeat it"
+    )]
+    NoTerminal,
     /// An answer that is no JSON.
     #[error("failed to print: {0}")]
     Json(#[from] serde_json::Error),
@@ -78,11 +83,15 @@ impl CliError {
             | CliError::Config(_)
             | CliError::Policy(_)
             | CliError::Run(_)
+            | CliError::NoTerminal
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
             CliError::Unmet(_) => Exit::Refused,
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+            CliError::Json(error) if error.io_error_kind() == Some(io::ErrorKind::BrokenPipe) => {
+                Exit::Done
+            }
             CliError::Unexpected | CliError::Print(_) | CliError::Json(_) => Exit::Internal,
         }
     }

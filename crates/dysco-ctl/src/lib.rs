@@ -23,6 +23,7 @@ mod sessions;
 mod state;
 mod status;
 mod time;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -58,6 +59,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Who talks to whom, through what, how long, how much
     Sessions(sessions::Args),
+    /// Show sessions, their goodput and changes as they happen
+    Top(top::Args),
     /// Take a middlebox out of live sessions
     RemoveMiddlebox(remove::Args),
     /// Give live sessions another chain of middleboxes
@@ -118,6 +121,8 @@ pub fn dyscoctl() -> ExitCode {
         Command::Status => status::run(&context),
         Command::Doctor(args) => doctor::run(&context, &args),
         Command::Sessions(args) => sessions::run(&context, args),
+        // Its threads have a context of their own.
+        Command::Top(args) => top::run(context.clone(), args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
         Command::Reconfigure(args) => reconfigure::run(&context, args),
         Command::InsertMiddlebox(args) => reconfigure::insert(&context, args),

@@ -23,7 +23,7 @@ pub fn run(context: &Context) -> Result<Exit, CliError> {
 }
 
 /// One line: time of day (UTC), kind, session, text.
-fn line(event: &MonitorEvent) -> String {
+pub fn line(event: &MonitorEvent) -> String {
     let (ms, s) = (event.at_ms % 1000, event.at_ms / 1000);
     let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);
     let time = format!("{hour:02}:{minute:02}:{second:02}.{ms:03}Z");

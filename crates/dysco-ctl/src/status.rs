@@ -2,7 +2,10 @@
 
 use dysco_api::{Exit, Reply, Request, StatusReport};
 
+use serde::Serialize;
+
 use super::context::Context;
+use super::doctor::{Finding, of_status};
 use super::exit::CliError;
 use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
 
@@ -12,12 +15,93 @@ pub fn run(context: &Context) -> Result<Exit, CliError> {
     let Reply::Status(status) = client.reply()? else {
         return Err(CliError::Unexpected);
     };
-    context.print(&*status, text)?;
+    let judged = Judged::of(*status);
+    context.print(&judged, text)?;
     Ok(Exit::Done)
 }
 
-fn text(status: &StatusReport) -> String {
+/// What is known of the host, and what that comes to.
+#[derive(Serialize)]
+struct Judged {
+    verdict: Verdict,
+    problems: Vec<Problem>,
+    #[serde(flatten)]
+    status: StatusReport,
+}
+
+/// In a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    /// Nothing is wrong, as far as the daemon knows.
+    Ok,
+    /// Something is.
+    Degraded,
+}
+
+/// Something that is wrong, and what to do about it.
+#[derive(Debug, Serialize)]
+struct Problem {
+    what: String,
+    mend: String,
+}
+
+impl Judged {
+    fn of(status: StatusReport) -> Judged {
+        let findings = of_status(&status).into_iter().filter(Finding::is_trouble);
+        let mut problems: Vec<_> = findings
+            .map(|finding| Problem {
+                what: finding.found,
+                mend: finding.mend,
+            })
+            .collect();
+        if status.interfaces.is_empty() {
+            problems.push(Problem {
+                what: "dyscod is attached to no interface".into(),
+                mend: "name some under [host] interfaces".into(),
+            });
+        }
+        Judged {
+            verdict: match problems.is_empty() {
+                true => Verdict::Ok,
+                false => Verdict::Degraded,
+            },
+            problems,
+            status,
+        }
+    }
+
+    /// In one line.
+    fn line(&self) -> String {
+        let up = self.status.peers.iter().filter(|peer| peer.up).count();
+        if self.verdict == Verdict::Degraded {
+            let what: Vec<_> = self.problems.iter().map(|p| p.what.as_str()).collect();
+            return format!("degraded: {}", what.join("; "));
+        }
+        let of = |n: u64, word: &str| match n {
+            1 => format!("1 {word}"),
+            n => format!("{} {word}s", number(n)),
+        };
+        let peers = match self.status.peers.len() {
+            0 => "no peers yet".to_owned(),
+            all => format!("{up} of {} answer", of(all as u64, "peer")),
+        };
+        format!(
+            "ok: {}, {}, {peers}",
+            of(self.status.sessions.live, "session"),
+            of(self.status.interfaces.len() as u64, "interface"),
+        )
+    }
+}
+
+fn text(judged: &Judged) -> String {
+    let status = &judged.status;
     let sessions = &status.sessions;
+    let mends = judged
+        .problems
+        .iter()
+        .map(|p| format!("! {}; {}\n", p.what, p.mend));
+    let mends: String = mends.collect();
     let host = list([
         (
             "host",
@@ -57,11 +141,6 @@ fn text(status: &StatusReport) -> String {
         let (name, attach) = (interface.name.clone(), interface.attach.clone());
         interfaces.add_row([name, attach, relays.into(), programs]);
     }
-    let troubled = status.interfaces.iter().filter_map(|interface| {
-        let trouble = interface.trouble.as_ref()?;
-        Some(format!("! {}: {trouble}\n", interface.name))
-    });
-    let troubles: String = troubled.collect();
     let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
     for peer in &status.peers {
         let state = if peer.up { "up" } else { "down" };
@@ -73,10 +152,99 @@ fn text(status: &StatusReport) -> String {
         counters.add_row([name.clone(), number(*count)]);
     }
     format!(
-        "{}\n{}{troubles}{}{}",
+        "{}\n{mends}\n{}\n{}{}{}",
+        judged.line(),
         rendered(&host),
         section("Interfaces", &interfaces),
         section("Peers", &peers),
         section("Counters", &counters)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_api::{InterfaceReport, PeerReport};
+
+    use super::*;
+
+    fn status() -> StatusReport {
+        let peer = |last| PeerReport {
+            address: [10, 0, 0, last].into(),
+            up: true,
+            rtt_us: None,
+        };
+        let mut status = StatusReport {
+            version: env!("CARGO_PKG_VERSION").into(),
+            interfaces: vec![InterfaceReport {
+                name: "eth0".into(),
+                attach: "tcx".into(),
+                xdp: false,
+                programs: vec!["dysco_ingress".into()],
+                trouble: None,
+            }],
+            peers: vec![peer(1), peer(2)],
+            ..StatusReport::default()
+        };
+        status.sessions.live = 1234;
+        status
+    }
+
+    #[test]
+    fn a_host_that_is_well_is_told_so_in_one_line() {
+        let judged = Judged::of(status());
+        let first = "ok: 1,234 sessions, 1 interface, 2 of 2 peers answer";
+        assert_eq!(judged.line(), first);
+        assert_eq!(text(&judged).lines().next(), Some(first));
+        let json = serde_json::to_value(&judged).unwrap();
+        assert_eq!(json["verdict"], "ok");
+        assert_eq!(json["problems"], serde_json::json!([]));
+        assert_eq!(json["sessions"]["live"], 1234, "all else is where it was");
+        let alone = Judged::of(StatusReport {
+            peers: Vec::new(),
+            ..status()
+        });
+        assert!(alone.line().ends_with("no peers yet"), "{}", alone.line());
+    }
+
+    #[test]
+    fn each_problem_is_in_the_verdict_with_its_mend_below() {
+        type Fault = fn(&mut StatusReport);
+        let faults: [(Fault, &str, &str); 4] = [
+            (
+                |s| s.peers[1].up = false,
+                "no connection to 10.0.0.2",
+                "start dyscod there",
+            ),
+            (
+                |s| s.interfaces[0].programs.clear(),
+                "eth0 has no programs",
+                "[host]",
+            ),
+            (
+                |s| s.interfaces.clear(),
+                "no interface",
+                "[host] interfaces",
+            ),
+            (
+                |s| drop(s.counters.insert("sessions_not_tracked_no_room".into(), 3)),
+                "the table is full",
+                "raise max_sessions",
+            ),
+        ];
+        for (fault, what, mend) in faults {
+            let mut status = status();
+            fault(&mut status);
+            let judged = Judged::of(status);
+            let (line, text) = (judged.line(), text(&judged));
+            assert!(
+                line.starts_with("degraded: ") && line.contains(what),
+                "{line}"
+            );
+            let mends = text.lines().find(|line| line.starts_with("! "));
+            assert!(mends.is_some_and(|line| line.contains(mend)), "{text}");
+            let json = serde_json::to_value(&judged).unwrap();
+            assert_eq!(json["verdict"], "degraded");
+            assert!(json["problems"][0]["what"].as_str().unwrap().contains(what));
+        }
+    }
 }

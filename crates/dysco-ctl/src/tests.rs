@@ -25,8 +25,16 @@ fn good_lines_are_understood() {
         "-o json --socket /tmp/s status",
         "sessions",
         "sessions --filter host=10.0.0.1,port=80",
+        "sessions --filter mode=local,chain=yes,proxy=haproxy,peer=10.0.0.2",
+        "sessions --columns id,remote,opened-as,proxy,label --sort in --desc",
+        "sessions --watch",
+        "sessions --watch 5 --sort age -o json",
+        "sessions --watch 500ms",
+        "remove-middlebox self --filter proxy=:8080,mode=none",
         "sessions show ab00000012",
         "sessions show 10.0.0.1:80>10.0.0.2:40000 -o json",
+        "top",
+        "top --filter proxy=haproxy --delay 2",
         "remove-middlebox self --all --wait",
         "remove-middlebox 10.0.2.1 --session 1a --session 10.0.0.1:1>10.0.0.2:2 --timeout 500ms",
         "remove-middlebox proxy1 --all --dry-run",
@@ -77,6 +85,11 @@ fn bad_lines_are_refused() {
         "sessions show nonsense",
         "sessions --filter colour=red",
         "sessions --filter state=foo",
+        "sessions --filter mode=auto",
+        "sessions --columns id,colour",
+        "sessions --sort colour",
+        "sessions --desc",
+        "sessions --watch soon",
         "remove-middlebox self --filter port=99999",
         "remove-middlebox",
         "remove-middlebox self",
@@ -154,6 +167,7 @@ Commands:
   status             Is this host all right, in one screen
   doctor             What would stop this host from working, and the mend; with dyscod and without
   sessions           Who talks to whom, through what, how long, how much
+  top                Show sessions, their goodput and changes as they happen
   remove-middlebox   Take a middlebox out of live sessions
   reconfigure        Give live sessions another chain of middleboxes
   insert-middlebox   Put a middlebox into live sessions

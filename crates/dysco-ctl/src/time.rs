@@ -20,6 +20,12 @@ pub fn drain(s: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("'{s}' is no time of 100ms to 744h: write it like 30s, 10m or 2h"))
 }
 
+/// How often a listing is repeated.
+pub fn watch(s: &str) -> Result<Duration, String> {
+    within(s, &REMOVAL)
+        .ok_or_else(|| format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 2"))
+}
+
 /// A number of seconds, or with a unit.
 fn within(s: &str, range: &RangeInclusive<u64>) -> Option<Duration> {
     let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];

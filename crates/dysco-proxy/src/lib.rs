@@ -14,6 +14,7 @@ mod kernel;
 mod labels;
 mod listener;
 mod measure;
+mod names;
 pub mod outside;
 mod pair;
 mod pipes;
@@ -36,7 +37,7 @@ mod unasked;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dysco_api::ProcessName;
 use dysco_common::FlowKey;
@@ -128,6 +129,7 @@ struct Inner {
     registry: Arc<Mutex<registry::Registry>>,
     modes: Arc<Mutex<listener::Modes>>,
     labels: Arc<Mutex<labels::Labels>>,
+    names: Mutex<names::Names>,
     haproxy: Vec<HaproxySocket>,
     events: broadcast::Sender<PairEvent>,
     listeners: Vec<SocketAddr>,
@@ -165,6 +167,7 @@ impl ProxySide {
             registry,
             modes,
             labels,
+            names: Mutex::default(),
             haproxy: config.haproxy,
             events,
             listeners: config.transparent_listeners,
@@ -252,6 +255,17 @@ impl ProxySide {
     /// The pair of these two sockets, if one process of this host has both.
     pub async fn holder_of(&self, a: FlowKey, b: FlowKey) -> Option<Pair> {
         long(move || outside::holder_of(a, b)).await
+    }
+
+    /// The process that relays a pair, as listings show it.
+    pub fn relayer(&self, pair: &Pair) -> dysco_api::Relayer {
+        let name = lock(&self.0.names).of(pair.id.pid, Instant::now());
+        dysco_api::Relayer {
+            pid: pair.id.pid,
+            name: name.comm,
+            unit: name.unit,
+            listener: pair.a.key.local(),
+        }
     }
 
     /// What the proxy itself says of a session that it accepted.

@@ -162,8 +162,7 @@ const BLOCKS: usize = CAPACITY / BLOCK;
 
 /// The blocks, each mapped as soon as one of its descriptors is watched. A table in one piece
 /// would take 128 MiB of an address space that `RLIMIT_AS` may bound (`haproxy -m`).
-static TABLE: [AtomicPtr<Slot>; BLOCKS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
+static TABLE: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// The highest descriptor that was ever watched.

@@ -90,7 +90,12 @@ fn both_directions_are_claimed_with_the_header_as_delta() {
         std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666))
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let run = haproxy(dir.path(), "tcp", &[], listener.local_addr().unwrap().port());
+        let run = haproxy(
+            dir.path(),
+            "tcp",
+            &[],
+            listener.local_addr().unwrap().port(),
+        );
         let (c, s) = (client(), listener.accept().unwrap().0);
         let keep = (c.try_clone().unwrap(), s.try_clone().unwrap());
         let server = std::thread::spawn(move || exchange(s, HEADER));
@@ -116,7 +121,12 @@ fn a_chrooted_worker_finds_a_daemon_that_starts_later() {
     in_network(|| {
         let dir = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let run = haproxy(dir.path(), "tcp", &[], listener.local_addr().unwrap().port());
+        let run = haproxy(
+            dir.path(),
+            "tcp",
+            &[],
+            listener.local_addr().unwrap().port(),
+        );
         let (mut c, mut s) = (client(), listener.accept().unwrap().0);
         s.read_exact(&mut [0; HEADER]).unwrap();
         let daemon = Daemon::start_abstract(&dir.path().join("shim.sock"));
@@ -164,7 +174,12 @@ fn keep_alive_http_is_never_claimed() {
         let dir = tempfile::tempdir().unwrap();
         let daemon = Daemon::start(&dir.path().join("shim.sock"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let run = haproxy(dir.path(), "http", &[], listener.local_addr().unwrap().port());
+        let run = haproxy(
+            dir.path(),
+            "http",
+            &[],
+            listener.local_addr().unwrap().port(),
+        );
         let mut c = client();
         let body = vec![b'x'; 1 << 20];
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());

@@ -42,13 +42,13 @@ enum Verdict {
 
 /// What was looked at, and what was found.
 #[derive(PartialEq, Eq, Debug, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     verdict: Verdict,
     about: &'static str,
-    found: String,
+    pub(super) found: String,
     /// What to do; empty where nothing is to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
-    mend: String,
+    pub(super) mend: String,
 }
 
 impl Finding {
@@ -75,6 +75,11 @@ impl Finding {
             verdict: Verdict::Ill,
             ..Finding::doubtful(about, found, mend)
         }
+    }
+
+    /// Is it not as it should be?
+    pub(super) fn is_trouble(&self) -> bool {
+        self.verdict != Verdict::Well
     }
 
     /// What any command would say of it.
@@ -136,6 +141,12 @@ impl Report {
             _ => Exit::Ill,
         }
     }
+}
+
+/// What a daemon says of itself: it should be connected with all peers that it has met.
+pub(super) fn of_status(status: &dysco_api::StatusReport) -> Vec<Finding> {
+    let met: Vec<_> = status.peers.iter().map(|peer| peer.address).collect();
+    running::of_status(status, Some(&met))
 }
 
 /// What would stop this host from working.

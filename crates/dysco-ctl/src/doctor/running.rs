@@ -101,7 +101,7 @@ fn has_port(text: &str, port: u16) -> bool {
 }
 
 /// What the daemon says of itself; `peers` are those that it should be connected with.
-fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
+pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
     let mut findings = vec![version(&status.version)];
     findings.extend(status.interfaces.iter().map(|interface| {
         let (name, attach) = (&interface.name, &interface.attach);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-use dysco_api::{Client, Counters, FailureCode, Filter, HostName, Remove, Reply, Request};
+use dysco_api::{Client, Counters, FailureCode, Filter, HostName, Listing, Remove, Reply, Request};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -92,8 +92,7 @@ async fn a_request_gets_its_progress_and_its_end() {
         let mut client = Client::connect(&socket).unwrap();
         client.ask(&Request::Status).unwrap();
         assert!(matches!(client.reply(), Ok(Reply::Status(_))));
-        let filter = Filter::default();
-        client.ask(&Request::Sessions { filter }).unwrap();
+        client.ask(&Request::Sessions(Listing::default())).unwrap();
         assert!(matches!(
             client.reply(),
             Ok(Reply::Accepted { sessions: 2, .. })

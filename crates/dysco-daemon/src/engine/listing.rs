@@ -55,18 +55,12 @@ impl Engine {
             Request::RemoveState(about) => return self.remove_state(&about, replies),
             Request::Reconfigure(request) => return self.reconfigure(&request, &replies),
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
-            Request::Sessions { filter } => {
-                let reports = self.session_reports();
-                let shown = reports
-                    .into_iter()
-                    .filter(move |r| filter.matches(r))
-                    .collect();
-                return stream(shown, replies);
-            }
+            Request::Sessions(listing) => return self.pages.begin(listing, replies),
             Request::Session { session } => match self.slot_named(&session) {
                 Some(slot) => {
                     let report = self.report_of(slot, &self.agent.session(slot));
-                    return stream(vec![report], replies);
+                    let _ = replies.try_send(Reply::Session(Box::new(report)));
+                    Reply::Done { summary: None }
                 }
                 None => Reply::Error(no_such_session(&session)),
             },
@@ -95,21 +89,16 @@ impl Engine {
         }
     }
 
-    fn session_reports(&self) -> Vec<SessionReport> {
-        let boot = collect::boot_time();
-        let all = self.agent.sessions();
-        all.iter()
-            .filter(|(_, s)| s.two.part == part::CURRENT)
-            .map(|(slot, s)| self.session_report(*slot, s, boot))
-            .collect()
-    }
-
     /// What is listed of a session.
     pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
-        self.session_report(slot, s, collect::boot_time())
+        SessionReport {
+            history: self.history.of(self.session_id(slot, s)),
+            ..self.brief_report(slot, s, collect::boot_time())
+        }
     }
 
-    fn session_report(&self, slot: u32, s: &Session, boot: Duration) -> SessionReport {
+    /// The same without its history, at this time since the machine began.
+    pub(super) fn brief_report(&self, slot: u32, s: &Session, boot: Duration) -> SessionReport {
         let id = self.session_id(slot, s);
         let pair = self.proxy.of(&s.key);
         let pair = pair.as_ref();
@@ -176,9 +165,10 @@ impl Engine {
                 .or(other)
                 .map(|slot| self.session_id(slot, &self.agent.session(slot)))
                 .map(|id| self.rechain.name_now(id)),
+            proxy: pair.map(|p| self.proxy.relayer(p)),
             label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
             removable: self.removable(s, pair),
-            history: self.history.of(id),
+            history: Vec::new(),
         }
     }
 
@@ -199,8 +189,9 @@ impl Engine {
 
     fn status(&self) -> StatusReport {
         let mut sessions = SessionCounts::default();
-        let all = self.agent.sessions().into_iter();
+        let all = self.agent.sessions_in(0..self.agent.capacity());
         for (slot, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
+            sessions.live += u64::from(!s.has_ended());
             sessions.adopted += u64::from(s.is_adopted());
             let state = State::from_word(s.state);
             let left = left_by(&s);
@@ -259,21 +250,6 @@ pub(super) fn no_such_session(name: &SessionName) -> Failure {
         why: "this host has no such session".into(),
         mend: "see 'dyscoctl sessions' for those it has".into(),
     }
-}
-
-fn stream(reports: Vec<SessionReport>, replies: tokio::sync::mpsc::Sender<Reply>) {
-    tokio::spawn(async move {
-        for report in reports {
-            if replies
-                .send(Reply::Session(Box::new(report)))
-                .await
-                .is_err()
-            {
-                return;
-            }
-        }
-        let _ = replies.send(Reply::Done { summary: None }).await;
-    });
 }
 
 fn peer(status: &dysco_control::PeerStatus) -> PeerReport {

@@ -25,6 +25,7 @@ mod neighbours;
 mod on_link;
 mod outside;
 mod packets;
+mod pages;
 mod ports;
 mod probe;
 mod proof;
@@ -111,6 +112,8 @@ struct Engine {
     monitors: Vec<mpsc::Sender<dysco_api::Reply>>,
     /// State of sessions that goes from host to host.
     moves: firewall::Moves,
+    /// Listings of sessions that go on.
+    pages: pages::Pages,
     /// Sessions that get another chain.
     rechain: rechain::Rechain,
     /// How changes ended.
@@ -206,6 +209,7 @@ struct Inputs {
     control: mpsc::Receiver<control::Event>,
     calls: mpsc::Receiver<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
+    pages: mpsc::UnboundedReceiver<pages::Begun>,
     pairs: broadcast::Receiver<PairEvent>,
     scrapes: mpsc::Receiver<Scrape>,
     _api: api::Server,
@@ -248,6 +252,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let (scrapes, scrapes_in) = mpsc::channel(SCRAPES);
     let metrics = metrics::serve(metrics_config(&config, credentials), scrapes)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
+    let (pages, pages_in) = pages::Pages::new();
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
     machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
@@ -280,6 +285,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         chains: chains::Chains::default(),
         monitors: Vec::new(),
         moves: firewall::Moves::default(),
+        pages,
         rechain: rechain::Rechain::default(),
         tally: tally::Tally::default(),
         gauges,
@@ -290,6 +296,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         control: control_events,
         calls: calls_in,
         answers: answers_in,
+        pages: pages_in,
         pairs,
         scrapes: scrapes_in,
         _api: api,
@@ -443,6 +450,8 @@ impl Engine {
                     self.sweep_monitors();
                     self.turns.look();
                 }
+                // Last: all else has its turn before the next page.
+                Some(begun) = inputs.pages.recv() => self.list_page(begun),
             }
             self.pump().await;
         }

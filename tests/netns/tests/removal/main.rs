@@ -33,6 +33,7 @@ mod settings;
 mod small_windows;
 mod strict_firewall;
 mod synproxy;
+mod top;
 mod without_shim;
 mod world;
 mod xdp;

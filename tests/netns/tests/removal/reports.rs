@@ -65,7 +65,9 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
 fn sessions_of_a_proxy_on_another_interface_are_left() -> Result<()> {
     let lab = Lab::builder("beside").build()?;
     let fleet = Fleet::new(&lab)?;
-    let unused = ["link", "add", "unused", "type", "veth", "peer", "name", "far"];
+    let unused = [
+        "link", "add", "unused", "type", "veth", "peer", "name", "far",
+    ];
     lab.proxy.output("ip", &unused)?;
     let file = fleet.prepare(&lab, Role::Proxy, "")?;
     let text = std::fs::read_to_string(&file)?;

@@ -1,0 +1,190 @@
+//! The columns of a listing: their cells, and their order.
+
+use std::cmp::Ordering;
+
+use dysco_api::{PathReport, Relayer, Removable, Role, SessionId, SessionReport};
+
+use crate::drain_report;
+use crate::output::{addresses, bytes, every_reason, or_dash, seconds};
+
+/// A column of `sessions`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Column {
+    /// The session's short name
+    Id,
+    /// This host's end
+    Local,
+    /// The other end
+    Remote,
+    /// This host's part: left anchor, right anchor or middlebox
+    Role,
+    /// The data plane's word for it
+    State,
+    /// The way by which its proxy has left
+    Mode,
+    /// The subsession on the wire, where it is another
+    Path,
+    /// The name that it has where it was opened, where that is another
+    OpenedAs,
+    /// The hosts that it is steered through
+    Chain,
+    /// The proxy's process that relays it
+    Proxy,
+    /// The proxy's own words for it: frontend and backend
+    Label,
+    /// The session on the proxy's other side
+    Pair,
+    /// The time since it was opened or adopted
+    Age,
+    /// Was it there before dyscod
+    Adopted,
+    /// Bytes received
+    In,
+    /// Bytes sent
+    Out,
+    /// Can this host's middlebox leave it, or why not
+    Removable,
+}
+
+/// The columns that are shown unless others are named.
+pub const USUAL: [Column; 12] = [
+    Column::Id,
+    Column::Local,
+    Column::Remote,
+    Column::Role,
+    Column::State,
+    Column::Mode,
+    Column::Path,
+    Column::Chain,
+    Column::Age,
+    Column::In,
+    Column::Out,
+    Column::Removable,
+];
+
+/// Of those, the ones that a narrow terminal lacks, and which goes first.
+pub const DROPPED: [Column; 7] = [
+    Column::Role,
+    Column::Path,
+    Column::Chain,
+    Column::Mode,
+    Column::Out,
+    Column::In,
+    Column::Age,
+];
+
+impl Column {
+    /// Its heading.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Column::Id => "ID",
+            Column::Local => "LOCAL",
+            Column::Remote => "REMOTE",
+            Column::Role => "ROLE",
+            Column::State => "STATE",
+            Column::Mode => "MODE",
+            Column::Path => "PATH",
+            Column::OpenedAs => "OPENED AS",
+            Column::Chain => "CHAIN",
+            Column::Proxy => "PROXY",
+            Column::Label => "LABEL",
+            Column::Pair => "PAIR",
+            Column::Age => "AGE",
+            Column::Adopted => "ADOPTED",
+            Column::In => "IN",
+            Column::Out => "OUT",
+            Column::Removable => "REMOVABLE",
+        }
+    }
+
+    /// Is it free text, which may be cut before others are?
+    pub fn is_text(self) -> bool {
+        matches!(self, Column::Removable | Column::Label)
+    }
+
+    /// The order of two sessions: numbers as numbers, addresses as addresses.
+    pub fn compare(self, a: &SessionReport, b: &SessionReport) -> Ordering {
+        let path = |p: &Option<PathReport>| p.map(|p| (p.local, p.remote));
+        match self {
+            Column::Id => a.id.cmp(&b.id),
+            Column::Local => a.local.cmp(&b.local),
+            Column::Remote => a.remote.cmp(&b.remote),
+            Column::Path => path(&a.path).cmp(&path(&b.path)),
+            Column::OpenedAs => path(&a.opened_as).cmp(&path(&b.opened_as)),
+            Column::Chain => a.chain.cmp(&b.chain),
+            Column::Pair => a.pair.cmp(&b.pair),
+            Column::Age => a.since_s.total_cmp(&b.since_s),
+            Column::In => a.bytes_in.cmp(&b.bytes_in),
+            Column::Out => a.bytes_out.cmp(&b.bytes_out),
+            Column::Label => a.label.cmp(&b.label),
+            Column::Role
+            | Column::State
+            | Column::Mode
+            | Column::Proxy
+            | Column::Adopted
+            | Column::Removable => cell(a, self).cmp(&cell(b, self)),
+        }
+    }
+}
+
+/// The text of a session in a column.
+pub fn cell(session: &SessionReport, column: Column) -> String {
+    match column {
+        Column::Id => session.id.to_string(),
+        Column::Local => session.local.to_string(),
+        Column::Remote => session.remote.to_string(),
+        Column::Role => role(session.role).into(),
+        Column::State => state(session).into(),
+        Column::Mode => or_dash(session.mode.map(|m| m.to_string())),
+        Column::Path => or_dash(session.path.map(path)),
+        Column::OpenedAs => or_dash(session.opened_as.map(path)),
+        Column::Chain => or_dash(session.chain.as_deref().map(addresses)),
+        Column::Proxy => or_dash(session.proxy.as_ref().map(proxy)),
+        Column::Label => or_dash(session.label.as_ref().map(drain_report::words)),
+        Column::Pair => or_dash(session.pair.map(|id: SessionId| id.to_string())),
+        Column::Age => seconds(session.since_s),
+        Column::Adopted => yes(session.adopted).into(),
+        Column::In => bytes(session.bytes_in),
+        Column::Out => bytes(session.bytes_out),
+        Column::Removable => removable(&session.removable),
+    }
+}
+
+/// One that has ended shows its state no more, whatever the programs still do for it.
+fn state(session: &SessionReport) -> &str {
+    match session.ended {
+        true => "ended",
+        false => &session.state,
+    }
+}
+
+fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
+fn path(path: PathReport) -> String {
+    format!("{} > {}", path.local, path.remote)
+}
+
+fn proxy(proxy: &Relayer) -> String {
+    match proxy.name.as_str() {
+        "" => proxy.pid.to_string(),
+        name => format!("{name}/{}", proxy.pid),
+    }
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::LeftAnchor => "left anchor",
+        Role::RightAnchor => "right anchor",
+        Role::Middlebox => "middlebox",
+    }
+}
+
+fn removable(removable: &Removable) -> String {
+    match removable {
+        Removable::Yes => "yes".into(),
+        Removable::No { reason, reasons } if reasons.is_empty() => format!("no: {reason}"),
+        Removable::No { reasons, .. } => format!("no: {}", every_reason(reasons)),
+    }
+}

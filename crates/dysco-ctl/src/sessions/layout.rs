@@ -1,0 +1,222 @@
+//! The layout of a listing: which columns a terminal has room for, and how wide each is.
+
+use super::columns::{Column, DROPPED};
+
+/// Between two columns.
+const GAP: usize = 2;
+/// Free text is not made narrower than this for other columns.
+const TEXT: usize = 12;
+/// No column is made narrower than this.
+const LEAST: usize = 4;
+
+/// Columns and their widths.
+#[derive(Debug)]
+pub struct Layout {
+    /// Indexes of those columns that are shown, among all.
+    shown: Vec<usize>,
+    widths: Vec<usize>,
+    /// Of the terminal, if it is one.
+    limit: Option<usize>,
+}
+
+impl Layout {
+    /// For columns whose cells are as wide as in these first rows. Columns that the user
+    /// named (`named`) all stay.
+    pub fn new(
+        columns: &[Column],
+        rows: &[Vec<String>],
+        limit: Option<usize>,
+        named: bool,
+    ) -> Layout {
+        let widest = |(index, column): (usize, &Column)| {
+            let cells = rows.iter().filter_map(|row| row.get(index));
+            let cells = cells.map(|cell| width(cell)).max().unwrap_or(0);
+            cells.max(width(column.heading()))
+        };
+        let content: Vec<usize> = columns.iter().enumerate().map(widest).collect();
+        let mut shown: Vec<usize> = (0..columns.len()).collect();
+        let needs = |index: &usize| match columns[*index].is_text() {
+            true => content[*index].min(TEXT),
+            false => content[*index],
+        };
+        let droppable = DROPPED.iter().filter(|_| !named);
+        for column in droppable {
+            if limit.is_none_or(|limit| total(shown.iter().map(needs)) <= limit) {
+                break;
+            }
+            shown.retain(|index| columns[*index] != *column);
+        }
+        let mut widths: Vec<usize> = shown.iter().map(|index| content[*index]).collect();
+        if let Some(limit) = limit {
+            let text: Vec<bool> = shown.iter().map(|i| columns[*i].is_text()).collect();
+            narrow(
+                &mut widths,
+                limit,
+                |at| if text[at] { TEXT } else { usize::MAX },
+            );
+            narrow(&mut widths, limit, |_| LEAST);
+        }
+        Layout {
+            shown,
+            widths,
+            limit,
+        }
+    }
+
+    /// A line of cells, one of each column. On a terminal what does not fit is cut; elsewhere
+    /// the column is wider from here on.
+    pub fn line(&mut self, cells: &[String]) -> String {
+        let mut line = String::new();
+        for (at, index) in self.shown.iter().enumerate() {
+            let cell = cells
+                .get(*index)
+                .map(|cell| plain(cell))
+                .unwrap_or_default();
+            let cell = match self.limit {
+                Some(_) => cut(&cell, self.widths[at]),
+                None => cell,
+            };
+            let last = at + 1 == self.shown.len();
+            let used = width(&cell);
+            if !last {
+                self.widths[at] = self.widths[at].max(used);
+            }
+            line.push_str(&cell);
+            if !last {
+                line.extend(std::iter::repeat_n(' ', self.widths[at] - used + GAP));
+            }
+        }
+        match self.limit {
+            Some(limit) => cut(line.trim_end(), limit),
+            None => line.trim_end().to_owned(),
+        }
+    }
+}
+
+fn total(widths: impl ExactSizeIterator<Item = usize>) -> usize {
+    let gaps = widths.len().saturating_sub(1) * GAP;
+    widths.sum::<usize>() + gaps
+}
+
+/// Takes from the widest column until all fit, as long as that has more than its least.
+fn narrow(widths: &mut [usize], limit: usize, least: impl Fn(usize) -> usize) {
+    while total(widths.iter().copied()) > limit {
+        let wide = (0..widths.len()).filter(|at| widths[*at] > least(*at));
+        let Some(at) = wide.max_by_key(|at| widths[*at]) else {
+            return;
+        };
+        widths[at] -= 1;
+    }
+}
+
+/// How many columns of a terminal a text takes: almost all of it is ASCII.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Names of processes and words of proxies hold anything, and a terminal obeys some of it.
+fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(safe).collect()
+}
+
+/// A text of at most so many characters.
+pub fn cut(text: &str, most: usize) -> String {
+    match width(text) <= most {
+        true => text.to_owned(),
+        false => {
+            let kept = text.chars().take(most.saturating_sub(1));
+            kept.chain((most > 0).then_some('…')).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sessions::columns::USUAL;
+
+    fn row(why: &str) -> Vec<String> {
+        let cells = [
+            "1bafa4400000013",
+            "10.0.2.1:8080",
+            "10.0.1.1:40000",
+            "middlebox",
+            "tracked",
+            "-",
+            "-",
+            "-",
+            "3m 4s",
+            "1.50 MiB",
+            "20.00 KiB",
+            why,
+        ];
+        cells.map(str::to_owned).to_vec()
+    }
+
+    fn long_row() -> Vec<String> {
+        let mut row = row(&"why ".repeat(60));
+        for end in [1, 2] {
+            row[end] = "[fd00:1:2:3:4:5:6:7]:40000".into();
+        }
+        row[6] = "[fd00:1:2:3:4:5:6:7]:40000 > [fd00:1:2:3:4:5:6:7]:40000".into();
+        row
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for named in [false, true] {
+            for limit in (0..200).chain([400]) {
+                let rows = [row("yes"), row("no: neither direction is spliced")];
+                let mut layout = Layout::new(&USUAL, &rows, Some(limit), named);
+                for row in rows.iter().chain([&long_row()]) {
+                    let line = layout.line(row);
+                    assert!(width(&line) <= limit, "{limit} {named}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_whole_addresses() {
+        let rows = [row("no: neither direction is spliced endlessly yet")];
+        let line = Layout::new(&USUAL, &rows, Some(80), false).line(&rows[0]);
+        for kept in [
+            "1bafa4400000013",
+            "10.0.2.1:8080",
+            "10.0.1.1:40000",
+            "tracked",
+        ] {
+            assert!(line.contains(kept), "{kept}: {line}");
+        }
+        assert!(!line.contains("middlebox"), "{line}");
+        assert!(line.contains("no: neither"), "{line}");
+        assert!(line.ends_with('…'), "{line}");
+        // Those that were asked for stay.
+        let named = Layout::new(&USUAL, &rows, Some(80), true).line(&rows[0]);
+        assert!(named.contains("midd"), "{named}");
+        let wide = Layout::new(&USUAL, &rows, Some(200), false).line(&rows[0]);
+        assert!(wide.ends_with("endlessly yet"), "{wide}");
+    }
+
+    #[test]
+    fn what_is_piped_is_whole_and_columns_grow() {
+        let mut layout = Layout::new(&USUAL, &[row("yes")], None, false);
+        let first = layout.line(&row("yes"));
+        let long = layout.line(&long_row());
+        assert!(
+            long.contains("[fd00:1:2:3:4:5:6:7]:40000 > [fd00"),
+            "{long}"
+        );
+        assert!(long.ends_with("why") && !long.contains('…'), "{long}");
+        let after = layout.line(&row("yes"));
+        assert!(width(&after) > width(&first), "{after}");
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_that_it_would_obey() {
+        let rows = [vec!["a\u{1b}[2Jb\nc".to_owned()]];
+        let mut layout = Layout::new(&[Column::Label], &rows, None, false);
+        assert_eq!(layout.line(&rows[0]), "a?[2Jb?c");
+    }
+}

@@ -1,0 +1,118 @@
+//! A listing as it is printed: a table that is printed page by page, or a JSON array.
+
+use std::io::{self, IsTerminal, Write};
+
+use dysco_api::SessionReport;
+use ratatui::crossterm::terminal;
+use serde::ser::{SerializeSeq, Serializer};
+
+use super::columns::{Column, cell};
+use super::layout::Layout;
+use super::pages::{PAGE, Pages};
+use crate::exit::CliError;
+
+/// The columns and their order.
+#[derive(Debug)]
+pub struct Shape {
+    /// In this order.
+    pub columns: Vec<Column>,
+    /// Did the user name them?
+    pub named: bool,
+    /// By which column sessions are sorted, and whether the greatest comes first.
+    pub sort: Option<(Column, bool)>,
+}
+
+/// The size of the terminal that is printed to: columns, lines. `None` if it is none.
+pub fn screen() -> Option<(usize, usize)> {
+    let (columns, lines) = match io::stdout().is_terminal() {
+        true => terminal::size().ok()?,
+        false => return None,
+    };
+    Some((columns.into(), lines.into()))
+}
+
+/// Puts sessions in order.
+fn sort(sessions: &mut [SessionReport], (column, descending): (Column, bool)) {
+    sessions.sort_by(|a, b| match descending {
+        true => column.compare(b, a),
+        false => column.compare(a, b),
+    });
+}
+
+/// The next sessions in the order that was asked for: all at once where they are sorted,
+/// which takes memory for each, and else a page.
+fn next(pages: &mut Option<Pages<'_>>, shape: &Shape) -> Result<Vec<SessionReport>, CliError> {
+    let Some(mut left) = pages.take() else {
+        return Ok(Vec::new());
+    };
+    if let Some(by) = shape.sort {
+        let mut all = left.rest()?;
+        sort(&mut all, by);
+        return Ok(all);
+    }
+    let page = left.page()?.unwrap_or_default();
+    *pages = Some(left).filter(|_| !page.is_empty());
+    Ok(page)
+}
+
+/// Prints a table of at most so many lines; `width` is of the terminal.
+pub fn table(
+    out: &mut impl Write,
+    pages: Pages<'_>,
+    shape: &Shape,
+    width: Option<usize>,
+    lines: Option<usize>,
+) -> Result<(), CliError> {
+    let mut pages = Some(pages);
+    let mut page = next(&mut pages, shape)?;
+    if page.is_empty() {
+        writeln!(out, "no sessions")?;
+        return Ok(out.flush()?);
+    }
+    // One line is the heading's, another that of what is left out.
+    let mut room = lines.map_or(usize::MAX, |lines| lines.saturating_sub(2));
+    let mut layout = None;
+    while !page.is_empty() {
+        for chunk in page.chunks(PAGE as usize) {
+            let row = |s: &SessionReport| shape.columns.iter().map(|c| cell(s, *c)).collect();
+            let rows: Vec<Vec<String>> = chunk.iter().take(room).map(row).collect();
+            if layout.is_none() {
+                let mut new = Layout::new(&shape.columns, &rows, width, shape.named);
+                let headings = shape.columns.iter().map(|c| c.heading().to_owned());
+                writeln!(out, "{}", new.line(&headings.collect::<Vec<_>>()))?;
+                layout = Some(new);
+            }
+            for row in &rows {
+                if let Some(layout) = layout.as_mut() {
+                    writeln!(out, "{}", layout.line(row))?;
+                }
+            }
+            if rows.len() < chunk.len() {
+                write!(out, "… and more")?;
+                return Ok(out.flush()?);
+            }
+            room -= rows.len();
+        }
+        out.flush()?;
+        page = next(&mut pages, shape)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints a JSON array.
+pub fn json(out: &mut impl Write, pages: Pages<'_>, shape: &Shape) -> Result<(), CliError> {
+    let mut pages = Some(pages);
+    // Before anything is printed: an error is no array.
+    let mut page = next(&mut pages, shape)?;
+    let mut serializer = serde_json::Serializer::pretty(&mut *out);
+    let mut array = serializer.serialize_seq(None)?;
+    while !page.is_empty() {
+        for session in &page {
+            array.serialize_element(session)?;
+        }
+        page = next(&mut pages, shape)?;
+    }
+    array.end()?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,112 @@
+//! `dyscoctl sessions`: the listing, and one session.
+
+mod columns;
+mod layout;
+mod listing;
+mod pages;
+mod show;
+
+use std::io::{self, BufWriter};
+use std::time::Duration;
+
+use clap::Subcommand;
+use dysco_api::{Exit, FILTER_HELP, Filter, SessionName};
+use ratatui::crossterm::cursor::MoveTo;
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{Clear, ClearType};
+
+pub use columns::{Column, cell};
+pub use layout::cut;
+pub use pages::Pages;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::Format;
+use super::time;
+use listing::{Shape, screen};
+
+/// Arguments of `sessions`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = FILTER_HELP)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    /// Only those that match, such as port=443,state=tracked: see below
+    #[arg(long, default_value = "", hide_default_value = true)]
+    filter: Filter,
+
+    /// The columns of the table, in this order, separated by commas. A narrow terminal lacks
+    /// some of the usual ones; those that are named here stay, and their text is cut
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "COLUMNS")]
+    columns: Vec<Column>,
+
+    /// Sort by a column, the least first
+    #[arg(long, value_enum, value_name = "COLUMN", hide_possible_values = true)]
+    sort: Option<Column>,
+
+    /// Sort the greatest first
+    #[arg(long, requires = "sort")]
+    desc: bool,
+
+    /// List again and again, every 2 seconds or as often as said, until it is interrupted
+    #[arg(long, value_parser = time::watch, value_name = "SECONDS",
+          num_args = 0..=1, default_missing_value = "2")]
+    watch: Option<Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One session, with all that is known of it
+    Show {
+        /// Its id as listed, or LOCAL>REMOTE
+        #[arg(value_name = "ID")]
+        session: SessionName,
+    },
+}
+
+/// Who talks to whom, through what, how long, how much.
+pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    if let Some(Command::Show { session }) = args.command {
+        return show::run(context, session);
+    }
+    let named = !args.columns.is_empty();
+    let shape = Shape {
+        columns: match named {
+            true => args.columns,
+            false => columns::USUAL.to_vec(),
+        },
+        named,
+        sort: args.sort.map(|column| (column, args.desc)),
+    };
+    let Some(period) = args.watch else {
+        list(context, args.filter, &shape, false)?;
+        return Ok(Exit::Done);
+    };
+    loop {
+        list(context, args.filter.clone(), &shape, true)?;
+        std::thread::sleep(period);
+    }
+}
+
+/// Lists once; on a terminal that is watched, as much as it shows.
+fn list(context: &Context, filter: Filter, shape: &Shape, watched: bool) -> Result<(), CliError> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let screen = screen();
+    if context.format == Format::Json {
+        return listing::json(&mut out, Pages::new(context, filter, false), shape);
+    }
+    let mut lines = None;
+    if let Some((_, height)) = screen.filter(|_| watched) {
+        execute!(out, MoveTo(0, 0), Clear(ClearType::FromCursorDown))?;
+        lines = Some(height);
+    }
+    let pages = Pages::new(context, filter, true);
+    listing::table(
+        &mut out,
+        pages,
+        shape,
+        screen.map(|(width, _)| width),
+        lines,
+    )
+}

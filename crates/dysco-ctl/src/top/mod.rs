@@ -1,0 +1,112 @@
+//! `dyscoctl top`: sessions, their goodput and changes, as they happen. The state is in `app`,
+//! the screen in `view`, and threads that wait for the daemon and the keys in `feed`.
+
+mod app;
+mod feed;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::time::Duration;
+
+use dysco_api::{Exit, FILTER_HELP, Filter};
+use ratatui::DefaultTerminal;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::Format;
+use super::time;
+use app::{App, Effect, Input};
+
+/// Inputs that wait to be shown.
+const INPUTS: usize = 1024;
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_HELP)]
+pub struct Args {
+    /// Only sessions that match, such as port=443: see below
+    #[arg(long, default_value = "", hide_default_value = true)]
+    filter: Filter,
+
+    /// How often sessions are listed; less often where that takes long
+    #[arg(long, value_parser = time::watch, value_name = "SECONDS", default_value = "1")]
+    delay: Duration,
+}
+
+/// Shows sessions until a key ends it.
+pub fn run(context: Context, args: Args) -> Result<Exit, CliError> {
+    let shown = context.format == Format::Table && io::stdout().is_terminal();
+    if !shown || !io::stdin().is_terminal() {
+        return Err(CliError::NoTerminal);
+    }
+    let context = Arc::new(context);
+    // Before the screen is taken: one that does not answer is an error like elsewhere.
+    feed::list(&context, &args.filter)?;
+    let (inputs, taken) = mpsc::sync_channel(INPUTS);
+    let (filters, wanted) = mpsc::channel();
+    let feed = Feed {
+        context,
+        inputs,
+        filters,
+    };
+    let mut terminal = ratatui::try_init()?;
+    feed.start(&args, wanted);
+    let shown = show(&mut terminal, App::new(args.filter), &feed, &taken);
+    ratatui::try_restore()?;
+    shown.map(|()| Exit::Done)
+}
+
+/// What effects need.
+struct Feed {
+    context: Arc<Context>,
+    inputs: SyncSender<Input>,
+    filters: Sender<Filter>,
+}
+
+impl Feed {
+    fn start(&self, args: &Args, wanted: Receiver<Filter>) {
+        let (context, inputs) = (&self.context, &self.inputs);
+        let filter = args.filter.clone();
+        feed::listings(context.clone(), filter, args.delay, wanted, inputs.clone());
+        feed::events(context.clone(), inputs.clone());
+        feed::keys(inputs.clone());
+    }
+
+    /// Returns false at the end.
+    fn act(&self, effect: Effect) -> bool {
+        let (session, filter) = match effect {
+            Effect::Quit => return false,
+            // Who lists lives as long as this does.
+            Effect::List(filter) => return self.filters.send(filter).is_ok(),
+            Effect::Remove(session) => (Some(session), Filter::default()),
+            Effect::RemoveAll(filter) => (None, filter),
+        };
+        feed::remove(self.context.clone(), session, filter, self.inputs.clone());
+        true
+    }
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut app: App,
+    feed: &Feed,
+    taken: &Receiver<Input>,
+) -> Result<(), CliError> {
+    loop {
+        terminal.draw(|frame| view::draw(&app, frame))?;
+        let Ok(first) = taken.recv() else {
+            return Ok(());
+        };
+        // All that has come meanwhile is drawn once.
+        for input in std::iter::once(first).chain(taken.try_iter()) {
+            let effect = app.take(input);
+            if effect.is_some_and(|effect| !feed.act(effect)) {
+                return Ok(());
+            }
+        }
+    }
+}

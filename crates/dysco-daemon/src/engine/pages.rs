@@ -1,0 +1,184 @@
+//! Listings of sessions, a page in a turn of the engine: a large table neither keeps the
+//! engine from its work nor is copied. What is listed waits in the client's channel, and the
+//! next page until there is room for it.
+
+use dysco_api::{Listing, Reply};
+use dysco_common::session::part;
+use tokio::sync::mpsc;
+
+use super::{Engine, collect};
+
+/// Sessions of one turn, which take less than a millisecond.
+const PAGE: usize = 128;
+/// Slots that are looked at in one turn: most of a large table are nobody's.
+const SLOTS: u32 = 16_384;
+
+/// A listing that goes on.
+pub(super) struct Begun {
+    listing: Listing,
+    /// The first slot that was not looked at.
+    next: u32,
+    replies: mpsc::Sender<Reply>,
+}
+
+/// Where listings wait for the engine's next turn.
+pub(super) struct Pages {
+    sender: mpsc::UnboundedSender<Begun>,
+}
+
+impl Pages {
+    /// Also returns where the engine takes them from.
+    pub fn new() -> (Pages, mpsc::UnboundedReceiver<Begun>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Pages { sender }, receiver)
+    }
+
+    /// Somebody wants a listing.
+    pub fn begin(&self, listing: Listing, replies: mpsc::Sender<Reply>) {
+        let next = listing.after.map_or(0, |id| id.slot().saturating_add(1));
+        self.go_on(Begun {
+            listing,
+            next,
+            replies,
+        });
+    }
+
+    /// Has the engine go on once the client has room for a page.
+    fn go_on(&self, begun: Begun) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            // One that has left wants no more. The end of the listing has room, too.
+            if begun.replies.reserve_many(PAGE + 1).await.is_ok() {
+                let _ = sender.send(begun);
+            }
+        });
+    }
+}
+
+impl Begun {
+    /// Sends a session, if it is wanted and there is room. Returns false once the page, or
+    /// what was asked for, is full.
+    fn offer(&mut self, report: dysco_api::SessionReport) -> bool {
+        if !self.listing.filter.matches(&report) {
+            return true;
+        }
+        let sent = self.replies.try_send(Reply::Session(Box::new(report)));
+        if let Some(left) = self.listing.limit.as_mut() {
+            *left = left.saturating_sub(1);
+        }
+        sent.is_ok() && self.listing.limit != Some(0)
+    }
+}
+
+impl Engine {
+    /// Lists the next sessions, of so many as fit into a turn.
+    pub(super) fn list_page(&self, mut begun: Begun) {
+        let boot = collect::boot_time();
+        let slots = begun.next..begun.next.saturating_add(SLOTS).min(self.agent.capacity());
+        let mut wants = begun.listing.limit != Some(0);
+        let mut listed = 0;
+        begun.next = slots.end;
+        for (slot, s) in self.agent.sessions_in(slots) {
+            if !wants {
+                break;
+            }
+            if listed == PAGE {
+                begun.next = slot;
+                break;
+            }
+            if s.two.part != part::CURRENT {
+                continue;
+            }
+            listed += 1;
+            let report = match begun.listing.brief {
+                true => self.brief_report(slot, &s, boot),
+                false => self.report_of(slot, &s),
+            };
+            wants = begun.offer(report);
+        }
+        match wants && begun.next < self.agent.capacity() {
+            true => self.pages.go_on(begun),
+            // There is room for a page and more, unless the client has left.
+            false => drop(begun.replies.try_send(Reply::Done { summary: None })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_api::{Removable, Role, SessionId, SessionReport};
+
+    use super::*;
+
+    fn report(port: u16) -> SessionReport {
+        SessionReport {
+            id: SessionId(port.into()),
+            local: ([10, 0, 0, 1], port).into(),
+            remote: ([10, 0, 0, 2], 80).into(),
+            state: "tracked".into(),
+            ended: false,
+            role: Role::LeftAnchor,
+            adopted: false,
+            since_s: 0.0,
+            bytes_in: 0,
+            bytes_out: 0,
+            path: None,
+            opened_as: None,
+            chain: None,
+            mode: None,
+            pair: None,
+            proxy: None,
+            label: None,
+            removable: Removable::Yes,
+            history: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_engine_goes_on_when_the_client_has_room_and_is_there() {
+        let (pages, mut turns) = Pages::new();
+        let (replies, mut client) = mpsc::channel(PAGE + 1);
+        for _ in 0..=PAGE {
+            replies.try_send(Reply::Done { summary: None }).unwrap();
+        }
+        pages.begin(Listing::default(), replies.clone());
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(turns.try_recv().is_err(), "there is no room");
+        for _ in 0..=PAGE {
+            client.recv().await.unwrap();
+        }
+        let begun = turns.recv().await.unwrap();
+        assert_eq!(begun.next, 0);
+        drop(client);
+        pages.go_on(begun);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(turns.try_recv().is_err(), "it has left");
+    }
+
+    #[tokio::test]
+    async fn a_page_begins_behind_the_last_and_ends_with_the_limit() {
+        let (pages, mut turns) = Pages::new();
+        let (replies, mut client) = mpsc::channel(2 * PAGE);
+        let listing = Listing {
+            filter: "port=1".parse().unwrap(),
+            after: Some(SessionId::new(6, 9)),
+            limit: Some(2),
+            ..Listing::default()
+        };
+        pages.begin(listing, replies);
+        let mut begun = turns.recv().await.unwrap();
+        assert_eq!(begun.next, 7);
+        assert!(begun.offer(report(2)), "another is not wanted");
+        assert!(begun.offer(report(1)), "one more is");
+        assert!(!begun.offer(report(1)), "two are enough");
+        assert_eq!(client.len(), 2);
+        drop(client.recv().await);
+        drop(client);
+        begun.listing.limit = None;
+        assert!(!begun.offer(report(1)), "it has left");
+    }
+}
