@@ -11,6 +11,7 @@ use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
 use super::run::RunError;
+use super::uninstall::UninstallError;
 
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,9 @@ pub enum CliError {
         "failed to understand dyscod: it answered something else; use dyscoctl of the same version"
     )]
     Unexpected,
+    /// About leaving a host as it was.
+    #[error(transparent)]
+    Uninstall(#[from] UninstallError),
     /// A file to read.
     #[error(
         "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
@@ -80,7 +84,11 @@ impl CliError {
             | CliError::Run(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
-            CliError::Unmet(_) => Exit::Refused,
+            CliError::Unmet(_)
+            | CliError::Uninstall(UninstallError::Needed(_) | UninstallError::Runs { .. }) => {
+                Exit::Refused
+            }
+            CliError::Uninstall(_) => Exit::Internal,
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             CliError::Unexpected | CliError::Print(_) | CliError::Json(_) => Exit::Internal,

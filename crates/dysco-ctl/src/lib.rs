@@ -16,12 +16,14 @@ mod output;
 mod pki;
 mod policy;
 mod reconfigure;
+mod reload;
 mod remove;
 mod run;
 mod sessions;
 mod state;
 mod status;
 mod time;
+mod uninstall;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,6 +88,11 @@ enum Command {
     /// dyscod does so by itself when it starts. Sessions that had no room then,
     /// or whose socket was handed over meanwhile, may be entered later.
     Adopt,
+    /// Have dyscod read its configuration, keys and policy again, without a restart
+    ///
+    /// All is read and checked first; with a fault nothing is changed. Values that only a
+    /// restart takes up are named, and the exit code is 5 then.
+    Reload(reload::Args),
     /// Which sessions are steered through which hosts
     Policy(policy::Args),
     /// What happens, as it happens, with reasons
@@ -95,6 +102,12 @@ enum Command {
     Run(run::Args),
     /// Make the fleet's authority, and certificates of its hosts
     Pki(pki::Args),
+    /// Leave this host as it was: stop dyscod, take its programs off, give back what it
+    /// reserved
+    ///
+    /// Refused while sessions need Dysco, since these would stop. Keys, configuration and
+    /// policy stay.
+    Uninstall(uninstall::Args),
     /// Print completions for a shell
     Completions(completions::Args),
 }
@@ -123,10 +136,12 @@ pub fn dyscoctl() -> ExitCode {
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
         Command::Adopt => adopt::run(&context),
+        Command::Reload(args) => reload::run(&context, &args),
         Command::Policy(args) => policy::run(&context, args),
         Command::Monitor => monitor::run(&context),
         Command::Run(args) => run::run(&context, args),
         Command::Pki(args) => pki::run(&context, args),
+        Command::Uninstall(args) => uninstall::run(&context, &args),
         Command::Completions(args) => completions::run(&args),
     };
     context.finish(done).into()

@@ -61,7 +61,9 @@ fn text(status: &StatusReport) -> String {
         let trouble = interface.trouble.as_ref()?;
         Some(format!("! {}: {trouble}\n", interface.name))
     });
-    let troubles: String = troubled.collect();
+    let keys = status.keys.and_then(|keys| keys.trouble());
+    let keys = keys.map(|trouble| format!("! keys: {trouble}\n"));
+    let troubles: String = troubled.chain(keys).collect();
     let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
     for peer in &status.peers {
         let state = if peer.up { "up" } else { "down" };

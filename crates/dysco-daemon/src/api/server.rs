@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dysco_api::{Reply, Request};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::caller::{Caller, Policy};
@@ -48,7 +48,20 @@ pub struct Call {
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
+    policy: watch::Sender<Policy>,
     task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Lets others ask from now on, clients that are connected included.
+    ///
+    /// # Errors
+    /// If the socket cannot be given to the group: nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), ApiError> {
+        admit(&self.socket, &policy)?;
+        self.policy.send_replace(policy);
+        Ok(())
+    }
 }
 
 impl Drop for Server {
@@ -62,9 +75,11 @@ impl Drop for Server {
 /// Starts to listen. Must be called inside a tokio runtime.
 pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, ApiError> {
     let listener = bind(&config)?;
-    let task = tokio::spawn(accept(listener, config.policy, calls));
+    let (policy, in_force) = watch::channel(config.policy);
+    let task = tokio::spawn(accept(listener, in_force, calls));
     Ok(Server {
         socket: config.socket,
+        policy,
         task,
     })
 }
@@ -84,13 +99,21 @@ fn bind(config: &ServerConfig) -> Result<UnixListener, ApiError> {
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed("listen on", path))?;
-    // The credentials are checked too; this turns others away earlier.
-    let gid = config.policy.read_gid;
-    std::os::unix::fs::chown(path, None, gid).map_err(failed("give the group", path))?;
-    let mode = if gid.is_some() { 0o660 } else { 0o600 };
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
-        .map_err(failed("set the mode of", path))?;
+    admit(path, &config.policy)?;
     Ok(listener)
+}
+
+/// The credentials are checked too; this turns others away earlier.
+fn admit(path: &Path, policy: &Policy) -> Result<(), ApiError> {
+    let gid = policy.read_gid.or(Some(0));
+    std::os::unix::fs::chown(path, None, gid).map_err(failed("give the group", path))?;
+    let mode = if policy.read_gid.is_some() {
+        0o660
+    } else {
+        0o600
+    };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(failed("set the mode of", path))
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApiError {
@@ -98,7 +121,11 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ApiError
     move |source| ApiError::Socket { what, path, source }
 }
 
-async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call>) {
+async fn accept(
+    listener: UnixListener,
+    policy: watch::Receiver<Policy>,
+    calls: mpsc::Sender<Call>,
+) {
     let readers = Arc::new(Semaphore::new(READERS));
     let roots = Arc::new(Semaphore::new(ROOTS));
     loop {
@@ -114,7 +141,7 @@ async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call
         let room = if caller.is_root() { &roots } else { &readers };
         match Arc::clone(room).try_acquire_owned() {
             Ok(permit) => {
-                let calls = calls.clone();
+                let (calls, policy) = (calls.clone(), policy.clone());
                 tokio::spawn(async move {
                     connection::run(stream, caller, policy, calls).await;
                     drop(permit);

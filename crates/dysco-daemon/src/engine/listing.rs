@@ -30,6 +30,7 @@ impl Engine {
                 counters: self.counters(),
             }),
             Request::Adopt => return self.adopt_sessions(Some(replies)),
+            Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
             Request::Policy => self.policy_report(),
             Request::PolicyApply { text } => self.policy_apply(text.as_deref()),
             Request::PolicyExplain {
@@ -235,6 +236,7 @@ impl Engine {
             shim_processes: shim.hellos,
             pairs: shim.pairs,
             counters: self.counters(),
+            keys: Some(self.reload.keys()),
         }
     }
 

@@ -30,6 +30,7 @@ mod proof;
 mod raw;
 mod rechain;
 mod relay;
+mod reload;
 mod removal;
 mod sockets;
 mod state;
@@ -40,6 +41,7 @@ mod trial;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,7 +57,7 @@ use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession, asks};
 use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
 use dysco_scheduling::Turns;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -79,6 +81,8 @@ const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 /// All that the engine owns.
 struct Engine {
     config: Config,
+    reload: reload::Reload,
+    api: api::Server,
     agent: Arc<Agent>,
     routes: Routes,
     proxy: ProxySide,
@@ -167,13 +171,17 @@ enum Answer {
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
     State(firewall::Done),
+    /// The configuration and its files were read again.
+    Reread(Box<reload::Reread>),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+///
+/// The configuration is read again from `file`.
+pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
-    let (mut engine, mut inputs) = start(config)?;
+    let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
     engine.hold_ports();
     engine.adopt_sessions(None);
@@ -200,7 +208,7 @@ struct Inputs {
     calls: mpsc::Receiver<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
     pairs: broadcast::Receiver<PairEvent>,
-    _api: api::Server,
+    hang_up: Signal,
 }
 
 /// Names a change: later ones are greater, as long as the host is up.
@@ -210,7 +218,8 @@ fn new_id() -> [u8; 16] {
     (u128::from(since_boot) << 64 | u128::from(chance)).to_be_bytes()
 }
 
-fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
+fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, Inputs)> {
+    let hang_up = signal(SignalKind::hangup()).context("failed to wait for SIGHUP")?;
     // First of all: it refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
     state::reserve_ports(&config.removal)?;
@@ -231,7 +240,9 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
-    let (control, control_events) = Control::start(control_config(&config)?)?;
+    let control_config = control_config(&config)?;
+    let reload = reload::Reload::new(file, control_config.credentials.clone());
+    let (control, control_events) = Control::start(control_config)?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
     let (answers, answers_in) = mpsc::unbounded_channel();
@@ -245,6 +256,8 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         state,
         removals: Removals::new(config.removal.concurrency),
         config,
+        reload,
+        api,
         agent: Arc::new(agent),
         routes,
         proxy,
@@ -277,7 +290,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         calls: calls_in,
         answers: answers_in,
         pairs,
-        _api: api,
+        hang_up,
     };
     Ok((engine, inputs))
 }
@@ -395,6 +408,7 @@ impl Engine {
                     self.take_events(&mut happened);
                 }
                 Some(call) = inputs.calls.recv() => self.take_call(call),
+                Some(()) = inputs.hang_up.recv() => self.reread(false, None),
                 pair = inputs.pairs.recv() => self.take_pair(pair),
                 () = sleep_until(timer) => {
                     let now = self.now();
@@ -414,6 +428,7 @@ impl Engine {
                     self.sweep_asks();
                     self.wake_chains();
                     self.sweep_monitors();
+                    self.reload.warn_of_keys(Instant::now());
                     self.turns.look();
                 }
             }
@@ -470,6 +485,7 @@ impl Engine {
             Answer::Held(begun) => self.go_on_removing(*begun),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
+            Answer::Reread(read) => self.reload(*read),
         }
     }
 
@@ -491,6 +507,7 @@ impl Engine {
             }
             control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
             control::Event::KeyGone(id) => self.key_gone(id),
+            control::Event::KeyRevoked(id) => self.key_revoked(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
                     let now = self.now();
