@@ -10,6 +10,7 @@ use dysco_config::policy::PolicyError;
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
+use super::bugreport::WriteError;
 use super::run::RunError;
 use super::uninstall::UninstallError;
 
@@ -39,6 +40,9 @@ pub enum CliError {
     /// About leaving a host as it was.
     #[error(transparent)]
     Uninstall(#[from] UninstallError),
+    /// About a report for those who help.
+    #[error(transparent)]
+    Report(#[from] WriteError),
     /// A file to read.
     #[error(
         "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
@@ -82,6 +86,7 @@ impl CliError {
             | CliError::Config(_)
             | CliError::Policy(_)
             | CliError::Run(_)
+            | CliError::Report(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
             CliError::Unmet(_)

@@ -3,6 +3,7 @@
 //! crate awaits nothing, and does not depend on the daemon.
 
 mod adopt;
+mod bugreport;
 mod completions;
 mod context;
 mod delta;
@@ -108,6 +109,8 @@ enum Command {
     /// Refused while sessions need Dysco, since these would stop. Keys, configuration and
     /// policy stay.
     Uninstall(uninstall::Args),
+    /// Write what is known of this host into a directory, for those who help; without keys
+    Bugreport(bugreport::Args),
     /// Print completions for a shell
     Completions(completions::Args),
 }
@@ -142,6 +145,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Run(args) => run::run(&context, args),
         Command::Pki(args) => pki::run(&context, args),
         Command::Uninstall(args) => uninstall::run(&context, &args),
+        Command::Bugreport(args) => bugreport::run(&context, &args),
         Command::Completions(args) => completions::run(&args),
     };
     context.finish(done).into()

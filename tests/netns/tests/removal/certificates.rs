@@ -22,6 +22,7 @@ fn renew(w: &World, role: Role) -> Result<()> {
     let mut words = vec!["pki", "issue", "--dir", &authority, "--name", "next"];
     words.extend(["--out", &out, "--address", &v4, "--address", &v6]);
     w.fleet.dyscoctl(host, &words)?;
+    fs::rename(keys.join("host.crt"), keys.join("before.crt"))?;
     for name in ["host.crt", "host.key"] {
         fs::rename(next.join(name), keys.join(name))?;
     }
@@ -55,9 +56,15 @@ fn certificates_are_renewed_under_live_sessions_and_one_is_revoked() -> Result<(
 
     // The server's host is cast out by the two others, which are told nothing else.
     let authority = w.lab.dir().join("pki");
-    let lost = w.lab.server.dir().join("pki/host.crt");
-    let [dir, cert] = [&authority, &lost].map(|path| path.display().to_string());
-    let words = ["pki", "revoke", "--dir", &dir, "--cert", &cert];
+    let keys = w.lab.server.dir().join("pki");
+    // Its connections are older than its certificate.
+    let [dir, cert, before] = [
+        authority.clone(),
+        keys.join("host.crt"),
+        keys.join("before.crt"),
+    ]
+    .map(|path| path.display().to_string());
+    let words = ["pki", "revoke", "--dir", &dir, "--cert", &cert, &before];
     w.fleet.dyscoctl(&w.lab.router, &words)?;
     for role in [Role::Client, Role::Proxy] {
         let to = w.lab.host(role).dir().join("pki/revoked.crl");

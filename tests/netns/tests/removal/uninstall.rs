@@ -1,8 +1,10 @@
 //! A host is left as it was.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
-use dysco_netns::{Family, Host, Lab, Role};
+use dysco_netns::{Family, Host, Lab, Role, wait};
 use serde_json::Value;
 
 use crate::world::{DECLARED, World};
@@ -20,9 +22,13 @@ fn leaves_nothing(name: &'static str, attach: &str) -> Result<()> {
     let builder = Lab::builder(name);
     let mut w = World::with(builder, Family::V4, &[Role::Proxy], &config, |c| c)?;
     w.mode = "local";
-    let group = w.open(1, &Plan::default())?;
+    let plan = Plan {
+        rate: Some(1_000_000),
+        ..Plan::default()
+    };
+    let group = w.open(1, &plan)?;
     group.run();
-    group.wait_progress(1 << 20)?;
+    group.wait_progress(100_000)?;
     w.remove_all_of(1)?;
     let host = &w.lab.proxy;
     let file = host.dir().join("dyscod.toml").display().to_string();
@@ -46,7 +52,7 @@ fn leaves_nothing(name: &'static str, attach: &str) -> Result<()> {
         "{ran:?}"
     );
     ensure!(traces(host)? == before);
-    group.wait_progress(1 << 20)?;
+    group.wait_progress(100_000)?;
     all_intact(&group.finish()?)?;
 
     let ran = uninstall(&["--wait"])?;
@@ -60,7 +66,10 @@ fn leaves_nothing(name: &'static str, attach: &str) -> Result<()> {
         ran.code == Some(0) && ran.stdout.contains("\"removes\": []"),
         "{ran:?}"
     );
-    ensure!(!w.daemon(Role::Proxy)?.runs());
+    let daemon = w.daemon(Role::Proxy)?;
+    wait::until("dyscod to end", Duration::from_secs(20), || {
+        (!daemon.runs()).then_some(())
+    })?;
     w.daemons.clear();
     w.finish()
 }
