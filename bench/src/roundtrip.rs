@@ -94,7 +94,7 @@ async fn answer(
             _ = &mut over => return Ok(()),
             event = events.recv() => match event.context("the channel has ended")? {
                 Event::Message(heard) => control.send(heard.via, heard.message),
-                Event::PeerUp(_) | Event::PeerDown(..) | Event::Key { .. } | Event::KeyGone(_) => {}
+                Event::PeerUp(_) | Event::PeerDown(..) | Event::Key { .. } | Event::KeyGone(_) | Event::KeyRevoked(_) => {}
             }
         }
     }
@@ -128,7 +128,7 @@ async fn next(events: &mut mpsc::Receiver<Event>) -> Result<Vec<u8>> {
         match events.recv().await.context("the channel has ended")? {
             Event::Message(heard) => return Ok(heard.message),
             Event::PeerDown(_, why) => return Err(anyhow!("nobody is there: {why}")),
-            Event::PeerUp(_) | Event::Key { .. } | Event::KeyGone(_) => {}
+            Event::PeerUp(_) | Event::Key { .. } | Event::KeyGone(_) | Event::KeyRevoked(_) => {}
         }
     }
 }

@@ -112,7 +112,7 @@ impl Agent {
             // So as to count it where either may be meant.
             Err(_) => !listened,
         };
-        if !wanted(self.rules(), &socket.key, opened_here) {
+        if !wanted(&self.rules(), &socket.key, opened_here) {
             return Ok(None);
         }
         let session = match session {

@@ -88,13 +88,46 @@ pub struct Agent {
     pub(crate) relays_by: Xdp,
     /// Where the pins are.
     pub(crate) dir: PathBuf,
-    rules: Vec<Rule>,
+    rules: Mutex<Tracking>,
     /// Slots whose keys are gone, until no program can hold them any more. They are
     /// [`State::Closed`], by which the next process knows them if this one is killed.
     quarantine: Mutex<Vec<u32>>,
     pub(crate) ebpf: Mutex<Ebpf>,
     /// The pins are this one's.
     _alone: Flock<File>,
+}
+
+/// The rules of what is tracked, and the map that the programs have them in.
+struct Tracking {
+    map: Array<MapData, RulesPod>,
+    rules: Vec<Rule>,
+}
+
+impl Tracking {
+    fn start(map: Map, rules: &[Rule]) -> Result<Tracking, AgentError> {
+        let map = Array::try_from(map).map_err(map_error("open", "RULES"))?;
+        let mut tracking = Tracking {
+            map,
+            rules: Vec::new(),
+        };
+        tracking.set(rules)?;
+        Ok(tracking)
+    }
+
+    fn set(&mut self, rules: &[Rule]) -> Result<(), AgentError> {
+        let mut all = Rules {
+            len: rules.len().min(MAX_RULES) as u32,
+            rules: Default::default(),
+        };
+        for (to, from) in all.rules.iter_mut().zip(rules) {
+            *to = *from;
+        }
+        self.map
+            .set(0, RulesPod(all), 0)
+            .map_err(map_error("write", "RULES"))?;
+        self.rules = rules.to_vec();
+        Ok(())
+    }
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,7 +174,7 @@ impl Agent {
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
         let mut ebpf = load::load(&dir, config, !fast.is_empty())?;
-        set_rules(take(&mut ebpf, "RULES")?, &config.rules)?;
+        let tracking = Tracking::start(take(&mut ebpf, "RULES")?, &config.rules)?;
 
         let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
             return Err(AgentError::Missing("array SESSIONS"));
@@ -199,7 +232,7 @@ impl Agent {
             places: Mutex::new(places.collect()),
             relays_by,
             dir,
-            rules: config.rules.clone(),
+            rules: Mutex::new(tracking),
             chains: Mutex::new(chains),
             edges: Mutex::new(edges),
             quarantine: Mutex::new(closed),
@@ -253,8 +286,17 @@ impl Agent {
     }
 
     /// What is tracked.
-    pub(crate) fn rules(&self) -> &[Rule] {
-        &self.rules
+    pub(crate) fn rules(&self) -> Vec<Rule> {
+        lock(&self.rules).rules.clone()
+    }
+
+    /// Tracks sessions that open from now on by other rules. A SYN that is looked at this
+    /// moment may find some of both.
+    ///
+    /// # Errors
+    /// If the kernel does not write its map.
+    pub fn track(&self, rules: &[Rule]) -> Result<(), AgentError> {
+        lock(&self.rules).set(rules)
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -469,21 +511,6 @@ fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
         })
     };
     names.iter().map(index).collect()
-}
-
-fn set_rules(map: Map, rules: &[Rule]) -> Result<(), AgentError> {
-    let mut array: Array<MapData, RulesPod> =
-        Array::try_from(map).map_err(map_error("open", "RULES"))?;
-    let mut all = Rules {
-        len: rules.len().min(MAX_RULES) as u32,
-        rules: Default::default(),
-    };
-    for (to, from) in all.rules.iter_mut().zip(rules) {
-        *to = *from;
-    }
-    array
-        .set(0, RulesPod(all), 0)
-        .map_err(map_error("write", "RULES"))
 }
 
 /// Did an earlier run end before it had filled the queue?

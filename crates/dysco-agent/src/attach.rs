@@ -39,7 +39,7 @@ pub struct Attached {
 }
 
 /// Priority and handle of our clsact filters: fixed, so that they are found again.
-const PRIORITY: u16 = 0xd75c;
+pub(crate) const PRIORITY: u16 = 0xd75c;
 /// So much of a program's name the kernel keeps (`BPF_OBJ_NAME_LEN`).
 const KEPT: usize = 15;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
@@ -174,13 +174,20 @@ fn clsact_hook(
     Ok(())
 }
 
+/// Takes the programs off an interface.
+pub fn detach(dir: &Path, interface: &str) {
+    for (name, kind) in HOOKS {
+        // Where they are attached by TCX there is no filter.
+        let _ = tc::qdisc_detach_program(interface, kind, name);
+    }
+    forget(dir, interface);
+}
+
 /// Takes all programs off again and removes the pins: after this no session is
 /// translated any more.
 pub fn detach_all(dir: &Path, interfaces: &[String]) {
     for interface in interfaces {
-        for (name, kind) in HOOKS {
-            let _ = tc::qdisc_detach_program(interface, kind, name);
-        }
+        detach(dir, interface);
     }
     let _ = fs::remove_dir_all(dir);
 }

@@ -100,7 +100,7 @@ impl Agent {
             return Some(InterfaceChange::Gone);
         };
         match self.attach_anew(&place.attached, all) {
-            Ok(xdp) => {
+            Ok((_, xdp)) => {
                 self.lead_by(place.last, index);
                 place.attached.index = Some(index);
                 place.attached.xdp = xdp;
@@ -114,17 +114,52 @@ impl Agent {
         }
     }
 
-    /// As at the start, and in the way that was found then. Does XDP relay there?
-    fn attach_anew(&self, at: &Attached, all: &[String]) -> Result<bool, AgentError> {
+    /// As at the start: in which way, and does XDP relay there?
+    fn attach_anew(&self, at: &Attached, all: &[String]) -> Result<(Attach, bool), AgentError> {
         refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
         let chosen = xdp::chosen(self.relays_by, names);
         let mut ebpf = lock(&self.ebpf);
         attach::forget(&self.dir, &at.interface);
-        attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
+        let attached = attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
         // Sessions need it less than they need the daemon: without, TC relays.
         let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
-        Ok(!fast.is_empty())
+        Ok((attached.attach, !fast.is_empty()))
+    }
+
+    /// Puts the programs on one more interface, in the way that the configuration names.
+    ///
+    /// # Errors
+    /// If they cannot be put there: nothing is changed then.
+    pub fn add_interface(&self, name: &str, how: Attach) -> Result<(), AgentError> {
+        let mut places = lock(&self.places);
+        let index = if_nametoindex(name).map_err(|e| AgentError::Attach {
+            interface: name.to_owned(),
+            source: Box::new(e),
+        })?;
+        let mut all: Vec<String> = places
+            .iter()
+            .map(|place| place.attached.interface.clone())
+            .collect();
+        all.push(name.to_owned());
+        let mut attached = Attached {
+            interface: name.to_owned(),
+            index: None,
+            attach: how,
+            xdp: false,
+        };
+        let added = self.attach_anew(&attached, &all);
+        let (how, xdp) = added.inspect_err(|_| attach::detach(&self.dir, name))?;
+        (attached.attach, attached.xdp) = (how, xdp);
+        places.push(Place::new(attached, index));
+        Ok(())
+    }
+
+    /// Takes the programs off an interface: sessions that pass it are not seen there any
+    /// more.
+    pub fn remove_interface(&self, name: &str) {
+        lock(&self.places).retain(|place| place.attached.interface != name);
+        attach::detach(&self.dir, name);
     }
 
     /// Which other programs come first on an interface that these are on by TCX, by their

@@ -1,6 +1,7 @@
 //! The programs and their maps, as they are loaded and pinned.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -49,13 +50,18 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
     let found = fs::read_dir(pin_dir).into_iter().flatten().flatten();
     let mut others = found.filter(|entry| {
         let name = entry.file_name();
-        let digits = name.to_str().and_then(|name| name.strip_prefix('v'));
-        name != LAYOUT && digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
+        name != LAYOUT && name.to_str().is_some_and(is_layout)
     });
     match others.next() {
         None => Ok(()),
         Some(other) => Err(AgentError::Layout { path: other.path() }),
     }
+}
+
+/// Is it the name of the directory of a layout?
+pub fn is_layout(name: &str) -> bool {
+    let digits = name.strip_prefix('v');
+    digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
 }
 
 /// One that was killed this moment may take so long to end.
@@ -75,17 +81,22 @@ pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
             Ok(alone) => return Ok(alone),
             Err((file, Errno::EWOULDBLOCK)) if Instant::now() < until => open = file,
             Err((file, Errno::EWOULDBLOCK)) => {
-                let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-                let meta = file.metadata().map_err(unusable)?;
                 return Err(AgentError::Taken {
                     path: dir.to_owned(),
-                    by: holder(&locks, meta.dev(), meta.ino()),
+                    by: holder_of(&file).map_err(unusable)?,
                 });
             }
             Err((_, error)) => return Err(unusable(error.into())),
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Who holds the lock of a file, as far as can be seen.
+pub fn holder_of(file: &File) -> io::Result<Option<u32>> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let meta = file.metadata()?;
+    Ok(holder(&locks, meta.dev(), meta.ino()))
 }
 
 /// Who holds the lock of a file, by the lines of `/proc/locks`:

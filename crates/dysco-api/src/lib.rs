@@ -13,6 +13,7 @@ mod mode;
 mod name;
 mod process;
 mod reconfigure;
+mod reload;
 mod removal;
 mod rules;
 mod session;
@@ -30,6 +31,7 @@ pub use mode::Mode;
 pub use name::{BadName, SessionId, SessionName};
 pub use process::{BadProcess, ProcessName};
 pub use reconfigure::{ChainChange, ChainOutcome, ChainReport, Reconfigure, Which};
+pub use reload::{ReloadReport, ValueChange};
 pub use removal::{Outcome, RemovalReport, Remove, Summary};
 pub use rules::{Explained, PolicyReport, RuleReport};
 pub use session::{
@@ -40,8 +42,8 @@ pub use state::{
     AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
 };
 pub use status::{
-    AdoptReport, Counters, InterfaceReport, LeftReport, MetricsReport, PeerReport, SessionCounts,
-    StatusReport,
+    AdoptReport, Counters, InterfaceReport, KeysReport, LeftReport, MetricsReport, PeerReport,
+    SessionCounts, StatusReport,
 };
 pub use types::{Failure, FailureCode, Listing, MonitorEvent, Reply, Request};
 

@@ -32,6 +32,39 @@ pub struct StatusReport {
     pub pairs: u64,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,
+    /// How long the certificates in use are valid; a dyscod from before it told so does not
+    /// say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeysReport>,
+}
+
+/// How long the certificates in use are valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysReport {
+    /// Whole days until the authority's ends.
+    pub authority_days: i64,
+    /// Whole days until this host's ends.
+    pub certificate_days: i64,
+}
+
+impl KeysReport {
+    /// A certificate that ends sooner is told as one that is to be renewed, in days.
+    pub const SOON_DAYS: i64 = 30;
+
+    /// What ends soon, and what to do about it.
+    pub fn trouble(&self) -> Option<String> {
+        let [authority, certificate] = [self.authority_days, self.certificate_days];
+        if authority < KeysReport::SOON_DAYS {
+            return Some(format!(
+                "the authority's certificate ends in {authority} days; make another authority with 'dyscoctl pki init', and issue the keys of all its hosts anew"
+            ));
+        }
+        (certificate < KeysReport::SOON_DAYS).then(|| {
+            format!(
+                "this host's certificate ends in {certificate} days; issue another with 'dyscoctl pki issue', copy it here, and run 'dyscoctl reload'"
+            )
+        })
+    }
 }
 
 /// Counters by name.

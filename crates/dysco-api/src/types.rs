@@ -11,6 +11,7 @@ use super::host::HostName;
 use super::name::{SessionId, SessionName};
 use super::process::ProcessName;
 use super::reconfigure::{ChainChange, ChainReport, Reconfigure, Which};
+use super::reload::ReloadReport;
 use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
@@ -80,6 +81,12 @@ pub enum Request {
     /// Enter the sessions of this host's sockets that are not known. One
     /// [`Reply::Adopted`].
     Adopt,
+    /// Read the configuration, keys and policy again. One [`Reply::Reloaded`].
+    Reload {
+        /// Only say what would change.
+        #[serde(default)]
+        dry_run: bool,
+    },
 }
 
 /// Which sessions to list.
@@ -114,6 +121,7 @@ impl Request {
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
             Request::Adopt => true,
+            Request::Reload { dry_run } => !dry_run,
             Request::Delta(_) => true,
             Request::PolicyApply { .. } => true,
             Request::Status
@@ -182,6 +190,8 @@ pub enum Reply {
     },
     /// Final: what was adopted.
     Adopted(AdoptReport),
+    /// Final: the configuration was read again.
+    Reloaded(ReloadReport),
     /// Final: it is known now.
     Delta(DeltaReport),
     /// Progress: a session.
@@ -225,6 +235,7 @@ impl Reply {
             | Reply::StateInstalled(_)
             | Reply::StateRemoved { .. }
             | Reply::Adopted(_)
+            | Reply::Reloaded(_)
             | Reply::Delta(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,

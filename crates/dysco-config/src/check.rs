@@ -27,7 +27,7 @@ struct Checker<'a> {
     text: &'a str,
 }
 
-/// Checks a file against this host's interfaces, groups and keys.
+/// Checks a file against this host's interfaces and groups.
 pub fn check(
     path: &Path,
     text: &str,
@@ -37,7 +37,7 @@ pub fn check(
     let checker = Checker { path, text };
     let host = checker.host(file.host, interfaces)?;
     let api = checker.api(file.api)?;
-    let config = Config {
+    Ok(Config {
         control: checker.control(file.control, &host.addresses)?,
         host,
         metrics: checker.metrics(file.metrics, &api)?,
@@ -57,9 +57,7 @@ pub fn check(
             realtime: file.scheduling.realtime.unwrap_or(true),
         },
         log: checker.log(file.log)?,
-    };
-    dysco_pki::load(&config.control.pki, &config.host.addresses)?;
-    Ok(config)
+    })
 }
 
 /// The most peers: each has a connection, and keys.
@@ -260,6 +258,7 @@ impl Checker<'_> {
                 ca: control.ca.unwrap_or(usual.ca),
                 cert: control.cert.unwrap_or(usual.cert),
                 key: control.key.unwrap_or(usual.key),
+                revoked: control.revoked.unwrap_or(usual.revoked),
             },
         })
     }

@@ -9,6 +9,9 @@ mod interface;
 mod log;
 mod on_host;
 pub mod policy;
+pub mod private;
+mod reload;
+mod reserved;
 mod schema;
 mod values;
 
@@ -26,8 +29,9 @@ pub use dysco_pki::PkiPaths;
 pub use error::ConfigError;
 pub use error::Place;
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
-pub use log::init_logging;
+pub use log::{change_filter, init_logging};
 pub use on_host::{can_listen, can_pin, missing_socket};
+pub use reserved::{PortsError, release_ports, reserve_ports};
 pub use values::{Address, PortList, PortRange, Prefix};
 
 /// Where the configuration is looked for.
@@ -290,6 +294,13 @@ impl Config {
     /// Reads and checks a file: syntax, keys, values, and what they name on
     /// this host (interfaces, group, keys and certificate).
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let config = Config::without_keys(path)?;
+        config.credentials()?;
+        Ok(config)
+    }
+
+    /// The same without a look at keys and certificate.
+    pub fn without_keys(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,

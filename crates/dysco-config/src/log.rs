@@ -1,11 +1,18 @@
 //! Logging: one line an event, to standard error.
 
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Error;
 
 use super::error::ConfigError;
 use super::{Log, LogFormat};
+
+type Change = Box<dyn Fn(EnvFilter) -> Result<(), Error> + Send + Sync>;
+
+/// Puts another filter in the place of the one in force.
+static CHANGE: OnceLock<Change> = OnceLock::new();
 
 /// Starts to log as configured. The filter was checked with the file.
 pub fn init_logging(log: &Log) -> Result<(), ConfigError> {
@@ -13,9 +20,28 @@ pub fn init_logging(log: &Log) -> Result<(), ConfigError> {
         .with_env_filter(EnvFilter::new(&log.filter))
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
-    let done = match log.format {
-        LogFormat::Plain => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let (done, change): (_, Change) = match log.format {
+        LogFormat::Plain => {
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |f| handle.reload(f)))
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |f| handle.reload(f)))
+        }
     };
-    done.map_err(|_| ConfigError::Logging)
+    done.map_err(|_| ConfigError::Logging)?;
+    // It was not set before, or logging would have been.
+    let _ = CHANGE.set(change);
+    Ok(())
+}
+
+/// Logs by another filter from now on. Where logging was never started nothing is changed.
+pub fn change_filter(log: &Log) -> Result<(), ConfigError> {
+    match CHANGE.get() {
+        Some(change) => change(EnvFilter::new(&log.filter)).map_err(|_| ConfigError::Logging),
+        None => Ok(()),
+    }
 }

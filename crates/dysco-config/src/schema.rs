@@ -61,6 +61,7 @@ pub struct Control {
     pub ca: Option<PathBuf>,
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
+    pub revoked: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -64,7 +64,9 @@ pub(super) fn interfaces() -> Vec<Interface> {
 
 fn load(text: &str) -> Result<Config, ConfigError> {
     let path = Path::new("dyscod.toml");
-    check::check(path, text, schema::parse(path, text)?, &interfaces())
+    let config = check::check(path, text, schema::parse(path, text)?, &interfaces())?;
+    config.credentials()?;
+    Ok(config)
 }
 
 /// A file that is right, and what comes after.

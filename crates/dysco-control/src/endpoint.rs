@@ -11,7 +11,8 @@ use tokio::sync::{Semaphore, mpsc};
 use super::error::ControlError;
 use super::registry::Registry;
 use super::stats::count;
-use super::{ControlConfig, Event, peer, tls};
+use super::tls::{self, Tls};
+use super::{ControlConfig, Event, peer};
 
 /// How many handshakes of others may be under way.
 const HANDSHAKES: usize = 256;
@@ -27,19 +28,18 @@ pub fn start(
     if config.listen.is_empty() {
         return Err(ControlError::NoAddress);
     }
-    let server = tls::server(&config.credentials)?;
-    let client = tls::client(&config.credentials)?;
+    let tls = Tls::new(&config.credentials)?;
     let mut endpoints = Vec::new();
     for &address in &config.listen {
         let endpoint = bind(address).and_then(|socket| {
             let endpoint = tls::endpoint(&config.credentials);
             let runtime = Arc::new(TokioRuntime);
-            Endpoint::new(endpoint, Some(server.clone()), socket, runtime)
+            Endpoint::new(endpoint, Some(tls.server.clone()), socket, runtime)
         });
         endpoints.push(endpoint.map_err(|source| ControlError::Bind { address, source })?);
     }
     let (sender, events) = mpsc::channel(EVENTS);
-    let registry = Registry::new(endpoints, client, config.peer_port, sender);
+    let registry = Registry::new(endpoints, &tls, config.peer_port, sender);
     for endpoint in &registry.endpoints {
         tokio::spawn(accept(Arc::clone(&registry), endpoint.clone()));
     }

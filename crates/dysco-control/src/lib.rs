@@ -28,6 +28,7 @@ pub use frame::MAX_MESSAGE;
 pub use stats::ControlCounters;
 
 use registry::Registry;
+use tls::Tls;
 
 /// What the channel needs to start.
 #[derive(Clone, Debug)]
@@ -95,6 +96,8 @@ pub enum Event {
     },
     /// The connection of a key has ended.
     KeyGone(u64),
+    /// The same, since the peer's certificate is revoked: nobody is to use the key.
+    KeyRevoked(u64),
     /// There is none any more, or there could not be one; what was waiting for
     /// it has been dropped.
     PeerDown(IpAddr, DownReason),
@@ -110,6 +113,9 @@ pub struct PeerStatus {
     /// Its round trip.
     pub rtt: Option<Duration>,
 }
+
+/// Other credentials, ready to be used.
+pub struct Renewal(Tls);
 
 /// The channel. Cheap to clone; it closes when the last clone is dropped or
 /// [`Control::shutdown`] is called.
@@ -161,6 +167,20 @@ impl Control {
     /// The addresses listened on, with the ports that the system chose.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.open.0.local_addresses()
+    }
+
+    /// Gets other credentials ready to be used.
+    ///
+    /// # Errors
+    /// If TLS cannot use them.
+    pub fn prepare(credentials: &Credentials) -> Result<Renewal, ControlError> {
+        Tls::new(credentials).map(Renewal)
+    }
+
+    /// Proves this host by other credentials from now on. Connections that there are go on,
+    /// but for those of peers whose certificates are revoked by now.
+    pub fn take_up(&self, renewal: Renewal) {
+        self.open.0.take_up(renewal.0);
     }
 
     /// Closes all connections and waits until peers were told.

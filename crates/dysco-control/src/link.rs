@@ -1,7 +1,7 @@
 //! One connection to a peer, from the handshake on.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dysco_common::chain;
 use dysco_pki::addresses_of;
@@ -24,12 +24,18 @@ pub mod close {
     pub const ANONYMOUS: u32 = 2;
     /// The peer has too many connections.
     pub const TOO_MANY: u32 = 3;
+    /// The peer's certificate is revoked.
+    pub const REVOKED: u32 = 4;
 }
 
 /// A connection whose both ends have accepted the other's certificate.
 pub struct Link {
     /// Who is there.
     pub identity: Arc<Identity>,
+    /// By what it proved that.
+    pub certificate: CertificateDer<'static>,
+    /// Why this side has closed it.
+    closed_for: OnceLock<&'static str>,
     connection: Connection,
     out: Mutex<SendStream>,
 }
@@ -41,7 +47,10 @@ impl Link {
     /// Greets, and waits for the peer's greeting: only that proves to a client
     /// that the server accepted its certificate.
     pub async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
-        let identity = identity(&connection);
+        let certificate = certificate(&connection).ok_or(DownReason::Anonymous)?;
+        let identity = Identity {
+            addresses: addresses_of(&certificate),
+        };
         if identity.addresses.is_empty() {
             connection.close(
                 VarInt::from_u32(close::ANONYMOUS),
@@ -56,6 +65,8 @@ impl Link {
         let mut frames = BufReader::with_capacity(4 * frame::MAX_MESSAGE, stream);
         let link = Link {
             identity: Arc::new(identity),
+            certificate,
+            closed_for: OnceLock::new(),
             connection,
             out: Mutex::new(out),
         };
@@ -102,6 +113,8 @@ impl Link {
 
     /// Closes it.
     pub fn close(&self, code: u32, why: &'static str) {
+        // The first reason counts.
+        let _ = self.closed_for.set(why);
         self.connection
             .close(VarInt::from_u32(code), why.as_bytes());
     }
@@ -114,19 +127,17 @@ impl Link {
 
     /// Waits until it is closed, and says why.
     pub async fn why_closed(&self) -> DownReason {
-        down_reason(&self.connection.closed().await)
+        match (self.connection.closed().await, self.closed_for.get()) {
+            (ConnectionError::LocallyClosed, Some(why)) => DownReason::ClosedHere(why),
+            (error, _) => down_reason(&error),
+        }
     }
 }
 
-fn identity(connection: &Connection) -> Identity {
-    let chain = connection
-        .peer_identity()
-        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
-    let addresses = match chain.as_ref().and_then(|chain| chain.first()) {
-        Some(certificate) => addresses_of(certificate),
-        None => Vec::new(),
-    };
-    Identity { addresses }
+fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
+    let chain = connection.peer_identity()?;
+    let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    chain.first().cloned()
 }
 
 /// TLS alerts are transport errors from here on.

@@ -106,7 +106,7 @@ async fn connect(
         .ok_or_else(|| unreachable("[control] listen has no address of its family".into()))?;
     let address = SocketAddr::new(to, registry.peer_port);
     let connecting = endpoint
-        .connect_with(registry.client.clone(), address, &to.to_string())
+        .connect_with(registry.client(), address, &to.to_string())
         .map_err(|e| unreachable(e.to_string()))?;
     let connection = connecting.await.map_err(|e| down_reason(&e))?;
     Link::establish(connection).await

@@ -14,6 +14,7 @@ use super::error::DownReason;
 use super::frame::{self, FrameError};
 use super::link::{Frames, Link, close};
 use super::stats::{Stats, add, count};
+use super::tls::{Judge, Tls};
 use super::{Event, Incoming, PeerStatus, peer};
 
 /// How many messages wait for a peer.
@@ -22,10 +23,12 @@ const QUEUE: usize = 4096;
 /// that are about to be noticed as dead.
 const LINKS_PER_PEER: usize = 4;
 
+/// Why a peer was cut off, in the words that both ends are told.
+const REVOKED: &str = "its certificate is revoked";
+
 /// All that the channel's tasks share.
 pub struct Registry {
     pub endpoints: Vec<Endpoint>,
-    pub client: ClientConfig,
     pub peer_port: u16,
     pub stats: Stats,
     events: mpsc::Sender<Event>,
@@ -33,30 +36,62 @@ pub struct Registry {
     tables: Mutex<Tables>,
 }
 
-#[derive(Default)]
 struct Tables {
+    client: ClientConfig,
+    judge: Judge,
     /// By each address of the peer's certificate, oldest first.
     links: HashMap<IpAddr, Vec<Arc<Link>>>,
     queues: HashMap<IpAddr, mpsc::Sender<Vec<u8>>>,
     closed: bool,
 }
 
+impl Tables {
+    fn refuse_revoked(&self, link: &Link) {
+        if link.is_open() && self.judge.is_revoked(&link.certificate) {
+            link.close(close::REVOKED, REVOKED);
+        }
+    }
+}
+
 impl Registry {
     pub fn new(
         endpoints: Vec<Endpoint>,
-        client: ClientConfig,
+        tls: &Tls,
         peer_port: u16,
         events: mpsc::Sender<Event>,
     ) -> Arc<Registry> {
         Arc::new(Registry {
             endpoints,
-            client,
             peer_port,
             stats: Stats::default(),
             events,
             runtime: Handle::current(),
-            tables: Mutex::default(),
+            tables: Mutex::new(Tables {
+                client: tls.client.clone(),
+                judge: tls.judge.clone(),
+                links: HashMap::new(),
+                queues: HashMap::new(),
+                closed: false,
+            }),
         })
+    }
+
+    /// Accepts and connects by other credentials from now on. Connections that there are go
+    /// on, but for those with a certificate that is revoked by now.
+    pub fn take_up(&self, tls: Tls) {
+        let mut tables = self.tables();
+        for endpoint in &self.endpoints {
+            endpoint.set_server_config(Some(tls.server.clone()));
+        }
+        (tables.client, tables.judge) = (tls.client, tls.judge);
+        for link in tables.links.values().flatten() {
+            tables.refuse_revoked(link);
+        }
+    }
+
+    /// How this host connects.
+    pub fn client(&self) -> ClientConfig {
+        self.tables().client.clone()
     }
 
     // A panic elsewhere leaves the tables whole: each change is one call.
@@ -139,6 +174,8 @@ impl Registry {
         if tables.closed {
             link.close(close::STOPPING, "dyscod stops");
         }
+        // The list may be newer than the handshake.
+        tables.refuse_revoked(link);
         let mut new = Vec::new();
         for &address in &link.identity.addresses {
             let links = tables.links.entry(address).or_default();
@@ -182,7 +219,13 @@ impl Registry {
             }
         };
         if let Some((id, _)) = link.key() {
-            self.tell(Event::KeyGone(id)).await;
+            let revoked = reason == DownReason::ClosedHere(REVOKED);
+            let ended = if revoked {
+                Event::KeyRevoked
+            } else {
+                Event::KeyGone
+            };
+            self.tell(ended(id)).await;
         }
         for address in self.remove(&link) {
             tracing::info!(%address, %reason, "peer is gone");

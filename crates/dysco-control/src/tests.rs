@@ -3,3 +3,4 @@
 mod hostile;
 mod lab;
 mod peers;
+mod renewed;

@@ -1,5 +1,5 @@
 //! TLS as the channel uses it: version 1.3, both sides with a certificate of
-//! the fleet's authority, no resumption.
+//! the fleet's authority that is not on its list of revoked ones, no resumption.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,12 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
-use rustls::RootCertStore;
-use rustls::client::Resumption;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring as provider};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, RootCertStore};
 
 use super::error::ControlError;
 use super::frame::MAX_MESSAGE;
@@ -27,11 +29,46 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 /// Room for so many of the longest messages in flight.
 const WINDOW: u32 = 256 * MAX_MESSAGE as u32;
 
-/// How this host accepts.
-pub fn server(credentials: &Credentials) -> Result<quinn::ServerConfig, ControlError> {
-    let (roots, provider) = (roots(credentials)?, provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build()?;
-    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+/// How this host accepts and connects by certain credentials, ready to be used.
+pub struct Tls {
+    pub server: quinn::ServerConfig,
+    pub client: quinn::ClientConfig,
+    pub judge: Judge,
+}
+
+impl Tls {
+    pub fn new(credentials: &Credentials) -> Result<Tls, ControlError> {
+        let judge = Judge(verifier(credentials)?);
+        Ok(Tls {
+            server: server(credentials, Arc::clone(&judge.0))?,
+            client: client(credentials)?,
+            judge,
+        })
+    }
+}
+
+/// Knows which certificates are revoked.
+#[derive(Clone)]
+pub struct Judge(Arc<dyn ClientCertVerifier>);
+
+impl Judge {
+    pub fn is_revoked(&self, certificate: &CertificateDer<'_>) -> bool {
+        let verdict = self.0.verify_client_cert(certificate, &[], UnixTime::now());
+        let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
+        matches!(verdict, Err(error) if error == revoked)
+    }
+}
+
+fn verifier(credentials: &Credentials) -> Result<Arc<dyn ClientCertVerifier>, ControlError> {
+    let builder = WebPkiClientVerifier::builder_with_provider(roots(credentials)?, provider());
+    Ok(builder.with_crls(credentials.revoked.clone()).build()?)
+}
+
+fn server(
+    credentials: &Credentials,
+    verifier: Arc<dyn ClientCertVerifier>,
+) -> Result<quinn::ServerConfig, ControlError> {
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
         .with_single_cert(vec![credentials.cert.clone()], credentials.key.clone_key())?;
@@ -45,9 +82,11 @@ pub fn server(credentials: &Credentials) -> Result<quinn::ServerConfig, ControlE
 
 /// How this host connects.
 pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlError> {
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots(credentials)?, provider());
+    let verifier = verifier.with_crls(credentials.revoked.clone()).build()?;
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots(credentials)?)
+        .with_webpki_verifier(verifier)
         .with_client_auth_cert(vec![credentials.cert.clone()], credentials.key.clone_key())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.resumption = Resumption::disabled();

@@ -10,7 +10,9 @@ use dysco_config::policy::PolicyError;
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
+use super::bugreport::WriteError;
 use super::run::RunError;
+use super::uninstall::UninstallError;
 
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,12 @@ pub enum CliError {
         "failed to understand dyscod: it answered something else; use dyscoctl of the same version"
     )]
     Unexpected,
+    /// About leaving a host as it was.
+    #[error(transparent)]
+    Uninstall(#[from] UninstallError),
+    /// About a report for those who help.
+    #[error(transparent)]
+    Report(#[from] WriteError),
     /// A file to read.
     #[error(
         "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
@@ -84,9 +92,14 @@ impl CliError {
             | CliError::Policy(_)
             | CliError::Run(_)
             | CliError::NoTerminal
+            | CliError::Report(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
-            CliError::Unmet(_) => Exit::Refused,
+            CliError::Unmet(_)
+            | CliError::Uninstall(UninstallError::Needed(_) | UninstallError::Runs { .. }) => {
+                Exit::Refused
+            }
+            CliError::Uninstall(_) => Exit::Internal,
             // Who reads has had enough.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             CliError::Json(error) if error.io_error_kind() == Some(io::ErrorKind::BrokenPipe) => {

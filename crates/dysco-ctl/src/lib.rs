@@ -3,6 +3,7 @@
 //! crate awaits nothing, and does not depend on the daemon.
 
 mod adopt;
+mod bugreport;
 mod completions;
 mod context;
 mod delta;
@@ -17,6 +18,7 @@ mod output;
 mod pki;
 mod policy;
 mod reconfigure;
+mod reload;
 mod remove;
 mod run;
 mod sessions;
@@ -24,6 +26,7 @@ mod state;
 mod status;
 mod time;
 mod top;
+mod uninstall;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,6 +93,11 @@ enum Command {
     /// dyscod does so by itself when it starts. Sessions that had no room then,
     /// or whose socket was handed over meanwhile, may be entered later.
     Adopt,
+    /// Have dyscod read its configuration, keys and policy again, without a restart
+    ///
+    /// All is read and checked first; with a fault nothing is changed. Values that only a
+    /// restart takes up are named, and the exit code is 5 then.
+    Reload(reload::Args),
     /// Which sessions are steered through which hosts
     Policy(policy::Args),
     /// What happens, as it happens, with reasons
@@ -101,6 +109,14 @@ enum Command {
     Run(run::Args),
     /// Make the fleet's authority, and certificates of its hosts
     Pki(pki::Args),
+    /// Leave this host as it was: stop dyscod, take its programs off, give back what it
+    /// reserved
+    ///
+    /// Refused while sessions need Dysco, since these would stop. Keys, configuration and
+    /// policy stay.
+    Uninstall(uninstall::Args),
+    /// Write what is known of this host into a directory, for those who help; without keys
+    Bugreport(bugreport::Args),
     /// Print completions for a shell
     Completions(completions::Args),
 }
@@ -131,11 +147,14 @@ pub fn dyscoctl() -> ExitCode {
         Command::Drain(args) => drain::run(&context, &args),
         Command::State(args) => state::run(&context, args),
         Command::Adopt => adopt::run(&context),
+        Command::Reload(args) => reload::run(&context, &args),
         Command::Policy(args) => policy::run(&context, args),
         Command::Monitor => monitor::run(&context),
         Command::Metrics => metrics::run(&context),
         Command::Run(args) => run::run(&context, args),
         Command::Pki(args) => pki::run(&context, args),
+        Command::Uninstall(args) => uninstall::run(&context, &args),
+        Command::Bugreport(args) => bugreport::run(&context, &args),
         Command::Completions(args) => completions::run(&args),
     };
     context.finish(done).into()

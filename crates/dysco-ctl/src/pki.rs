@@ -44,6 +44,15 @@ enum Command {
         #[arg(long, default_value_t = HOST_DAYS)]
         days: u32,
     },
+    /// Revoke certificates: adds them to the list revoked.crl, for all hosts of the fleet
+    Revoke {
+        /// The authority's directory
+        #[arg(long)]
+        dir: PathBuf,
+        /// A certificate that 'pki issue' wrote; may be repeated
+        #[arg(long = "cert", required = true, num_args = 1.., value_name = "FILE")]
+        certificates: Vec<PathBuf>,
+    },
 }
 
 /// Makes the fleet's authority, and certificates of its hosts.
@@ -69,6 +78,17 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
                 days,
             })?;
             files.to_vec()
+        }
+        Command::Revoke { dir, certificates } => {
+            let (list, revoked) = pki::revoke(&dir, &certificates)?;
+            context.print(&json!({ "written": [list], "revoked": revoked }), |_| {
+                format!(
+                    "wrote {}, with {revoked} revoked certificates\n\
+                     copy it to /etc/dysco/pki on all hosts, and run 'dyscoctl reload' there",
+                    list.display()
+                )
+            })?;
+            return Ok(Exit::Done);
         }
     };
     context.print(&json!({ "written": written }), |_| {

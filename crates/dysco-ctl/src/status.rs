@@ -226,7 +226,10 @@ mod tests {
                 "[host] interfaces",
             ),
             (
-                |s| drop(s.counters.insert("sessions_not_tracked_no_room".into(), 3)),
+                |s| {
+                    s.counters
+                        .extend([("sessions_not_tracked_no_room".into(), 3)])
+                },
                 "the table is full",
                 "raise max_sessions",
             ),

@@ -172,7 +172,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         dysco_scheduling::take(realtime);
     });
     let runtime = runtime.build().map_err(DaemonError::Runtime)?;
-    let ended = runtime.block_on(engine::run(config));
+    let ended = runtime.block_on(engine::run(config, cli.config));
     leave(runtime, ENDING);
     ended.map_err(DaemonError::Engine)?;
     Ok(())

@@ -12,6 +12,15 @@ pub fn notify_stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
+/// The daemon reads its configuration again; [`notify_ready`] follows.
+pub fn notify_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        // systemd tells by the time that the word is about its own request.
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "failed to tell the service manager"),
+    }
+}
+
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, states) {
         tracing::warn!(%error, "failed to tell the service manager");

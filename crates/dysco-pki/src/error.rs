@@ -85,6 +85,26 @@ pub enum PkiError {
         /// What the verifier says.
         why: String,
     },
+    /// This host's certificate is revoked.
+    #[error("failed to use {cert}: {list} revokes it; issue another with 'dyscoctl pki issue'")]
+    Revoked {
+        /// The certificate.
+        cert: PathBuf,
+        /// The list.
+        list: PathBuf,
+    },
+    /// A list of revoked certificates that the authority did not sign.
+    #[error(
+        "failed to use {list}: it is not a list of the authority {ca} ({why}); copy the one here that 'dyscoctl pki revoke' wrote"
+    )]
+    List {
+        /// The list.
+        list: PathBuf,
+        /// The authority.
+        ca: PathBuf,
+        /// What the verifier says.
+        why: String,
+    },
     /// A certificate for another host.
     #[error(
         "failed to use {path}: it does not name this host's address {address} (it names {named}); issue it again with '--address {address}'"
@@ -100,6 +120,11 @@ pub enum PkiError {
     /// A name or address that no certificate can be for.
     #[error("failed to issue a certificate: {0}")]
     BadRequest(String),
+    /// A certificate that the authority did not issue to a host.
+    #[error(
+        "failed to revoke {0}: it is not a host's certificate of this authority; name a host.crt that 'dyscoctl pki issue' wrote"
+    )]
+    NotIssued(PathBuf),
     /// The library.
     #[error("failed to {what}: {source}")]
     Generate {

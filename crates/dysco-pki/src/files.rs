@@ -51,6 +51,24 @@ impl Drop for Batch {
     }
 }
 
+/// Writes a file whole in the place of the one that is there, if any.
+pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
+    let fail = |source| PkiError::Write {
+        path: path.into(),
+        source,
+    };
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    // Of a process that was killed.
+    let _ = fs::remove_file(&new);
+    let mut batch = Batch::default();
+    batch.write(&new, mode, text)?;
+    fs::rename(&new, path).map_err(fail)?;
+    batch.keep();
+    Ok(())
+}
+
 /// Makes a directory that only its owner enters; an existing one stays as it is.
 pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
     let mut builder = DirBuilder::new();

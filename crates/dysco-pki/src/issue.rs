@@ -17,14 +17,14 @@ use super::files::{self, Batch, PUBLIC, SECRET};
 use super::{CA_CERT, CA_KEY, HOST_CERT, HOST_KEY, subject};
 
 /// How long an authority lasts.
-const CA_DAYS: u32 = 3650;
+pub(super) const CA_DAYS: u32 = 3650;
 /// How long a host's certificate lasts, unless told otherwise.
 pub const HOST_DAYS: u32 = 365;
 /// Clocks of a fleet may differ by this much.
-const SKEW: Duration = Duration::from_secs(3600);
-const DAY: Duration = Duration::from_secs(86400);
+pub(super) const SKEW: Duration = Duration::from_secs(3600);
+pub(super) const DAY: Duration = Duration::from_secs(86400);
 
-const INIT_MEND: &str =
+pub(super) const INIT_MEND: &str =
     "make an authority with 'dyscoctl pki init', or name its directory with --dir";
 
 /// What a certificate is to say.
@@ -118,7 +118,8 @@ fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
     }
 }
 
-fn authority(dir: &Path) -> Result<(String, Issuer<'static, KeyPair>), PkiError> {
+/// The authority of a directory: its certificate, and what signs by it.
+pub(super) fn authority(dir: &Path) -> Result<(String, Issuer<'static, KeyPair>), PkiError> {
     let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
     let pem = files::read("the authority's certificate", &cert_path, INIT_MEND)?;
     let key = files::read_key("the authority's key", &key_path, INIT_MEND)?;
@@ -159,12 +160,12 @@ fn params(name: &str, days: u32) -> Result<CertificateParams, PkiError> {
     Ok(params)
 }
 
-fn date(since_1970: Duration) -> Result<ASN1Time, PkiError> {
+pub(super) fn date(since_1970: Duration) -> Result<ASN1Time, PkiError> {
     let seconds = i64::try_from(since_1970.as_secs()).ok();
     let date = seconds.and_then(|s| ASN1Time::from_timestamp(s).ok());
     date.ok_or_else(|| PkiError::BadRequest("the clock is out of range".into()))
 }
 
-fn generate(what: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
+pub(super) fn generate(what: &'static str) -> impl FnOnce(rcgen::Error) -> PkiError {
     move |source| PkiError::Generate { what, source }
 }

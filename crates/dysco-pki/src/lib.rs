@@ -7,6 +7,7 @@ mod error;
 mod files;
 mod issue;
 mod load;
+mod revoke;
 mod subject;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use serde::Serialize;
 pub use error::PkiError;
 pub use issue::{HOST_DAYS, IssueRequest, init, issue};
 pub use load::{Credentials, load};
+pub use revoke::revoke;
 pub use subject::addresses_of;
 
 /// The authority's certificate, in every directory.
@@ -27,6 +29,9 @@ pub const HOST_CERT: &str = "host.crt";
 /// A host's key.
 pub const HOST_KEY: &str = "host.key";
 
+/// The list of revoked certificates, beside the authority's certificate.
+pub const REVOKED: &str = "revoked.crl";
+
 /// Where a host's keys and certificates lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PkiPaths {
@@ -36,6 +41,8 @@ pub struct PkiPaths {
     pub cert: PathBuf,
     /// Its key.
     pub key: PathBuf,
+    /// The certificates that the authority has revoked; none without a file.
+    pub revoked: PathBuf,
 }
 
 impl PkiPaths {
@@ -45,6 +52,7 @@ impl PkiPaths {
             ca: dir.join(CA_CERT),
             cert: dir.join(HOST_CERT),
             key: dir.join(HOST_KEY),
+            revoked: dir.join(REVOKED),
         }
     }
 }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, RootCertStore};
 use x509_parser::time::ASN1Time;
 
 use super::error::PkiError;
@@ -22,6 +22,8 @@ const ISSUE_MEND: &str =
 
 const RIGHTS_MEND: &str = "only root may read it: run dyscod, and 'dyscod --check', as root";
 
+const LIST_MEND: &str = "copy revoked.crl here again, as 'dyscoctl pki revoke' wrote it";
+
 /// This host's certificate and key, and the fleet's authority.
 pub struct Credentials {
     /// The authority.
@@ -30,6 +32,8 @@ pub struct Credentials {
     pub cert: CertificateDer<'static>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
+    /// The authority's list of revoked certificates, if there is one.
+    pub revoked: Option<CertificateRevocationListDer<'static>>,
     /// The addresses that the certificate names.
     pub addresses: Vec<IpAddr>,
 }
@@ -58,6 +62,7 @@ impl Clone for Credentials {
             ca: self.ca.clone(),
             cert: self.cert.clone(),
             key: self.key.clone_key(),
+            revoked: self.revoked.clone(),
             addresses: self.addresses.clone(),
         }
     }
@@ -84,7 +89,11 @@ pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> 
     in_time(&paths.cert, &cert)?;
     let provider = Arc::new(ring::default_provider());
     keys_match(paths, &cert, &key, &provider)?;
-    issued_by(paths, &cert, &ca, provider)?;
+    issued_by(paths, &cert, &ca, None, Arc::clone(&provider))?;
+    let revoked = revocations(&paths.revoked)?;
+    if let Some(list) = &revoked {
+        issued_by(paths, &cert, &ca, Some(list), provider)?;
+    }
 
     let addresses = subject::addresses_of(&cert);
     if let Some(missing) = host.iter().find(|a| !addresses.contains(&a.to_canonical())) {
@@ -98,7 +107,24 @@ pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> 
         ca,
         cert,
         key,
+        revoked,
         addresses,
+    })
+}
+
+/// Reads the list of revoked certificates; none if there is no file.
+fn revocations(path: &Path) -> Result<Option<CertificateRevocationListDer<'static>>, PkiError> {
+    let pem = match files::read("the list of revoked certificates", path, LIST_MEND) {
+        Err(PkiError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        read => read.map_err(of_rights)?,
+    };
+    let list = CertificateRevocationListDer::from_pem_slice(&pem);
+    list.map(Some).map_err(|_| PkiError::Malformed {
+        path: path.into(),
+        what: "list of revoked certificates",
+        mend: LIST_MEND,
     })
 }
 
@@ -167,6 +193,7 @@ fn issued_by(
     paths: &PkiPaths,
     cert: &CertificateDer<'static>,
     ca: &CertificateDer<'static>,
+    revoked: Option<&CertificateRevocationListDer<'static>>,
     provider: Arc<CryptoProvider>,
 ) -> Result<(), PkiError> {
     let authority = |why: String| PkiError::Authority {
@@ -178,13 +205,25 @@ fn issued_by(
         .add(ca.clone())
         .map_err(|e| authority(e.to_string()))?;
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
+        .with_crls(revoked.cloned())
         .build()
         .map_err(|e| authority(e.to_string()))?;
     let verdict = verifier.verify_client_cert(cert, &[], UnixTime::now());
-    verdict.map(drop).map_err(|e| PkiError::Untrusted {
-        cert: paths.cert.clone(),
-        ca: paths.ca.clone(),
-        why: e.to_string(),
+    verdict.map(drop).map_err(|e| match (e, revoked) {
+        (rustls::Error::InvalidCertificate(CertificateError::Revoked), _) => PkiError::Revoked {
+            cert: paths.cert.clone(),
+            list: paths.revoked.clone(),
+        },
+        (e, Some(_)) => PkiError::List {
+            list: paths.revoked.clone(),
+            ca: paths.ca.clone(),
+            why: e.to_string(),
+        },
+        (e, None) => PkiError::Untrusted {
+            cert: paths.cert.clone(),
+            ca: paths.ca.clone(),
+            why: e.to_string(),
+        },
     })
 }
 

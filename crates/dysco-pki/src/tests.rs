@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{
     CA_CERT, CA_KEY, Credentials, HOST_CERT, HOST_KEY, IssueRequest, PkiError, PkiPaths,
-    addresses_of, init, issue, load,
+    addresses_of, init, issue, load, revoke,
 };
 
 struct Lab {
@@ -252,4 +252,41 @@ fn files_that_hold_something_else_are_refused() {
         fs::set_permissions(field, fs::Permissions::from_mode(0o600)).unwrap();
     }
     let _: Credentials = load(&good, &[ip("10.0.0.1")]).unwrap();
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_and_the_others_are_not() {
+    let lab = Lab::new();
+    let names = ["one", "two", "three"];
+    let [one, two, three] = names.map(|name| PkiPaths {
+        revoked: lab.path("authority/revoked.crl"),
+        ..lab.issue(&["10.0.0.1"], name)
+    });
+    let authority = lab.path("authority");
+    // Once more is not twice, and the list keeps those before.
+    for (certificate, count) in [(&one, 1), (&one, 1), (&two, 2)] {
+        let (_, listed) = revoke(&authority, std::slice::from_ref(&certificate.cert)).unwrap();
+        assert_eq!(listed, count);
+    }
+    for revoked in [&one, &two] {
+        let error = refused(revoked);
+        assert!(matches!(error, PkiError::Revoked { .. }), "{error}");
+    }
+    let good = load(&three, &[ip("10.0.0.1")]).unwrap();
+    assert!(good.revoked.is_some());
+    // A list of somebody else's is none.
+    let other = Lab::new();
+    let theirs = other.issue(&["10.0.0.1"], "host").cert;
+    revoke(&other.path("authority"), std::slice::from_ref(&theirs)).unwrap();
+    let foreign = PkiPaths {
+        revoked: other.path("authority/revoked.crl"),
+        ..three.clone()
+    };
+    let error = refused(&foreign);
+    assert!(matches!(error, PkiError::List { .. }), "{error}");
+    let error = revoke(&authority, &[authority.join(CA_CERT)]).unwrap_err();
+    assert!(
+        error.to_string().contains("not a host's certificate"),
+        "{error}"
+    );
 }

@@ -130,17 +130,23 @@ struct Inner {
     modes: Arc<Mutex<listener::Modes>>,
     labels: Arc<Mutex<labels::Labels>>,
     names: Mutex<names::Names>,
-    haproxy: Vec<HaproxySocket>,
     events: broadcast::Sender<PairEvent>,
-    listeners: Vec<SocketAddr>,
+    told: Mutex<Told>,
     still_limit: Duration,
-    watch: WatchRules,
     stalled: Arc<stalled::Stalled>,
-    asking: Vec<tokio::task::JoinHandle<()>>,
     _receiver: shim_socket::Receiver,
 }
 
-impl Drop for Inner {
+/// What the operator says of proxies, which may change.
+struct Told {
+    listeners: Vec<SocketAddr>,
+    haproxy: Vec<HaproxySocket>,
+    watch: WatchRules,
+    /// Ask HAProxy for the modes of its frontends.
+    asking: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for Told {
     fn drop(&mut self) {
         for task in &self.asking {
             task.abort();
@@ -158,25 +164,27 @@ impl ProxySide {
         let receiver = shim_socket::Receiver::start(&config.shim_socket, Arc::clone(&registry))?;
         let modes = Arc::new(Mutex::new(listener::Modes::default()));
         let labels = Arc::new(Mutex::new(labels::Labels::default()));
-        let ask = |socket: &HaproxySocket| {
-            let (modes, labels) = (Arc::clone(&modes), Arc::clone(&labels));
-            tokio::spawn(keep_asking(socket.clone(), modes, labels))
-        };
-        let asking = config.haproxy.iter().map(ask).collect();
+        let told = Mutex::new(told(&config, &modes, &labels));
         Ok(ProxySide(Arc::new(Inner {
             registry,
             modes,
             labels,
             names: Mutex::default(),
-            haproxy: config.haproxy,
             events,
-            listeners: config.transparent_listeners,
+            told,
             still_limit: config.still_limit,
-            watch: config.watch,
             stalled: Arc::default(),
-            asking,
             _receiver: receiver,
         })))
+    }
+
+    /// Goes by other declarations, sockets of HAProxy and rules of watching from now on; the
+    /// rest of a configuration is for the start.
+    pub fn configure(&self, config: &ProxyConfig) {
+        // What HAProxy has said of its frontends is asked anew.
+        *lock(&self.0.modes) = listener::Modes::default();
+        let told = told(config, &self.0.modes, &self.0.labels);
+        *lock(&self.0.told) = told;
     }
 
     /// All pairs known now.
@@ -215,7 +223,8 @@ impl ProxySide {
                 let process = side.registry().process(pid);
                 process.is_some_and(|p| !p.ended())
             };
-            outside::find(&ask, &side.0.watch, known, has_shim)
+            let rules = lock(&side.0.told).watch;
+            outside::find(&ask, &rules, known, has_shim)
         });
         let found = found.await?;
         for (_, basis) in &found.sessions {
@@ -232,7 +241,8 @@ impl ProxySide {
         name: ProcessName,
         uid: Option<u32>,
     ) -> Result<outside::Scene, ProcessError> {
-        for socket in &self.0.haproxy {
+        let sockets = lock(&self.0.told).haproxy.clone();
+        for socket in &sockets {
             label_sessions(socket, &self.0.labels).await;
         }
         long(move || outside::Scene::look(&name, uid)).await
@@ -286,7 +296,7 @@ impl ProxySide {
         let now = self.registry().newest(pair);
         let now = now.ok_or(NotTransparent::Gone(pair.id))?;
         if now.witness == Witness::Counts {
-            return match word || listener::declared(&self.0.listeners, &now.a.key.local()) {
+            return match word || self.is_declared(&now.a.key.local()) {
                 true => Ok(()),
                 false => Err(NotTransparent::OnlyCounts {
                     listener: now.a.key.local(),
@@ -310,7 +320,7 @@ impl ProxySide {
     /// The direction that has not spliced: does anyone vouch for the listener?
     fn vouched(&self, pair: &Pair, direction: &'static str) -> Result<(), NotTransparent> {
         let listener = pair.a.key.local();
-        if listener::declared(&self.0.listeners, &listener) {
+        if self.is_declared(&listener) {
             return Ok(());
         }
         match lock(&self.0.modes).of(pair.id.pid, &listener) {
@@ -326,6 +336,10 @@ impl ProxySide {
                 listener,
             }),
         }
+    }
+
+    fn is_declared(&self, listener: &SocketAddr) -> bool {
+        listener::declared(&lock(&self.0.told).listeners, listener)
     }
 
     /// Waits for the program that counts receiving calls, while it is being attached.
@@ -437,6 +451,23 @@ async fn ended<T>(task: tokio::task::JoinHandle<T>) -> T {
 async fn label_sessions(socket: &HaproxySocket, labels: &Mutex<labels::Labels>) {
     if let Ok((pid, found)) = labels::ask(socket).await {
         lock(labels).put(pid, found);
+    }
+}
+
+fn told(
+    config: &ProxyConfig,
+    modes: &Arc<Mutex<listener::Modes>>,
+    labels: &Arc<Mutex<labels::Labels>>,
+) -> Told {
+    let ask = |socket: &HaproxySocket| {
+        let (modes, labels) = (Arc::clone(modes), Arc::clone(labels));
+        tokio::spawn(keep_asking(socket.clone(), modes, labels))
+    };
+    Told {
+        listeners: config.transparent_listeners.clone(),
+        haproxy: config.haproxy.clone(),
+        watch: config.watch,
+        asking: config.haproxy.iter().map(ask).collect(),
     }
 }
 

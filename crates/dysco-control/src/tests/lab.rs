@@ -1,6 +1,7 @@
 //! Fleets, their daemons, and clients that are none.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -38,16 +39,37 @@ impl Fleet {
 
     /// A certificate for these addresses.
     pub fn credentials(&self, addresses: &[IpAddr]) -> Credentials {
-        let out = tempfile::tempdir_in(self.dir.path()).unwrap();
+        let keys = self.issue(addresses);
+        self.load(&keys, addresses)
+    }
+
+    /// The keys of a folder, with the fleet's present list of revoked certificates.
+    pub fn load(&self, keys: &Path, addresses: &[IpAddr]) -> Credentials {
+        let paths = PkiPaths {
+            revoked: self.dir.path().join("authority").join(pki::REVOKED),
+            ..PkiPaths::in_dir(keys)
+        };
+        pki::load(&paths, addresses).unwrap()
+    }
+
+    /// Puts the certificate of a folder on the list.
+    pub fn revoke(&self, keys: &Path) {
+        let certificate = keys.join(pki::HOST_CERT);
+        pki::revoke(&self.dir.path().join("authority"), &[certificate]).unwrap();
+    }
+
+    /// Issues a certificate for these addresses into a folder of its own.
+    pub fn issue(&self, addresses: &[IpAddr]) -> PathBuf {
+        let out = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
         let request = IssueRequest {
             dir: self.dir.path().join("authority"),
             name: "host".into(),
             addresses: addresses.to_vec(),
-            out: out.path().into(),
+            out: out.clone(),
             days: 1,
         };
         pki::issue(&request).unwrap();
-        pki::load(&PkiPaths::in_dir(out.path()), addresses).unwrap()
+        out
     }
 
     /// A daemon that listens on an address, and is named by it.
@@ -81,7 +103,7 @@ impl Daemon {
     pub async fn event(&mut self) -> Event {
         loop {
             match self.any_event().await {
-                Event::Key { .. } | Event::KeyGone(_) => {}
+                Event::Key { .. } | Event::KeyGone(_) | Event::KeyRevoked(_) => {}
                 event => return event,
             }
         }
@@ -125,7 +147,7 @@ pub struct Stranger {
 impl Stranger {
     /// Connects with a certificate of the fleet.
     pub async fn trusted(credentials: &Credentials, to: IpAddr) -> Stranger {
-        Stranger::connect(tls::client(credentials).unwrap(), to).await
+        Stranger::connect(tls::Tls::new(credentials).unwrap().client, to).await
     }
 
     pub async fn connect(config: quinn::ClientConfig, to: IpAddr) -> Stranger {

@@ -81,7 +81,8 @@ fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
         return Finding::doubtful("keys", ends(&paths.ca, ca), mend);
     }
     if host < SOON_DAYS {
-        let mend = "issue another with 'dyscoctl pki issue', and start dyscod anew";
+        let mend = "issue another with 'dyscoctl pki issue', copy it here, and run \
+                    'dyscoctl reload'";
         return Finding::doubtful("keys", ends(&paths.cert, host), mend);
     }
     Finding::well("keys", ends(&paths.cert, host))

@@ -5,7 +5,7 @@ mod files;
 mod host;
 mod running;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dysco_agent::AgentError;
 use dysco_api::Exit;
@@ -119,7 +119,7 @@ fn shortened(text: &str) -> String {
 
 /// All that was found.
 #[derive(Serialize)]
-struct Report {
+pub struct Report {
     ill: usize,
     doubtful: usize,
     findings: Vec<Finding>,
@@ -151,13 +151,18 @@ pub(super) fn of_status(status: &dysco_api::StatusReport) -> Vec<Finding> {
 
 /// What would stop this host from working.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
-    let config = Config::load(&args.config).map_err(CliError::from);
-    let mut findings = host::examine(config.as_ref().ok());
-    findings.extend(files::examine(&args.config, &config));
-    findings.extend(running::examine(context, config.as_ref().ok()));
-    let report = Report::of(findings);
+    let report = examine(context, &args.config);
     context.print(&report, text)?;
     Ok(report.exit())
+}
+
+/// Looks at the host, at this configuration of its dyscod, and at the one that runs.
+pub fn examine(context: &Context, path: &Path) -> Report {
+    let config = Config::load(path).map_err(CliError::from);
+    let mut findings = host::examine(config.as_ref().ok());
+    findings.extend(files::examine(path, &config));
+    findings.extend(running::examine(context, config.as_ref().ok()));
+    Report::of(findings)
 }
 
 fn text(report: &Report) -> String {

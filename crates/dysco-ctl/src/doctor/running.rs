@@ -138,6 +138,15 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
             format!("connected with {} addresses", up.len()),
         ));
     }
+    let keys = status.keys.and_then(|keys| keys.trouble());
+    findings.extend(keys.as_deref().map(apart).map(|(what, mend)| {
+        let mend = format!("{mend}; if that is done, only 'dyscoctl reload'");
+        Finding::doubtful(
+            "dyscod",
+            format!("it uses keys that end soon: {what}"),
+            mend,
+        )
+    }));
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     let told = TELLING.iter().filter(|(name, ..)| count(name) > 0);
     findings.extend(told.map(|(name, what, mend)| {

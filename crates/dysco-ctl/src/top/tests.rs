@@ -172,6 +172,7 @@ fn changes_are_shown_as_they_happen_and_openings_are_none() {
             at_ms: 1_700_000_000_123,
             kind: kind.into(),
             session: Some(SessionId(0x2a)),
+            change_id: None,
             text: text.into(),
         })
     };

@@ -8,7 +8,7 @@ use dysco_api::{Failure, FailureCode, Reply, Request};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use super::caller::{Caller, Policy};
@@ -29,14 +29,19 @@ const LOOK: Duration = Duration::from_secs(1);
 const WRITE: usize = 64 * 1024;
 
 /// Serves a client until it leaves.
-pub async fn run(stream: UnixStream, caller: Caller, policy: Policy, calls: mpsc::Sender<Call>) {
+pub async fn run(
+    stream: UnixStream,
+    caller: Caller,
+    policy: watch::Receiver<Policy>,
+    calls: mpsc::Sender<Call>,
+) {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     // An error means that the client has left: nobody is there to be told.
     while let Ok(Ok(Some(line))) = timeout(SILENT, read_line(&mut read)).await {
         let asked = line
             .and_then(|line| parse(&line))
-            .and_then(|request| policy.judge(&caller, &request).map(|()| request));
+            .and_then(|request| policy.borrow().judge(&caller, &request).map(|()| request));
         let done = match asked {
             Ok(request) => {
                 let ends = request == Request::Monitor;

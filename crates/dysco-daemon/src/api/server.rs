@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dysco_api::{Reply, Request};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::caller::{Caller, Policy};
@@ -48,7 +48,20 @@ pub struct Call {
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
+    policy: watch::Sender<Policy>,
     task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Lets others ask from now on, clients that are connected included.
+    ///
+    /// # Errors
+    /// If the socket cannot be given to the group: nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), ApiError> {
+        admit(&self.socket, policy.read_gid, SOCKET_KEY)?;
+        self.policy.send_replace(policy);
+        Ok(())
+    }
 }
 
 impl Drop for Server {
@@ -59,12 +72,17 @@ impl Drop for Server {
     }
 }
 
+/// The key of the configuration that names the API's socket.
+const SOCKET_KEY: &str = "[api] socket";
+
 /// Starts to listen. Must be called inside a tokio runtime.
 pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, ApiError> {
-    let listener = bind(&config.socket, config.policy.read_gid, "[api] socket")?;
-    let task = tokio::spawn(accept(listener, config.policy, calls));
+    let listener = bind(&config.socket, config.policy.read_gid, SOCKET_KEY)?;
+    let (policy, in_force) = watch::channel(config.policy);
+    let task = tokio::spawn(accept(listener, in_force, calls));
     Ok(Server {
         socket: config.socket,
+        policy,
         task,
     })
 }
@@ -76,15 +94,7 @@ pub(crate) fn bind(
     gid: Option<u32>,
     key: &'static str,
 ) -> Result<UnixListener, ApiError> {
-    let failed = |what: &'static str, path: &Path| {
-        let path = path.to_owned();
-        move |source| ApiError::Socket {
-            what,
-            path,
-            key,
-            source,
-        }
-    };
+    let failed = |what, path| failed(what, path, key);
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).map_err(failed("make the directory", dir))?;
     }
@@ -99,15 +109,40 @@ pub(crate) fn bind(
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed("listen on", path))?;
-    // The API checks credentials too; this turns others away earlier.
-    std::os::unix::fs::chown(path, None, gid).map_err(failed("give the group", path))?;
-    let mode = if gid.is_some() { 0o660 } else { 0o600 };
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
-        .map_err(failed("set the mode of", path))?;
+    admit(path, gid, key)?;
     Ok(listener)
 }
 
-async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call>) {
+/// Lets this group use a socket, beside root. The API checks credentials too; this turns others
+/// away earlier.
+fn admit(path: &Path, gid: Option<u32>, key: &'static str) -> Result<(), ApiError> {
+    let failed = |what, path| failed(what, path, key);
+    std::os::unix::fs::chown(path, None, gid.or(Some(0)))
+        .map_err(failed("give the group", path))?;
+    let mode = if gid.is_some() { 0o660 } else { 0o600 };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(failed("set the mode of", path))
+}
+
+fn failed(
+    what: &'static str,
+    path: &Path,
+    key: &'static str,
+) -> impl FnOnce(io::Error) -> ApiError {
+    let path = path.to_owned();
+    move |source| ApiError::Socket {
+        what,
+        path,
+        key,
+        source,
+    }
+}
+
+async fn accept(
+    listener: UnixListener,
+    policy: watch::Receiver<Policy>,
+    calls: mpsc::Sender<Call>,
+) {
     let readers = Arc::new(Semaphore::new(READERS));
     let roots = Arc::new(Semaphore::new(ROOTS));
     loop {
@@ -123,7 +158,7 @@ async fn accept(listener: UnixListener, policy: Policy, calls: mpsc::Sender<Call
         let room = if caller.is_root() { &roots } else { &readers };
         match Arc::clone(room).try_acquire_owned() {
             Ok(permit) => {
-                let calls = calls.clone();
+                let (calls, policy) = (calls.clone(), policy.clone());
                 tokio::spawn(async move {
                     connection::run(stream, caller, policy, calls).await;
                     drop(permit);

@@ -22,15 +22,16 @@ pub(super) struct Gauges {
 impl Gauges {
     pub fn new(credentials: &Credentials) -> Gauges {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let names = ["authority", "host"].into_iter();
-        let certificates = names.zip(credentials.not_after());
         Gauges {
             started: since_1970.map_or(0.0, |time| time.as_secs_f64()),
-            certificates: certificates
-                .map(|(name, not_after)| Certificate { name, not_after })
-                .collect(),
+            certificates: certificates(credentials),
             parts: Vec::new(),
         }
+    }
+
+    /// The daemon uses other certificates from now on.
+    pub fn renew(&mut self, credentials: &Credentials) {
+        self.certificates = certificates(credentials);
     }
 
     /// The sessions of a part of the table were counted.
@@ -55,6 +56,14 @@ impl Gauges {
         }
         all
     }
+}
+
+fn certificates(credentials: &Credentials) -> Vec<Certificate> {
+    let all = ["authority", "host"]
+        .into_iter()
+        .zip(credentials.not_after());
+    all.map(|(name, not_after)| Certificate { name, not_after })
+        .collect()
 }
 
 /// Counts an entry, and its session if it is that of the session's path.

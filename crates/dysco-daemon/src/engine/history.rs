@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dysco_api::{HistoryEntry, SessionId, WayChange};
+use dysco_config::private;
 use serde::{Deserialize, Serialize};
 
 use super::collect::boot_time;
@@ -210,7 +211,7 @@ impl Book {
     fn replace(&mut self, text: &[u8]) {
         self.waiting.clear();
         let temporary = self.path.with_extension("new");
-        let begun = fs::write(&temporary, text)
+        let begun = private::write(&temporary, text)
             .and_then(|()| fs::rename(&temporary, &self.path))
             .and_then(|()| OpenOptions::new().append(true).open(&self.path));
         self.length = text.len() as u64;

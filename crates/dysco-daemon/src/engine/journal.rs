@@ -9,10 +9,12 @@
 //! do not outlive the machine.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use dysco_config::private;
 use dysco_proto::ChangeId;
 
 /// The file is written anew when it is longer than this and mostly of the past.
@@ -44,7 +46,10 @@ impl Journal {
             .read(true)
             .append(true)
             .create(true)
+            .mode(0o600)
             .open(path)?;
+        // One of an earlier release may be for all.
+        file.set_permissions(Permissions::from_mode(0o600))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let mut live = HashMap::new();
@@ -130,7 +135,7 @@ impl Journal {
             return Ok(());
         }
         let temporary = self.path.with_extension("new");
-        fs::write(&temporary, &frames)?;
+        private::write(&temporary, &frames)?;
         // Before it has the name: what fails until then changes nothing.
         let file = OpenOptions::new().append(true).open(&temporary)?;
         fs::rename(&temporary, &self.path)?;

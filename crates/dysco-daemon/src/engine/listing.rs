@@ -34,6 +34,7 @@ impl Engine {
                 Err(error) => Reply::Error(internal("write the metrics", &error)),
             },
             Request::Adopt => return self.adopt_sessions(Some(replies)),
+            Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
             Request::Policy => self.policy_report(),
             Request::PolicyApply { text } => self.policy_apply(text.as_deref()),
             Request::PolicyExplain {
@@ -230,6 +231,7 @@ impl Engine {
             shim_processes: shim.hellos,
             pairs: shim.pairs,
             counters: self.snapshot().listed(),
+            keys: Some(self.reload.keys()),
         }
     }
 }

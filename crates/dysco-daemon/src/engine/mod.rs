@@ -32,6 +32,7 @@ mod proof;
 mod raw;
 mod rechain;
 mod relay;
+mod reload;
 mod removal;
 mod sockets;
 mod state;
@@ -42,6 +43,7 @@ mod trial;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,7 +59,7 @@ use dysco_proto::{ChangeId, HostEvent, Machine, Message, Subsession, asks};
 use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair, PairEvent, ProxyConfig, ProxySide};
 use dysco_scheduling::Turns;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -84,6 +86,9 @@ const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 /// All that the engine owns.
 struct Engine {
     config: Config,
+    reload: reload::Reload,
+    api: api::Server,
+    metrics: metrics::Server,
     agent: Arc<Agent>,
     routes: Routes,
     proxy: ProxySide,
@@ -177,13 +182,17 @@ enum Answer {
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
     State(firewall::Done),
+    /// The configuration and its files were read again.
+    Reread(Box<reload::Reread>),
 }
 
 /// Runs the daemon until it is told to stop. Sessions go on without it.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+///
+/// The configuration is read again from `file`.
+pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
-    let (mut engine, mut inputs) = start(config)?;
+    let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
     engine.hold_ports();
     engine.adopt_sessions(None);
@@ -212,8 +221,7 @@ struct Inputs {
     pages: mpsc::UnboundedReceiver<pages::Begun>,
     pairs: broadcast::Receiver<PairEvent>,
     scrapes: mpsc::Receiver<Scrape>,
-    _api: api::Server,
-    _metrics: metrics::Server,
+    hang_up: Signal,
 }
 
 /// Names a change: later ones are greater, as long as the host is up.
@@ -223,7 +231,8 @@ fn new_id() -> [u8; 16] {
     (u128::from(since_boot) << 64 | u128::from(chance)).to_be_bytes()
 }
 
-fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
+fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, Inputs)> {
+    let hang_up = signal(SignalKind::hangup()).context("failed to wait for SIGHUP")?;
     // First of all: it refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
     state::reserve_ports(&config.removal)?;
@@ -246,6 +255,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
     let proxy = ProxySide::start(proxy_config(&config))?;
     let credentials = config.credentials()?;
     let gauges = gauges::Gauges::new(&credentials);
+    let reload = reload::Reload::new(file, credentials.clone());
     let (control, control_events) = Control::start(control_config(&config, credentials.clone()))?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
@@ -263,6 +273,9 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         state,
         removals: Removals::new(config.removal.concurrency),
         config,
+        reload,
+        api,
+        metrics,
         agent: Arc::new(agent),
         routes,
         proxy,
@@ -299,8 +312,7 @@ fn start(config: Config) -> anyhow::Result<(Engine, Inputs)> {
         pages: pages_in,
         pairs,
         scrapes: scrapes_in,
-        _api: api,
-        _metrics: metrics,
+        hang_up,
     };
     Ok((engine, inputs))
 }
@@ -429,6 +441,7 @@ impl Engine {
                 Some(call) = inputs.calls.recv() => self.take_call(call),
                 // A reader that has left needs no answer.
                 Some(scrape) = inputs.scrapes.recv() => drop(scrape.send(self.snapshot())),
+                Some(()) = inputs.hang_up.recv() => self.reread(false, None),
                 pair = inputs.pairs.recv() => self.take_pair(pair),
                 () = sleep_until(timer) => {
                     let now = self.now();
@@ -448,6 +461,7 @@ impl Engine {
                     self.sweep_asks();
                     self.wake_chains();
                     self.sweep_monitors();
+                    self.reload.warn_of_keys(Instant::now());
                     self.turns.look();
                 }
                 // Last: all else has its turn before the next page.
@@ -507,6 +521,7 @@ impl Engine {
             Answer::Held(begun) => self.go_on_removing(*begun),
             Answer::Seen(seen) => self.seen(*seen),
             Answer::State(done) => self.state_done(done),
+            Answer::Reread(read) => self.reload(*read),
         }
     }
 
@@ -528,6 +543,7 @@ impl Engine {
             }
             control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
             control::Event::KeyGone(id) => self.key_gone(id),
+            control::Event::KeyRevoked(id) => self.key_revoked(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
                     let now = self.now();

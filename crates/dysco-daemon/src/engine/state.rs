@@ -1,13 +1,13 @@
 //! What outlives the daemon, and small things it remembers meanwhile.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use anyhow::Context as _;
-use dysco_config::{PortRange, Removal};
+use dysco_config::{PortRange, Removal, private};
 use dysco_proto::ChangeId;
 
 use super::collect::boot_time;
@@ -30,7 +30,7 @@ pub(super) struct StateDir {
 impl StateDir {
     /// Opens the directory, for root alone.
     pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
-        fs::create_dir_all(dir)
+        private::make_dir(dir)
             .with_context(|| format!("failed to make the state directory {}", dir.display()))?;
         let path = dir.join("changes");
         let journal = Journal::open(&path).with_context(|| {
@@ -106,22 +106,7 @@ impl StateDir {
 /// Keeps the kernel from using the new paths' source ports for its own
 /// connections.
 pub(super) fn reserve_ports(removal: &Removal) -> anyhow::Result<()> {
-    if !removal.reserve_ports {
-        return Ok(());
-    }
-    let path = "/proc/sys/net/ipv4/ip_local_reserved_ports";
-    let reserved = fs::read_to_string(path).with_context(|| format!("failed to read {path}"))?;
-    let ours = format!("{}-{}", removal.ports.first, removal.ports.last);
-    let reserved = reserved.trim();
-    if reserved.split(',').any(|r| r == ours) {
-        return Ok(());
-    }
-    let all = if reserved.is_empty() {
-        ours
-    } else {
-        format!("{reserved},{ours}")
-    };
-    fs::write(path, all).with_context(|| {
-        format!("failed to reserve the ports of new paths in {path}; set them there yourself and reserve_ports = false in [removal]")
-    })
+    dysco_config::reserve_ports(removal).context(
+        "failed to reserve the ports of new paths; set net.ipv4.ip_local_reserved_ports yourself and reserve_ports = false in [removal]",
+    )
 }

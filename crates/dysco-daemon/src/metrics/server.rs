@@ -18,12 +18,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::{Format, Snapshot, tls};
+use super::tls::{self, TlsError};
+use super::{Format, Snapshot};
 use crate::api::{self, ApiError};
 
 /// The connections that there may be: a page is made for one after the other.
@@ -58,7 +59,7 @@ pub enum MetricsError {
     #[error(
         "failed to set up TLS for metrics: {0}; set [metrics] tls = false, or issue the host's certificate anew"
     )]
-    Tls(#[from] tls::TlsError),
+    Tls(#[from] TlsError),
 }
 
 /// The places to listen on.
@@ -74,10 +75,24 @@ pub struct ServerConfig {
 }
 
 /// The server. It ends with this.
-#[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
+    tls: watch::Sender<Option<TlsAcceptor>>,
     task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Accepts readers by other keys from now on, where it does by TLS. Connections that there
+    /// are go on.
+    ///
+    /// # Errors
+    /// If the keys cannot be used: the present ones stay.
+    pub fn renew(&self, credentials: &Credentials) -> Result<(), TlsError> {
+        if self.tls.borrow().is_some() {
+            self.tls.send_replace(Some(tls::acceptor(credentials)?));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Server {
@@ -90,13 +105,14 @@ impl Drop for Server {
 
 /// Starts to listen. Must be called inside a tokio runtime.
 pub fn serve(config: ServerConfig, scrapes: mpsc::Sender<Scrape>) -> Result<Server, MetricsError> {
-    let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+    let (keys, tls) = watch::channel(config.tls.as_ref().map(tls::acceptor).transpose()?);
     let tcp = config.listen.map(bind).transpose()?;
     let unix = api::bind(&config.socket, config.gid, "[metrics] socket")?;
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let task = tokio::spawn(accept(Listening { unix, tcp, tls }, room, scrapes));
     Ok(Server {
         socket: config.socket,
+        tls: keys,
         task,
     })
 }
@@ -112,7 +128,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, MetricsError> {
 struct Listening {
     unix: UnixListener,
     tcp: Option<TcpListener>,
-    tls: Option<TlsAcceptor>,
+    tls: watch::Receiver<Option<TlsAcceptor>>,
 }
 
 async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrape>) {
@@ -123,7 +139,8 @@ async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrap
                 take(&room, |permit| tokio::spawn(answer(stream, permit, scrapes.clone())))
             }),
             Some(tcp) = tcp => tcp.map(|(stream, _)| {
-                take(&room, |permit| match on.tls.clone() {
+                let tls = on.tls.borrow().clone();
+                take(&room, |permit| match tls {
                     Some(tls) => tokio::spawn(answer_tls(tls, stream, permit, scrapes.clone())),
                     None => tokio::spawn(answer(stream, permit, scrapes.clone())),
                 })

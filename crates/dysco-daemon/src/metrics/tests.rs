@@ -272,7 +272,7 @@ async fn the_socket_is_of_one_daemon_and_of_root_and_goes_with_it() {
         listen: None,
         tls: None,
     };
-    let error = serve(config, mpsc::channel(1).0).unwrap_err().to_string();
+    let error = serve(config, mpsc::channel(1).0).err().unwrap().to_string();
     assert!(error.contains("set [metrics] socket"), "{error}");
     drop(lab.server.take());
     assert!(!socket.exists());

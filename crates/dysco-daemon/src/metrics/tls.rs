@@ -26,8 +26,8 @@ pub(super) fn acceptor(credentials: &Credentials) -> Result<TlsAcceptor, TlsErro
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(credentials.ca.clone())?;
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider)).build()?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+    let verifier = verifier.with_crls(credentials.revoked.clone()).build()?;
     let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(verifier)

@@ -5,3 +5,4 @@ mod firewalls;
 mod harness;
 mod interfaces;
 mod interrupted;
+mod life;

@@ -119,6 +119,29 @@ impl Engine {
         self.greet_again(&addresses);
     }
 
+    /// The connection of a key has ended since its peer is revoked: nothing is steered to that
+    /// one any more, and its SYNs are not believed.
+    pub(in crate::engine) fn key_revoked(&mut self, id: u64) {
+        let peer = self.chains.keys.get(&id).map(|s| Arc::clone(&s.peer));
+        self.key_gone(id);
+        self.forget_key(id);
+        for &address in peer.iter().flat_map(|peer| &peer.addresses) {
+            if self.key_for(address).is_none() {
+                self.chains.kept.remove(address);
+                self.lose_hop(address);
+            }
+        }
+    }
+
+    /// Forgets all whose connections have ended: some may be of peers that are revoked.
+    pub(in crate::engine) fn forget_gone_keys(&mut self) {
+        let gone = self.chains.keys.iter().filter(|(_, s)| s.gone.is_some());
+        let ids: Vec<u64> = gone.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.forget_key(id);
+        }
+    }
+
     /// What was said to a neighbour went by the connection that has ended, and may be
     /// lost, if it came back meanwhile.
     fn greet_again(&self, addresses: &[IpAddr]) {

@@ -79,11 +79,41 @@ impl Engine {
     /// A file that is not there is the empty policy, unless it was another one.
     fn policy_of_file(&self) -> Result<Policy, PolicyError> {
         let (path, own) = (&self.config.chain.policy, &self.config.host.addresses);
-        match Policy::load(path, own)? {
+        self.policy_of(path, Policy::load(path, own)?)
+    }
+
+    fn policy_of(&self, path: &Path, read: Option<Policy>) -> Result<Policy, PolicyError> {
+        match read {
             Some(policy) => Ok(policy),
             None if self.chains.policy.rules.is_empty() => Ok(Policy::default()),
-            None => Err(PolicyError::Gone { path: path.clone() }),
+            None => Err(PolicyError::Gone { path: path.into() }),
         }
+    }
+
+    /// Would the policy that was read at a path be another one?
+    pub(in crate::engine) fn is_other_policy(
+        &self,
+        path: &Path,
+        read: Option<Policy>,
+    ) -> Result<bool, PolicyError> {
+        Ok(self.policy_of(path, read)? != self.chains.policy)
+    }
+
+    /// Puts the policy that was read at a path in force, and looks at that one from now on.
+    pub(in crate::engine) fn take_up_policy(
+        &mut self,
+        path: &Path,
+        read: Option<Policy>,
+    ) -> Result<(), String> {
+        let policy = self.policy_of(path, read).map_err(|e| e.to_string())?;
+        self.put_in_force(policy)?;
+        self.chains.error = None;
+        self.chains.file.reads(path);
+        if *path != self.config.chain.policy {
+            self.config.chain.policy = path.into();
+            self.watch_policy();
+        }
+        Ok(())
     }
 
     /// What is in force where a file is not.

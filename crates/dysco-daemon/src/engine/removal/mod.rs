@@ -89,6 +89,11 @@ struct Batch {
 }
 
 impl Removals {
+    /// Lets so many be under way from now on.
+    pub fn set_concurrency(&mut self, concurrency: usize) {
+        self.concurrency = concurrency.max(1);
+    }
+
     pub fn new(concurrency: usize) -> Removals {
         Removals {
             concurrency: concurrency.max(1),

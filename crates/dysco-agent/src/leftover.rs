@@ -1,0 +1,208 @@
+//! The data plane as it lies on a host, with the daemon that made it and without: looked at,
+//! and taken away.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use aya::maps::MapData;
+use aya::programs::tc;
+use dysco_common::Session;
+use futures::TryStreamExt;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::net::if_::if_nameindex;
+use rtnetlink::packet_route::tc::TcMessage;
+
+use crate::attach::{HOOKS, PRIORITY};
+use crate::error::AgentError;
+use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
+use crate::memory::Memory;
+use crate::need::{Need, need_of};
+
+/// What is pinned in a directory, or attached by clsact.
+#[derive(Debug)]
+pub struct Leftover {
+    pin_dir: PathBuf,
+    /// Interfaces with programs by TCX or XDP, and those by clsact.
+    linked: Vec<String>,
+    filtered: Vec<String>,
+}
+
+/// Keeps any daemon from starting as long as it is held.
+#[derive(Debug)]
+pub struct Alone(#[allow(dead_code)] Flock<File>);
+
+impl Leftover {
+    /// Looks what there is.
+    ///
+    /// # Errors
+    /// If the kernel does not tell of its filters.
+    pub fn find(pin_dir: &Path) -> Result<Leftover, AgentError> {
+        let system = |operation| move |source| AgentError::System { operation, source };
+        let entries = fs::read_dir(pin_dir.join(LAYOUT)).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let mut linked: Vec<String> = names
+            .filter_map(|name| {
+                let link = name.to_str()?.strip_prefix("link_")?;
+                let (interface, _) = link.split_once("_dysco_")?;
+                Some(interface.to_owned())
+            })
+            .collect();
+        linked.sort_unstable();
+        linked.dedup();
+        let filtered = blocking(filtered()).map_err(system("list filters"))?;
+        Ok(Leftover {
+            pin_dir: pin_dir.into(),
+            linked,
+            filtered,
+        })
+    }
+
+    /// Is there nothing?
+    pub fn is_nothing(&self) -> bool {
+        self.linked.is_empty() && self.filtered.is_empty() && layouts(&self.pin_dir).is_empty()
+    }
+
+    /// The interfaces that programs are on, and how.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        let linked = self.linked.iter().map(|name| (name.as_str(), "link"));
+        let filtered = self.filtered.iter().map(|name| (name.as_str(), "clsact"));
+        linked.chain(filtered)
+    }
+
+    /// The sessions that would stop without it.
+    ///
+    /// # Errors
+    /// If its table cannot be read, such as one of another release.
+    pub fn needed_by(&self) -> Result<Vec<(Session, Need)>, AgentError> {
+        refuse_others(&self.pin_dir)?;
+        let path = self.pin_dir.join(LAYOUT).join("SESSIONS");
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let failed = crate::agent::map_error("open", "SESSIONS");
+        let map = MapData::from_pin(&path).map_err(&failed)?;
+        let room = map.info().map_err(&failed)?.max_entries();
+        let memory = Memory::map(map.fd(), room)?;
+        let sessions = (0..memory.len()).map(|slot| memory.read(slot));
+        Ok(sessions.filter_map(|s| Some((s, need_of(&s)?))).collect())
+    }
+
+    /// Keeps daemons away, unless one runs; its process id then, as far as known.
+    ///
+    /// # Errors
+    /// If the directory cannot be locked.
+    pub fn lock(&self) -> Result<Result<Option<Alone>, Option<u32>>, AgentError> {
+        let dir = self.pin_dir.join(LAYOUT);
+        let unusable = |source| AgentError::PinDirectory {
+            path: dir.clone(),
+            source,
+        };
+        let open = match File::open(&dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ok(None)),
+            opened => opened.map_err(unusable)?,
+        };
+        match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
+            Ok(alone) => Ok(Ok(Some(Alone(alone)))),
+            Err((file, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(&file).map_err(unusable)?)),
+            Err((_, error)) => Err(unusable(error.into())),
+        }
+    }
+
+    /// Takes the programs off all interfaces, and removes the pins.
+    ///
+    /// # Errors
+    /// If something is still there then.
+    pub fn remove(self) -> Result<(), AgentError> {
+        let system = |operation| move |source| AgentError::System { operation, source };
+        for interface in &self.filtered {
+            for (name, kind) in HOOKS {
+                // One of the two may be missing: what is left is found below.
+                let _ = tc::qdisc_detach_program(interface, kind, name);
+            }
+        }
+        blocking(remove_empty(&self.filtered)).map_err(system("remove a qdisc"))?;
+        for path in layouts(&self.pin_dir) {
+            fs::remove_dir_all(&path)
+                .map_err(|source| AgentError::PinDirectory { path, source })?;
+        }
+        // Unless there is something of others.
+        let _ = fs::remove_dir(&self.pin_dir);
+        match blocking(filtered())
+            .map_err(system("list filters"))?
+            .first()
+        {
+            None => Ok(()),
+            Some(interface) => Err(AgentError::Attach {
+                interface: interface.clone(),
+                source: "its filters could not be removed".into(),
+            }),
+        }
+    }
+}
+
+/// The pins of this release, and of others.
+fn layouts(pin_dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(pin_dir).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_layout));
+    ours.map(|entry| entry.path()).collect()
+}
+
+/// Runs what asks the kernel by netlink, to its end.
+fn blocking<T>(asks: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build()?.block_on(asks)
+}
+
+fn netlink() -> std::io::Result<rtnetlink::Handle> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    tokio::spawn(connection);
+    Ok(handle)
+}
+
+/// The interfaces with filters of the programs.
+async fn filtered() -> std::io::Result<Vec<String>> {
+    let handle = netlink()?;
+    let mut found = Vec::new();
+    for interface in &if_nameindex()? {
+        let index = interface.index().cast_signed();
+        let filters = filters(&handle, index).await;
+        if filters.iter().any(is_ours) {
+            found.push(interface.name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// All filters of an interface's clsact qdisc; none where it has no such.
+async fn filters(handle: &rtnetlink::Handle, index: i32) -> Vec<TcMessage> {
+    let [into, out] = [(); 2].map(|()| handle.traffic_filter(index).get());
+    let into = into.ingress().execute().try_collect::<Vec<_>>().await;
+    let out = out.egress().execute().try_collect::<Vec<_>>().await;
+    let both = [into.unwrap_or_default(), out.unwrap_or_default()];
+    both.into_iter().flatten().collect()
+}
+
+/// By its priority, which nobody else has.
+fn is_ours(filter: &TcMessage) -> bool {
+    filter.header.info >> 16 == u32::from(PRIORITY)
+}
+
+/// Removes the clsact qdisc of these interfaces, where no filter of others is on it.
+async fn remove_empty(interfaces: &[String]) -> std::io::Result<()> {
+    let handle = netlink()?;
+    for interface in &if_nameindex()? {
+        let name = interface.name().to_string_lossy();
+        let index = interface.index().cast_signed();
+        if interfaces.iter().any(|i| *i == name) && filters(&handle, index).await.is_empty() {
+            let mut qdisc = handle.qdisc().del(index);
+            qdisc.message_mut().header.parent = rtnetlink::packet_route::tc::TcHandle::CLSACT;
+            qdisc.message_mut().header.handle = rtnetlink::packet_route::tc::TcHandle {
+                major: u16::MAX,
+                minor: 0,
+            };
+            qdisc.execute().await.map_err(std::io::Error::other)?;
+        }
+    }
+    Ok(())
+}

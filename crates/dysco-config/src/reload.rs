@@ -1,0 +1,124 @@
+//! The part of a configuration that changes while `dyscod` runs, and the rest of it.
+
+use dysco_api::ValueChange;
+use toml::{Table, Value};
+
+use super::{Api, Chain, Config, Control, Host, Log, Removal};
+
+impl Config {
+    /// This configuration with all of another that a running `dyscod` can take up. Further
+    /// differences of the two need a restart.
+    pub fn taking(&self, new: &Config) -> Config {
+        let old = self.clone();
+        let new = new.clone();
+        Config {
+            host: Host {
+                addresses: old.host.addresses,
+                ..new.host
+            },
+            control: Control {
+                listen: old.control.listen,
+                port: old.control.port,
+                ..new.control
+            },
+            api: Api {
+                socket: old.api.socket,
+                ..new.api
+            },
+            track: new.track,
+            removal: Removal {
+                ports: old.removal.ports,
+                reserve_ports: old.removal.reserve_ports,
+                state_dir: old.removal.state_dir,
+                ..new.removal
+            },
+            chain: Chain { ..new.chain },
+            listeners: new.listeners,
+            watch: new.watch,
+            log: Log {
+                format: old.log.format,
+                ..new.log
+            },
+            ..old
+        }
+    }
+
+    /// The keys that differ in another configuration, with both values.
+    ///
+    /// # Errors
+    /// If a value cannot be written as TOML.
+    pub fn changes_to(&self, new: &Config) -> Result<Vec<ValueChange>, toml::ser::Error> {
+        let [old, new] = [flat(self)?, flat(new)?];
+        let keys = old
+            .keys()
+            .chain(new.keys().filter(|key| !old.contains_key(*key)));
+        let changes = keys.filter(|key| old.get(*key) != new.get(*key));
+        Ok(changes
+            .map(|key| ValueChange {
+                key: key.clone(),
+                before: old.get(key).map(Value::to_string),
+                after: new.get(key).map(Value::to_string),
+            })
+            .collect())
+    }
+}
+
+/// Values by `table.key`; those of tables that may be there several times by the table.
+fn flat(config: &Config) -> Result<Table, toml::ser::Error> {
+    let mut all = Table::new();
+    for (table, value) in Table::try_from(config)? {
+        match value {
+            Value::Table(keys) => {
+                let named = keys
+                    .into_iter()
+                    .map(|(key, value)| (format!("{table}.{key}"), value));
+                all.extend(named);
+            }
+            value => {
+                all.insert(table, value);
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{check, schema, tests};
+
+    fn config(more: &str) -> Config {
+        let (path, text) = (Path::new("f"), tests::with(more));
+        let file = schema::parse(path, &text).unwrap();
+        check::check(path, &text, file, &tests::interfaces()).unwrap()
+    }
+
+    fn keys(changes: &[ValueChange]) -> Vec<&str> {
+        changes.iter().map(|change| change.key.as_str()).collect()
+    }
+
+    #[test]
+    fn what_can_change_is_told_from_what_cannot() {
+        let old = config("[removal]\nports = \"61000-61999\"\n");
+        let new = config(
+            "[removal]\nports = \"62000-62999\"\nautomatic = true\n\
+             [data_plane]\nmax_sessions = 32\n[log]\nformat = \"json\"\nfilter = \"warn\"\n\
+             [[track]]\nports = 80\n",
+        );
+        let taken = old.taking(&new);
+        let changed = old.changes_to(&taken).unwrap();
+        assert_eq!(keys(&changed), ["log.filter", "removal.automatic", "track"]);
+        let left = taken.changes_to(&new).unwrap();
+        assert_eq!(
+            keys(&left),
+            ["data_plane.max_sessions", "log.format", "removal.ports"]
+        );
+        assert_eq!(left[2].before.as_deref(), Some("\"61000-61999\""));
+        assert_eq!(left[2].after.as_deref(), Some("\"62000-62999\""));
+        // As often as it is asked.
+        assert_eq!(keys(&taken.changes_to(&new).unwrap()), keys(&left));
+        assert!(old.changes_to(&old).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,85 @@
+//! Certificates that take the place of others, and such as are revoked.
+
+use super::lab::{Daemon, Fleet, addresses};
+use crate::{Control, DownReason, Event};
+
+async fn down(daemon: &mut Daemon) -> DownReason {
+    loop {
+        if let Event::PeerDown(_, why) = daemon.event().await {
+            return why;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_for_new_connections_and_the_others_go_on() {
+    let fleet = Fleet::new();
+    let [a, b, other] = addresses();
+    let (left, mut right) = (fleet.daemon(a), fleet.daemon(b));
+    left.control.send(b, b"before".to_vec());
+    right.message().await;
+
+    let next = fleet.credentials(&[b, other]);
+    right.control.take_up(Control::prepare(&next).unwrap());
+    left.control.send(b, b"meanwhile".to_vec());
+    let meanwhile = right.message().await;
+    assert_eq!(meanwhile.message, b"meanwhile");
+    assert_eq!(right.control.counters().connections, 1);
+
+    // As a server and as a client: whoever it talks with now sees the new one.
+    let [c, d] = addresses();
+    let (mut caller, mut called) = (fleet.daemon(c), fleet.daemon(d));
+    caller.control.send(b, b"question".to_vec());
+    right.message().await;
+    right.control.send(c, b"answer".to_vec());
+    assert!(caller.message().await.from.holds(other));
+    right.control.send(d, b"hello".to_vec());
+    assert!(called.message().await.from.holds(other));
+}
+
+#[tokio::test]
+async fn a_revoked_peer_is_cut_off_at_once_and_both_are_told() {
+    let fleet = Fleet::new();
+    let [a, b, c] = addresses();
+    let (here, keys) = (fleet.issue(&[a]), fleet.issue(&[b]));
+    let mut left = Daemon::start(a, fleet.load(&here, &[a]));
+    let mut right = Daemon::start(b, fleet.load(&keys, &[b]));
+    let mut third = fleet.daemon(c);
+    left.control.send(b, b"before".to_vec());
+    right.message().await;
+    third.control.send(a, b"before".to_vec());
+    left.message().await;
+
+    fleet.revoke(&keys);
+    let renewal = Control::prepare(&fleet.load(&here, &[a])).unwrap();
+    left.control.take_up(renewal);
+
+    let revoked = DownReason::ClosedHere("its certificate is revoked");
+    assert_eq!(down(&mut left).await, revoked);
+    let DownReason::Closed(why) = down(&mut right).await else {
+        panic!("not closed");
+    };
+    assert_eq!(why, "its certificate is revoked");
+    // It gets no other connection, neither way.
+    right.control.send(a, b"again".to_vec());
+    let DownReason::Tls(why) = down(&mut right).await else {
+        panic!("not refused");
+    };
+    assert!(why.contains("evoked"), "{why}");
+    left.control.send(b, b"again".to_vec());
+    let DownReason::Tls(why) = down(&mut left).await else {
+        panic!("not refused");
+    };
+    assert!(why.contains("evoked"), "{why}");
+    // The others go on.
+    third.control.send(a, b"meanwhile".to_vec());
+    assert_eq!(left.message().await.message, b"meanwhile");
+    left.control.send(c, b"answer".to_vec());
+    assert_eq!(third.message().await.message, b"answer");
+    assert_eq!(third.control.counters().connections, 1);
+    // So does the host itself, by another certificate.
+    let next = fleet.credentials(&[b]);
+    right.control.take_up(Control::prepare(&next).unwrap());
+    right.control.send(a, b"renewed".to_vec());
+    assert_eq!(left.message().await.message, b"renewed");
+}

@@ -1,0 +1,274 @@
+//! `dyscoctl uninstall`: leaves this host as it was. Keys and configuration stay.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dysco_agent::{Alone, Leftover, Need};
+use dysco_api::Exit;
+use dysco_config::{Config, DEFAULT_CONFIG, release_ports};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use super::context::Context;
+use super::exit::CliError;
+use super::output::{section, table};
+
+/// How often it is looked whether sessions need Dysco still, and dyscod has stopped.
+const LOOK: Duration = Duration::from_millis(100);
+/// dyscod stops within this.
+const STOPPING: Duration = Duration::from_secs(15);
+
+/// Arguments of `uninstall`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration of this host's dyscod
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+
+    /// Only say what would be done, and which sessions need Dysco still
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Wait until no session needs Dysco
+    #[arg(long, conflicts_with_all = ["dry_run", "force"])]
+    wait: bool,
+
+    /// Do it all the same: sessions that need Dysco end by their own timers
+    #[arg(long)]
+    force: bool,
+}
+
+/// Why a host is not left as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum UninstallError {
+    /// Sessions would stop.
+    #[error(
+        "failed to uninstall Dysco: {0} sessions need it; see them with --dry-run, and wait for their end with --wait, or use --force"
+    )]
+    Needed(usize),
+    /// The daemon is not seen, or does not stop.
+    #[error(
+        "failed to stop dyscod: another process has {path} and does not end; stop it, as with 'systemctl disable --now dyscod'"
+    )]
+    Runs {
+        /// The pins.
+        path: PathBuf,
+    },
+    /// The data plane.
+    #[error("failed to uninstall Dysco: {0}")]
+    Agent(#[from] dysco_agent::AgentError),
+    /// The ports.
+    #[error(transparent)]
+    Ports(#[from] dysco_config::PortsError),
+    /// A file.
+    #[error("failed to remove {path}: {source}; remove it yourself")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What is done, or would be.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    dry_run: bool,
+    /// Sessions that would stop.
+    sessions: Vec<Needing>,
+    /// What is removed, or would be.
+    removes: Vec<String>,
+}
+
+/// A session that needs Dysco.
+#[derive(Debug, Serialize)]
+struct Needing {
+    local: String,
+    remote: String,
+    why: &'static str,
+}
+
+/// Stops dyscod, takes its programs off, and removes what it has left on this host.
+pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+    let config = Config::without_keys(&args.config)?;
+    let pin_dir = &config.data_plane.pin_dir;
+    let found = Leftover::find(pin_dir).map_err(UninstallError::Agent)?;
+    if args.wait {
+        while !needing(&found)?.is_empty() {
+            thread::sleep(LOOK);
+        }
+    }
+    let sessions = needing(&found)?;
+    let blocked = !sessions.is_empty() && !args.force;
+    let report = Report {
+        dry_run: args.dry_run,
+        sessions,
+        removes: removes(&config, &found)?,
+    };
+    if args.dry_run {
+        context.print(&report, text)?;
+        return Ok(if blocked { Exit::Refused } else { Exit::Done });
+    }
+    if blocked {
+        return Err(UninstallError::Needed(report.sessions.len()).into());
+    }
+    let _alone = stop(&found, pin_dir)?;
+    // It may have finished a change meanwhile.
+    let left = needing(&found)?;
+    if !left.is_empty() && !args.force {
+        return Err(UninstallError::Needed(left.len()).into());
+    }
+    release_ports(&config.removal, false).map_err(UninstallError::Ports)?;
+    found.remove().map_err(UninstallError::Agent)?;
+    for path in files(&config) {
+        remove(&path)?;
+    }
+    context.print(&report, text)?;
+    Ok(Exit::Done)
+}
+
+/// Those that would stop. Of a data plane of another release nothing is known.
+fn needing(found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
+    let all = found.needed_by()?.into_iter();
+    Ok(all
+        .map(|(session, need)| Needing {
+            local: session.key.local().to_string(),
+            remote: session.key.remote().to_string(),
+            why: match need {
+                Need::Changing => "its path is being changed",
+                Need::Chained => "it passes a chain",
+                Need::Bypassed => "its proxy has left (bypass)",
+                Need::Relayed => "its proxy has left (local)",
+                Need::Returned => "its proxy has left (return)",
+            },
+        })
+        .collect())
+}
+
+/// Stops the daemon, if one runs, and keeps others away.
+fn stop(found: &Leftover, pin_dir: &Path) -> Result<Option<Alone>, UninstallError> {
+    let runs = || UninstallError::Runs {
+        path: pin_dir.into(),
+    };
+    let pid = match found.lock()? {
+        Ok(alone) => return Ok(alone),
+        Err(pid) => pid.ok_or_else(runs)?,
+    };
+    // One that has ended by itself is as good.
+    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+    let until = Instant::now() + STOPPING;
+    while Instant::now() < until {
+        if let Ok(alone) = found.lock()? {
+            return Ok(alone);
+        }
+        thread::sleep(LOOK);
+    }
+    Err(runs())
+}
+
+/// What is there to be removed.
+fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallError> {
+    let mut all = Vec::new();
+    if let Err(Some(pid)) = found.lock()? {
+        all.push(format!("the process dyscod ({pid}): it is stopped"));
+    }
+    let programs = found.interfaces();
+    all.extend(programs.map(|(name, how)| format!("the programs on {name} ({how})")));
+    if !found.is_nothing() {
+        let dir = config.data_plane.pin_dir.display();
+        all.push(format!("the pinned maps and programs in {dir}"));
+    }
+    let ports = release_ports(&config.removal, true)?;
+    if !ports.is_empty() {
+        all.push(format!(
+            "the ports {ports} from net.ipv4.ip_local_reserved_ports"
+        ));
+    }
+    let there = files(config).into_iter().filter(|path| path.exists());
+    all.extend(there.map(|path| path.display().to_string()));
+    Ok(all)
+}
+
+/// The files that dyscod writes while it runs. Its directories go if they are empty then.
+fn files(config: &Config) -> Vec<PathBuf> {
+    let state = &config.removal.state_dir;
+    let names = [
+        "changes",
+        "changes.new",
+        "history",
+        "history.new",
+        "reserved-ports",
+    ];
+    let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
+    let sockets = [&config.api.socket, &config.shim.socket];
+    all.extend(sockets.into_iter().cloned());
+    all.push(state.clone());
+    let above = sockets.into_iter().filter_map(|socket| socket.parent());
+    let own = above.filter(|dir| dir.starts_with("/run/") && *dir != Path::new("/run"));
+    all.extend(own.map(Path::to_path_buf));
+    all.sort_unstable();
+    all.dedup();
+    // What is in a directory before that one.
+    all.reverse();
+    all
+}
+
+fn remove(path: &Path) -> Result<(), UninstallError> {
+    let removed = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => match fs::remove_dir(path) {
+            // Others have something there.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed,
+        },
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(UninstallError::File {
+            path: path.into(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut rows = table(["LOCAL", "REMOTE", "WHY"]);
+    for session in &report.sessions {
+        let Needing { local, remote, why } = session;
+        rows.add_row([local.as_str(), remote, why]);
+    }
+    let removed = match (report.removes.is_empty(), report.dry_run) {
+        (true, _) => "nothing of Dysco is on this host but keys and configuration".to_owned(),
+        (false, true) => format!("would remove:\n  {}", report.removes.join("\n  ")),
+        (false, false) => format!("removed:\n  {}", report.removes.join("\n  ")),
+    };
+    match report.sessions.is_empty() {
+        true => removed,
+        false => format!(
+            "{removed}\n{}",
+            section("Sessions that need Dysco", &rows).trim_end()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_when_it_is_empty_and_no_sooner() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, others) = (dir.path().join("state"), dir.path().join("theirs"));
+        fs::create_dir(&inside).unwrap();
+        fs::write(&others, "").unwrap();
+        for path in [&inside, &inside, &dir.path().to_path_buf()] {
+            remove(path).unwrap();
+        }
+        assert!(!inside.exists() && others.exists());
+    }
+}

@@ -1,0 +1,327 @@
+//! Takes another configuration, other keys and another policy while `dyscod` runs: all is read
+//! and checked first, and a fault of any leaves everything as it was.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
+use dysco_config::Config;
+use dysco_config::policy::{Policy, PolicyError};
+use dysco_control::{Control, ControlError, Renewal};
+use dysco_pki::Credentials;
+use tokio::sync::mpsc;
+
+use super::{Answer, Engine, agent_config, proxy_config};
+use crate::api;
+
+const MEND: &str = "nothing was changed; try the file with 'dyscod --check'";
+
+/// Certificates that end soon are told of this often.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Who waits for an answer; nobody after a SIGHUP.
+type Asker = Option<mpsc::Sender<Reply>>;
+
+/// What is needed to read everything again.
+pub(super) struct Reload {
+    file: PathBuf,
+    credentials: Credentials,
+    /// When it was looked last whether they end soon.
+    looked: Option<Instant>,
+    /// Is it being read?
+    reading: bool,
+    /// Is it to be read again then, since a SIGHUP came meanwhile?
+    again: bool,
+}
+
+impl Reload {
+    pub fn new(file: PathBuf, credentials: Credentials) -> Reload {
+        Reload {
+            file,
+            credentials,
+            looked: None,
+            reading: false,
+            again: false,
+        }
+    }
+
+    /// How long the certificates in use are valid.
+    pub fn keys(&self) -> KeysReport {
+        let [authority_days, certificate_days] = self.credentials.days_left();
+        KeysReport {
+            authority_days,
+            certificate_days,
+        }
+    }
+
+    /// Warns of certificates that end soon, once a day.
+    pub fn warn_of_keys(&mut self, now: Instant) {
+        if self.looked.is_some_and(|at| now - at < DAY) {
+            return;
+        }
+        self.looked = Some(now);
+        if let Some(trouble) = self.keys().trouble() {
+            tracing::warn!("{trouble}");
+        }
+    }
+}
+
+/// What was read, and for whom.
+pub(super) struct Reread {
+    dry_run: bool,
+    asker: Asker,
+    files: Result<Files, Failure>,
+}
+
+/// A configuration and what it names, each checked.
+struct Files {
+    config: Config,
+    credentials: Credentials,
+    renewal: Renewal,
+    policy: Option<Policy>,
+}
+
+/// What keeps a configuration from being read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Config(#[from] dysco_config::ConfigError),
+    #[error(transparent)]
+    Pki(#[from] dysco_pki::PkiError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+fn read(file: &Path) -> Result<Files, ReadError> {
+    let config = Config::without_keys(file)?;
+    let credentials = config.credentials()?;
+    let renewal = Control::prepare(&credentials)?;
+    let policy = Policy::load(&config.chain.policy, &config.host.addresses)?;
+    Ok(Files {
+        config,
+        credentials,
+        renewal,
+        policy,
+    })
+}
+
+fn failure(code: FailureCode, why: impl ToString) -> Failure {
+    Failure {
+        code,
+        what: "reload".into(),
+        why: why.to_string(),
+        mend: MEND.into(),
+    }
+}
+
+impl Engine {
+    /// Reads everything again, beside the engine's own work.
+    pub(super) fn reread(&mut self, dry_run: bool, asker: Asker) {
+        if self.reload.reading {
+            match asker {
+                None => self.reload.again = true,
+                Some(asker) => {
+                    let why = "another reload is under way; ask again";
+                    let _ = asker.try_send(Reply::Error(failure(FailureCode::Busy, why)));
+                }
+            }
+            return;
+        }
+        self.reload.reading = true;
+        if !dry_run {
+            crate::notify::notify_reloading();
+        }
+        let (file, answers) = (self.reload.file.clone(), self.answers.clone());
+        tokio::task::spawn_blocking(move || {
+            let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
+            let read = Reread {
+                dry_run,
+                asker,
+                files,
+            };
+            // The engine has ended.
+            let _ = answers.send(Answer::Reread(Box::new(read)));
+        });
+    }
+
+    /// Takes up what was read, or says why not.
+    pub(super) fn reload(&mut self, read: Reread) {
+        self.reload.reading = false;
+        let done = read.files.and_then(|files| {
+            let report = self.differences(&files, read.dry_run)?;
+            if !read.dry_run {
+                self.take_up_files(files, &report)?;
+            }
+            Ok(report)
+        });
+        if !read.dry_run {
+            match &done {
+                Ok(report) => self.report("reloaded", None, text(report)),
+                Err(failure) => {
+                    tracing::error!("{failure}; {MEND}");
+                    self.tell_monitors("reload_refused", None, failure.to_string());
+                }
+            }
+            crate::notify::notify_ready();
+        }
+        if let Some(asker) = read.asker {
+            // The client's channel is fresh and has room, or the client has left.
+            let _ = asker.try_send(done.map_or_else(Reply::Error, Reply::Reloaded));
+        }
+        if std::mem::take(&mut self.reload.again) {
+            self.reread(false, None);
+        }
+    }
+
+    /// What is other in the files, and whether it can be taken up.
+    fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
+        let internal = |e| failure(FailureCode::Internal, e);
+        let taken = self.config.taking(&files.config);
+        let (old, new) = (&self.reload.credentials, &files.credentials);
+        let path = &files.config.chain.policy;
+        let policy = self.is_other_policy(path, files.policy.clone());
+        if old.revoked.is_some() && new.revoked.is_none() {
+            let why = format!(
+                "the list of revoked certificates {} is gone; put it back",
+                files.config.control.pki.revoked.display()
+            );
+            return Err(failure(FailureCode::BadRequest, why));
+        }
+        let others = [
+            ("certificate", old.cert != new.cert),
+            ("authority", old.ca != new.ca),
+            ("revoked", old.revoked != new.revoked),
+            (
+                "policy",
+                policy.map_err(|e| failure(FailureCode::BadRequest, e))?,
+            ),
+        ];
+        let others = others.into_iter().filter(|(_, other)| *other);
+        Ok(ReloadReport {
+            dry_run,
+            changed: self.config.changes_to(&taken).map_err(internal)?,
+            files: others.map(|(name, _)| name.to_owned()).collect(),
+            needs_restart: taken.changes_to(&files.config).map_err(internal)?,
+        })
+    }
+
+    /// First what may fail, each with what undoes it; then the rest.
+    fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
+        let refused = |e: String| failure(FailureCode::Refused, e);
+        let taken = self.config.taking(&files.config);
+        let before = self.config.clone();
+        dysco_config::change_filter(&taken.log).map_err(|e| refused(e.to_string()))?;
+        let fallible = self
+            .admit(&taken)
+            .and_then(|()| self.add_interfaces(&taken))
+            .and_then(|()| self.track(&taken))
+            .and_then(|()| self.take_up_policy(&taken.chain.policy, files.policy));
+        if let Err(why) = fallible {
+            self.undo(&before, &taken);
+            return Err(refused(why));
+        }
+        for gone in only_in(&before, &taken) {
+            self.agent.remove_interface(gone);
+        }
+        let revoked = report.files.iter().any(|name| name == "revoked");
+        self.control.take_up(files.renewal);
+        self.gauges.renew(&files.credentials);
+        if let Err(error) = self.metrics.renew(&files.credentials) {
+            tracing::error!(%error, "readers of metrics are accepted by the keys before");
+        }
+        self.reload.credentials = files.credentials;
+        self.reload.looked = None;
+        if revoked {
+            self.forget_gone_keys();
+        }
+        self.proxy.configure(&proxy_config(&taken));
+        self.removals.set_concurrency(taken.removal.concurrency);
+        let local = taken.removal.mode == dysco_api::Mode::Local;
+        self.machine.answer_asks_locally(local);
+        let sees_more = before.track != taken.track || only_in(&taken, &before).next().is_some();
+        self.config = taken;
+        if sees_more {
+            self.adopt_sessions(None);
+        }
+        Ok(())
+    }
+
+    fn admit(&self, new: &Config) -> Result<(), String> {
+        let read_gid = new.api.gid;
+        let policy = api::Policy { read_gid };
+        self.api.set_policy(policy).map_err(|e| e.to_string())
+    }
+
+    fn add_interfaces(&self, new: &Config) -> Result<(), String> {
+        for gone in only_in(&self.config, new) {
+            self.may_leave(gone)?;
+        }
+        let attach = agent_config(new).attach;
+        for name in only_in(new, &self.config) {
+            let added = self.agent.add_interface(name, attach);
+            added.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Sessions that leave by an interface would stop without the programs there.
+    fn may_leave(&self, interface: &str) -> Result<(), String> {
+        let ours = self.config.host.interfaces.iter();
+        let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
+        let sessions = self.agent.sessions();
+        let of_it = sessions.iter().filter(|(_, s)| {
+            dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
+        });
+        match of_it.count() {
+            0 => Ok(()),
+            count => Err(format!(
+                "{interface} cannot be left out of interfaces: {count} changed sessions leave by it; wait for their end"
+            )),
+        }
+    }
+
+    fn track(&self, new: &Config) -> Result<(), String> {
+        self.agent.track(&new.rules()).map_err(|e| e.to_string())
+    }
+
+    /// Takes back what was done for another configuration.
+    fn undo(&self, before: &Config, taken: &Config) {
+        for added in only_in(taken, before) {
+            self.agent.remove_interface(added);
+        }
+        let undone = [
+            self.admit(before),
+            self.track(before),
+            dysco_config::change_filter(&before.log).map_err(|e| e.to_string()),
+        ];
+        for error in undone.into_iter().filter_map(Result::err) {
+            tracing::error!(error, "a part of the refused configuration is in force");
+        }
+    }
+}
+
+/// The interfaces that the one has and the other has not.
+fn only_in<'a>(one: &'a Config, other: &'a Config) -> impl Iterator<Item = &'a str> {
+    let has = |name: &str| other.host.interfaces.iter().any(|i| i.name == name);
+    let names = one.host.interfaces.iter().map(|i| i.name.as_str());
+    names.filter(move |name| !has(name))
+}
+
+/// For the log.
+fn text(report: &ReloadReport) -> String {
+    let keys = report.changed.iter().map(|change| change.key.as_str());
+    let changed: Vec<_> = keys
+        .chain(report.files.iter().map(String::as_str))
+        .collect();
+    let changed = match changed.is_empty() {
+        true => "nothing has changed".to_owned(),
+        false => format!("reloaded: {}", changed.join(", ")),
+    };
+    let left = report.needs_restart.iter().map(|c| c.key.as_str());
+    match left.collect::<Vec<_>>().join(", ").as_str() {
+        "" => changed,
+        left => format!("{changed}; needs a restart: {left}"),
+    }
+}

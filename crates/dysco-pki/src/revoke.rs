@@ -1,0 +1,102 @@
+//! The authority's list of revoked certificates (RFC 5280, section 5).
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    CertificateRevocationListParams, KeyIdMethod, RevocationReason, RevokedCertParams, SerialNumber,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+use x509_parser::time::ASN1Time;
+
+use super::error::PkiError;
+use super::issue::{CA_DAYS, DAY, INIT_MEND, SKEW, authority, date, generate};
+use super::{REVOKED, files, subject};
+
+/// Since when each serial number is revoked.
+type Revoked = BTreeMap<Vec<u8>, ASN1Time>;
+
+/// Adds certificates to the list of the authority in `dir`, and signs it anew. Returns its
+/// path, and how many certificates it has now.
+pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), PkiError> {
+    let (ca, issuer) = authority(dir)?;
+    let path = dir.join(REVOKED);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let (mut all, number) = read(&path)?;
+    for certificate in certificates {
+        let serial = serial(certificate, &ca)?;
+        all.entry(serial).or_insert(date(now)?);
+    }
+    let entry = |(serial, at): (&Vec<u8>, &ASN1Time)| RevokedCertParams {
+        serial_number: SerialNumber::from_slice(serial),
+        revocation_time: at.to_datetime(),
+        reason_code: Some(RevocationReason::Unspecified),
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: date(now.saturating_sub(SKEW))?.to_datetime(),
+        // Daemons use a list until they are given another.
+        next_update: date(now + CA_DAYS * DAY)?.to_datetime(),
+        crl_number: SerialNumber::from(number + 1),
+        issuing_distribution_point: None,
+        revoked_certs: all.iter().map(entry).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let list = list
+        .signed_by(&issuer)
+        .map_err(generate("sign the list of revoked certificates"))?;
+    let pem = list
+        .pem()
+        .map_err(generate("write the list of revoked certificates"))?;
+    files::replace(&path, files::PUBLIC, &pem)?;
+    Ok((path, all.len()))
+}
+
+/// The certificates of a list, and its number; none where there is no list yet.
+fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
+    let malformed = || PkiError::Malformed {
+        path: path.into(),
+        what: "list of revoked certificates",
+        mend: "put back the one that 'dyscoctl pki revoke' wrote",
+    };
+    let pem = match files::read("the list of revoked certificates", path, INIT_MEND) {
+        Err(PkiError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            return Ok((Revoked::new(), 0));
+        }
+        read => read?,
+    };
+    let der = CertificateRevocationListDer::from_pem_slice(&pem).map_err(|_| malformed())?;
+    let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| malformed())?;
+    let entries = list.iter_revoked_certificates();
+    let all = entries.map(|entry| (entry.raw_serial().to_vec(), entry.revocation_date));
+    let digits = list.crl_number().map(|number| number.to_u64_digits());
+    let number = digits.and_then(|digits| digits.first().copied());
+    Ok((all.collect(), number.unwrap_or(0)))
+}
+
+/// The serial number of a certificate of this authority.
+fn serial(path: &Path, ca: &str) -> Result<Vec<u8>, PkiError> {
+    let mend = "name a host.crt that 'dyscoctl pki issue' wrote";
+    let malformed = || PkiError::Malformed {
+        path: path.into(),
+        what: "certificate",
+        mend,
+    };
+    let pem = files::read("the certificate", path, mend)?;
+    let der = CertificateDer::from_pem_slice(&pem).map_err(|_| malformed())?;
+    let certificate = subject::parse(&der).ok_or_else(malformed)?;
+    let ca = CertificateDer::from_pem_slice(ca.as_bytes()).map_err(|_| malformed())?;
+    let authority = subject::parse(&ca).ok_or_else(malformed)?;
+    let theirs = certificate.issuer() == authority.subject();
+    if !theirs || certificate.raw_serial() == authority.raw_serial() {
+        return Err(PkiError::NotIssued(path.into()));
+    }
+    Ok(certificate.raw_serial().to_vec())
+}
