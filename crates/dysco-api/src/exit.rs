@@ -10,10 +10,10 @@ Exit codes:
   2  wrong usage, configuration, key or certificate
   3  no dyscod answers
   4  not allowed
-  5  refused, rolled back, left or not confirmed, for some session at least; each says why
-  6  timed out, for some session at least
-  7  drain: the time ran out and the proxy holds sessions still; lists them
-  8  doctor: something would stop this host from working";
+  5  a session was refused, rolled back, lost, left or not confirmed; each has its reason
+  6  a session timed out, or a host did not answer in time
+  7  drain: the time ran out, and the proxy still holds sessions
+  8  doctor: a fault keeps this host from working";
 
 /// How a command ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Bypass where the hosts on both sides run dyscod, local otherwise.
+    /// `bypass` if the hosts on both sides run dyscod, `local` otherwise.
     #[default]
     Auto,
-    /// The hosts on both sides take its place: packets pass it by.
+    /// Straight between the hosts on both sides.
     Bypass,
-    /// Its own host's kernel takes its place for requests, and the server's host
-    /// sends replies straight to the client. Only by this word: a firewall beside the
-    /// proxy may drop acknowledgements of replies that it has not seen.
+    /// The kernel of the proxy's host relays requests, and replies go straight to the
+    /// client. `auto` never selects it: a firewall beside the proxy may drop
+    /// acknowledgements of replies that it has not seen.
     Return,
-    /// Its own host's kernel takes its place.
+    /// The kernel of the proxy's host relays.
     Local,
 }
 

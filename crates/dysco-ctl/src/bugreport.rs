@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 
-    /// The directory to make; it must not exist
+    /// The directory to create; it must not exist
     #[arg(long, value_name = "DIR", default_value = "dysco-bugreport")]
     out: PathBuf,
 }

@@ -12,12 +12,12 @@ pub struct Args {
     /// The session: its id, or LOCAL>REMOTE
     session: SessionName,
 
-    /// Bytes put into what goes to the server since the session began; negative for
-    /// bytes taken away; 0 if only the other one is said
+    /// Bytes added to the stream to the server since the session began; negative if removed; 0 if
+    /// only --to-client is given
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     to_server: Option<i32>,
 
-    /// The same of what goes to the client
+    /// Bytes added to the stream to the client; 0 if only --to-server is given
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     to_client: Option<i32>,
 }

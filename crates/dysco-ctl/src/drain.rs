@@ -31,17 +31,16 @@ pub struct Args {
     /// (haproxy)
     proxy: ProcessName,
 
-    /// Give up after this time, such as 30s, 10m or 2h, with exit code 7; by
-    /// default it takes as long as it takes
+    /// Give up after this time, such as 30s, 10m or 2h, with exit code 7 [default: no limit]
     #[arg(long, value_parser = time::drain, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// Only say what could be removed, and why the rest could not
+    /// Print what would be removed, and the reasons for the rest; change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Your word that this proxy only passes bytes on from now; needed where it
-    /// is not seen, as for a proxy without the shim
+    /// Declare that this proxy only passes bytes on from now on. Needed where dyscod cannot see it,
+    /// as for a proxy without the shim
     #[arg(long)]
     transparent: bool,
 }

@@ -37,16 +37,15 @@ use dysco_api::EXIT_HELP;
 use context::Context;
 use output::Format;
 
-/// Take proxies out of live TCP sessions, and see who talks through what.
+/// Remove proxies from live TCP sessions, and show sessions and their paths.
 #[derive(Debug, Parser)]
 #[command(name = "dyscoctl", version, after_help = EXIT_HELP, max_term_width = 100)]
 struct Cli {
-    /// How to print: a table for people, or JSON
+    /// The output format
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
 
-    /// The socket of the dyscod to ask; without, DYSCO_API_SOCKET, or
-    /// /run/dysco/dyscod.sock
+    /// The socket of dyscod [default: DYSCO_API_SOCKET, or /run/dysco/dyscod.sock]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
 
@@ -56,66 +55,64 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Is this host all right, in one screen
+    /// Show the daemon, its interfaces, peers and counters, after a verdict
     Status,
-    /// What would stop this host from working, and the mend; with dyscod and without
+    /// Check this host, and give a remedy for each fault; dyscod need not run
     Doctor(doctor::Args),
-    /// Who talks to whom, through what, how long, how much
+    /// List sessions
     Sessions(sessions::Args),
     /// Show sessions, their goodput and changes as they happen
     Top(top::Args),
-    /// Take a middlebox out of live sessions
+    /// Remove a proxy, or a host of a chain, from live sessions
     RemoveMiddlebox(remove::Args),
     /// Give live sessions another chain of middleboxes
     Reconfigure(reconfigure::Args),
     /// Put a middlebox into live sessions
     InsertMiddlebox(reconfigure::InsertArgs),
-    /// Have another middlebox take the place of one, in live sessions
+    /// Replace one middlebox with another in live sessions
     ReplaceMiddlebox(reconfigure::ReplaceArgs),
-    /// Say by how much a middlebox of this host has changed the size of a session's
-    /// stream
+    /// Declare how many bytes a middlebox of this host added to a session's stream
     ///
-    /// For a middlebox in the session's chain that rewrites sequence numbers itself.
-    /// From then on it changes the size no more, and what it has put in or taken away
-    /// has been acknowledged: then it may leave.
+    /// For a middlebox in the session's chain that rewrites sequence numbers itself. It must not
+    /// change the size any more, and all bytes that it added or removed must have been
+    /// acknowledged. Then it can leave.
     Delta(delta::Args),
-    /// Take a proxy out of all its sessions, as they become removable: then it
-    /// may be reloaded or stopped
+    /// Remove a proxy from all its sessions as they become removable, so that it can be reloaded or
+    /// stopped
     ///
-    /// Interrupted, it leaves what has begun to dyscod, which finishes it or
-    /// takes it back. Asking again goes on.
+    /// If interrupted, dyscod finishes the removals that have begun, or rolls them back. A new
+    /// drain continues.
     Drain(drain::Args),
-    /// What this host's firewall knows of a session, and moving it to another
+    /// Show, export, install, move and remove firewall state of a session
     State(state::Args),
-    /// Enter the sessions that were there before dyscod, and that it does not
-    /// know yet
+    /// Adopt sessions that are older than dyscod and not known yet
     ///
-    /// dyscod does so by itself when it starts. Sessions that had no room then,
-    /// or whose socket was handed over meanwhile, may be entered later.
+    /// dyscod does this by itself when it starts. Use it for sessions that had no room then, or
+    /// whose socket has moved to another process since.
     Adopt,
-    /// Have dyscod read its configuration, keys and policy again, without a restart
+    /// Reload the configuration, keys and policy of dyscod without a restart
     ///
-    /// All is read and checked first; with a fault nothing is changed. Values that only a
-    /// restart takes up are named, and the exit code is 5 then.
+    /// All files are read and checked first; a fault leaves everything as it was. The exit code is
+    /// 5 if values need a restart, which are named.
     Reload(reload::Args),
-    /// Which sessions are steered through which hosts
+    /// List, check, apply and explain the policy for new sessions
     Policy(policy::Args),
-    /// What happens, as it happens, with reasons
+    /// Print events as they happen, with reasons
     Monitor,
-    /// Print the metrics of dyscod, as Prometheus reads them
+    /// Print the metrics of dyscod in the OpenMetrics format
     Metrics,
-    /// Run a proxy under the shim, which tells dyscod what it relays
+    /// Start a proxy under the shim, which reports to dyscod what the proxy relays
     #[command(after_help = run::HELP)]
     Run(run::Args),
-    /// Make the fleet's authority, and certificates of its hosts
+    /// Create the fleet's authority, and issue and revoke certificates
     Pki(pki::Args),
-    /// Leave this host as it was: stop dyscod, take its programs off, give back what it
-    /// reserved
+    /// Leave this host as it was: stop dyscod, detach its programs, and restore system settings
     ///
-    /// Refused while sessions need Dysco, since these would stop. Keys, configuration and
-    /// policy stay.
+    /// Refused while sessions need Dysco, since they would stop. Keys, configuration and policy
+    /// stay.
     Uninstall(uninstall::Args),
-    /// Write what is known of this host into a directory, for those who help; without keys
+    /// Write configuration, status and logs of this host to a directory for a bug report, without
+    /// keys
     Bugreport(bugreport::Args),
     /// Print completions for a shell
     Completions(completions::Args),

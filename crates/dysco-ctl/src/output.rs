@@ -9,9 +9,9 @@ use serde_json::Value;
 /// How to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// A table.
     Table,
-    /// For programs.
+    /// JSON.
     Json,
 }
 

@@ -20,9 +20,9 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a fleet's authority: ca.crt and ca.key. Keep ca.key off the hosts
+    /// Create a fleet's authority: ca.crt and ca.key. Keep ca.key off the hosts
     Init {
-        /// Where to
+        /// The directory to write to
         #[arg(long)]
         dir: PathBuf,
     },
@@ -37,14 +37,14 @@ enum Command {
         /// An address that the host's sessions use; may be repeated
         #[arg(long = "address", required = true, num_args = 1.., value_name = "ADDRESS")]
         addresses: Vec<IpAddr>,
-        /// Where to; copy it to /etc/dysco/pki on the host
+        /// The directory to write to; copy it to /etc/dysco/pki on the host
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// How long it is valid
+        /// Days until it expires
         #[arg(long, default_value_t = HOST_DAYS)]
         days: u32,
     },
-    /// Revoke certificates: adds them to the list revoked.crl, for all hosts of the fleet
+    /// Add certificates to revoked.crl. Copy that file to all hosts of the fleet
     Revoke {
         /// The authority's directory
         #[arg(long)]

@@ -21,24 +21,23 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The rules in force, and which of their hosts are not there
+    /// List the rules in force, and hosts of theirs that do not answer
     List,
-    /// Put a file in force, in the place of dyscod's policy; without, read
-    /// dyscod's policy again
+    /// Put a policy file into force; without FILE, read the current one again
     Apply {
         /// The file
         file: Option<PathBuf>,
     },
-    /// Is this file a policy; nothing is changed
+    /// Check a policy file; change nothing
     Check {
         /// The file
         file: PathBuf,
     },
-    /// What would become of a session, and why
+    /// Show which rule a session would match, and its chain
     Explain {
-        /// Who would open it: an address, or with a port
+        /// The source: an address, or an address and port
         source: Endpoint,
-        /// To whom: an address with a port
+        /// The destination: an address and port
         destination: Destination,
     },
 }

@@ -22,8 +22,8 @@ const CHANGEABLE: &str = "changeable";
 /// What all of them take.
 #[derive(Debug, clap::Args)]
 pub struct Common {
-    /// All sessions that this host has opened and that match, such as port=443: see below.
-    /// Where it is to leave them itself, those that pass it
+    /// Sessions that this host has opened and that match, such as port=443: see below. If this host
+    /// itself leaves, sessions that pass it
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
     filter: Option<Filter>,
 
@@ -32,13 +32,11 @@ pub struct Common {
     #[arg(long, value_name = "HOST", conflicts_with = "all")]
     through: Option<HostName>,
 
-    /// All sessions that this host has opened. Where it is to leave them itself, those that
-    /// pass it
+    /// All sessions that this host has opened. If this host itself leaves, all that pass it
     #[arg(long)]
     all: bool,
 
-    /// What the middleboxes that leave know of a session goes to those that come: of
-    /// these kinds, separated by commas
+    /// Copy state of these kinds from the hosts that leave to those that come, separated by commas
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = WORDS)]
     state: Vec<StateKind>,
 
@@ -46,7 +44,7 @@ pub struct Common {
     #[arg(long)]
     wait: bool,
 
-    /// Only say what would be done, and why not
+    /// Print what would be done, and the reasons of refusals; change nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -76,11 +74,11 @@ pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
     sessions: Vec<SessionName>,
 
-    /// The hosts that they shall pass, in order; an empty word for none
+    /// The hosts of the new chain, in order, separated by commas; '' for none
     #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
     chain: Option<Hosts>,
 
-    /// Instead: this host leaves their chains, the others stay
+    /// Remove this host from their chains, and keep the others
     #[arg(long, value_name = "HOST", conflicts_with = "chain")]
     without: Option<HostName>,
 
@@ -95,7 +93,7 @@ pub struct InsertArgs {
     /// The middlebox's host
     host: HostName,
 
-    /// Into this session: its id, or LOCAL>REMOTE; may be repeated
+    /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID")]
     sessions: Vec<SessionName>,
 
@@ -114,8 +112,7 @@ pub struct ReplaceArgs {
     #[arg(long, value_name = "HOST")]
     with: HostName,
 
-    /// In this session: its id, or LOCAL>REMOTE; may be repeated. In all that
-    /// pass the host without
+    /// This session: its id, or LOCAL>REMOTE; may be repeated [default: all that pass the host]
     #[arg(
         long = "session",
         value_name = "ID",

@@ -9,7 +9,7 @@ use super::output::{or_dash, rendered, table};
 /// Arguments of `reload`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only say what would change
+    /// Print what would change; change nothing
     #[arg(long)]
     dry_run: bool,
 }

@@ -28,19 +28,19 @@ const REMOVABLE: &str = "removable";
 #[command(after_help = FILTER_HELP)]
 #[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
 pub struct Args {
-    /// The middlebox, self, an address or a host name: a proxy's host, or one of the
+    /// The middlebox to remove: self, an address or a host name. A proxy's host, or a host of the
     /// sessions' chains
     host: HostName,
 
-    /// Take it out of this session: its id, or LOCAL>REMOTE; may be repeated
+    /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID")]
     sessions: Vec<SessionName>,
 
-    /// Take it out of every session that can lose it
+    /// All sessions that can lose it
     #[arg(long)]
     all: bool,
 
-    /// Take it out of those that match, such as port=443: see below
+    /// Sessions that match, such as port=443: see below
     #[arg(long, value_name = "FILTER")]
     filter: Option<Filter>,
 
@@ -48,31 +48,27 @@ pub struct Args {
     #[arg(long)]
     wait: bool,
 
-    /// How long each removal may take before it is rolled back, such as 500ms or 10s; the
-    /// daemon's configuration by default. One whose data takes the new path by then goes on,
-    /// and is reported as pending. Hosts of a chain have times of their own, whatever is said
+    /// The time limit of each removal, such as 500ms or 10s [default: from the configuration]. It
+    /// is then rolled back, or goes on as pending if data uses the new path already. Changes of
+    /// chains have their own limits
     #[arg(long, value_parser = time::removal, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// By which way a proxy leaves: both neighbours' hosts (bypass), this host's kernel for
-    /// requests and the server's host for replies (return), this host's kernel
-    /// for both (local), or the first of bypass and local that can (auto), never return: a
-    /// firewall beside this host may drop acknowledgements of replies that pass it by; the
-    /// daemon's configuration by default
+    /// The path afterwards [default: from the configuration]
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
 
-    /// Only say what would be done, by which way, and why not
+    /// Print what would be done, the mode, and all reasons of refusals; change nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Only of this process and those it started. Without the shim its sockets
-    /// are watched until their counts show which belong together
+    /// Only sessions of this process and of those it started. Without the shim, its sockets are
+    /// watched until their counts show which belong together
     #[arg(long, value_name = "PID", conflicts_with = "listen")]
     pid: Option<u32>,
 
-    /// Only of this listener, such as :8080, and your word that whoever listens
-    /// there only passes bytes on from now. Without the shim, as with --pid
+    /// Only sessions of this listener, such as :8080. Declares that its process only passes bytes
+    /// on from now on. Without the shim, its sockets are watched as with --pid
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<ListenAddress>,
 }

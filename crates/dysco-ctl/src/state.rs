@@ -23,41 +23,41 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What this host's firewall knows of a session
+    /// Show the state that this host's firewall has of a session
     Show(About),
-    /// The same as documents for 'install' on another host
+    /// Print that state as documents for 'install' on another host
     Export(About),
-    /// Install what another host's firewall has exported: all of it, or nothing
+    /// Install state that another host has exported: all of it, or nothing
     ///
-    /// Done again, it brings what is there up to date.
+    /// A second install updates what is there.
     Install {
-        /// The session that it must be of: its id, or SOURCE>DESTINATION
+        /// The session that the documents must describe: its id, or SOURCE>DESTINATION
         #[arg(value_name = "SESSION")]
         session: SessionName,
-        /// What 'export' printed; - for standard input
+        /// The output of 'export'; - for standard input
         file: PathBuf,
-        /// Only say whether it could be
+        /// Print whether it could be installed; change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Have what one host's firewall knows of a session installed on another's
+    /// Copy the state of a session from one host's firewall to another's
     ///
-    /// Asked on a host that holds an end of the session; both firewalls run
-    /// dyscod. The old one goes on knowing it.
+    /// Run it on a host that has an end of the session. Both firewalls run dyscod. The old one
+    /// keeps its state.
     Move {
         #[command(flatten)]
         about: About,
-        /// The host that knows it
+        /// The host that has the state
         #[arg(long, value_name = "HOST")]
         from: HostName,
-        /// The host that is to know it
+        /// The host that gets the state
         #[arg(long, value_name = "HOST")]
         to: HostName,
-        /// Only say whether it could be installed
+        /// Print whether it could be installed; change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Forget a session: its entries, and elements of sets that are only its own
+    /// Remove the state of a session: its entries, and set elements that no other session uses
     Remove(About),
 }
 

@@ -9,7 +9,7 @@ use super::doctor::{Finding, of_status};
 use super::exit::CliError;
 use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
 
-/// Is this host all right, in one screen.
+/// Shows the status.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Status)?;
     let Reply::Status(status) = client.reply()? else {

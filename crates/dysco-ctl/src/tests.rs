@@ -159,34 +159,37 @@ fn what_follows_a_program_is_the_programs() {
 fn help_lists_commands_and_exit_codes() {
     let help = Cli::command().render_help().to_string();
     let expected = "\
-Take proxies out of live TCP sessions, and see who talks through what
+Remove proxies from live TCP sessions, and show sessions and their paths
 
 Usage: dyscoctl [OPTIONS] <COMMAND>
 
 Commands:
-  status             Is this host all right, in one screen
-  doctor             What would stop this host from working, and the mend; with dyscod and without
-  sessions           Who talks to whom, through what, how long, how much
+  status             Show the daemon, its interfaces, peers and counters, after a verdict
+  doctor             Check this host, and give a remedy for each fault; dyscod need not run
+  sessions           List sessions
   top                Show sessions, their goodput and changes as they happen
-  remove-middlebox   Take a middlebox out of live sessions
+  remove-middlebox   Remove a proxy, or a host of a chain, from live sessions
   reconfigure        Give live sessions another chain of middleboxes
   insert-middlebox   Put a middlebox into live sessions
-  replace-middlebox  Have another middlebox take the place of one, in live sessions
-  delta              Say by how much a middlebox of this host has changed the size of a session's stream
-  drain              Take a proxy out of all its sessions, as they become removable: then it may be reloaded or stopped
-  state              What this host's firewall knows of a session, and moving it to another
-  adopt              Enter the sessions that were there before dyscod, and that it does not know yet
-  policy             Which sessions are steered through which hosts
-  monitor            What happens, as it happens, with reasons
-  metrics            Print the metrics of dyscod, as Prometheus reads them
-  run                Run a proxy under the shim, which tells dyscod what it relays
-  pki                Make the fleet's authority, and certificates of its hosts
+  replace-middlebox  Replace one middlebox with another in live sessions
+  delta              Declare how many bytes a middlebox of this host added to a session's stream
+  drain              Remove a proxy from all its sessions as they become removable, so that it can be reloaded or stopped
+  state              Show, export, install, move and remove firewall state of a session
+  adopt              Adopt sessions that are older than dyscod and not known yet
+  reload             Reload the configuration, keys and policy of dyscod without a restart
+  policy             List, check, apply and explain the policy for new sessions
+  monitor            Print events as they happen, with reasons
+  metrics            Print the metrics of dyscod in the OpenMetrics format
+  run                Start a proxy under the shim, which reports to dyscod what the proxy relays
+  pki                Create the fleet's authority, and issue and revoke certificates
+  uninstall          Leave this host as it was: stop dyscod, detach its programs, and restore system settings
+  bugreport          Write configuration, status and logs of this host to a directory for a bug report, without keys
   completions        Print completions for a shell
   help               Print this message or the help of the given subcommand(s)
 
 Options:
-  -o, --output <OUTPUT>  How to print: a table for people, or JSON [default: table] [possible values: table, json]
-      --socket <PATH>    The socket of the dyscod to ask; without, DYSCO_API_SOCKET, or /run/dysco/dyscod.sock
+  -o, --output <OUTPUT>  The output format [default: table] [possible values: table, json]
+      --socket <PATH>    The socket of dyscod [default: DYSCO_API_SOCKET, or /run/dysco/dyscod.sock]
   -h, --help             Print help (see more with '--help')
   -V, --version          Print version
 
@@ -196,10 +199,10 @@ Exit codes:
   2  wrong usage, configuration, key or certificate
   3  no dyscod answers
   4  not allowed
-  5  refused, rolled back, left or not confirmed, for some session at least; each says why
-  6  timed out, for some session at least
-  7  drain: the time ran out and the proxy holds sessions still; lists them
-  8  doctor: something would stop this host from working
+  5  a session was refused, rolled back, lost, left or not confirmed; each has its reason
+  6  a session timed out, or a host did not answer in time
+  7  drain: the time ran out, and the proxy still holds sessions
+  8  doctor: a fault keeps this host from working
 ";
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(words(&help), words(expected), "{help}");

@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 
-    /// Only say what would be done, and which sessions need Dysco still
+    /// Print what would be removed, and the sessions that still need Dysco; change nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["dry_run", "force"])]
     wait: bool,
 
-    /// Do it all the same: sessions that need Dysco end by their own timers
+    /// Do it although sessions need Dysco: they stop, and end by their own timers
     #[arg(long)]
     force: bool,
 }
@@ -204,7 +204,11 @@ fn files(config: &Config) -> Vec<PathBuf> {
         "reserved-ports",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
-    let sockets = [&config.api.socket, &config.shim.socket];
+    let sockets = [
+        &config.api.socket,
+        &config.shim.socket,
+        &config.metrics.socket,
+    ];
     all.extend(sockets.into_iter().cloned());
     all.push(state.clone());
     let above = sockets.into_iter().filter_map(|socket| socket.parent());

@@ -23,19 +23,19 @@ use crate::metrics::MetricsError;
 /// What has a thread of its own may take this long once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Steers this host's TCP sessions, and lets proxies leave them.
+/// The daemon of Dysco: steers TCP sessions of this host, and removes proxies from them.
 #[derive(Debug, Parser)]
 #[command(name = "dyscod", version, after_help = EXIT_HELP, max_term_width = 100)]
 struct Cli {
-    /// The configuration
+    /// The configuration file
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 
-    /// Only check it, and the policy: print what would be used, every default spelt out, or
-    /// what is wrong
+    /// Check the configuration and the policy, and print all values that would be used, or the
+    /// first fault; start nothing
     ///
-    /// What is only missing by now, such as HAProxy's socket, is a comment above it. Each key
-    /// is described in docs/configuration.md.
+    /// A comment names what is missing at the moment, such as HAProxy's socket.
+    /// docs/configuration.md describes each key.
     #[arg(long)]
     check: bool,
 }

@@ -18,31 +18,31 @@ pub enum Column {
     Remote,
     /// This host's part: left anchor, right anchor or middlebox
     Role,
-    /// The data plane's word for it
+    /// The state of its entry in the data plane
     State,
-    /// The way by which its proxy has left
+    /// The mode by which its proxy has left
     Mode,
-    /// The subsession on the wire, where it is another
+    /// The five-tuple on the wire, if it differs
     Path,
-    /// The name that it has where it was opened, where that is another
+    /// The five-tuple where it was opened, if it differs
     OpenedAs,
-    /// The hosts that it is steered through
+    /// The hosts of its chain
     Chain,
-    /// The proxy's process that relays it
+    /// The process of the proxy that relays it
     Proxy,
-    /// The proxy's own words for it: frontend and backend
+    /// The proxy's own names for it: frontend and backend
     Label,
     /// The session on the proxy's other side
     Pair,
     /// The time since it was opened or adopted
     Age,
-    /// Was it there before dyscod
+    /// Whether it is older than dyscod
     Adopted,
     /// Bytes received
     In,
     /// Bytes sent
     Out,
-    /// Can this host's middlebox leave it, or why not
+    /// Whether this host's middlebox can leave it, or why not
     Removable,
 }
 

@@ -32,24 +32,24 @@ pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Only those that match, such as port=443,state=tracked: see below
+    /// Only sessions that match, such as port=443,state=tracked: see below
     #[arg(long, default_value = "", hide_default_value = true)]
     filter: Filter,
 
-    /// The columns of the table, in this order, separated by commas. A narrow terminal lacks
-    /// some of the usual ones; those that are named here stay, and their text is cut
+    /// The columns of the table, in this order, separated by commas. A narrow terminal drops some
+    /// default columns. Columns that are named here stay, and their text is cut
     #[arg(long, value_enum, value_delimiter = ',', value_name = "COLUMNS")]
     columns: Vec<Column>,
 
-    /// Sort by a column, the least first
+    /// Sort by a column, in ascending order
     #[arg(long, value_enum, value_name = "COLUMN", hide_possible_values = true)]
     sort: Option<Column>,
 
-    /// Sort the greatest first
+    /// Sort in descending order
     #[arg(long, requires = "sort")]
     desc: bool,
 
-    /// List again and again, every 2 seconds or as often as said, until it is interrupted
+    /// Repeat the listing until interrupted, every 2 seconds by default
     #[arg(long, value_parser = time::watch, value_name = "SECONDS",
           num_args = 0..=1, default_missing_value = "2")]
     watch: Option<Duration>,
@@ -57,7 +57,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One session, with all that is known of it
+    /// Show one session with its history
     Show {
         /// Its id as listed, or LOCAL>REMOTE
         #[arg(value_name = "ID")]

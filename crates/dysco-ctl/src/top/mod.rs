@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, default_value = "", hide_default_value = true)]
     filter: Filter,
 
-    /// How often sessions are listed; less often where that takes long
+    /// Seconds between listings; more if a listing takes longer
     #[arg(long, value_parser = time::watch, value_name = "SECONDS", default_value = "1")]
     delay: Duration,
 }
