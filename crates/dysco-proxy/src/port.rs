@@ -30,6 +30,18 @@ pub fn try_repair() -> io::Result<()> {
     set_option(&OwnedFd::from(socket), libc::IPPROTO_TCP, TCP_REPAIR, ON)
 }
 
+/// Tries the option by which the port of a proxy that has left is held.
+///
+/// # Errors
+/// If the kernel lacks it: before Linux 6.3, unless the distribution has added it.
+pub fn try_hold() -> io::Result<()> {
+    const PORT: i32 = 61_000;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    let range = PORT << 16 | PORT;
+    let socket = OwnedFd::from(socket);
+    set_option(&socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range)
+}
+
 impl HeldPort {
     /// Takes the five-tuple of a connection from this host.
     ///

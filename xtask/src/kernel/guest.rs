@@ -16,7 +16,15 @@ use super::Found;
 /// Between two looks at the programs that are loaded.
 const LOOK: Duration = Duration::from_millis(200);
 /// Findings of `dyscoctl doctor` that are about the kernel.
-const ABOUT_KERNEL: &[&str] = &["kernel", "programs", "sockets", "receives", "repair"];
+const ABOUT_KERNEL: &[&str] = &[
+    "kernel",
+    "attach",
+    "programs",
+    "sockets",
+    "receives",
+    "repair",
+    "held-ports",
+];
 
 /// Test this kernel; inside the guest of `cargo xtask test --kernel`.
 #[derive(Args)]

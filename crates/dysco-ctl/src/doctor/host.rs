@@ -5,7 +5,7 @@ use std::io;
 
 use dysco_agent::{AgentError, Xdp};
 use dysco_config::{Attach, Config};
-use dysco_proxy::port::try_repair;
+use dysco_proxy::port::{try_hold, try_repair};
 
 use super::{Finding, Verdict};
 
@@ -25,7 +25,9 @@ const INCLUDED: [u32; 2] = [38, 39];
 pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     let release = read("/proc/sys/kernel/osrelease");
     let plane = config.map(|config| &config.data_plane);
-    let mut findings = vec![kernel(release.trim(), plane.map(|plane| plane.attach))];
+    let attach = plane.map(|plane| plane.attach);
+    let mut findings = vec![kernel(release.trim(), attach)];
+    findings.extend(filters(release.trim(), attach));
     let rights = rights(&read("/proc/self/status"));
     // Without them all else fails for that reason.
     let enough = rights.mend.is_empty();
@@ -42,6 +44,7 @@ pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     }
     findings.push(receives(dysco_agent::try_receives()));
     findings.push(repair(try_repair()));
+    findings.push(ports(try_hold()));
     findings.extend(tracing_of_others(&read(
         "/proc/sys/kernel/yama/ptrace_scope",
     )));
@@ -49,13 +52,32 @@ pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-/// TCX is there from Linux 6.6 on.
-fn kernel(release: &str, attach: Option<Attach>) -> Finding {
+/// Returns true if a release has TCX: from Linux 6.6 on.
+fn has_tcx(release: &str) -> bool {
     let mut numbers = release
         .split(['.', '-'])
         .map_while(|n| n.parse::<u32>().ok());
-    let version = (numbers.next(), numbers.next());
-    if attach == Some(Attach::Tcx) && version < (Some(6), Some(6)) {
+    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+}
+
+/// The cost of a kernel without TCX, where the programs are attached as filters then.
+fn filters(release: &str, attach: Option<Attach>) -> Option<Finding> {
+    let by_filters = attach.is_none_or(|attach| attach == Attach::Auto);
+    (by_filters && !has_tcx(release)).then(|| {
+        Finding::doubtful(
+            "attach",
+            format!(
+                "Linux {release} has no TCX: dyscod attaches by tc filters (clsact), and a filter \
+                 of another program that precedes it can keep packets from it"
+            ),
+            "run Linux 6.6 or later, or see with 'tc filter show dev IF ingress' that no other \
+             filter has a lower preference (pref)",
+        )
+    })
+}
+
+fn kernel(release: &str, attach: Option<Attach>) -> Finding {
+    if attach == Some(Attach::Tcx) && !has_tcx(release) {
         let found = format!("Linux {release} has no TCX, and attach is \"tcx\"");
         return Finding::ill("kernel", found, "set attach = \"auto\" under [data_plane]");
     }
@@ -141,6 +163,21 @@ fn repair(tried: io::Result<()>) -> Finding {
     }
 }
 
+/// The kernel of a proxy's host may use the port of a session again that has lost its proxy.
+fn ports(tried: io::Result<()>) -> Finding {
+    match tried {
+        Ok(()) => Finding::well("held-ports", "ports of proxies that have left can be held"),
+        Err(error) => Finding::doubtful(
+            "held-ports",
+            format!(
+                "ports of proxies that have left cannot be held ({error}): the kernel may choose \
+                 such a port for a new connection of the proxy, whose SYN is then dropped"
+            ),
+            "run Linux 6.3 or later; until then the proxy may have to connect again",
+        ),
+    }
+}
+
 /// Yama's setting (Documentation/admin-guide/LSM/Yama.rst): with 3 nobody may.
 fn tracing_of_others(scope: &str) -> Option<Finding> {
     (scope.trim() == "3").then(|| {
@@ -203,6 +240,20 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_without_tcx_is_told_with_the_cost() {
+        let old = |attach| filters("6.1.0-56-amd64", attach);
+        assert_eq!(filters("6.18.44", None), None);
+        for attach in [Attach::Tcx, Attach::Clsact] {
+            assert_eq!(old(Some(attach)), None, "asked for by name");
+        }
+        for attach in [None, Some(Attach::Auto)] {
+            let told = old(attach).unwrap();
+            assert_eq!(told.verdict, Verdict::Doubtful);
+            assert!(told.found.contains("no TCX") && told.mend.contains("pref"));
+        }
+    }
+
+    #[test]
     fn what_matters_to_some_hosts_alone_is_doubtful() {
         let finding = sockets(Err(AgentError::NoSockets("it is not understood".into())));
         assert_eq!(finding.verdict, Verdict::Doubtful);
@@ -211,5 +262,8 @@ mod tests {
         let finding = repair(Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(finding.verdict, Verdict::Doubtful);
         assert!(finding.found.contains("TCP_REPAIR"), "{finding:?}");
+        assert_eq!(ports(try_hold()).verdict, Verdict::Well);
+        let finding = ports(Err(io::ErrorKind::Unsupported.into()));
+        assert_eq!(finding.verdict, Verdict::Doubtful);
     }
 }
