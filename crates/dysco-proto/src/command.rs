@@ -69,8 +69,8 @@ pub enum Command {
         /// The change.
         change: ChangeId,
     },
-    /// Enter two paths without a cutoff; answer [`HostEvent::TwoPaths`]. Does
-    /// nothing where the session is in two paths or on the new path already.
+    /// Enters two paths without a cutoff. The answer is [`HostEvent::TwoPaths`]. Has no effect if
+    /// the session is in two paths or on the new path already.
     Prepare {
         /// The change.
         change: ChangeId,
@@ -135,8 +135,9 @@ pub enum Command {
         /// The change.
         change: ChangeId,
     },
-    /// Hear the new path no more, unless the other end has acknowledged what the local
-    /// one sent there, which no old path can carry; answer [`HostEvent::Deafened`].
+    /// Stops receiving on the new path, unless the other end has acknowledged data that the local
+    /// end sent on it: the old path cannot carry such an acknowledgement. The answer is
+    /// [`HostEvent::Deafened`].
     Deafen {
         /// The change.
         change: ChangeId,

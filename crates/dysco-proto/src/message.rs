@@ -403,7 +403,7 @@ pub enum Message {
         /// The session.
         session: Subsession,
     },
-    /// [that host to L] By so much, and by no more; or it does not know.
+    /// [that host to L] Reports that delta, which is final, or that the host does not know it.
     TellDelta {
         /// The change.
         change: ChangeId,

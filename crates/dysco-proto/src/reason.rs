@@ -218,7 +218,7 @@ pub enum Reason {
         tame(.0)
     )]
     NoRecord(String),
-    /// A message named things that do not belong together.
+    /// A message named items that do not belong together.
     #[error(
         "the message {0} does not fit the change it names: run the same release of dyscod on all hosts of the session"
     )]

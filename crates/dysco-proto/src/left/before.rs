@@ -1,4 +1,4 @@
-//! Up to the cut: everything can be taken back.
+//! The steps up to the cut: everything can be taken back.
 
 use super::*;
 
@@ -37,7 +37,7 @@ impl Left {
         }
     }
 
-    /// The right anchor hears the new path while the middlebox measures itself.
+    /// Asks the right anchor to receive on the new path, while the middlebox measures itself.
     pub(super) fn reserved(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
         if self.new.is_some() {
             return ctx.stale();
@@ -78,7 +78,8 @@ impl Left {
 
     pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
         ctx.hush();
-        // A lock that this host has not taken itself cannot be granted, nor another.
+        // A lock that this host has not taken cannot be granted, and neither can that of another
+        // session.
         if self.facts.is_none() || plan.subsession != self.b {
             return self.cancel(ctx, Reason::Inconsistent(MessageName::AckLock));
         }
@@ -121,7 +122,7 @@ impl Left {
         Flow::On
     }
 
-    /// The right anchor hears the new path.
+    /// Handles `SetUpAck`: the right anchor receives on the new path.
     pub(super) fn heard_there(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
         if self.ready.is_some() {
             return ctx.stale();

@@ -6,9 +6,9 @@ use super::*;
 /// Owner of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Timer {
-    /// A change that this host has a part in.
+    /// A change that this host takes part in.
     Change(ChangeId),
-    /// A change that this host asked another for.
+    /// A change that this host has asked another host for.
     Ask(ChangeId),
 }
 
