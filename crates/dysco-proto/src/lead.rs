@@ -227,7 +227,7 @@ impl Lead {
                     // The command does not record a chain.
                     inner: false,
                     token,
-                    // None that has added anything leaves behind this host.
+                    // No host that has added bytes leaves behind this host.
                     delta: Delta::default(),
                     right,
                 });

@@ -53,7 +53,7 @@ pub struct UnderWay {
     pub role: Role,
     /// Session of the change: A at the left and the middle, B at the right.
     pub subsession: Subsession,
-    /// Second session that is locked here: B, if this host is both anchors.
+    /// Second session that is locked here: B, if this host is both anchors or the relaying host.
     pub other: Option<Subsession>,
     /// Current phase of the change.
     pub phase: Phase,

@@ -76,8 +76,8 @@ pub(super) enum RoleRecord {
     },
     Lead {
         session: Subsession,
-        /// It has been told to leave the new path: what is late must not have it
-        /// taken again.
+        /// True if this anchor was ordered to leave the new path. A late message must not make it
+        /// take that path again.
         abandoned: bool,
     },
 }

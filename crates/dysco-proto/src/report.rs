@@ -113,11 +113,11 @@ pub enum Report {
     Violation {
         /// The change named.
         change: ChangeId,
-        /// The first address of the peer's certificate.
+        /// First address of the peer's certificate.
         from: Option<HostId>,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// What was wrong.
+        /// Rule that the message violated.
         violation: Violation,
     },
     /// Reports a problem that the change survives.

@@ -48,9 +48,9 @@ pub(super) struct Right {
     unprepared: Option<Reason>,
     /// FINs that were seen before there were two paths.
     fins: Fins,
-    /// The doubt of the left anchor's that is looked into.
+    /// Number of the left anchor's doubt that is being examined.
     doubted: Option<u32>,
-    /// The one for which the new path is not heard any more.
+    /// Number of the doubt for which this host has stopped receiving on the new path.
     deaf: Option<u32>,
     /// Reason of the return, while the session returns to the old path.
     why: Option<Reason>,

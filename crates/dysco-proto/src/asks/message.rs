@@ -20,7 +20,7 @@ pub struct AskId(pub [u8; 16]);
 /// Outcome of a change of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The session has the chain; in a dry run, it could.
+    /// The session has the chain. In a dry run: it could have it.
     Changed,
     /// Nothing was changed.
     Refused,
