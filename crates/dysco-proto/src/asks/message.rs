@@ -109,7 +109,7 @@ impl Message {
     /// Returns the encoded message.
     ///
     /// # Errors
-    /// Does not fail for messages that this host makes: their lists are short.
+    /// Never, for messages of this host: their lists are short.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_extend(self, vec![MARK, VERSION])
     }
