@@ -142,13 +142,13 @@ fn clock(mut options: &[u8]) -> Option<(u32, u32)> {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// Of the number.
+    /// Difference of the sequence number.
     pub seq: u32,
-    /// Of the acknowledgement.
+    /// Difference of the acknowledgement number.
     pub ack: u32,
-    /// Of TSval.
+    /// Difference of TSval.
     pub tsval: u32,
-    /// Of TSecr, where there is an acknowledgement.
+    /// Difference of TSecr, if there is an acknowledgement.
     pub tsecr: u32,
     /// MSS on arrival if it is lower than the one sent; otherwise 0.
     pub mss: u32,

@@ -240,9 +240,9 @@ pub struct Session {
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
-    /// Lowest number of data received on the new path, once `new_data` is set:
-    /// what the cutoff is taken for until the far anchor has told it. Of a chain's
-    /// session, before its SYN is answered: where that is remembered.
+    /// Lowest number of data received on the new path, once `new_data` is set. It stands for the
+    /// cutoff until the far anchor has sent that. In a chain's session before its SYN is answered:
+    /// the place where that SYN is remembered.
     pub new_low: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,
@@ -252,9 +252,9 @@ pub struct Session {
     pub local: Offer,
     /// Offer of the remote end.
     pub remote: Offer,
-    /// What laid the path of a chain's session. At the host that opened the session by a
-    /// rule, that rule (`policy::rule_name`); where a change of the chain laid the path,
-    /// its number ([`path_number`](crate::chain::path_number)); 0 for neither.
+    /// Origin of the path of a chain's session. At the host that opened the session by a rule: that
+    /// rule (`policy::rule_name`). If a change of the chain laid the path: its number
+    /// ([`path_number`](crate::chain::path_number)). 0 for neither.
     pub laid_by: u32,
 
     // Fifth line.

@@ -145,9 +145,9 @@ const fn may_be_cut(s: &Session) -> bool {
     open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
 }
 
-/// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest
-/// number seen says is not enough: there may be a hole. A new path that has not shown what
-/// it has to may be dead, and then nothing but the proxy tells that the other end resets.
+/// Returns true if the proxy has nothing left to relay, so that this anchor may leave it. The
+/// highest number seen is not sufficient, because there may be a hole. A new path that has not
+/// shown what it has to may be dead. In that case only the proxy reports that the other end resets.
 #[inline(always)]
 fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
     let says = reset.has(ACK) && !before(reset.ack, s.cut_out);

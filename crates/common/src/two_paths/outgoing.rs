@@ -13,9 +13,9 @@ use crate::tcp::{ACK, RST, Segment};
 pub struct Copy {
     /// Its path.
     pub path: Path,
-    /// The sequence number that path expects.
+    /// Sequence number that the path expects.
     pub seq: u32,
-    /// What that path may hear acknowledged.
+    /// Acknowledgement that the path may carry.
     pub ack: u32,
     /// Flags: ACK alone, or those of a reset.
     pub flags: u8,

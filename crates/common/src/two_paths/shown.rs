@@ -43,8 +43,9 @@ pub(super) const fn is_beyond(s: &Session) -> bool {
     s.two.cut_set != 0 && s.deaf == 0 && has_all_old(s)
 }
 
-/// Has the local end acknowledged so much more than the old path has sent that the higher
-/// number cannot be told? A little less it has where a segment across the cutoff came.
+/// Returns true if the local end has acknowledged so much more than the old path has sent that the
+/// higher number cannot be determined. After a segment across the cutoff the difference is a little
+/// smaller.
 #[inline(always)]
 pub const fn has_far_more(s: &Session) -> bool {
     has_all_old(s) && before(s.snd_ack, s.rcv_max) && s.rcv_max.wrapping_sub(s.snd_ack) > ACROSS
