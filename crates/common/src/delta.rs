@@ -47,7 +47,7 @@ pub struct Told {
 }
 
 /// Highest numbers of one direction at a middlebox's host. They must be read in the order of the
-/// fields: each field's statement then holds together with the next one's.
+/// fields, so that none can exceed the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passed {
     /// Highest number acknowledged to the sending end, in that end's numbers.

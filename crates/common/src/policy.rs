@@ -121,7 +121,7 @@ impl InForce {
     }
 }
 
-/// Returns the index of the first rule that is not in force.
+/// Returns the index at which the rules begin that are not in force.
 #[inline(always)]
 pub const fn other_half(first: u32) -> u32 {
     if first == 0 { MAX_RULES as u32 } else { 0 }

@@ -43,8 +43,9 @@ pub enum State {
     /// The entry of a second path of a session that has another entry. The path is being opened,
     /// and only receives.
     Joining = 11,
-    /// The session's path since a moment ago. An acknowledgement takes this path if it covers only
-    /// data of this path. All other acknowledgements take the earlier path.
+    /// The entry of the path that the session has just been switched to. An acknowledgement takes
+    /// this path if it covers only data of this path. All other acknowledgements take the earlier
+    /// path.
     Switching = 12,
     /// An entry on a host that the session passes before and after its chain changes. The host has
     /// entries for both paths meanwhile. A packet leaves by the path that it arrived on.
@@ -120,9 +121,9 @@ pub mod offer {
 /// Differences between the headers of the two sessions, from the local end's side. Identity (all
 /// zero, scales equal) at the anchor whose session the wire uses.
 ///
-/// Outgoing: `seq += seq_out`, `ack -= seq_in`, `tsval += ts_out`, `tsecr -= ts_in`. Incoming: `seq
-/// += seq_in`, `ack -= seq_out`, `tsval += ts_in`, `tsecr -= ts_out`. SACK blocks change like the
-/// acknowledgement number. All modulo 2^32.
+/// Outgoing: `seq += seq_out`, `ack -= seq_in`, `tsval += ts_out`, `tsecr -= ts_in`.
+/// Incoming: `seq += seq_in`, `ack -= seq_out`, `tsval += ts_in`, `tsecr -= ts_out`.
+/// SACK blocks change like the acknowledgement number. All modulo 2^32.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -54,7 +54,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Sequence numbers that the segment takes: payload, SYN and FIN.
+    /// Returns the number of sequence numbers that the segment takes: payload, SYN and FIN.
     #[inline(always)]
     pub const fn span(&self) -> u32 {
         self.len + ((self.flags & SYN) >> 1) as u32 + (self.flags & FIN) as u32

@@ -38,9 +38,9 @@ pub struct Stats {
     pub changes: usize,
     /// Messages from peers that are not allowed to send them.
     pub violations: u64,
-    /// Messages and events that were repeated, too late, or about nothing known.
+    /// Messages and events that arrived twice, too late, or about something unknown.
     pub stale: u64,
-    /// Messages that were repeated.
+    /// Messages that this host repeated.
     pub repeated: u64,
     /// Requests refused because of the limits.
     pub busy: u64,

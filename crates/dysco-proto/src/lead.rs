@@ -293,14 +293,14 @@ impl Lead {
         Flow::End(Ok(()))
     }
 
-    /// True if `Done` is late: a change is done only after this host has switched. See
+    /// Returns true if `Done` is late: a change is done only after this host has switched. See
     /// `Tail::is_belated`.
     fn is_belated(&self) -> bool {
         self.facts.is_some() && self.cutoff.is_none()
     }
 
-    /// Returns true if the new path may be taken: it is open, or a former process may have been
-    /// told so.
+    /// Returns true if the new path may be taken: it is open, or a former process may have received
+    /// that report.
     fn may_take(&self) -> bool {
         self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.restored)
     }

@@ -143,7 +143,7 @@ impl Left {
                 left.prepare(ctx, new);
                 left.phase = Phase::Cutting;
                 ctx.no_deadline();
-                // A former process may have stopped receiving on it.
+                // A former process may have stopped receiving on the new path.
                 ctx.command(Command::Hear { change });
                 ctx.command(Command::Cut { change });
             }

@@ -229,7 +229,8 @@ pub enum Message {
         /// FINs that R has seen on the old path.
         fins: Fins,
     },
-    /// [R to L] Reports that R does not receive on the new path, and will not.
+    /// [R to L] Reports that R does not receive on the new path, and will not. R also sends this
+    /// message as a hint that the path rejects its answers, or that its session has ended.
     SetUpNack {
         /// The change.
         change: ChangeId,
@@ -282,7 +283,8 @@ pub enum Message {
         /// Reason of the cancellation.
         reason: Reason,
     },
-    /// [a receiver of `Cancel` or `Lost` to its sender] Confirms that the change was rolled back.
+    /// [a receiver of `Cancel`, `Back` or `Lost` to its sender] Confirms that the change was rolled
+    /// back.
     CancelAck {
         /// The change.
         change: ChangeId,

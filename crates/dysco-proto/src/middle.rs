@@ -261,8 +261,8 @@ impl Middle {
     }
 
     /// Waits for `Done` while the middlebox relays the rest. The left anchor repeats `Done` until
-    /// it is answered, unless its session has ended, or takes the old path again. It reports these
-    /// for a limited time only.
+    /// it is answered. If its session ends, or takes the old path again, it reports that instead,
+    /// for a limited time.
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         ctx.deadline(STILL);

@@ -52,8 +52,7 @@ pub(super) enum RoleRecord {
         stage: RightStage,
     },
     /// A left anchor without a plan, to be rolled back. Without this record a late copy of the
-    /// request would begin the change again, while the other hosts are still being told that it was
-    /// cancelled.
+    /// request would begin the change again, while the other hosts still receive its cancel.
     Asked { a: Subsession, b: Subsession },
     Local {
         a: Subsession,

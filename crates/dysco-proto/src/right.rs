@@ -109,7 +109,7 @@ impl Right {
             return right;
         }
         right.prepare(ctx, new);
-        // A former process may have stopped receiving on it.
+        // A former process may have stopped receiving on the new path.
         ctx.command(Command::Hear { change: ctx.change });
         if let RightStage::Switched { cutoff } = stage {
             right.cut(ctx, cutoff);

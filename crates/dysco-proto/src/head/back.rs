@@ -102,7 +102,7 @@ impl Head {
             ctx.trouble(Reason::NoRecord(error));
             return Flow::On;
         }
-        // No host has been told anything yet that depends on the record.
+        // No host has received anything yet that depends on the record.
         ctx.purge();
         self.moving.clear();
         self.phase = self.phase.min(Phase::Draining);
