@@ -283,8 +283,8 @@ pub enum Message {
         /// Reason of the cancellation.
         reason: Reason,
     },
-    /// [a receiver of `Cancel`, `Back` or `Lost` to its sender] Confirms that the change was rolled
-    /// back.
+    /// [the receiver to the sender of a cancellation] Confirms that the change was rolled back,
+    /// after `Cancel`, `Back` or `Lost`.
     CancelAck {
         /// The change.
         change: ChangeId,
