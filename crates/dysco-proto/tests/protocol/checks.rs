@@ -85,7 +85,7 @@ impl World {
         self.settled_from(State::Tracked, middle)
     }
 
-    /// Checks the final state as [`World::settled`] does. `before` is the earlier state of the
+    /// Checks the final state as `World::settled` does. `before` is the earlier state of the
     /// middle's two sessions.
     pub fn settled_from(&self, before: State, middle: usize) -> bool {
         self.quiet();
