@@ -1,5 +1,5 @@
-//! What a host must read before it knows whom it hears: options of a SYN, and
-//! the payload by which a chain is asked for.
+//! Benchmarks of the data that a host must decode before it knows the sender: the options of a SYN,
+//! and the payload of a chain's SYN.
 
 #![allow(missing_docs, reason = "the macros make functions without docs")]
 
@@ -11,7 +11,7 @@ use dysco_common::tcp::Header;
 use dysco_common::{FlowKey, Offer};
 
 const KEY: [u64; 2] = [1, 2];
-/// MSS, SACK permitted, timestamps, no operation, window scale: as Linux has it.
+/// MSS, SACK permitted, timestamps, no operation, window scale: the options of Linux.
 const OPTIONS: [u8; 20] = [
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
 ];

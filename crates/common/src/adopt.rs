@@ -1,11 +1,10 @@
-//! A session that was there before the data plane: its entry, from what the
-//! kernel holds of its socket. Pure.
+//! The entry of a session that is older than the data plane, computed from the kernel's data of its
+//! socket. Pure functions.
 //!
-//! The kernel forgets the initial sequence numbers, and keeps what gives them
-//! back: the highest number each way, and how many bytes that makes. A SYN of
-//! ours that was acknowledged counts as a byte acknowledged; FINs count both
-//! ways; the peer's SYN does not (`tcp_snd_una_update` and `tcp_rcv_nxt_update`
-//! in net/ipv4/tcp_input.c).
+//! The kernel does not keep the initial sequence numbers. They follow from the highest number of
+//! each direction and its count of bytes. A SYN of ours that was acknowledged counts as an
+//! acknowledged byte. FINs count in both directions. The peer's SYN does not count
+//! (`tcp_snd_una_update` and `tcp_rcv_nxt_update` in net/ipv4/tcp_input.c).
 
 use core::fmt;
 
@@ -13,17 +12,16 @@ use crate::flow::FlowKey;
 use crate::session::{Life, Offer, Session, State, life, offer};
 use crate::tcp::{ACK, Segment};
 
-/// Room for a kernel's `struct tcp_sock`, of 2 to 3 KiB.
+/// Buffer size for a kernel's `struct tcp_sock`, which has 2 to 3 KiB.
 pub const MAX_SOCKET_BYTES: usize = 4096;
 
-/// A FIN that the socket has sent or heard. It passed on the session's own five-tuple.
+/// A FIN that the socket has sent or received. It passed on the session's own five-tuple.
 const CLOSED: u8 = life::SEEN | life::OLD_PATH;
 
-/// What the kernel takes off an MSS where timestamps are on
-/// (`TCPOLEN_TSTAMP_ALIGNED`).
+/// Bytes that the kernel subtracts from an MSS if timestamps are on (`TCPOLEN_TSTAMP_ALIGNED`).
 const TIMESTAMPS_OPTION: u16 = 12;
 
-/// `TCP_ESTABLISHED` and so on, as the kernel numbers them.
+/// `TCP_ESTABLISHED` and others, with the kernel's numbers.
 pub mod tcp_state {
     #![allow(missing_docs, reason = "the kernel's names")]
     pub const ESTABLISHED: u8 = 1;
@@ -33,77 +31,75 @@ pub mod tcp_state {
     pub const LISTEN: u8 = 10;
 }
 
-/// What the kernel holds of a TCP socket, at one moment. Names are those of its
-/// `struct tcp_sock`.
+/// The kernel's data of a TCP socket, at one moment. Names are those of its `struct tcp_sock`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Socket {
     /// Both addresses, from this host's side.
     pub key: FlowKey,
     /// A [`tcp_state`].
     pub state: u8,
-    /// First byte sent and not acknowledged.
+    /// First byte that was sent and not acknowledged.
     pub snd_una: u32,
     /// Next byte to be sent.
     pub snd_nxt: u32,
-    /// Next byte to be written by the program.
+    /// Next byte that the program will write.
     pub write_seq: u32,
-    /// Next byte expected.
+    /// Next byte that is expected.
     pub rcv_nxt: u32,
-    /// The last ack that was sent.
+    /// Last acknowledgement that was sent.
     pub rcv_wup: u32,
-    /// Numbers acknowledged, our SYN among them if we sent one.
+    /// Count of acknowledged numbers, including our SYN if we sent one.
     pub bytes_acked: u64,
-    /// Numbers received after the peer's SYN.
+    /// Count of numbers received after the peer's SYN.
     pub bytes_received: u64,
-    /// Bytes sent, retransmissions as well.
+    /// Bytes sent, including retransmissions.
     pub bytes_sent: u64,
     /// Bytes retransmitted.
     pub bytes_retrans: u64,
-    /// The MSS that we announced, less what a timestamps option takes.
+    /// MSS that we announced, less the size of a timestamps option.
     pub advmss: u16,
-    /// The MSS that the peer announced, or less.
+    /// MSS that the peer announced, or less.
     pub mss_clamp: u16,
-    /// Windows are scaled.
+    /// True if windows are scaled.
     pub wscale_ok: bool,
-    /// By how much the peer's.
+    /// Scale of the peer's windows.
     pub snd_wscale: u8,
-    /// By how much ours.
+    /// Scale of our windows.
     pub rcv_wscale: u8,
-    /// SACK was negotiated.
+    /// True if SACK was negotiated.
     pub sack_ok: bool,
-    /// Timestamps were negotiated.
+    /// True if timestamps were negotiated.
     pub tstamp_ok: bool,
-    /// The peer's timestamp that segments are held against.
+    /// Timestamp of the peer that segments are compared with.
     pub ts_recent: u32,
-    /// What the socket's clock gave the last packet, sent or received.
+    /// Value of the socket's clock at the last packet, sent or received.
     pub ts_clock: u32,
-    /// ECN was negotiated.
+    /// True if ECN was negotiated.
     pub ecn_ok: bool,
-    /// MD5, TCP-AO, MPTCP or AccECN.
+    /// True if the session uses MD5, TCP-AO, MPTCP or AccECN.
     pub foreign: bool,
-    /// In repair: somebody is taking it down or setting it up.
+    /// True in repair mode: a program is saving or restoring the socket.
     pub repair: bool,
-    /// The program chose the local port, which no accepted socket's does.
+    /// True if the program chose the local port. This is never so for an accepted socket.
     pub bound: bool,
-    /// The SYN carried data that was taken.
+    /// True if the SYN carried data that was accepted.
     pub syn_data: bool,
-    /// The interface that its packets came in by, if the kernel tells.
+    /// Interface that the socket's packets arrived on, if the kernel reports it.
     pub ifindex_in: Option<u32>,
 }
 
-/// Why a socket's session is not entered.
+/// Reason why a socket's session is not adopted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NotAdopted {
-    /// It opens, closes or listens.
+    /// The socket opens, closes or listens.
     State,
-    /// It is in repair.
+    /// The socket is in repair mode.
     Repair,
-    /// Nothing tells who opened it, and so not where its numbers began.
+    /// The opener is unknown, and therefore also the initial numbers.
     Opener,
-    /// Its SYN carried data and a FIN, which the kernel counts in another way.
+    /// The SYN carried data and a FIN, which the kernel counts differently.
     Opening,
-    /// Its packets come in by an interface that the data plane is not on, or where they have
-    /// no Ethernet header.
+    /// The packets arrive on an interface without the data plane, or without an Ethernet header.
     Interface,
 }
 
@@ -121,13 +117,13 @@ impl fmt::Display for NotAdopted {
     }
 }
 
-/// Bytes by which a segment may be apart from the highest number that is known. More is on
-/// its way between fast hosts: then a later segment is nearer.
+/// Maximum distance of a segment from the highest known number, in bytes. Between fast hosts more
+/// may be under way. A later segment is then nearer.
 const NEAR: u32 = 1 << 22;
 
-/// Does the wire know an adopted session by the numbers of its socket? Something on this
-/// host may translate them in between (SYNPROXY), and then no segment comes near what its
-/// entry has. `sent` tells whose the segment is.
+/// Returns true if the wire uses the numbers of an adopted session's socket. A component of this
+/// host may translate them in between (SYNPROXY). In that case no segment is near the numbers of
+/// the entry. `sent` is true if the segment is this host's.
 #[inline(always)]
 pub const fn has_its_numbers(s: &Session, seg: &Segment, sent: bool) -> bool {
     let (seq, ack) = if sent {
@@ -144,7 +140,7 @@ const fn is_near(number: u32, known: u32) -> bool {
 }
 
 impl Socket {
-    /// Has its FIN a number that was sent?
+    /// Returns true if the number of the socket's FIN was sent.
     const fn fin_sent(&self) -> bool {
         match self.state {
             tcp_state::FIN_WAIT1 => self.snd_nxt == self.write_seq,
@@ -153,7 +149,7 @@ impl Socket {
         }
     }
 
-    /// The MSS option that we sent.
+    /// Returns the MSS option that we sent.
     const fn announced(&self) -> u16 {
         if self.tstamp_ok {
             self.advmss.saturating_add(TIMESTAMPS_OPTION)
@@ -162,9 +158,9 @@ impl Socket {
         }
     }
 
-    /// Did this host open it? Only then is our SYN among the numbers that were
-    /// acknowledged: they are one more than the bytes sent. `listened` is
-    /// whether a socket of this host listens at its local end.
+    /// Returns whether this host opened the session, if that is known. Only then is our SYN among
+    /// the acknowledged numbers, which are one more than the bytes sent. `listened` is true if a
+    /// socket of this host listens at its local end.
     const fn opened_here(&self, listened: bool) -> Option<bool> {
         if self.bound {
             return Some(true);
@@ -184,13 +180,13 @@ impl Socket {
         }
     }
 
-    /// The entry of its session, as far as its SYNs would have taught it. The
-    /// highest numbers are of the moment of this sample: packets raise them.
+    /// Returns the entry of the socket's session, with the fields that its SYNs would have taught.
+    /// The highest numbers are those of this sample; packets raise them.
     ///
-    /// Of the options only what was agreed on is known, not who offered what:
-    /// both ends are said to have offered it. Our MSS is what we announced, the
-    /// peer's that or less: the one is what the peer sends at most, the other
-    /// what it takes at least.
+    /// Only the agreed options are known, and not the offers. The entry says that both ends have
+    /// offered them. Our MSS is the one that we announced. The peer's MSS is the one that it
+    /// announced, or less. The former limits the segments that the peer sends, and the latter those
+    /// that it accepts.
     pub fn session(&self, created_ns: u64, listened: bool) -> Result<Session, NotAdopted> {
         use tcp_state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2};
         if !matches!(self.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT) {
@@ -218,7 +214,7 @@ impl Socket {
             .iter()
             .fold(0, |all, (on, flag)| if *on { all | flag } else { all });
         let wscale = |scale| if self.wscale_ok { scale } else { 0 };
-        // The byte counts are of 64 bits, the numbers of 32: modulo 2^32.
+        // The byte counts have 64 bits, and the numbers 32: modulo 2^32.
         let first_byte_out = self.snd_una.wrapping_sub(acked as u32);
         let first_byte_in = self.rcv_nxt.wrapping_sub(self.bytes_received as u32);
         Ok(Session {

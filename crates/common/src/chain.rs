@@ -1,8 +1,8 @@
-//! What the SYN of a chain's session carries from one host to the next: the
-//! session, the subsession it travels on, the rest of the chain, and a proof.
+//! The payload that the SYN of a chain's session carries from one host to the next: the session,
+//! the subsession of the SYN, the rest of the chain, and a proof.
 //!
-//! It lies behind whatever data the SYN has of its own (TCP Fast Open), always
-//! as many bytes, so that a program finds and checks it with fixed offsets.
+//! The payload follows any data of the SYN's own (TCP Fast Open). It always has the same length, so
+//! that a program finds and checks it with fixed offsets.
 
 use core::mem::{offset_of, size_of};
 
@@ -10,46 +10,45 @@ use crate::flow::{Addr, FlowKey};
 use crate::fresh::Clock;
 use crate::siphash::{Key, SipHash};
 
-/// The most hosts of a chain, the two ends not counted.
+/// Maximum number of hosts of a chain, without the two ends.
 pub const MAX_CHAIN: usize = 8;
 
-/// What an element of a chain is.
+/// Kind of an element of a chain.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ElementKind {
     /// A host that the session passes.
     Host = 1,
-    /// In the last place of a payload: the SYN opens another path of a session
-    /// that lives. Instead of a host, the secret by which its other end awaits it.
+    /// In the last place of a payload: the SYN opens another path of a live session. The element
+    /// contains the secret by which the session's other end awaits the path, and no host.
     Live = 2,
 }
 
-/// The secret by which the other end of a live session awaits a path. Its lowest bits are
-/// the path's number: see [`path_number`].
+/// The secret by which the other end of a live session awaits a path. Its lowest bits are the
+/// path's number: see [`path_number`].
 pub type Token = [u64; 2];
 
-/// Number of the path that a SYN with this secret opens. The host that opened a session
-/// numbers its paths: 0 is the one that the session began with, and each attempt to lay
-/// another gets the next number, whether it succeeds or not. So of two paths of a session
-/// any host of the chain can tell the later one, and names either to the host that knows
-/// which of them is in use.
+/// Returns the number of the path that a SYN with this secret opens. The host that opened a session
+/// numbers its paths. 0 is the path that the session began with. Each attempt to lay another path
+/// gets the next number, whether it succeeds or not. Any host of the chain can therefore tell which
+/// of two paths is later, and can name either of them to the host that knows which one is in use.
 #[inline(always)]
 pub const fn path_number(token: &Token) -> u32 {
     token[1] as u32
 }
 
-/// A secret with the number of its path in it.
+/// Returns a secret that contains the number of its path.
 pub const fn numbered(secret: Token, number: u32) -> Token {
     let [a, b] = secret;
     [a, b & !(u32::MAX as u64) | number as u64]
 }
 
-/// One element of a chain, as the wire has it.
+/// One element of a chain, as on the wire.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Element {
-    /// An [`ElementKind`]; 0 behind the chain's end.
+    /// An [`ElementKind`]; 0 after the chain's end.
     pub kind: u8,
     /// Zero.
     pub reserved: [u8; 3],
@@ -58,14 +57,14 @@ pub struct Element {
 }
 
 impl Element {
-    /// Behind a chain's end.
+    /// An element after a chain's end.
     const NONE: Element = Element {
         kind: 0,
         reserved: [0; 3],
         host: Addr::new([0; 16]),
     };
 
-    /// A host.
+    /// Returns the element of a host.
     pub const fn host(host: Addr) -> Self {
         Element {
             kind: ElementKind::Host as u8,
@@ -74,7 +73,7 @@ impl Element {
         }
     }
 
-    /// That the session lives, and the secret.
+    /// Returns the element of a live session, with the secret.
     pub const fn live(token: Token) -> Self {
         let [a, b] = [token[0].to_ne_bytes(), token[1].to_ne_bytes()];
         let mut bytes = [0; 16];
@@ -90,13 +89,13 @@ impl Element {
         }
     }
 
-    /// Does it say that the session lives?
+    /// Returns true if the element marks a live session.
     #[inline(always)]
     pub const fn is_live(&self) -> bool {
         self.kind == ElementKind::Live as u8
     }
 
-    /// The secret, where this is of a live session.
+    /// Returns the secret, if this is the element of a live session.
     #[inline(always)]
     pub const fn token(&self) -> Token {
         let [a, b, c, d] = self.host.words();
@@ -108,18 +107,18 @@ impl Element {
     }
 }
 
-/// The hosts that are still to come, the nearest first.
+/// The remaining hosts of a chain, the nearest first.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Chain {
-    /// How many of `elements` count.
+    /// Number of valid `elements`.
     pub len: u32,
-    /// They, and then zeros.
+    /// The elements, followed by zeros.
     pub elements: [Element; MAX_CHAIN],
 }
 
 impl Chain {
-    /// A chain of hosts; `None` for too many.
+    /// Returns a chain of hosts, or `None` if there are too many.
     pub fn of(hosts: &[Addr]) -> Option<Chain> {
         let mut chain = Chain {
             len: hosts.len() as u32,
@@ -134,14 +133,14 @@ impl Chain {
         Some(chain)
     }
 
-    /// The elements that count.
+    /// Returns the valid elements.
     pub fn elements(&self) -> &[Element] {
         &self.elements[..(self.len as usize).min(MAX_CHAIN)]
     }
 }
 
-/// The chain that a session was given, as the host has it that opened the session, and the
-/// numbers of the paths that lead along it.
+/// The chain of a session, as the host that opened the session records it, and the numbers of the
+/// paths along the chain.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Given {
@@ -149,28 +148,28 @@ pub struct Given {
     pub chain: Chain,
     /// Number of the path before each host of the chain, and behind the last one.
     pub paths: [u32; MAX_CHAIN + 1],
-    /// The highest number that a path of the session was given.
+    /// Highest number of any path of the session.
     pub highest: u32,
 }
 
 impl Given {
-    /// The numbers that count: one more than hosts.
+    /// Returns the valid numbers: one more than the chain has hosts.
     pub fn paths(&self) -> &[u32] {
         &self.paths[..=self.chain.elements().len()]
     }
 }
 
-/// Version of the layout below.
+/// Version of the payload's layout.
 pub const VERSION: u8 = 3;
-/// What a payload begins with.
+/// First word of a payload.
 pub const MAGIC: u32 = u32::from_ne_bytes(*b"\xd7sco");
 /// Bytes of a payload.
 pub const PAYLOAD: usize = size_of::<Payload>();
-/// Words of it that the proof covers: all but itself.
+/// Words of a payload that the proof covers: all but the proof.
 pub const PROVEN: usize = offset_of!(Payload, mac) / 8;
 
-/// What a SYN carries. Addresses and ports are as packets have them, and
-/// `local` is the side that opened the session.
+/// The payload of a SYN. Addresses and ports are in packet order. `local` is the side that opened
+/// the session.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
@@ -178,48 +177,48 @@ pub struct Payload {
     pub magic: u32,
     /// [`VERSION`].
     pub version: u8,
-    /// How many elements of `rest` count.
+    /// Number of valid elements of `rest`.
     pub hosts: u8,
-    /// Bytes of the whole, network order.
+    /// Bytes of the whole payload, network order.
     pub length: u16,
-    /// Which key the proof was made with.
+    /// Identifier of the key of the proof.
     pub key_id: u64,
-    /// The session, as the host before the sender's subsession knows it.
+    /// The session, as the host before the sender's subsession has it.
     pub session: FlowKey,
-    /// The subsession as its sender sees it: another one on arrival is the work
-    /// of a NAT.
+    /// The subsession as its sender has it. If it differs on arrival, a NAT changed it.
     pub subsession: FlowKey,
-    /// The session as the host knows it that opened it: another one than `session` is
-    /// the work of a NAT that it has passed.
+    /// The session as the host that opened it has it. If it differs from `session`, the session has
+    /// passed a NAT.
     pub origin: FlowKey,
-    /// The hosts after the one that gets this.
+    /// The hosts after the receiver.
     pub rest: [Element; MAX_CHAIN],
-    /// When it was sent, in [`ticks`](crate::fresh::ticks) of the sender's clock, network order.
+    /// Time of sending, in [`ticks`](crate::fresh::ticks) of the sender's clock, network order.
     pub sent: u32,
-    /// SipHash-2-4 of all before.
+    /// SipHash-2-4 of all fields before this one.
     pub mac: u64,
 }
 
 const _: () = {
     assert!(size_of::<Payload>() == 296);
-    // No gaps: each byte of it is proven.
+    // There are no gaps: the proof covers each byte.
     assert!(offset_of!(Payload, session) == 16 && offset_of!(Payload, rest) == 124);
     assert!(offset_of!(Payload, sent) == 284 && offset_of!(Payload, mac) == PAYLOAD - 8);
 };
 
-/// Why a payload is not believed.
+/// Reason why a payload is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// Another version, or a length that is not that version's.
+    /// The version is unknown, or the length is not that version's.
     Layout,
-    /// It says what no sender of this version says.
+    /// No sender of this version writes this content.
     Content,
-    /// Its proof is wrong.
+    /// The proof is wrong.
     Proof,
 }
 
 impl Payload {
-    /// A payload without its proof and the chain, sent at this tick of the clock.
+    /// Fills in a payload that is sent at this tick of the clock, except for the chain and the
+    /// proof.
     #[inline(always)]
     pub fn fill(
         &mut self,
@@ -239,8 +238,8 @@ impl Payload {
         self.sent = sent.to_be();
     }
 
-    /// Makes the rest of the chain what comes after its first element. `last` is
-    /// the element in the last place, which no chain has a host for.
+    /// Sets the rest of the chain to the elements after its first one. `last` is the element in the
+    /// last place, which no chain needs for a host.
     #[inline(always)]
     pub fn set_rest(&mut self, chain: &Chain, last: &Element) {
         self.hosts = chain.len.saturating_sub(1) as u8;
@@ -254,12 +253,11 @@ impl Payload {
 
     #[inline(always)]
     fn words(&self) -> &[u64; PAYLOAD / 8] {
-        // SAFETY: bytes without gaps, aligned to eight, of which any bit
-        // pattern is a number.
+        // SAFETY: bytes without gaps, aligned to eight. Any bit pattern is a number.
         unsafe { &*(&raw const *self).cast() }
     }
 
-    /// The proof that belongs to the content.
+    /// Returns the proof of the content.
     #[inline(always)]
     pub fn proof(&self, key: Key) -> u64 {
         let words = self.words();
@@ -272,8 +270,7 @@ impl Payload {
         hash.finish(PROVEN as u64).to_le()
     }
 
-    /// Is this the layout that this version knows? To be asked before a key is
-    /// looked for.
+    /// Checks that this version knows the layout. To be called before the key is looked up.
     #[inline(always)]
     pub fn check_layout(&self) -> Result<(), Unfit> {
         if self.magic != MAGIC
@@ -286,7 +283,7 @@ impl Payload {
         Ok(())
     }
 
-    /// Is it the key holder's, and does it make sense?
+    /// Checks that a holder of the key made the payload, and that the content is possible.
     #[inline(always)]
     pub fn check(&self, key: Key) -> Result<(), Unfit> {
         if self.proof(key) != self.mac {
@@ -314,28 +311,28 @@ impl Payload {
         Ok(())
     }
 
-    /// The element in the last place.
+    /// Returns the element in the last place.
     #[inline(always)]
     pub const fn last(&self) -> &Element {
         &self.rest[MAX_CHAIN - 1]
     }
 
-    /// Does it open another path of a session that lives?
+    /// Returns true if the SYN opens another path of a live session.
     #[inline(always)]
     pub const fn is_live(&self) -> bool {
         self.last().is_live()
     }
 
-    /// The hosts that are still to come.
+    /// Writes the remaining hosts to `to`.
     #[inline(always)]
     pub fn chain(&self, to: &mut Chain) {
         to.len = self.hosts as u32;
         to.elements = self.rest;
-        // The last place is no host's.
+        // The last place never contains a host.
         to.elements[MAX_CHAIN - 1] = Element::NONE;
     }
 
-    /// The bytes as they go on the wire.
+    /// Returns the bytes of the payload on the wire.
     pub fn to_bytes(&self) -> [u8; PAYLOAD] {
         let mut bytes = [0; PAYLOAD];
         for (to, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
@@ -344,26 +341,27 @@ impl Payload {
         bytes
     }
 
-    /// The payload of these bytes, unchecked.
+    /// Returns the payload of these bytes, unchecked.
     pub fn from_bytes(bytes: &[u8; PAYLOAD]) -> Payload {
-        // SAFETY: as many bytes, and any bit pattern is a payload.
+        // SAFETY: the number of bytes is the same, and any bit pattern is a payload.
         unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) }
     }
 }
 
-/// A key by which a neighbour's payloads are believed.
+/// A key that proves a neighbour's payloads.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shared {
     /// The key.
     pub key: Key,
-    /// What they have said of the neighbour's clock.
+    /// Knowledge of the neighbour's clock, from these payloads.
     pub clock: Clock,
 }
 
 impl Shared {
-    /// Takes in when a payload was sent that has come now, in
-    /// [`ticks`](crate::fresh::ticks). False if it is a copy of one that came long ago.
+    /// Updates the clock by the time of sending of a payload that arrives now, in
+    /// [`ticks`](crate::fresh::ticks). Returns false if it is a copy of a payload that arrived long
+    /// ago.
     #[inline(always)]
     pub fn hears(&mut self, payload: &Payload, now: u32) -> bool {
         match self.clock.hears(now, u32::from_be(payload.sent)) {
@@ -376,47 +374,47 @@ impl Shared {
     }
 }
 
-/// A neighbour that SYNs with a payload may be sent to.
+/// A neighbour to which SYNs with a payload may be sent.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hop {
-    /// Names `key` at both ends.
+    /// Identifier of `key` at both ends.
     pub key_id: u64,
-    /// What proves the sender.
+    /// Key that proves the sender.
     pub key: Key,
-    /// This host's address towards it.
+    /// Address of this host towards the neighbour.
     pub local: Addr,
-    /// The interface towards it.
+    /// Interface towards the neighbour.
     pub ifindex: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// What is remembered of a SYN on its way through this host: what passes it on finds
-/// here where to.
+/// Record of a SYN on its way through this host. The program that forwards the SYN finds the next
+/// host here.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pending {
-    /// The session, `local` being the side that opened it.
+    /// The session. `local` is the side that opened it.
     pub session: FlowKey,
-    /// The same as the host knows it that opened it.
+    /// The session as the host that opened it has it.
     pub origin: FlowKey,
-    /// The slot of the subsession that the SYN came by, and 1; 0 at the host
-    /// that opened the session.
+    /// Slot of the subsession that the SYN arrived on, plus 1; 0 at the host that opened the
+    /// session.
     pub left: u32,
-    /// Its initial sequence number, as it came.
+    /// Initial sequence number of the SYN on arrival.
     pub isn: u32,
-    /// The hosts to come, the next one first.
+    /// The remaining hosts, the next one first.
     pub chain: Chain,
-    /// What the payload's last place has.
+    /// The element in the payload's last place.
     pub last: Element,
 }
 
 const _: () = assert!(size_of::<Pending>() == 264);
 
 impl Pending {
-    /// Makes it a copy of another, word by word: LLVM would take as much of a BPF stack
-    /// as it is long.
+    /// Copies another record, word by word. LLVM would otherwise take as much of a BPF stack as the
+    /// record is long.
     #[inline(always)]
     pub fn set(&mut self, from: &Pending) {
         let (from, to) = (
@@ -425,18 +423,17 @@ impl Pending {
         );
         let mut i = 0;
         while i < size_of::<Pending>() / 8 {
-            // SAFETY: so many words of both, which are aligned and have no gaps.
+            // SAFETY: both have this number of words, are aligned and have no gaps.
             unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
             i += 1;
         }
     }
 }
 
-/// Where the subsession of a slot has its ports, so that no two slots of a host
-/// have the same: the source port counts the slots, within the ports that the
-/// kernel keeps free. The destination port is the session's own, so that
-/// firewalls that go by ports agree; only where there are more slots than ports
-/// it is one of the reserved as well.
+/// Returns the ports of a slot's subsession. No two slots of a host have the same ports. The source
+/// port counts the slots, within the ports that the kernel keeps free. The destination port is the
+/// session's own, so that firewalls with rules for ports treat both alike. If there are more slots
+/// than ports, the destination port of the others is a reserved one too.
 #[inline(always)]
 pub const fn ports(slot: u32, first: u16, count: u16, remote: u16) -> (u16, u16) {
     let count = if count == 0 { 1 } else { count };

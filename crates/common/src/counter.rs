@@ -1,4 +1,4 @@
-//! What happened to packets, counted per CPU.
+//! Per-CPU counters of packets.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -9,10 +9,10 @@ macro_rules! counters {
         pub enum Counter { $($(#[$doc])* $name,)* }
 
         impl Counter {
-            /// All of them, in order.
+            /// All counters, in order.
             pub const ALL: &'static [Counter] = &[$(Counter::$name,)*];
 
-            /// The name in listings and metrics.
+            /// Returns the name in listings and metrics.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$name => $text,)* }
             }

@@ -1,28 +1,28 @@
-//! What middleboxes of a chain have added to a session's stream, or taken away,
-//! and whether the sequence numbers bear it out.
+//! Deltas: bytes that middleboxes of a chain have added to a session's stream, or removed from it,
+//! and their comparison with the sequence numbers.
 
 use crate::seq::after;
 use crate::session::{Session, Translation};
 
-/// How the numbers of a stream differ on the two sides of a middlebox: bytes put
-/// in, or, negative, taken away, modulo 2^32 like the numbers themselves.
+/// Difference between the numbers of a stream on the two sides of a middlebox: bytes added, or, if
+/// negative, bytes removed, modulo 2^32 like the numbers.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Delta {
-    /// Added to the numbers of what goes to the end that accepted the session.
+    /// Added to the numbers of data for the end that accepted the session.
     pub to_server: u32,
-    /// Added to the numbers of what goes to the end that opened it.
+    /// Added to the numbers of data for the end that opened the session.
     pub to_client: u32,
 }
 
 impl Delta {
-    /// Are the numbers the same on both sides?
+    /// Returns true if the numbers are the same on both sides.
     pub const fn is_none(&self) -> bool {
         self.to_server == 0 && self.to_client == 0
     }
 
-    /// Of two middleboxes, one behind the other.
+    /// Returns the delta of two middleboxes, one behind the other.
     pub const fn and(&self, other: &Delta) -> Delta {
         Delta {
             to_server: self.to_server.wrapping_add(other.to_server),
@@ -31,47 +31,47 @@ impl Delta {
     }
 }
 
-/// What a middlebox has said of a session, as its host keeps it.
+/// Declaration of a middlebox about a session, as its host stores it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// When the session began there (`Session::created_ns`): a slot is used again.
+    /// Time at which the session began on this host (`Session::created_ns`), because slots are
+    /// reused.
     pub created_ns: u64,
-    /// By how much it has changed it, and will not any more.
+    /// The delta, which the middlebox will not change any more.
     pub delta: Delta,
-    /// The highest number that had come from the client then, as it came.
+    /// Highest number that had arrived from the client at that time, as it arrived.
     pub from_client: u32,
-    /// The same from the server.
+    /// Highest number that had arrived from the server at that time, as it arrived.
     pub from_server: u32,
 }
 
-/// The highest numbers of one direction at a middlebox's host. What was
-/// acknowledged is to be looked at first, then what went on, then what came: then
-/// each is true of what the next one says.
+/// Highest numbers of one direction at a middlebox's host. They must be read in the order of the
+/// fields, so that none can exceed the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passed {
-    /// Acknowledged to the end that sends it, in that end's numbers.
+    /// Highest number acknowledged to the sending end, in that end's numbers.
     pub acked: u32,
-    /// Sent on, in the other end's numbers.
+    /// Highest number sent on, in the other end's numbers.
     pub went: u32,
-    /// Come there, in the sending end's numbers.
+    /// Highest number that arrived, in the sending end's numbers.
     pub came: u32,
 }
 
-/// Does a delta agree with numbers?
+/// Result of comparing a delta with the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
-    /// To the byte: all that came has been sent on.
+    /// The delta fits to the byte: all data that arrived was sent on.
     Exact,
-    /// It may: something is on its way.
+    /// The delta is possible: data is under way.
     Possible,
-    /// It cannot be.
+    /// The delta is impossible.
     Contradicted,
 }
 
 impl Passed {
-    /// Nothing goes on that has not come, and nothing is acknowledged that has not
-    /// gone on.
+    /// Compares a delta with the numbers. No data is sent on before it has arrived, and none is
+    /// acknowledged before it was sent on.
     pub const fn fits(&self, delta: u32) -> Fit {
         let came = self.came.wrapping_add(delta);
         let acked = self.acked.wrapping_add(delta);
@@ -85,28 +85,27 @@ impl Passed {
     }
 }
 
-/// The highest numbers that one end of a session has sent and heard, as the wire
-/// has them at that end.
+/// Highest numbers that one end of a session has sent and received, as on the wire at that end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reach {
-    /// Sent by it.
+    /// Highest number sent.
     pub sent: u32,
-    /// Heard by it.
+    /// Highest number received.
     pub heard: u32,
 }
 
-/// Has neither end heard more than the other has sent, as far as middleboxes
-/// between them have changed the numbers by so much? The left end is looked at
-/// before the right one, and again after it.
+/// Returns true if neither end has received more than the other has sent, with `delta` as the
+/// change by middleboxes between them. The left end is read before the right one, and again after
+/// it.
 pub const fn bears(before: &Reach, right: &Reach, now: &Reach, delta: &Delta) -> bool {
     !after(right.heard, now.sent.wrapping_add(delta.to_server))
         && !after(before.heard, right.sent.wrapping_add(delta.to_client))
 }
 
 impl Translation {
-    /// The left end's translation onto a path that speaks the numbers behind a
-    /// middlebox, where this one is for those before it.
+    /// Returns the left end's translation for a path that uses the numbers behind a middlebox.
+    /// `self` is the translation for the numbers before that middlebox.
     pub const fn beyond(&self, delta: &Delta) -> Translation {
         Translation {
             seq_out: self.seq_out.wrapping_add(delta.to_server),
@@ -117,8 +116,8 @@ impl Translation {
 }
 
 impl Session {
-    /// The translation that its paths have, where it is one that stays when its
-    /// chain changes. A change that failed may have left another.
+    /// Returns the translation of the session's paths, if it persists when the chain changes. A
+    /// change that failed may have left another one.
     pub fn carried(&self) -> Translation {
         if self.alias().is_some() || self.two.chained != 0 {
             self.translation
@@ -127,12 +126,12 @@ impl Session {
         }
     }
 
-    /// Has a middlebox of its chain left it that had changed its numbers?
+    /// Returns true if a middlebox of the session's chain that had changed its numbers has left it.
     pub(crate) const fn is_shifted(&self) -> bool {
         self.two.chained != 0 && self.translation.seq_out | self.translation.seq_in != 0
     }
 
-    /// What this end has sent and heard, as the wire has it here.
+    /// Returns the numbers that this end has sent and received, as on the wire here.
     pub fn reach(&self) -> Reach {
         let wire = self.on_wire();
         Reach {

@@ -1,15 +1,15 @@
-//! What the programs tell user space, through a ring buffer.
+//! Events that the programs report to user space, through a ring buffer.
 
-/// What happened.
+/// Kind of an event.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventKind {
     /// A tracked session is established.
     Opened = 1,
-    /// Everything of the old path has been acknowledged by the local end.
+    /// The local end has acknowledged all data of the old path.
     Drained = 2,
-    /// Both FINs have been seen; they may not have arrived yet.
+    /// Both FINs have been seen. They may not have arrived yet.
     Closed = 3,
     /// A reset passed.
     Reset = 4,
@@ -17,33 +17,33 @@ pub enum EventKind {
     NoRoom = 5,
     /// The far end of a new path has answered a SYN.
     PathOpen = 6,
-    /// An adopted session has been heard both ways.
+    /// Packets of an adopted session have been seen in both directions.
     Heard = 7,
-    /// A chain's SYN has come to a slot, and the next host, or the server's, is
-    /// not known to have an agent. Where a NAT has chosen the server it is the slot by which
-    /// the session goes there.
+    /// The SYN of a chain has arrived at a slot, and the next host, or the server's, is not known
+    /// to have an agent. If a NAT has chosen the server, the slot is the one by which the session
+    /// leaves.
     Stranger = 8,
-    /// A SYN came on a path that is awaited: it wants an answer.
+    /// A SYN has arrived on an awaited path, and needs an answer.
     Joins = 9,
-    /// An acknowledgement came that opens a firewall's windows (see
-    /// `two_paths::opens_windows`). The first on a path that is being opened is told with
-    /// what shows the length behind it.
+    /// An acknowledgement has arrived that opens a firewall's windows (see
+    /// `two_paths::opens_windows`). On a path that is being opened, the first one is reported
+    /// together with the packet that shows the length behind it.
     Primed = 10,
-    /// A chain's SYN came for another session by the subsession of this one, or for this one
-    /// by another.
+    /// The SYN of a chain has arrived for another session on this session's subsession, or for this
+    /// session on another subsession.
     Taken = 11,
-    /// The middlebox has ended a session between two paths, perhaps with bytes that it had
-    /// not delivered.
+    /// The middlebox has ended a session between two paths, possibly with bytes that it had not
+    /// delivered.
     Broken = 12,
-    /// A reset came on a path that is being opened, or that nothing of the session has come
-    /// by yet. The session does not hear it.
+    /// A reset has arrived on a path that is being opened, or that has carried nothing of the
+    /// session yet. The session does not receive it.
     Rejected = 13,
-    /// A packet that opens a path has come: the record is a [`crate::probe::Arrival`].
+    /// A packet that opens a path has arrived. The record is a [`crate::probe::Arrival`].
     Arrived = 14,
 }
 
 impl EventKind {
-    /// The kind of a word out of the ring; `None` for one no program wrote.
+    /// Returns the kind of a word from the ring, or `None` for a word that no program wrote.
     pub const fn from_word(w: u32) -> Option<EventKind> {
         Some(match w {
             1 => EventKind::Opened,
@@ -71,6 +71,6 @@ impl EventKind {
 pub struct Event {
     /// An [`EventKind`].
     pub kind: u32,
-    /// The session's slot.
+    /// Slot of the session.
     pub slot: u32,
 }

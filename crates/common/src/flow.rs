@@ -1,17 +1,16 @@
-//! Keys: who talks to whom, as one host sees it.
+//! Keys: addresses and five-tuples, from the side of one host.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// An address of either family in 16 bytes, network order. IPv4 is held
-/// IPv4-mapped (`::ffff:a.b.c.d`), so that both families take one code path.
-/// Words, since a processor waits for bytes that it has just stored and reads
-/// as a word.
+/// An address of either family in 16 bytes, network order. IPv4 addresses are IPv4-mapped
+/// (`::ffff:a.b.c.d`), so that both families share one code path. The address is stored as words,
+/// because a processor stalls if it reads as a word the bytes that it has just stored.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Addr([u32; 4]);
 
 impl Addr {
-    /// The address of these bytes.
+    /// Returns the address of these bytes.
     #[inline(always)]
     pub const fn new(b: [u8; 16]) -> Self {
         Addr([
@@ -22,39 +21,39 @@ impl Addr {
         ])
     }
 
-    /// The IPv4-mapped form of four bytes in network order.
+    /// Returns the IPv4-mapped form of four bytes in network order.
     #[inline(always)]
     pub const fn v4(a: [u8; 4]) -> Self {
         Addr::mapped(u32::from_ne_bytes(a))
     }
 
-    /// The same of a word as memory has it.
+    /// Returns the IPv4-mapped form of a word in memory order.
     #[inline(always)]
     pub const fn mapped(word: u32) -> Self {
         Addr([0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), word])
     }
 
-    /// The address of four words, each as memory has it.
+    /// Returns the address of four words, each in memory order.
     #[inline(always)]
     pub const fn of_words(words: [u32; 4]) -> Self {
         Addr(words)
     }
 
-    /// The address as four words, each as memory has it.
+    /// Returns the address as four words, each in memory order.
     #[inline(always)]
     pub const fn words(&self) -> [u32; 4] {
         self.0
     }
 
-    /// Is it not an IPv4-mapped one?
+    /// Returns true if the address is not IPv4-mapped.
     #[inline(always)]
     pub const fn is_v6(&self) -> bool {
         let [a, b, c, _] = self.0;
         a | b != 0 || c != Addr::mapped(0).0[2]
     }
 
-    /// An IPv6 address in one word. Two odd factors, and the upper half of the
-    /// product, which every bit takes part in.
+    /// Returns a hash of an IPv6 address in one word. Two odd factors, and the upper half of the
+    /// product, which depends on every bit.
     #[inline(always)]
     pub const fn folded(&self) -> u32 {
         let [a, b, c, d] = self.0;
@@ -66,14 +65,14 @@ impl Addr {
         (product >> 32) as u32
     }
 
-    /// The address with what `mask` leaves of it.
+    /// Returns the bits of the address that are set in `mask`.
     #[inline(always)]
     pub const fn masked(&self, mask: &Addr) -> Self {
         let (a, m) = (self.0, mask.0);
         Addr([a[0] & m[0], a[1] & m[1], a[2] & m[2], a[3] & m[3]])
     }
 
-    /// The address as bytes.
+    /// Returns the address as bytes.
     pub fn octets(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         for (to, word) in bytes.chunks_exact_mut(4).zip(self.0) {
@@ -82,7 +81,7 @@ impl Addr {
         bytes
     }
 
-    /// The address as the standard library has it, IPv4 unmapped.
+    /// Returns the address as a standard library type, IPv4 unmapped.
     pub fn ip(&self) -> IpAddr {
         Ipv6Addr::from(self.octets()).to_canonical()
     }
@@ -103,8 +102,8 @@ impl core::fmt::Debug for Addr {
     }
 }
 
-/// A five-tuple (TCP is implied) from this host's side. Ports are in network
-/// byte order, as the packet has them.
+/// A five-tuple (TCP is implied) from this host's side. Ports are in network byte order, as in the
+/// packet.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FlowKey {
@@ -119,13 +118,13 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// Is it nobody's? No connection has port 0.
+    /// Returns true if the key is unused. No connection has port 0.
     #[inline(always)]
     pub const fn is_none(&self) -> bool {
         self.local_port == 0
     }
 
-    /// The key of a connection between two socket addresses.
+    /// Returns the key of a connection between two socket addresses.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         FlowKey {
             local: local.ip().into(),
@@ -135,13 +134,13 @@ impl FlowKey {
         }
     }
 
-    /// Is it IPv6?
+    /// Returns true if the addresses are IPv6.
     #[inline(always)]
     pub const fn is_v6(&self) -> bool {
         self.local.is_v6()
     }
 
-    /// Is it the same, from the other end's side?
+    /// Returns true if `other` is the same five-tuple from the other end's side.
     #[inline(always)]
     pub fn mirrors(&self, other: &FlowKey) -> bool {
         self.local == other.remote
@@ -150,8 +149,8 @@ impl FlowKey {
             && self.remote_port == other.local_port
     }
 
-    /// Where both ends open a session at once: does the one whose opener is `local` stay, and
-    /// not the other? Each host says the same of both.
+    /// Returns true if the session whose opener is `local` stays when both ends open a session at
+    /// once. The session of the other opener does not stay. Both hosts get the same result.
     #[inline(always)]
     pub const fn prevails(&self) -> bool {
         let (local, remote) = (self.local.0, self.remote.0);
@@ -165,14 +164,14 @@ impl FlowKey {
         u16::from_be(self.local_port) < u16::from_be(self.remote_port)
     }
 
-    /// Writes what it is from the other end's side.
+    /// Writes the five-tuple from the other end's side.
     #[inline(always)]
     pub fn mirror_to(&self, to: &mut FlowKey) {
         (to.local, to.remote) = (self.remote, self.local);
         (to.local_port, to.remote_port) = (self.remote_port, self.local_port);
     }
 
-    /// The key under which the flow map has it.
+    /// Returns the session's key in the flow map.
     #[inline(always)]
     pub const fn short(&self) -> ShortKey {
         let (local, remote) = if self.is_v6() {
@@ -183,12 +182,12 @@ impl FlowKey {
         ShortKey::new(local, remote, self.local_port, self.remote_port)
     }
 
-    /// This host's end.
+    /// Returns this host's end.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(self.local.ip(), u16::from_be(self.local_port))
     }
 
-    /// The other end.
+    /// Returns the other end.
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(self.remote.ip(), u16::from_be(self.remote_port))
     }
@@ -200,29 +199,28 @@ impl core::fmt::Debug for FlowKey {
     }
 }
 
-/// Which path of a session a five-tuple on the wire belongs to.
+/// Path of a session that a five-tuple on the wire belongs to.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Path {
-    /// The session's own five-tuple, as the local socket knows it.
+    /// The session's own five-tuple, as the local socket has it.
     Old = 0,
     /// The subsession that replaced it on the wire.
     New = 1,
 }
 
-/// Key of the flow map: a five-tuple in 12 bytes, which the kernel hashes in
-/// one round. Exact for IPv4. IPv6 addresses are folded: whoever finds one
-/// compares the five-tuple with the session's.
+/// Key of the flow map: a five-tuple in 12 bytes, which the kernel hashes in one round. Exact for
+/// IPv4. IPv6 addresses are folded, so that a match must be confirmed by the session's five-tuple.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ShortKey([u32; 3]);
 
 impl ShortKey {
-    /// So many hints lie in one element of their map, and in one cache line: the kernel
-    /// rounds the elements of an array up to eight bytes.
+    /// Number of hints in one element of their map, and in one cache line. The kernel rounds the
+    /// elements of an array up to eight bytes.
     pub const HINTS: u32 = 16;
 
-    /// The key of two addresses as words and two ports, network order.
+    /// Returns the key of two addresses as words and two ports, network order.
     #[inline(always)]
     pub const fn new(local: u32, remote: u32, local_port: u16, remote_port: u16) -> Self {
         ShortKey([
@@ -232,21 +230,21 @@ impl ShortKey {
         ])
     }
 
-    /// A number of which the lower bits are as good as any.
+    /// Returns a hash whose lower bits are as good as its other bits.
     #[inline(always)]
     pub const fn spread(&self) -> u32 {
         let [local, remote, ports] = self.0;
         let addresses = (local as u64) << 32 | remote as u64;
         let product = (addresses ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // The last byte of an address lies in the highest, which a product leaves there.
+        // The last byte of an address is in the highest bits, which a product does not move down.
         let folded = product ^ product >> 32 ^ ports as u64;
         (folded.wrapping_mul(0xa076_1d64_78bd_642f) >> 32) as u32
     }
 
-    /// Where the key's hint is: in the lower bits, of as many hints as there are.
-    /// Sessions between the same two hosts that differ in the higher port, which is
-    /// the client's as a rule and counts up, lie next to each other: 16 hints have one
-    /// cache line, and those of many sessions stay near the processor.
+    /// Returns the place of the key's hint: in the lower bits, for as many hints as there are.
+    /// Sessions between the same two hosts that differ in the higher port have adjacent hints. That
+    /// port is usually the client's, and counts up. 16 hints share one cache line, so that the
+    /// hints of many sessions stay near the processor.
     #[inline(always)]
     pub const fn hint(&self) -> u32 {
         let [local, remote, ports] = self.0;
@@ -262,7 +260,7 @@ impl ShortKey {
     }
 }
 
-/// Value of the flow map: where the session's entry is.
+/// Value of the flow map: the place of the session's entry.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowRef {
@@ -275,12 +273,12 @@ pub struct FlowRef {
 }
 
 impl FlowRef {
-    /// In [`FlowRef::path`]: no packet is the session's by this five-tuple. It is
-    /// what others call it (`Session::alias`), and must not become another's while it
-    /// lives.
+    /// In [`FlowRef::path`]: no packet belongs to the session by this five-tuple. It is the
+    /// session's name on other hosts (`Session::alias`), and must not become another session's
+    /// while this one lives.
     pub const ALIAS: u16 = 2;
 
-    /// The value for what others call the session of a slot.
+    /// Returns the value for the name of a slot's session on other hosts.
     pub const fn alias(key: &FlowKey, slot: u32) -> Self {
         FlowRef {
             slot,
@@ -289,7 +287,7 @@ impl FlowRef {
         }
     }
 
-    /// The value for a five-tuple.
+    /// Returns the value for a five-tuple.
     #[inline(always)]
     pub const fn new(key: &FlowKey, slot: u32, path: Path) -> Self {
         FlowRef {
@@ -299,13 +297,13 @@ impl FlowRef {
         }
     }
 
-    /// Is it of the subsession that replaced the session's own five-tuple?
+    /// Returns true if the five-tuple is the subsession that replaced the session's own.
     #[inline(always)]
     pub const fn is_new(&self) -> bool {
         self.path == Path::New as u16
     }
 
-    /// Is it only what others call the session?
+    /// Returns true if the five-tuple is only the session's name on other hosts.
     #[inline(always)]
     pub const fn is_alias(&self) -> bool {
         self.path == FlowRef::ALIAS

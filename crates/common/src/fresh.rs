@@ -1,29 +1,28 @@
-//! Is what a neighbour has sent new, or a copy of what it sent long ago? Its clock and this
-//! host's do not agree: what counts is by how much later than the soonest of all it comes,
-//! as the two clocks say.
+//! Detection of old copies of a neighbour's messages. The neighbour's clock and this host's do not
+//! agree. The criterion is the delay of a message relative to the fastest one, by the two clocks.
 
-/// Ticks of a host's clock in its time since it was started (`CLOCK_BOOTTIME`): of 2^30 ns,
-/// a little more than a second. They wrap around.
+/// Returns the ticks of a host's clock, which counts from its start (`CLOCK_BOOTTIME`). A tick is
+/// 2^30 ns, a little more than a second. Ticks wrap around.
 #[inline(always)]
 pub const fn ticks(boot_ns: u64) -> u32 {
     (boot_ns >> 30) as u32
 }
 
-/// What comes so many ticks later than the soonest is old. Longer than a neighbour may be
-/// still, for instance as a virtual machine that is moved, and keep its connection: another
-/// has another key, of whose clock nothing is known. With what [`DRIFT`] adds a copy is old
-/// before the end of its session is forgotten (two MSL).
+/// Ticks by which a message may be later than the fastest one; a later message is old. The limit is
+/// longer than a neighbour may stand still and keep its connection, for instance as a virtual
+/// machine that is moved. Another connection has another key, without knowledge of the clock.
+/// Together with [`DRIFT`], a copy is old before the end of its session is forgotten (two MSL).
 pub const FRESH: u32 = 40;
 
-/// In so many ticks two clocks may come apart by one: Linux slews each by up to a tenth
+/// Ticks in which two clocks may drift apart by one tick. Linux slews each clock by up to a tenth
 /// (`ADJ_TICK`, as chrony does after a pause).
 const DRIFT: u32 = 4;
 
-/// The bits of [`Clock`] that say when: ticks of 72 years.
+/// Bits of [`Clock`] that contain the time: ticks of 72 years.
 const SEEN: u64 = (1 << 31) - 1;
 
-/// What is known of a neighbour's clock, by what it has sent: how far this host's is ahead
-/// of it at the least, and when that was seen. 0: nothing yet.
+/// Knowledge of a neighbour's clock from its messages: the least difference by which this host's
+/// clock is ahead, and the time at which it was observed. 0: nothing yet.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Clock(u64);
@@ -34,8 +33,8 @@ impl Clock {
         Clock(1 << 63 | (ahead as u64) << 31 | (seen as u64) & SEEN)
     }
 
-    /// Takes in when something was sent, which has come now, both in ticks. What is known
-    /// then; `None` if it is old.
+    /// Updates the clock by a message that was sent at `sent` and arrives at `now`, both in ticks.
+    /// Returns the new clock, or `None` if the message is old.
     #[inline(always)]
     pub const fn hears(self, now: u32, sent: u32) -> Option<Clock> {
         let ahead = now.wrapping_sub(sent);

@@ -1,10 +1,10 @@
-//! Errors that ICMP and ICMPv6 report about a session's segments: too big, unreachable,
-//! time exceeded. Each quotes the headers of the segment that it is about. After a change
-//! the network knows the session by another five-tuple and by other numbers than its end
-//! does, so an error is translated before it is delivered.
+//! Errors that ICMP and ICMPv6 report about a session's segments: too big, unreachable, time
+//! exceeded. Each error quotes the headers of the segment. After a change the network uses another
+//! five-tuple and other numbers than the session's end. An error is therefore translated before it
+//! is delivered.
 //!
-//! A [`Message`] holds the bytes of such a packet in network byte order, from the IP
-//! header on. What goes in and out of it is in host order, except ports and addresses.
+//! A [`Message`] holds the bytes of such a packet in network byte order, from the IP header on. Its
+//! arguments and results are in host order, except ports and addresses.
 
 mod fate;
 mod message;

@@ -1,9 +1,8 @@
-//! What both sides of the kernel boundary share: flow keys, session entries,
-//! wire formats of the data plane, and the pure translation of a TCP header.
+//! Definitions for both sides of the kernel boundary: flow keys, session entries, wire formats of
+//! the data plane, and the pure translation of a TCP header.
 //!
-//! Knows nothing of maps, sockets or async. Everything here is plain data with
-//! a fixed layout (`repr(C)`), so that an eBPF program and user space read the
-//! same bytes.
+//! The crate has no maps, sockets or async code. All types are plain data with a fixed layout
+//! (`repr(C)`), so that an eBPF program and user space read the same bytes.
 #![no_std]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 

@@ -1,26 +1,26 @@
-//! Marks of packets by which the programs know their own (`skb->mark`, host order).
+//! Marks by which the programs recognise their own packets (`skb->mark`, host order).
 
-/// A header-only copy, on its second way out.
+/// A header-only copy that leaves for the second time.
 pub const COPY: u32 = 0xd75c_0c09;
-/// The same, on its second way in.
+/// A header-only copy that enters for the second time.
 pub const COPY_IN: u32 = 0xd75c_0c0b;
-/// A packet of this host that leaves as it is, though it bears the five-tuple of a
-/// session whose own packets are dropped there.
+/// A packet of this host that leaves unchanged, although it has the five-tuple of a session whose
+/// own packets are dropped there.
 pub const RELAYED: u32 = 0xd75c_0c0a;
-/// The same, and XDP is to learn where it goes.
+/// As [`RELAYED`], and XDP learns the next hop from the packet.
 pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
-/// A packet of this host that no stack has routed: it leaves as [`RELAYED`] do, by the
+/// A packet of this host that no stack has routed. It leaves as [`RELAYED`] packets do, on the
 /// interface that it is on, and the kernel finds the neighbour.
 pub const UNROUTED: u32 = 0xd75c_0c0f;
-/// A packet that is relayed, and has its path still to find.
+/// A packet that is relayed and still has to find its path.
 pub const STEERED: u32 = 0xd75c_0c0e;
 
-/// The upper byte of what a chain has brought, on its way through the stack; the slot
-/// that it came by is the rest. A NAT keeps it, though it changes the five-tuple.
+/// Upper byte of the mark of a chain's packet, on its way through the stack. The rest is the slot
+/// that the packet arrived on. A NAT keeps the mark, although it changes the five-tuple.
 const CHAIN: u32 = 0xd8 << 24;
 const SLOT: u32 = (1 << 24) - 1;
 
-/// The mark of what came by this slot of a chain's. There is none for a slot of more
+/// Returns the mark of a packet that arrived on this slot of a chain. None if the slot has more
 /// than 24 bits.
 #[inline(always)]
 pub const fn of_slot(slot: u32) -> Option<u32> {
@@ -31,7 +31,7 @@ pub const fn of_slot(slot: u32) -> Option<u32> {
     }
 }
 
-/// The slot that a chain's mark names.
+/// Returns the slot in a chain's mark.
 #[inline(always)]
 pub const fn slot_of(mark: u32) -> Option<u32> {
     if mark & !SLOT == CHAIN {

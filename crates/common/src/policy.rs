@@ -1,13 +1,13 @@
-//! Which sessions take which chain: ordered rules, of which the first that
-//! matches a SYN decides.
+//! Policy: ordered rules that assign a chain to sessions. The first rule that matches a SYN
+//! decides.
 
 use crate::chain::Chain;
 use crate::flow::{Addr, FlowKey};
 
-/// How many rules there may be.
+/// Maximum number of rules.
 pub const MAX_RULES: usize = 256;
 
-/// What becomes of a session when a host of its chain is not known to be there.
+/// Treatment of a session if a host of its chain is not known to be present.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(
@@ -16,14 +16,14 @@ pub const MAX_RULES: usize = 256;
     serde(rename_all = "lowercase")
 )]
 pub enum Otherwise {
-    /// It is not opened.
+    /// The session is not opened.
     #[default]
     Refuse = 0,
-    /// It goes without the chain.
+    /// The session is opened without the chain.
     Direct = 1,
 }
 
-/// Which address families a rule is about.
+/// Address families that a rule applies to.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Families {
@@ -39,13 +39,13 @@ pub enum Families {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyRule {
-    /// The source's prefix, host bits zero.
+    /// Source prefix, host bits zero.
     pub source: Addr,
-    /// Its mask.
+    /// Mask of the source prefix.
     pub source_mask: Addr,
-    /// The destination's prefix, host bits zero.
+    /// Destination prefix, host bits zero.
     pub destination: Addr,
-    /// Its mask.
+    /// Mask of the destination prefix.
     pub destination_mask: Addr,
     /// First destination port, host order.
     pub first_port: u16,
@@ -57,14 +57,14 @@ pub struct PolicyRule {
     pub otherwise: u8,
     /// Zero.
     pub reserved: u16,
-    /// Of which policy the rule is one.
+    /// Generation of the policy that the rule belongs to.
     pub generation: u32,
-    /// The hosts; none for sessions that go without a chain.
+    /// Hosts of the chain; none for sessions without a chain.
     pub chain: Chain,
 }
 
 impl PolicyRule {
-    /// Does a session match that this end opens?
+    /// Returns true if a session that this end opens matches the rule.
     #[inline(always)]
     pub fn matches(&self, session: &FlowKey) -> bool {
         let port = u16::from_be(session.remote_port);
@@ -75,31 +75,31 @@ impl PolicyRule {
             && (self.families == Families::Both as u8 || self.families == session.is_v6() as u8)
     }
 
-    /// Is it the rule of this name, if it lies in its place?
+    /// Returns true if this is the rule with this name, provided that it is in the rule's place.
     #[inline(always)]
     pub const fn is_named(&self, name: u32) -> bool {
         name != 0 && self.generation == name >> 8
     }
 }
 
-/// The policy in force, as one word: which it is, and where its rules begin in
-/// the map. They end at the first that is of another policy.
+/// The policy in force, as one word: its generation, and the index of its first rule in the map.
+/// The rules end at the first one of another policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InForce {
-    /// Which; 0 for none.
+    /// Generation of the policy; 0 for none.
     pub generation: u32,
     /// Index of its first rule.
     pub first: u32,
 }
 
 impl InForce {
-    /// The word.
+    /// Returns the word.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         (self.generation as u64) << 32 | self.first as u64
     }
 
-    /// What a word says.
+    /// Returns the policy of a word.
     #[inline(always)]
     pub const fn of(word: u64) -> Self {
         InForce {
@@ -108,8 +108,8 @@ impl InForce {
         }
     }
 
-    /// Where the rule of this name lies: it may be one of the policy before, if that
-    /// was in force a moment ago.
+    /// Returns the index of the rule with this name. The rule may belong to the previous policy,
+    /// which was in force a moment ago.
     #[inline(always)]
     pub const fn place(self, name: u32) -> u32 {
         let first = if self.generation == name >> 8 {
@@ -121,13 +121,13 @@ impl InForce {
     }
 }
 
-/// Where the rules begin that are not in force.
+/// Returns the index at which the rules begin that are not in force.
 #[inline(always)]
 pub const fn other_half(first: u32) -> u32 {
     if first == 0 { MAX_RULES as u32 } else { 0 }
 }
 
-/// Names the rule of a policy that a session was opened by. Never 0, and of 24 bits
+/// Returns the name of the rule that a session was opened by. It is never 0, and contains 24 bits
 /// of the generation.
 #[inline(always)]
 pub const fn rule_name(generation: u32, index: u32) -> u32 {

@@ -1,10 +1,10 @@
-//! What a path does to the packets that open it. Each carries what its sender has put on
-//! the wire, so that who gets it can tell what has become of that: a session that lives has
-//! agreed on its numbers, clocks and options, and nobody on a new path knows another's.
+//! Changes that a path makes to the packets that open it. Each of these packets carries the header
+//! that its sender put on the wire, so that the receiver can compare. A live session has agreed on
+//! its numbers, clocks and options. It cannot move to a path that gives it others.
 //!
-//! The program of the right anchor answers the SYN of a bypass by itself, and writes into the
-//! answer how the SYN has come ([`Probe`]). On another chain the daemons send all that opens
-//! it, and each tells the other ([`Shown`]).
+//! The right anchor's program answers the SYN of a bypass by itself, and writes into the answer how
+//! the SYN arrived ([`Probe`]). For another chain the daemons send all packets that open it, and
+//! each daemon reports to the other ([`Shown`]).
 
 use crate::session::{Offer, offer};
 use crate::tcp::{ACK, Header, MAX_HEADER, MIN_HEADER, Segment};
@@ -17,35 +17,36 @@ pub const SHOWS: u32 = u32::from_ne_bytes(*b"\xd7shw");
 /// Bytes of a [`Probe`].
 pub const PROBE: usize = size_of::<Probe>();
 
-/// The first bytes of what a bypass's SYN carries, and of what its answer does.
+/// First bytes of the payload of a bypass's SYN, and of its answer.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probe {
     /// [`PROBES`].
     pub magic: u32,
-    /// Of whoever sent the SYN: names this opening.
+    /// Identifier of this opening, chosen by the sender of the SYN.
     pub nonce: u32,
-    /// The SYN's header, as it was sent.
+    /// Header of the SYN as it was sent.
     pub sent: [u8; MAX_HEADER],
-    /// As it came to the right anchor; zeros in the SYN itself.
+    /// Header of the SYN as it arrived at the right anchor; zeros in the SYN itself.
     pub heard: [u8; MAX_HEADER],
-    /// Number and acknowledgement of the answer, as it was sent, in network order.
+    /// Sequence and acknowledgement number of the answer as it was sent, in network order.
     pub answered: [u32; 2],
 }
 
-/// The first bytes of what shows the length of segments on a path through a chain.
+/// First bytes of the packet that shows the length of segments on a path through a chain.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shown {
     /// [`SHOWS`].
     pub magic: u32,
-    /// 1 if its sender has got as much of the other end: `change` is of that.
+    /// 1 if the sender has received such a packet of the other end: `change` describes that packet.
     pub heard: u32,
-    /// Number, acknowledgement and timestamps of the packet, as it was sent; zeros for none.
+    /// Sequence number, acknowledgement number and timestamps of the packet as it was sent; zeros
+    /// for none.
     pub sent: [u32; 4],
-    /// The options of its sender's SYN, or of the answer, as they were sent.
+    /// Options of the sender's SYN or SYN-ACK as they were sent.
     pub offered: Offer,
-    /// What has become of the other end's packets on their way.
+    /// Changes of the other end's packets on their way.
     pub change: Change,
 }
 
@@ -54,7 +55,7 @@ const _: () = {
     assert!(size_of::<Arrival>() == 16 + 64 + PROBE);
 };
 
-/// What the program of ingress tells of a packet that opens a path.
+/// Report of the ingress program on a packet that opens a path.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Arrival {
@@ -66,30 +67,30 @@ pub struct Arrival {
     pub len: u32,
     /// Not used.
     pub reserved: u32,
-    /// The header, as it came.
+    /// Header as it arrived.
     pub header: Header,
-    /// The first bytes of the payload, or zeros if it has fewer.
+    /// First bytes of the payload, or zeros if it has fewer.
     pub carried: [u8; PROBE],
 }
 
-/// What a header says that nobody on the way may change.
+/// Contents of a header that no device on the way may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Said {
-    /// Number.
+    /// Sequence number.
     pub seq: u32,
-    /// Acknowledgement, if it has one.
+    /// Acknowledgement number, if there is one.
     pub ack: Option<u32>,
     /// TSval and TSecr.
     pub clock: Option<(u32, u32)>,
-    /// The options of a SYN: of its flags those of options alone.
+    /// Options of a SYN. `flags` has only the bits of options.
     pub offer: Offer,
 }
 
-/// The options that no one on the way may add or take away.
+/// Options that no device on the way may add or remove.
 const OPTIONS: u8 = offer::WSCALE | offer::SACK | offer::TIMESTAMPS;
 
 impl Said {
-    /// What this header says, of IPv6 or not. Nothing if it does not parse.
+    /// Returns the contents of this header (`v6` for IPv6), or `None` if it does not parse.
     pub fn of(header: &[u8], v6: bool) -> Option<Said> {
         let mut whole = Header::zeroed();
         let len = header.len().min(MAX_HEADER);
@@ -112,7 +113,7 @@ impl Said {
         })
     }
 
-    /// A segment of the session, without what only a SYN has.
+    /// Returns the contents of a segment, without those that only a SYN has.
     pub fn in_segment([seq, ack, tsval, tsecr]: [u32; 4], stamped: bool) -> Said {
         Said {
             seq,
@@ -123,7 +124,7 @@ impl Said {
     }
 }
 
-/// The timestamps among options that are known to parse.
+/// Returns the timestamps of options that are known to parse.
 fn clock(mut options: &[u8]) -> Option<(u32, u32)> {
     let word = |at: &[u8]| Some(u32::from_be_bytes(at.get(..4)?.try_into().ok()?));
     loop {
@@ -137,26 +138,26 @@ fn clock(mut options: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// What has become of a packet on its way: differences, modulo 2^32.
+/// Changes of a packet on its way: differences, modulo 2^32.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// Of the number.
+    /// Difference of the sequence number.
     pub seq: u32,
-    /// Of the acknowledgement.
+    /// Difference of the acknowledgement number.
     pub ack: u32,
-    /// Of TSval.
+    /// Difference of TSval.
     pub tsval: u32,
-    /// Of TSecr, where there is an acknowledgement.
+    /// Difference of TSecr, if there is an acknowledgement.
     pub tsecr: u32,
-    /// The MSS that it came with, if that is lower; or 0.
+    /// MSS on arrival if it is lower than the one sent; otherwise 0.
     pub mss: u32,
-    /// Options that are missing, or that are others: bits of [`offer`].
+    /// Options that were added, removed or changed: bits of [`offer`].
     pub options: u32,
 }
 
 impl Change {
-    /// From what was sent to what has come.
+    /// Returns the changes from the packet as sent to the packet as it arrived.
     pub fn between(sent: &Said, came: &Said) -> Change {
         let less = |came: Option<u32>, sent: Option<u32>| match (came, sent) {
             (Some(came), Some(sent)) => came.wrapping_sub(sent),
@@ -182,7 +183,7 @@ impl Change {
         }
     }
 
-    /// What has become of either of two packets of the same end.
+    /// Returns the changes of two packets of the same end together.
     #[must_use]
     pub fn or(self, other: Change) -> Change {
         let first = |a: u32, b: u32| if a != 0 { a } else { b };
@@ -198,7 +199,7 @@ impl Change {
 }
 
 impl Probe {
-    /// What the SYN of this header carries.
+    /// Returns the probe for the SYN with this header.
     pub fn of_syn(nonce: u32, header: &[u8]) -> Probe {
         let mut sent = [0; MAX_HEADER];
         let len = header.len().min(MAX_HEADER);
@@ -212,24 +213,24 @@ impl Probe {
         }
     }
 
-    /// As it lies in a packet.
+    /// Returns the probe's bytes in a packet.
     pub const fn to_bytes(self) -> [u8; PROBE] {
-        // SAFETY: bytes and words without padding, by the size of both.
+        // SAFETY: bytes and words without padding, as the size of both shows.
         unsafe { core::mem::transmute::<Probe, [u8; PROBE]>(self) }
     }
 
-    /// What a packet carries, if it is one.
+    /// Returns the probe of a packet's payload, if it is one.
     pub fn from_bytes(bytes: &[u8; PROBE]) -> Option<Probe> {
-        // SAFETY: any bytes are a valid value; unaligned in the packet.
+        // SAFETY: any bytes are a valid value. They are unaligned in the packet.
         let probe: Probe = unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) };
         (probe.magic == PROBES).then_some(probe)
     }
 
-    /// What has become of the SYN on its way to the right anchor, and of the answer, which
-    /// came with this header, on its way back.
+    /// Returns the changes of the SYN on its way to the right anchor, and those of the answer on
+    /// its way back. `answer` is the header of the answer on arrival.
     ///
-    /// The answer has the options of the SYN as that came; but for the window scale, which
-    /// is the right end's own.
+    /// The answer has the options of the SYN on arrival, except for the window scale, which is the
+    /// right end's own.
     pub fn changes(&self, answer: &[u8], v6: bool) -> Option<[Change; 2]> {
         let (sent, heard) = (Said::of(&self.sent, v6)?, Said::of(&self.heard, v6)?);
         let mut came = Said::of(answer, v6)?;
@@ -248,21 +249,21 @@ impl Probe {
 }
 
 impl Shown {
-    /// As it lies in a packet: in network order.
+    /// Returns the bytes in a packet, in network order.
     pub fn to_bytes(self) -> [u8; size_of::<Shown>()] {
         let swapped = self.swapped();
         // SAFETY: words without padding, by the size of both.
         unsafe { core::mem::transmute::<Shown, [u8; size_of::<Shown>()]>(swapped) }
     }
 
-    /// What a packet carries, if it is one.
+    /// Returns the contents of a packet's payload, if it is of this kind.
     pub fn from_bytes(bytes: &[u8; PROBE]) -> Option<Shown> {
         // SAFETY: any bytes are a valid value; it is shorter than a probe.
         let shown: Shown = unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) };
         (shown.magic == SHOWS).then(|| shown.swapped())
     }
 
-    /// With numbers from network order, or to it; `magic` is bytes.
+    /// Converts numbers from network order or to it. `magic` is bytes.
     fn swapped(self) -> Shown {
         let (offer, change) = (self.offered, self.change);
         Shown {
@@ -285,8 +286,8 @@ impl Shown {
         }
     }
 
-    /// What has become of the packet that carries this, which came with this header, and of
-    /// the options of its sender's SYN, if that has come.
+    /// Returns the changes of the packet that carries this, with `header` on arrival, and of the
+    /// options of its sender's SYN, if that SYN has arrived.
     pub fn change(&self, header: &[u8], syn: Option<&Said>, v6: bool) -> Option<Change> {
         let came = Said::of(header, v6)?;
         let came = Said {
@@ -308,7 +309,7 @@ impl Shown {
     }
 }
 
-/// Is this the SYN of a bypass, which carries a probe?
+/// Returns true if this may be the SYN of a bypass with a probe: the payload is long enough.
 #[inline(always)]
 pub const fn may_carry(seg: &Segment) -> bool {
     seg.len >= PROBE as u32

@@ -1,17 +1,17 @@
-//! What is tracked: rules that a SYN's destination is held against.
+//! Tracking rules, which are compared with a SYN's destination.
 
 use crate::flow::{Addr, FlowKey};
 
-/// How many rules there may be.
+/// Maximum number of rules.
 pub const MAX_RULES: usize = 16;
 
-/// A destination prefix and a range of ports. Both ends of the range count.
+/// A destination prefix and a range of ports, including both ends of the range.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rule {
-    /// The prefix, host bits zero.
+    /// Prefix, host bits zero.
     pub prefix: Addr,
-    /// The mask of the prefix.
+    /// Mask of the prefix.
     pub mask: Addr,
     /// First port, host order.
     pub first_port: u16,
@@ -19,26 +19,26 @@ pub struct Rule {
     pub last_port: u16,
 }
 
-/// The rules in force. With none, every session is tracked.
+/// The rules in force. Without any, every session is tracked.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// How many of `rules` count.
+    /// Number of valid `rules`.
     pub len: u32,
-    /// The rules; the first that matches decides.
+    /// The rules. The first match decides.
     pub rules: [Rule; MAX_RULES],
 }
 
 impl Rule {
-    /// Does a SYN to this destination (port in host order) match?
+    /// Returns true if a SYN to this destination (port in host order) matches.
     #[inline(always)]
     pub fn matches(&self, dst: &Addr, port: u16) -> bool {
         dst.masked(&self.mask) == self.prefix && port >= self.first_port && port <= self.last_port
     }
 }
 
-/// Do the rules want this session? They are held against the end that was
-/// opened to; with none, every session is wanted.
+/// Returns true if the rules include this session. They are compared with the end that accepted it.
+/// Without rules every session is included.
 pub fn wanted(rules: &[Rule], key: &FlowKey, opened_here: bool) -> bool {
     let (addr, port) = if opened_here {
         (&key.remote, key.remote_port)

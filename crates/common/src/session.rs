@@ -1,61 +1,59 @@
-//! One session as a host's data plane holds it.
+//! A session's entry in the data plane of a host.
 
 use core::mem::offset_of;
 
 use crate::flow::{Addr, FlowKey, ShortKey};
 
-/// What the data plane does with a session's packets. One word, written
-/// atomically by user space; every value leaves the session working, so that
-/// a daemon may die in any of them.
+/// Treatment of a session's packets by the data plane. One word, which user space writes
+/// atomically. Every value leaves the session working, so that a daemon may die in any of these
+/// states.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
-    /// The slot is nobody's.
+    /// The slot is unused.
     Free = 0,
-    /// A SYN was seen, the SYN-ACK not yet.
+    /// A SYN was seen, but not yet the SYN-ACK.
     Opening = 1,
-    /// Passing, and learnt from.
+    /// Packets pass, and the entry learns from them.
     Tracked = 2,
-    /// Two paths: data before the cutoff on the old, from it on the new; acks
-    /// to the path whose data they acknowledge. Without a cutoff set, all
-    /// outgoing data still takes the old path and the new one is only heard.
+    /// Two paths: data before the cutoff takes the old path, and data from the cutoff on takes the
+    /// new one. Acknowledgements take the path whose data they acknowledge. Without a cutoff all
+    /// outgoing data takes the old path, and the new path only receives.
     TwoPaths = 3,
     /// All packets take the new path.
     NewPath = 4,
     /// The proxy has left: packets of both kinds are dropped.
     Tombstone = 5,
-    /// Collected: nobody's, until no program can hold it any more.
+    /// The slot was collected. It stays unused until no program can hold it any more.
     Closed = 6,
-    /// Two paths, at the proxy's host: the end is the remote one, the old path
-    /// is this host's stack, the new one goes through the entry that this one
-    /// is joined to.
+    /// Two paths at the proxy's host. The end is the remote one. The old path is this host's stack,
+    /// and the new path goes through the entry that this entry is joined to.
     FarTwoPaths = 7,
-    /// The same with the new path alone: what the remote end sends is relayed,
-    /// and the stack has no part in it.
+    /// As `FarTwoPaths`, with the new path alone: packets of the remote end are relayed, and this
+    /// host's stack takes no part.
     Relay = 8,
-    /// Replies go straight to the client, as the relaying host would have sent
-    /// them; what is heard comes by that host. FINs and resets go by it, too: it
-    /// is to see the end.
+    /// Replies go directly to the client, with the headers that the relaying host would have sent.
+    /// Packets of the client arrive by that host. FINs and resets also go by that host, so that it
+    /// sees the end of the session.
     Return = 9,
-    /// Entered from what the kernel knew of its socket, and not yet heard both
-    /// ways: nothing says so far that its packets pass here under this
-    /// five-tuple.
+    /// Entered from the kernel's data of the socket, before packets have passed both ways. Nothing
+    /// proves yet that the session passes here with this five-tuple.
     Adopted = 10,
-    /// The entry of a second path of a session that has another entry: it is
-    /// being opened, and heard; nothing is sent on it.
+    /// The entry of a second path of a session that has another entry. The path is being opened,
+    /// and only receives.
     Joining = 11,
-    /// The path of the session since a moment ago: what acknowledges only what
-    /// this path has carried takes it, the rest the path before.
+    /// The entry of the path that the session has just been switched to. An acknowledgement takes
+    /// this path if it covers only data of this path. All other acknowledgements take the earlier
+    /// path.
     Switching = 12,
-    /// Of a host that a session passes before and after its chain changes, which
-    /// has entries for both paths meanwhile: a packet leaves by the path that it
-    /// came by.
+    /// An entry on a host that the session passes before and after its chain changes. The host has
+    /// entries for both paths meanwhile. A packet leaves by the path that it arrived on.
     Passing = 13,
 }
 
 impl State {
-    /// The state of a word read from the map; `None` for a word no program wrote.
+    /// Returns the state of a word of the map, or `None` for a word that no program wrote.
     pub const fn from_word(w: u32) -> Option<State> {
         Some(match w {
             0 => State::Free,
@@ -77,16 +75,16 @@ impl State {
     }
 }
 
-/// What one end offered in its SYN or SYN-ACK.
+/// Options that one end offered in its SYN or SYN-ACK.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Offer {
     /// Initial sequence number.
     pub isn: u32,
-    /// Announced MSS in bytes; 536 (1220 in IPv6) where the option was absent.
+    /// Announced MSS in bytes; 536 (1220 in IPv6) if the option was absent.
     pub mss: u16,
-    /// Window scale; 0 where the option was absent.
+    /// Window scale; 0 if the option was absent.
     pub wscale: u8,
     /// [`offer`] bits.
     pub flags: u8,
@@ -102,31 +100,30 @@ pub mod offer {
     pub const TIMESTAMPS: u8 = 4;
     /// ECN offered (SYN: ECE and CWR) or accepted (SYN-ACK: ECE).
     pub const ECN: u8 = 8;
-    /// Something that ties the session to its five-tuple, whatever the other end says:
-    /// MD5, TCP-AO.
+    /// An option that binds the session to its five-tuple, whatever the other end offers: MD5,
+    /// TCP-AO.
     pub const FOREIGN: u8 = 16;
-    /// This end has been heard.
+    /// This end's offer has been seen.
     pub const SEEN: u8 = 32;
     /// TCP Fast Open option present: a SYN's data may be its own (RFC 7413).
     pub const FAST_OPEN: u8 = 64;
-    /// Something that no translation knows once both ends have it: MPTCP (RFC 8684, 3.1),
-    /// AccECN (RFC 9768, 3.1). An end that is answered without goes on in plain TCP.
+    /// An option that no translation supports if both ends have it: MPTCP (RFC 8684, 3.1), AccECN
+    /// (RFC 9768, 3.1). An end whose peer answers without it continues in plain TCP.
     pub const UNTRANSLATED: u8 = 128;
 
-    /// Does the session of these two offers use what no translation knows?
+    /// Returns true if the session of these two offers uses an option that no translation supports.
     #[inline(always)]
     pub const fn are_foreign(one: u8, other: u8) -> bool {
         (one | other) & FOREIGN | one & other & UNTRANSLATED != 0
     }
 }
 
-/// How the two sessions' headers differ, from the local end's side. Identity
-/// (all zero, scales equal) at the anchor whose session the wire speaks.
+/// Differences between the headers of the two sessions, from the local end's side. Identity (all
+/// zero, scales equal) at the anchor whose session the wire uses.
 ///
-/// Outgoing: `seq += seq_out`, `ack -= seq_in`, `tsval += ts_out`,
-/// `tsecr -= ts_in`. Incoming: `seq += seq_in`, `ack -= seq_out`,
-/// `tsval += ts_in`, `tsecr -= ts_out`. SACK blocks go with the ack. All
-/// modulo 2^32.
+/// Outgoing: `seq += seq_out`, `ack -= seq_in`, `tsval += ts_out`, `tsecr -= ts_in`.
+/// Incoming: `seq += seq_in`, `ack -= seq_out`, `tsval += ts_in`, `tsecr -= ts_out`.
+/// SACK blocks change like the acknowledgement number. All modulo 2^32.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -157,18 +154,18 @@ pub mod translation {
     pub const STRIP_TIMESTAMPS: u32 = 1;
     /// Only one side negotiated ECN: clear ECT, CE, ECE and CWR.
     pub const STRIP_ECN: u32 = 2;
-    /// SACK blocks keep the other session's numbers: a fault, for the test that
-    /// shows what their translation is worth.
+    /// SACK blocks keep the other session's numbers: a fault, for the test that shows the value of
+    /// their translation.
     pub const LEAVE_SACK: u32 = 4;
 }
 
-/// The entry of a session. User space maps the array and writes single words;
-/// the programs write the fields under "learnt".
+/// The entry of a session. User space maps the array and writes single words. The programs write
+/// the fields under "learnt".
 ///
-/// Egress and ingress of one session run on different CPUs at the same time, and of
-/// a host with many sessions hardly any entry is in a processor's cache when its next
-/// packet comes. So the fields lie by cache lines: a packet of a session with one path
-/// needs two, the one of its direction and [`LINE`] bytes that both only read.
+/// Egress and ingress of one session run on different CPUs at the same time. On a host with many
+/// sessions, an entry is rarely in a processor's cache when its next packet arrives. The fields are
+/// therefore grouped by cache lines. A packet of a session with one path needs two: the line of its
+/// direction, and [`LINE`] bytes that both directions only read.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Session {
@@ -184,117 +181,114 @@ pub struct Session {
     /// Packets sent on the new path.
     pub new_out: u32,
     // Used:
-    /// The new subsession, as the wire has it.
+    /// Subsession of the new path, as on the wire.
     pub path: FlowKey,
-    /// The interface of the new path.
+    /// Interface of the new path.
     pub ifindex: u32,
 
-    // Second line, of both: read with each packet, written when something happens.
+    // Second line, of both directions: read for each packet, written only at events.
     /// A [`State`].
     pub state: u32,
     /// Window that the old path may announce, scaled as it is sent; 0 for no limit.
     pub clamp: u16,
-    /// The same for what this host's stack announces, where the end is remote.
+    /// Limit like `clamp` for the window that this host's stack announces, if the end is remote.
     pub clamp_far: u16,
-    /// Flags of the session's life.
+    /// Flags of events in the session's life.
     pub life: Life,
-    /// The short key of `key`; zeros where a hint must not lead here any more.
+    /// Short key of `key`; zeros if no hint may lead here any more.
     pub short: ShortKey,
-    /// How headers differ between the two.
+    /// Differences of the headers between the two sessions.
     pub translation: Translation,
-    /// The slot that this one is joined to, and 1; 0 for none.
+    /// Slot of the entry that this one is joined to, plus 1; 0 for none.
     pub joined: u32,
-    /// Where a session that this host relays has a chain on one side: the slot, and
-    /// 1, of the relay's entry for that side. The entries of the chain's paths have
-    /// it, and the relay's entry for the other side, whose packets go there.
+    /// Slot of a relay's entry, plus 1, if a session that this host relays has a chain on one side.
+    /// The entry is the one for that side. It is set in the entries of the chain's paths, and in
+    /// the relay's entry for the other side, whose packets go there.
     pub relay: u32,
-    /// While the session's path changes: the slot of its other entry, and 1.
+    /// Slot of the session's other entry, plus 1, while the session's path changes.
     pub other_path: u32,
 
     // Third line, of ingress. Used:
-    /// The session as the local socket knows it.
+    /// The session as the local socket has it.
     pub key: FlowKey,
-    /// The short key of `path`; zeros likewise.
+    /// Short key of `path`; zeros if no hint may lead here any more.
     pub short_path: ShortKey,
     // Learnt:
-    /// End of the highest segment received, in the numbers of the session's own
-    /// five-tuple.
+    /// End of the highest segment received, in the numbers of the session's own five-tuple.
     pub rcv_max: u32,
     /// Packets received on the new path.
     pub new_in: u32,
     /// Bytes first received by the local end.
     pub bytes_in: u64,
 
-    // Fourth line. Learnt at ingress, of a session that is only tracked:
+    // Fourth line. Learnt at ingress, for a session that is only tracked:
     /// Highest ack received on the session's own five-tuple.
     pub rcv_ack: u32,
     /// Last TSval received on the session's own five-tuple.
     pub tsval_in: u32,
-    /// `snd_max` as ingress saw it last: what may be acknowledged at least.
+    /// Last value of `snd_max` that ingress has seen: the least number that may be acknowledged.
     pub snd_seen: u32,
     // Two paths:
-    /// Written at ingress: up to where the other end has shown, on the new path, to
-    /// have sent (local end's space); 0 before that has opened.
+    /// Written at ingress: number up to which the other end has shown, on the new path, to have
+    /// sent (local end's space); 0 before the path has opened.
     pub shown: u32,
-    /// First byte sent on the new path (local end's space). Before `cut_set`: the
-    /// number with which the right anchor has opened it.
+    /// First byte sent on the new path (local end's space). Before `cut_set`: the number with which
+    /// the right anchor has opened the path.
     pub cut_out: u32,
     /// First byte received on the new path (local end's space).
     pub cut_in: u32,
-    /// Highest right window edge that the far end announced on the new path
-    /// (local end's space).
+    /// Highest right window edge that the far end announced on the new path (local end's space).
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
     pub far_ack: u32,
-    /// Lowest number of data received on the new path, once `new_data` is set:
-    /// what the cutoff is taken for until the far anchor has told it. Of a chain's
-    /// session, before its SYN is answered: where that is remembered.
+    /// Lowest number of data received on the new path, once `new_data` is set. It stands for the
+    /// cutoff until the far anchor has sent that. In a chain's session before its SYN is answered:
+    /// the place where that SYN is remembered.
     pub new_low: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,
     /// Highest ack that went to the new path.
     pub new_ack: u32,
-    /// What the local end offered.
+    /// Offer of the local end.
     pub local: Offer,
-    /// What the remote end offered.
+    /// Offer of the remote end.
     pub remote: Offer,
-    /// What laid the path of a chain's session. At the host that opened the session by a
-    /// rule, that rule (`policy::rule_name`); where a change of the chain laid the path,
-    /// its number ([`path_number`](crate::chain::path_number)); 0 for neither.
+    /// Origin of the path of a chain's session. At the host that opened the session by a rule: that
+    /// rule (`policy::rule_name`). If a change of the chain laid the path: its number
+    /// ([`path_number`](crate::chain::path_number)). 0 for neither.
     pub laid_by: u32,
 
     // Fifth line.
-    /// The neighbour on the new path as it was learnt last: the upper 16 bits say
-    /// when, the rest is its Ethernet address. 0 if it is not known.
+    /// Neighbour on the new path as it was last learnt: the upper 16 bits are the time, the rest is
+    /// its Ethernet address. 0 if it is not known.
     pub hop: u64,
-    /// This host's own Ethernet address there, if packets are relayed by XDP.
+    /// Ethernet address of this host on that link, if XDP relays packets.
     pub own_address: u64,
     /// CLOCK_BOOTTIME at the SYN, nanoseconds.
     pub created_ns: u64,
     /// Flags of the two-path phase.
     pub two: Two,
-    /// What other hosts call the session, from this host's side, where that is not
-    /// `key`. Either a middlebox has left it, each end knows it by another five-tuple,
-    /// and this is the one that they met on. Or a NAT of its chain gave it another on
-    /// its way here, and this is the one that it was opened by.
+    /// Name of the session on other hosts, from this host's side, if it differs from `key`. If a
+    /// middlebox has left the session, each end has another five-tuple, and this is the one on
+    /// which the ends met. If a NAT of its chain changed the five-tuple on the way here, this is
+    /// the one that it was opened by.
     pub alias: Alias,
-    /// By user space, in the two-path phase: nothing is heard on the new path. Without a
+    /// Written by user space in the two-path phase: nothing is received on the new path. Without a
     /// cutoff everything takes the old path again.
     pub deaf: u8,
-    /// The subsession that it came by was changed on its way here: its neighbour knows that by
-    /// another five-tuple.
+    /// The subsession was changed on its way here: the neighbour has it under another five-tuple.
     pub renamed: u8,
-    /// Learnt, at the left anchor: how often the right one has answered on the new path,
-    /// modulo 65,536.
+    /// Learnt at the left anchor: number of answers of the right anchor on the new path, modulo
+    /// 65,536.
     pub answers: u16,
 }
 
-/// Another five-tuple of a session, which differs from its own in the address of one
-/// end at most. Ports in network byte order, zeros for none.
+/// Another five-tuple of a session. It differs from the session's own in the address of at most one
+/// end. Ports in network byte order, zeros for none.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Alias {
-    /// Address of one end; the other's is that of the session's own.
+    /// Address of one end. The other end's address is that of the session's own five-tuple.
     pub address: Addr,
     /// Port of this host's end.
     pub local_port: u16,
@@ -306,15 +300,15 @@ pub struct Alias {
 
 /// Bits of [`Alias::flags`].
 pub mod alias {
-    /// The address is that of this host's end, and not of the other.
+    /// The address is that of this host's end, not of the other end.
     pub const LOCAL: u32 = 1;
-    /// A NAT made the difference, which leaves the numbers as they are.
+    /// A NAT caused the difference. It leaves sequence numbers unchanged.
     pub const NAT: u32 = 2;
 }
 
 impl Alias {
-    /// Of a session that a middlebox has left, whose five-tuple here has the same local
-    /// address.
+    /// Returns the alias of a session that a middlebox has left. Its five-tuple here has the same
+    /// local address.
     #[inline(always)]
     pub const fn of(name: &FlowKey) -> Alias {
         Alias {
@@ -325,8 +319,8 @@ impl Alias {
         }
     }
 
-    /// Of a session that has passed a NAT: none where it is called as here, or where
-    /// both addresses have become others.
+    /// Returns the alias of a session that has passed a NAT. None if the name is the same here, or
+    /// if both addresses were changed.
     #[inline(always)]
     pub fn behind_nat(key: &FlowKey, name: &FlowKey) -> Alias {
         let (near, far) = (key.local == name.local, key.remote == name.remote);
@@ -347,7 +341,7 @@ impl Alias {
         }
     }
 
-    /// The same from the other end's side.
+    /// Returns the alias from the other end's side.
     #[inline(always)]
     pub const fn mirrored(self) -> Alias {
         Alias {
@@ -362,7 +356,7 @@ impl Alias {
         }
     }
 
-    /// The whole five-tuple, where `key` is the session's own.
+    /// Returns the whole five-tuple. `key` is the session's own.
     #[inline(always)]
     pub const fn whole(&self, key: &FlowKey) -> FlowKey {
         let (local, remote) = if self.flags & alias::LOCAL != 0 {
@@ -378,7 +372,7 @@ impl Alias {
         }
     }
 
-    /// Is there none? No port is 0.
+    /// Returns true if there is no alias. No port is 0.
     #[inline(always)]
     pub const fn is_none(&self) -> bool {
         self.local_port == 0
@@ -395,8 +389,8 @@ const _: () = {
 };
 
 impl Session {
-    /// Scale of the windows that arrive on the session's own five-tuple: the
-    /// remote end's offer, or 0 unless both ends offered one (RFC 7323, 2.2).
+    /// Returns the scale of the windows that arrive on the session's own five-tuple: the remote
+    /// end's offer, or 0 unless both ends offered one (RFC 7323, 2.2).
     #[inline(always)]
     pub const fn remote_wscale(&self) -> u8 {
         if self.local.flags & self.remote.flags & offer::WSCALE != 0 {
@@ -406,7 +400,7 @@ impl Session {
         }
     }
 
-    /// Scale of the windows that leave on the session's own five-tuple.
+    /// Returns the scale of the windows that leave on the session's own five-tuple.
     #[inline(always)]
     pub const fn local_wscale(&self) -> u8 {
         if self.local.flags & self.remote.flags & offer::WSCALE != 0 {
@@ -416,38 +410,39 @@ impl Session {
         }
     }
 
-    /// Has it ended, by all that was seen?
+    /// Returns true if the session has ended, as far as its packets were seen.
     #[inline(always)]
     pub const fn has_ended(&self) -> bool {
         self.life.reset != 0 || self.life.fin_in & self.life.fin_out != 0
     }
 
-    /// Has it passed a NAT of its chain on its way here, which gave it another five-tuple
-    /// than that by which it was opened?
+    /// Returns true if the session has passed a NAT of its chain on its way here, which changed the
+    /// five-tuple that it was opened by.
     #[inline(always)]
     pub const fn is_behind_nat(&self) -> bool {
         self.alias.flags & alias::NAT != 0
     }
 
-    /// The slot of the session that this one is joined to.
+    /// Returns the slot of the entry that this one is joined to.
     #[inline(always)]
     pub const fn joined_to(&self) -> Option<u32> {
         self.joined.checked_sub(1)
     }
 
-    /// The slot of the session's other entry, while its path changes.
+    /// Returns the slot of the session's other entry, while its path changes.
     #[inline(always)]
     pub const fn other_path(&self) -> Option<u32> {
         self.other_path.checked_sub(1)
     }
 
-    /// Is it the path of a session that this host relays, and not the relay's own?
+    /// Returns true if this is a path of a session that this host relays, and not the relay's own
+    /// entry.
     #[inline(always)]
     pub const fn is_beside_relay(&self) -> bool {
         self.relay != 0 && self.state != State::Relay as u32
     }
 
-    /// The relay's entry for the end that is at the other end of this path.
+    /// Returns the slot of the relay's entry for the other end of this path.
     #[inline(always)]
     pub const fn relayed_by(&self) -> Option<u32> {
         if self.is_beside_relay() {
@@ -457,29 +452,29 @@ impl Session {
         }
     }
 
-    /// Was it there before the data plane, which saw no SYN of it?
+    /// Returns true if the session is older than the data plane, which saw no SYN of it.
     pub const fn is_adopted(&self) -> bool {
         self.state == State::Adopted as u32 || self.life.heard_out | self.life.heard_in != 0
     }
 }
 
-/// Bits of what has happened to a session, in [`Life`].
+/// Bits of events in a session's life, in [`Life`].
 pub mod life {
-    /// It was seen.
+    /// The event was seen.
     pub const SEEN: u8 = 1;
-    /// Of a FIN: it passed on the session's own five-tuple.
+    /// Of a FIN: the FIN passed on the session's own five-tuple.
     pub const OLD_PATH: u8 = 2;
-    /// Of a FIN: the number before the end's cutoff is its own. Before the cut it was lost,
-    /// and only the numbers of what came after it were seen.
+    /// Of a FIN: the number before the end's cutoff is that of its FIN. The FIN was lost before the
+    /// cut, and only the numbers after it were seen.
     pub const AT_CUTOFF: u8 = 4;
     /// Of a reset: the middlebox ended the session between two paths.
     pub const BY_MIDDLEBOX: u8 = 2;
-    /// Of a reset: it was sent by the end that the entry's anchor acts for.
+    /// Of a reset: the end that the entry's anchor acts for sent it.
     pub const BY_END: u8 = 4;
 }
 
-/// What has happened to a session. A byte each, only ever set: programs on two
-/// CPUs and user space write them without a lock, and a byte cannot be torn.
+/// Events in a session's life. Each is a byte that is only ever set. Programs on two CPUs and user
+/// space write them without a lock, because a byte cannot be torn.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Life {
@@ -489,59 +484,58 @@ pub struct Life {
     pub fin_out: u8,
     /// The remote end's FIN was seen: bits of [`life`].
     pub fin_in: u8,
-    /// A reset was seen, either way: bits of [`life`].
+    /// A reset was seen, in either direction: bits of [`life`].
     pub reset: u8,
-    /// User space has been told of the end.
+    /// User space has been notified of the end.
     pub told: u8,
     /// The session's five-tuple is IPv6.
     pub v6: u8,
     /// A packet of the local end was seen since the session was adopted.
     pub heard_out: u8,
-    /// One of the remote end was.
+    /// A packet of the remote end was seen since the session was adopted.
     pub heard_in: u8,
 }
 
-/// What holds in the two-path phase, and of the paths after it. Bytes, as [`Life`].
+/// Flags of the two-path phase, and of the paths after it. Bytes, as [`Life`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Two {
-    /// By user space: the cutoff shall be where the next packet finds it. So it
-    /// is, too, once the new path is heard: the other anchor has cut.
+    /// Written by user space: the next packet shall set the cutoff. A packet received on the new
+    /// path has the same effect, because the other anchor has cut.
     pub cut_armed: u8,
     /// `cut_out` is valid.
     pub cut_set: u8,
-    /// By user space: `cut_in` is valid, and more: `two_paths::CLOSES`.
+    /// Written by user space: `cut_in` is valid, and possibly `two_paths::CLOSES`.
     pub cut_in_set: u8,
     /// The local end has acknowledged everything before `cut_in`.
     pub drained: u8,
-    /// Something but a reset was received on the new path, also on that of another chain. Of a
-    /// session that goes direct: it has been given another path once, and firewalls on the direct one may be shown how far an
-    /// end has sent, which is for no stack.
+    /// A packet other than a reset was received on the new path, or on that of another chain. In a
+    /// session that takes the direct path: it once had another path. Firewalls on the direct path
+    /// may be shown how far an end has sent, by packets that no stack may receive.
     pub new_heard: u8,
     /// `edge` and `far_ack` are valid.
     pub edge_set: u8,
-    /// `old_ack` is valid, and more: `two_paths::{VALID, ASKED}`.
+    /// `old_ack` is valid, and possibly more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,
     /// `new_ack` is valid.
     pub new_ack_set: u8,
     /// `new_low` is valid.
     pub new_data: u8,
-    /// By user space, of a relayed session: replies pass this host by.
+    /// Written by user space, for a relayed session: replies bypass this host.
     pub returns: u8,
-    /// It has been steered through a chain since its SYN, its own five-tuple was
+    /// The session was steered through a chain from its SYN on, so that its own five-tuple was
     /// never on the wire: 1, and 2 once the SYN has been answered.
     pub chained: u8,
-    /// A [`part`]: which of a session's two entries this is, while its path
-    /// changes.
+    /// A [`part`]: role of this entry among a session's two, while its path changes.
     pub part: u8,
 }
 
 /// Values of [`Two::part`].
 pub mod part {
-    /// The session's only entry, or that of the path it takes.
+    /// The session's only entry, or the entry of the path that it takes.
     pub const CURRENT: u8 = 0;
-    /// That of a path which is being opened.
+    /// The entry of a path that is being opened.
     pub const NEXT: u8 = 1;
-    /// That of the path before.
+    /// The entry of the earlier path.
     pub const BEFORE: u8 = 2;
 }

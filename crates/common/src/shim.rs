@@ -1,8 +1,8 @@
-//! What the shim tells the daemon of its host: fixed-size datagrams on a unix
-//! socket. Native byte order: both ends are on one machine.
+//! Reports of the shim to the daemon of its host: fixed-size datagrams on a unix socket. Native
+//! byte order, because both ends are on one machine.
 //!
-//! The daemon listens on a path, and on the abstract address of the same name (a NUL byte, then
-//! the path; unix(7)): a program that has changed its root finds that one alone.
+//! The daemon listens on a path, and on the abstract address of the same name (a NUL byte, then the
+//! path; unix(7)). A program that has changed its root finds only the latter.
 
 /// First word of each datagram.
 pub const MAGIC: u32 = 0x6479_7363;
@@ -15,16 +15,16 @@ pub const VERSION: u16 = 2;
 pub enum ReportKind {
     /// A process has the shim loaded. No descriptors.
     Hello = 1,
-    /// The pair is relayed as the flags say.
+    /// The pair is relayed according to the flags.
     Paired = 2,
-    /// What was said of the pair no longer holds.
+    /// The report on the pair is not valid any more.
     Revoked = 3,
-    /// The program itself called `dysco_splice` for direction in to out.
+    /// The program itself called `dysco_splice` for the direction from in to out.
     Called = 4,
 }
 
 impl ReportKind {
-    /// The kind of a word received; `None` for an unknown one.
+    /// Returns the kind of a received word, or `None` if it is unknown.
     pub const fn from_word(w: u16) -> Option<ReportKind> {
         Some(match w {
             1 => ReportKind::Hello,
@@ -40,14 +40,14 @@ impl ReportKind {
 pub mod report {
     /// Bytes read from `fd_in` are spliced to `fd_out` endlessly, delta steady.
     pub const FORWARD_ENDLESS: u32 = 1;
-    /// The same from `fd_out` to `fd_in`.
+    /// Bytes read from `fd_out` are spliced to `fd_in` endlessly, delta steady.
     pub const REVERSE_ENDLESS: u32 = 2;
     /// `fd_in` was accepted (not connected) by this process.
     pub const IN_ACCEPTED: u32 = 4;
 }
 
-/// One datagram. The sender's process comes from the socket's credentials. It may be
-/// read when the descriptors are other sockets': the cookies say which were meant.
+/// One datagram. The sender's process comes from the socket's credentials. The descriptors may be
+/// other sockets' when the datagram is read. The cookies identify the sockets.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
@@ -59,9 +59,9 @@ pub struct Report {
     pub kind: u16,
     /// [`report`] bits.
     pub flags: u32,
-    /// Descriptor that the forward direction is read from.
+    /// Descriptor from which the forward direction reads.
     pub fd_in: i32,
-    /// Descriptor that it is written to.
+    /// Descriptor to which the forward direction writes.
     pub fd_out: i32,
     /// Read end of the pipe last used forward, or -1.
     pub pipe_forward: i32,
@@ -73,9 +73,9 @@ pub struct Report {
     pub delta_forward: i64,
     /// Bytes written to `fd_in` less bytes read from `fd_out`, pipe counted.
     pub delta_reverse: i64,
-    /// The kernel's name of the socket `fd_in` (`SO_COOKIE`), 0 if it is not known.
+    /// Cookie of the socket `fd_in` (`SO_COOKIE`), 0 if it is not known.
     pub cookie_in: u64,
-    /// The same of `fd_out`.
+    /// Cookie of the socket `fd_out`, 0 if it is not known.
     pub cookie_out: u64,
 }
 
@@ -83,7 +83,7 @@ impl Report {
     /// Size of a datagram in bytes.
     pub const SIZE: usize = size_of::<Report>();
 
-    /// The report as the datagram has it.
+    /// Returns the report as a datagram.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut b = [0; Self::SIZE];
         b[0..4].copy_from_slice(&self.magic.to_ne_bytes());
@@ -101,8 +101,8 @@ impl Report {
         b
     }
 
-    /// The report in a datagram; `None` if the length, magic or version is not
-    /// ours. The kind is not judged here.
+    /// Returns the report in a datagram, or `None` if the length, magic or version does not match.
+    /// The kind is not checked here.
     pub fn from_bytes(b: &[u8]) -> Option<Report> {
         let b: &[u8; Self::SIZE] = b.try_into().ok()?;
         let word = |i: usize| u32::from_ne_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);

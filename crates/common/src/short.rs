@@ -1,11 +1,11 @@
-//! The header that nearly every segment has: without options, or with
-//! timestamps alone (RFC 7323, appendix A). Its rewrite is the fast path: fixed
-//! offsets, whole words, and the difference of the checksum as it goes.
+//! The header of nearly every segment: without options, or with timestamps alone (RFC 7323,
+//! appendix A). Its rewrite is the fast path. It uses fixed offsets and whole words, and computes
+//! the difference of the checksum at the same time.
 
 use crate::tcp::{ACK, Edit, edit};
 
-/// A TCP header of 20 or 32 bytes as memory has it, network order. The last
-/// three words of a header of 20 bytes are never looked at.
+/// A TCP header of 20 or 32 bytes in memory order, which is network order. The last three words of
+/// a header of 20 bytes are never read.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShortHeader(pub [u32; 8]);
@@ -15,26 +15,25 @@ pub const TIMESTAMPS: u32 = u32::from_ne_bytes([1, 1, 8, 10]);
 const NOPS: u32 = u32::from_ne_bytes([1; 4]);
 
 impl ShortHeader {
-    /// Puts a word in its place. Returns how the sum of the words changes, in
-    /// one's complement: `new - old` with a multiple of 2^32-1 added.
+    /// Stores a word. Returns the change of the sum of the words, in one's complement: `new - old`
+    /// with a multiple of 2^32-1 added.
     #[inline(always)]
     fn replace(&mut self, i: usize, new: u32) -> u64 {
         let old = self.0[i];
-        // SAFETY: a mutable reference is valid to write. Volatile, for LLVM
-        // would make double words of neighbours, which a BPF stack takes only
-        // where they are aligned.
+        // SAFETY: a mutable reference is valid to write. Volatile, because LLVM would combine
+        // neighbours into double words, which a BPF stack accepts only if they are aligned.
         unsafe { core::ptr::write_volatile(&mut self.0[i], new) };
         new as u64 + (!old) as u64
     }
 
-    /// The checksum, as memory has it.
+    /// Returns the checksum, in memory order.
     #[inline(always)]
     pub fn check(&self) -> u16 {
         let [a, b, ..] = self.0[4].to_ne_bytes();
         u16::from_ne_bytes([a, b])
     }
 
-    /// Puts a checksum in, as memory has it.
+    /// Stores a checksum, in memory order.
     #[inline(always)]
     pub fn set_check(&mut self, check: u16) {
         let [a, b] = check.to_ne_bytes();
@@ -42,8 +41,8 @@ impl ShortHeader {
         self.0[4] = u32::from_ne_bytes([a, b, c, d]);
     }
 
-    /// Rewrites a header, with its timestamps if it has them. Returns how the
-    /// sum of its words changes, as [`ShortHeader::replace`] does; not folded.
+    /// Rewrites a header, including its timestamps if it has them. Returns the change of the sum of
+    /// its words, as [`ShortHeader::replace`] does; not folded.
     #[inline(always)]
     pub fn rewrite(&mut self, timestamps: bool, e: &Edit) -> u64 {
         let [s0, s1] = e.sport.to_ne_bytes();

@@ -1,12 +1,11 @@
-//! SipHash-2-4 (Aumasson and Bernstein, 2012) over whole words: what proves
-//! that a chain's SYN comes from a neighbour. A short keyed hash, made for
-//! inputs of a few words, and cheap enough for whoever sends forged ones to
-//! waste their own time.
+//! SipHash-2-4 (Aumasson and Bernstein, 2012) over whole words. It proves that a chain's SYN comes
+//! from a neighbour. A short keyed hash, made for inputs of a few words. It is cheap, so that
+//! forged SYNs cost their sender more than this host.
 
 /// A key, as its two little-endian halves.
 pub type Key = [u64; 2];
 
-/// A hash in the making.
+/// An unfinished hash.
 #[derive(Clone, Copy)]
 pub struct SipHash {
     v0: u64,
@@ -16,7 +15,7 @@ pub struct SipHash {
 }
 
 impl SipHash {
-    /// The state before any input.
+    /// Returns the state before any input.
     #[inline(always)]
     pub const fn new([k0, k1]: Key) -> Self {
         SipHash {
@@ -42,7 +41,7 @@ impl SipHash {
         self
     }
 
-    /// Takes in eight bytes, as a little-endian word.
+    /// Adds eight bytes, as a little-endian word.
     #[inline(always)]
     pub const fn word(mut self, m: u64) -> Self {
         self.v3 ^= m;
@@ -51,7 +50,7 @@ impl SipHash {
         self
     }
 
-    /// The hash of all `words` that were taken in.
+    /// Returns the hash of all `words` that were added.
     #[inline(always)]
     pub const fn finish(self, words: u64) -> u64 {
         let mut s = self.word((words * 8) << 56);
@@ -61,7 +60,7 @@ impl SipHash {
     }
 }
 
-/// The hash of bytes in whole words.
+/// Returns the hash of bytes in whole words.
 pub fn hash(key: Key, words: &[u64]) -> u64 {
     let taken = words.iter().fold(SipHash::new(key), |s, w| s.word(*w));
     taken.finish(words.len() as u64)

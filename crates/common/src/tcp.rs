@@ -1,9 +1,8 @@
-//! A TCP header in a buffer: fields, options, and the one rewrite that every
-//! changed packet gets. The same code runs in the kernel and in tests.
+//! A TCP header in a buffer: fields, options, and the one rewrite for every changed packet. The
+//! same code runs in the kernel and in tests.
 //!
-//! All numbers are taken out of and put back in network byte order here; what
-//! the functions take and give is in host order. Sequence numbers and
-//! timestamps are added modulo 2^32 (RFC 9293, RFC 7323).
+//! These functions convert all numbers from and to network byte order. Their arguments and results
+//! are in host order. Sequence numbers and timestamps are added modulo 2^32 (RFC 9293, RFC 7323).
 
 mod options;
 
@@ -32,20 +31,19 @@ pub const CWR: u8 = 128;
 /// AE flag (AccECN), the low bit of the byte before the flags.
 pub const AE: u8 = 1;
 
-/// A TCP header, network order, in a buffer that can be read and written at
-/// any offset below 64 without leaving it. What the last four bytes hold is of
-/// no meaning.
+/// A TCP header, network order, in a buffer that can be read and written at any offset below 64.
+/// The last four bytes have no meaning.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct Header(pub [u8; 64]);
 
-/// What a segment says, in host order.
+/// Contents of a segment, in host order.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Segment {
     /// First sequence number.
     pub seq: u32,
-    /// Acknowledgement number; nothing unless `flags` has [`ACK`].
+    /// Acknowledgement number; valid only if `flags` has [`ACK`].
     pub ack: u32,
     /// Bytes of payload.
     pub len: u32,
@@ -56,27 +54,26 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Sequence numbers that the segment takes: payload, SYN and FIN.
+    /// Returns the number of sequence numbers that the segment takes: payload, SYN and FIN.
     #[inline(always)]
     pub const fn span(&self) -> u32 {
         self.len + ((self.flags & SYN) >> 1) as u32 + (self.flags & FIN) as u32
     }
 
-    /// The sequence number after the segment.
+    /// Returns the sequence number after the segment.
     #[inline(always)]
     pub const fn end(&self) -> u32 {
         self.seq.wrapping_add(self.span())
     }
 
-    /// Is a flag set?
+    /// Returns true if a flag is set.
     #[inline(always)]
     pub const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// What a rewrite puts into a header. Ports are in network order, the rest in
-/// host order.
+/// New values of a header. Ports are in network order, the rest is in host order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Edit {
     /// Source port.
@@ -93,27 +90,27 @@ pub struct Edit {
     pub flags: u8,
     /// Added to both edges of each SACK block.
     pub sack_add: u32,
-    /// What no edge may be after then, under [`edit::LIMIT_SACK`].
+    /// Highest number that an edge may have after that, with [`edit::LIMIT_SACK`].
     pub sack_limit: u32,
     /// Added to TSval.
     pub tsval_add: u32,
-    /// Added to TSecr, under [`ACK`].
+    /// Added to TSecr, with [`ACK`].
     pub tsecr_add: u32,
     /// [`edit`] bits.
     pub strip: u32,
-    /// The window scale to offer, and 1; 0 to leave the option as it is.
+    /// Window scale to offer, plus 1; 0 to leave the option as it is.
     pub wscale: u32,
 }
 
 impl Edit {
-    /// Does it change nothing behind a header's first 20 bytes?
+    /// Returns true if the edit changes nothing after a header's first 20 bytes.
     #[inline(always)]
     pub const fn leaves_options(&self) -> bool {
         self.sack_add | self.tsval_add | self.tsecr_add | self.strip | self.wscale == 0
     }
 
-    /// The edit that does at once what `first` does, and then this one. At most one of
-    /// them limits SACK blocks.
+    /// Returns the edit that has the effect of `first` and then of this one. At most one of them
+    /// limits SACK blocks.
     #[inline(always)]
     pub const fn after(&self, first: &Edit) -> Edit {
         Edit {
@@ -147,18 +144,18 @@ pub mod edit {
     pub const TIMESTAMPS: u32 = 1;
     /// Overwrite the SACK option with NOPs.
     pub const SACK: u32 = 2;
-    /// Pull the edges of SACK blocks back to a limit. A block behind it becomes
-    /// empty, which is ignored.
+    /// Reduce the edges of SACK blocks to a limit. A block beyond it becomes empty, and receivers
+    /// ignore it.
     pub const LIMIT_SACK: u32 = 4;
 }
 
-/// Keeps LLVM from proving away a mask that the verifier needs to see.
+/// Returns `x`, and prevents LLVM from removing a mask that the verifier needs.
 #[inline(always)]
 pub fn opaque(x: usize) -> usize {
     #[cfg(target_arch = "bpf")]
     {
         let mut y = x as u64;
-        // SAFETY: moves a register onto itself; touches nothing else.
+        // SAFETY: moves a register onto itself and touches nothing else.
         unsafe {
             core::arch::asm!("{0} = {0}", inout(reg) y, options(pure, nomem, nostack, preserves_flags));
         }
@@ -171,7 +168,7 @@ pub fn opaque(x: usize) -> usize {
 }
 
 impl Header {
-    /// A buffer of zeros.
+    /// Returns a buffer of zeros.
     #[inline(always)]
     pub const fn zeroed() -> Self {
         Header([0; 64])
@@ -187,13 +184,13 @@ impl Header {
         self.0[opaque(i) & 63] = v;
     }
 
-    /// A word at an offset that is a multiple of four, as memory has it.
+    /// Returns the word at an offset that is a multiple of four, in memory order.
     #[inline(always)]
     pub fn raw(&self, i: usize) -> u32 {
         const { assert!(align_of::<Header>() >= 4) };
         assert!(i.is_multiple_of(4) && i + 4 <= 64);
-        // SAFETY: in bounds and aligned, by the line above. Read as a word since
-        // LLVM makes four loads of four bytes, which the stack has no room for.
+        // SAFETY: in bounds and aligned, by the line above. Read as a word, because LLVM would make
+        // four loads of four bytes, which the stack has no room for.
         unsafe { *self.0.as_ptr().add(i).cast::<u32>() }
     }
 
@@ -209,7 +206,7 @@ impl Header {
         unsafe { *self.0.as_mut_ptr().add(i).cast::<u32>() = v.to_be() }
     }
 
-    /// A big-endian word at any offset, odd ones included.
+    /// Returns the big-endian word at any offset, including odd ones.
     #[inline(always)]
     fn word_at(&self, i: usize) -> u32 {
         u32::from_be_bytes([
@@ -229,27 +226,27 @@ impl Header {
         self.set_byte(i + 3, b[3]);
     }
 
-    /// Adds to such a word.
+    /// Adds to the big-endian word at any offset.
     #[inline(always)]
     fn add_at(&mut self, i: usize, add: u32) {
         let v = self.word_at(i).wrapping_add(add);
         self.set_word_at(i, v);
     }
 
-    /// Are there no options, or only timestamps, in the usual place?
+    /// Returns true if there are no options, or only timestamps in the usual place.
     #[inline(always)]
     pub fn is_usual(&self) -> bool {
         let end = self.data_offset();
         end == MIN_HEADER || end == 32 && self.starts_with_timestamps()
     }
 
-    /// Length of the header in bytes as its data offset says, 0 to 60.
+    /// Returns the length of the header in bytes by its data offset, 0 to 60.
     #[inline(always)]
     pub fn data_offset(&self) -> usize {
         (self.0[12] >> 4) as usize * 4
     }
 
-    /// The fixed fields. `len` is the payload's length in bytes.
+    /// Returns the fixed fields. `len` is the payload's length in bytes.
     #[inline(always)]
     pub fn segment(&self, len: u32) -> Segment {
         Segment {
@@ -261,8 +258,8 @@ impl Header {
         }
     }
 
-    /// One's-complement sum of the buffer's words, native order, unfolded.
-    /// Bytes past the header must be the same on both sides of a difference.
+    /// Returns the one's-complement sum of the buffer's words, native order, unfolded. In a
+    /// difference of two sums, the bytes after the header must be the same.
     #[inline(always)]
     pub fn sum(&self) -> u64 {
         let mut s = 0u64;
@@ -292,7 +289,7 @@ impl Header {
         self.0[15] = w[1];
     }
 
-    /// Do the options begin with `NOP, NOP, timestamps`?
+    /// Returns true if the options begin with `NOP, NOP, timestamps`.
     #[inline(always)]
     pub fn starts_with_timestamps(&self) -> bool {
         self.0[12] >> 4 >= 8
@@ -302,7 +299,7 @@ impl Header {
             && self.0[23] == 10
     }
 
-    /// TSval and TSecr where [`Header::starts_with_timestamps`] holds.
+    /// Returns TSval and TSecr, if [`Header::starts_with_timestamps`] is true.
     #[inline(always)]
     pub fn timestamps(&self) -> (u32, u32) {
         (self.word(24), self.word(28))

@@ -1,12 +1,12 @@
-//! From what a segment says to what it shall say on another session: the
-//! single place where the two sessions' numbers meet.
+//! The translation of a segment into another session: the only place where the numbers of two
+//! sessions meet.
 
 use crate::flow::FlowKey;
 use crate::session::{Translation, translation};
 use crate::tcp::{CWR, ECE, Edit, Segment, edit};
 
-/// A window of `w` sent under scale `from`, as it is sent under scale `to`:
-/// rounded down, saturating at 65535 (RFC 7323, section 2.3).
+/// Converts a window `w` from scale `from` to scale `to`: rounded down, saturating at 65535 (RFC
+/// 7323, section 2.3).
 #[inline(always)]
 pub const fn rescale(w: u16, from: u8, to: u8) -> u16 {
     let bytes = (w as u32) << (from & 15);
@@ -19,8 +19,7 @@ pub const fn rescale(w: u16, from: u8, to: u8) -> u16 {
 }
 
 impl Translation {
-    /// The same translation from the far end's side: what is incoming here is
-    /// outgoing there.
+    /// Returns the translation from the far end's side: incoming here is outgoing there.
     pub const fn mirrored(&self) -> Translation {
         Translation {
             seq_out: self.seq_in,
@@ -50,7 +49,7 @@ impl Translation {
         (strip, flags)
     }
 
-    /// SACK blocks go with the ack.
+    /// Returns the difference for SACK blocks, which change like the acknowledgement number.
     #[inline(always)]
     fn sack_add(&self, acked: u32) -> u32 {
         if self.flags & translation::LEAVE_SACK == 0 {
@@ -60,7 +59,7 @@ impl Translation {
         }
     }
 
-    /// What a segment of the local end becomes on the new path's wire.
+    /// Returns the edit of a segment from the local end for the new path's wire.
     #[inline(always)]
     pub fn outgoing(&self, seg: &Segment, path: &FlowKey) -> Edit {
         let (strip, flags) = self.common(seg);
@@ -79,7 +78,7 @@ impl Translation {
         }
     }
 
-    /// What a segment off the new path's wire becomes for the local end.
+    /// Returns the edit of a segment from the new path's wire for the local end.
     #[inline(always)]
     pub fn incoming(&self, seg: &Segment, key: &FlowKey) -> Edit {
         let (strip, flags) = self.common(seg);

@@ -1,14 +1,14 @@
-//! The two-path phase: which path a segment of the local end takes, what each
-//! path may hear acknowledged, and what the local end may hear of the far end
-//! before the old path has drained.
+//! The two-path phase: the path of a segment from the local end, the acknowledgements that each
+//! path may carry, and the far end's segments that the local end may receive before the old path
+//! has drained.
 //!
-//! Pure: the programs hand in the words of the session entry and apply the
-//! answer. All sequence numbers are in the end's own spaces, modulo 2^32.
+//! Pure functions. The programs hand in the words of the session entry and apply the result. All
+//! sequence numbers are in the end's own spaces, modulo 2^32.
 //!
-//! "The local end" is the end of the session that the anchor acts for: a socket
-//! of this host at a near anchor; at a far one, the remote end, whose packets
-//! come in where a near anchor's go out. An entry's words are always those of
-//! this host's side, and read the other way round there ([`Anchor`]).
+//! "The local end" is the end of the session that the anchor acts for. At a near anchor this is a
+//! socket of this host. At a far anchor it is the remote end, whose packets arrive where those of a
+//! near anchor's end leave. An entry's words are always those of this host's side. A far anchor
+//! reads them in reverse ([`Anchor`]).
 
 mod anchor;
 mod ending;

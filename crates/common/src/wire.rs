@@ -1,20 +1,20 @@
-//! A session as those know it that are on its path. A middlebox that has left it
-//! had two, or had changed the size of its stream: each end keeps its own numbers,
-//! one of the two hosts translates between them, and what comes between the two
-//! hosts sees what is on the wire.
+//! A session as the hosts on its path have it. A middlebox that has left had two sessions, or had
+//! changed the size of the stream. Each end keeps its own numbers. One of the two hosts translates
+//! between them, and devices between the two hosts see the numbers of the wire.
 
 use crate::flow::FlowKey;
 use crate::session::{Session, State, offer, translation};
 
 impl Session {
-    /// Has a middlebox left it, and do its packets go straight from host to host?
+    /// Returns true if a middlebox has left the session, and its packets go directly between the
+    /// two hosts.
     #[inline(always)]
     const fn is_bypassed(&self) -> bool {
         self.state == State::NewPath as u32 && self.two.chained == 0
     }
 
-    /// What other hosts call it, where that is not its own five-tuple. It stays the
-    /// same however often the chain changes, so that hosts that stay in it know the
+    /// Returns the session's name on other hosts, if it differs from its own five-tuple. The name
+    /// is constant over changes of the chain, so that hosts that stay in the chain know the
     /// session.
     pub const fn alias(&self) -> Option<FlowKey> {
         if !self.alias.is_none() {
@@ -26,46 +26,46 @@ impl Session {
         }
     }
 
-    /// Has a middlebox left it, whatever chain it has now?
+    /// Returns true if a middlebox has left the session, whatever its chain is now.
     pub const fn was_bypassed(&self) -> bool {
         self.alias().is_some() && !self.is_behind_nat()
     }
 
-    /// What other hosts call it, from this host's side.
+    /// Returns the session's name on other hosts, from this host's side.
     pub fn name(&self) -> FlowKey {
         self.alias().unwrap_or(self.key)
     }
 
-    /// A number that the local end sends, as the wire has it.
+    /// Converts a number that the local end sends to the wire's numbers.
     #[inline(always)]
     pub const fn sent_on_wire(&self, seq: u32) -> u32 {
         seq.wrapping_add(self.translation.seq_out)
     }
 
-    /// A number of the wire that comes from the remote end, as the local end has it.
+    /// Converts a number from the remote end on the wire to the local end's numbers.
     #[inline(always)]
     pub const fn received_off_wire(&self, seq: u32) -> u32 {
         seq.wrapping_add(self.translation.seq_in)
     }
 
-    /// A number that the local end has received, as the wire has it.
+    /// Converts a number that the local end has received to the wire's numbers.
     #[inline(always)]
     pub const fn received_on_wire(&self, seq: u32) -> u32 {
         seq.wrapping_sub(self.translation.seq_in)
     }
 
-    /// What the wire acknowledges to the local end, in that one's numbers.
+    /// Converts an acknowledgement on the wire to the local end's numbers.
     #[inline(always)]
     pub const fn acked_off_wire(&self, ack: u32) -> u32 {
         ack.wrapping_sub(self.translation.seq_out)
     }
 
-    /// The entry as the next host's stack would have it: the five-tuple, numbers,
-    /// clocks and options of the wire. A session whose wire speaks the end's own
-    /// numbers is as it is.
+    /// Returns the entry as the next host's stack would have it: with the five-tuple, numbers,
+    /// clocks and options of the wire. If the wire uses the end's own numbers, the entry is
+    /// unchanged.
     ///
-    /// Each end offers a window scale then, 0 where there is none, which means the
-    /// same (RFC 7323, 2.2) and is what the translation has of it.
+    /// In the result each end offers a window scale, 0 if there is none. This has the same meaning
+    /// (RFC 7323, 2.2), and is the value in the translation.
     pub fn on_wire(&self) -> Session {
         match self.alias() {
             Some(name) if !self.is_behind_nat() => self.on_wire_of(name),
@@ -89,7 +89,7 @@ impl Session {
         s
     }
 
-    /// The same of a session whose wire has this five-tuple and another's options.
+    /// Returns the entry of a session whose wire has this five-tuple and another session's options.
     pub fn on_wire_of(&self, name: FlowKey) -> Session {
         let t = &self.translation;
         let mut s = self.numbers_on_wire(name);
@@ -97,7 +97,7 @@ impl Session {
         s.remote.wscale = rescaled(self.remote_wscale(), t.wscale_remote, t.wscale_remote_far);
         s.local.flags |= offer::WSCALE;
         s.remote.flags |= offer::WSCALE;
-        // One of the two sessions has timestamps, the other has none.
+        // One of the two sessions has timestamps, and the other has none.
         if t.flags & translation::STRIP_TIMESTAMPS != 0 {
             if self.local.flags & self.remote.flags & offer::TIMESTAMPS != 0 {
                 s.local.flags &= !offer::TIMESTAMPS;
@@ -111,8 +111,8 @@ impl Session {
     }
 }
 
-/// A window scale of the end as the wire has it: the host that does not translate
-/// has the same scale twice in its translation, whatever it is.
+/// Converts a window scale of an end to the wire's. A host that does not translate has the same
+/// scale twice in its translation, whatever its value is.
 const fn rescaled(own: u8, near: u8, far: u8) -> u8 {
     own.wrapping_sub(near).wrapping_add(far)
 }

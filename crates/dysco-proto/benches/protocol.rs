@@ -1,5 +1,5 @@
-//! The state machine without sockets and clocks: a whole removal of all three
-//! hosts in the pretended world of its tests, and the messages it reads.
+//! Benchmarks of the state machine without sockets and clocks: a whole removal on all three hosts
+//! in the simulated world of the tests, and the decoding of messages.
 
 #![allow(missing_docs, reason = "the macros make functions without docs")]
 #![allow(dead_code, reason = "the tests use more of the pretended world")]

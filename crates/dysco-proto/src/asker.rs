@@ -7,14 +7,14 @@ use super::message::{HostId, Message, Subsession};
 use super::reason::Reason;
 use super::report::{Progress, Role};
 
-/// A host that says nothing for so long is not there.
+/// Time without a message after which a host counts as absent.
 const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Asker {
     host: HostId,
     subsession: Subsession,
-    /// It has answered.
+    /// True if the host has answered.
     heard: bool,
 }
 
@@ -38,7 +38,7 @@ impl Asker {
     pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::Asked { result, .. } => self.end(ctx, result),
-            // It lives: the question is repeated until the end.
+            // The host is alive: the question is repeated until the end.
             _ => {
                 self.heard = true;
                 ctx.deadline(SILENCE);
@@ -47,8 +47,8 @@ impl Asker {
         }
     }
 
-    /// The operator waits no longer, or the host cannot be reached. Once it has
-    /// answered, the change is its own.
+    /// Ends the request, because the operator does not wait any longer or the host cannot be
+    /// reached. Once the host has answered, the change is the host's own.
     pub fn cancel(&mut self, ctx: &mut Context) -> Flow {
         if self.heard {
             return ctx.stale();

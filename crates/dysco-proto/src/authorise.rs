@@ -1,4 +1,4 @@
-//! Who may say what. A peer is all the addresses that its certificate names.
+//! Authorisation of messages. A peer is the set of all addresses that its certificate names.
 
 use super::context::Core;
 use super::head::Head;
@@ -14,11 +14,11 @@ use super::right::Right;
 use super::straight::Straight;
 use super::tail::Tail;
 
-/// Which of its neighbours in the change a peer spoke as.
+/// True if the peer spoke as the right one of its two roles in the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AsRight(pub bool);
 
-/// The change is known: does it expect this from this peer?
+/// Checks whether a known change expects this message from this peer.
 pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     match part {
         Part::Left(left) => of_left(left, from, message),
@@ -63,7 +63,7 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
             expect(middle || right, right)
         }
-        // This host may have asked too, and not waited for the answer.
+        // This host may have asked too, without waiting for the answer.
         Message::Asked { .. } | Message::Status { .. } => expect(middle, false),
         _ => Err(Violation::NotItsPart),
     }
@@ -83,7 +83,7 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
         Message::Introduced { .. } | Message::Deaf { .. } => expect(right, true),
         Message::Doubt { .. } | Message::Back { .. } => expect(left, false),
         Message::Keep { .. } => expect(left || right, right),
-        // The left anchor answers a cancel that comes twice, too.
+        // The left anchor also answers a repeated `Cancel`.
         Message::NackLock { .. } | Message::CancelAck { .. } => expect(left || right, right),
         Message::Switched { .. }
         | Message::Done { .. }
@@ -176,7 +176,7 @@ fn of_lead(lead: &Lead, from: &[HostId], message: &Message) -> Result<AsRight, V
     }
 }
 
-/// Nobody lends an address but its own, nor one of another family.
+/// Checks a lent address: a peer lends only its own address, of the session's family.
 fn lent(from: &[HostId], own: &Subsession, path: &Subsession) -> Result<AsRight, Violation> {
     let family = own.right.is_ipv4();
     let same = [path.left, path.right]
@@ -211,15 +211,15 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
         Message::Doubt { .. } | Message::Keep { .. } => expect(left || middle, left),
         Message::Back { .. } => expect(middle, false),
         Message::Cancel { .. } => expect(left || middle, left),
-        // This host may have asked too, and not waited for the answer.
+        // This host may have asked too, without waiting for the answer.
         Message::Asked { .. } => expect(middle, false),
         Message::Status { .. } => expect(left || middle, left),
         _ => Err(Violation::NotItsPart),
     }
 }
 
-/// A new path joins the two anchors and keeps the server's port; anything else
-/// would send this host's packets to a stranger.
+/// Checks that a new path joins the two anchors and keeps the server's port. Any other path would
+/// send this host's packets to a stranger.
 fn new_path(right: &Right, new: &Subsession) -> Result<AsRight, Violation> {
     let own = right.subsession();
     if new.right == own.right && new.left.ip() == right.left() && *new != own {
@@ -229,10 +229,11 @@ fn new_path(right: &Right, new: &Subsession) -> Result<AsRight, Violation> {
     }
 }
 
-/// The change is not known: may this peer begin one, or speak of that session?
+/// Checks whether this peer may begin an unknown change, or speak of its session.
 pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Result<(), Violation> {
     match message {
-        // Its right end asks to leave; its left end is this host. It opened the other.
+        // The right end of the subsession asks to leave, and the left end is this host. The right
+        // end opened the other subsession.
         Message::Leave {
             subsession, beyond, ..
         } => {
@@ -242,7 +243,7 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
                 false => Err(Violation::NotItsSubsession),
             }
         }
-        // From the left, also when it is a middlebox that names the anchor.
+        // From the left neighbour, also if that is a middlebox that names the anchor.
         Message::Introduce { subsession, .. } | Message::RequestLock { subsession, .. } => {
             ends(core, from, subsession.left.ip(), subsession.right.ip())
         }
@@ -262,7 +263,7 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
             ends(core, from, subsession.left.ip(), subsession.right.ip())?;
             lent(from, subsession, path).map(|_| ())
         }
-        // A segment of its chain may end here.
+        // A segment of the session's chain may end at this host.
         Message::Extend { session, .. } => {
             if !from.contains(&session.left.ip()) {
                 Err(Violation::NotItsSubsession)
@@ -272,7 +273,8 @@ pub(super) fn stranger(core: &Core, from: &[HostId], message: &Message) -> Resul
                 Ok(())
             }
         }
-        // Whose session it is may have this host pass it on, tell of it, or forget it.
+        // The host that opened the session may ask this host to forward it, report on it or forget
+        // it.
         Message::Lead { session, .. }
         | Message::Enlist { session, .. }
         | Message::AskDelta { session, .. }

@@ -1,4 +1,4 @@
-//! What the machine wants of its host.
+//! Commands of the machine to its host.
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
@@ -10,35 +10,35 @@ use serde::{Deserialize, Serialize};
 use super::event::HostEvent;
 use super::message::{ChangeId, HostId, Probe, Scope, Subsession};
 
-/// Which anchor a host is.
+/// Side of an anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Side {
-    /// Its local end opened the session; it translates.
+    /// The left anchor: its local end opened the session. It translates.
     Left,
-    /// Its local end accepted the session; it only rewrites addresses.
+    /// The right anchor: its local end accepted the session. It only rewrites addresses.
     Right,
 }
 
-/// What the host has to do now, in the order given. All are idempotent: after
-/// a restart the machine gives them again. Where the session is gone, answer
-/// with [`HostEvent::SessionGone`].
+/// An action of the host, to carry out now and in the order given. All commands are idempotent:
+/// after a restart the machine gives them again. If the session is gone, the answer is
+/// [`HostEvent::SessionGone`].
 #[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
 pub enum Command {
-    /// Measure the middlebox on this session; answer [`HostEvent::Measured`].
+    /// Measures the middlebox on this session. The answer is [`HostEvent::Measured`].
     Measure {
         /// The change.
         change: ChangeId,
-        /// Session A, or B where the right neighbour asked.
+        /// Session A, or session B if the right neighbour asked.
         subsession: Subsession,
     },
-    /// Hold this session against other changes; answer [`HostEvent::Locked`].
+    /// Locks this session against other changes. The answer is [`HostEvent::Locked`].
     Lock {
         /// The change.
         change: ChangeId,
         /// The session.
         subsession: Subsession,
     },
-    /// Hold both of the middlebox's sessions against other changes; answer
+    /// Locks both sessions of the middlebox against other changes. The answer is
     /// [`HostEvent::PairLocked`].
     LockPair {
         /// The change.
@@ -48,14 +48,14 @@ pub enum Command {
         /// Session B.
         subsession_b: Subsession,
     },
-    /// Let go of it, or of the pair that it is the first of.
+    /// Unlocks this session, or the pair of which it is the first.
     Unlock {
         /// The change.
         change: ChangeId,
         /// The session.
         subsession: Subsession,
     },
-    /// Reserve a five-tuple for the new path; answer [`HostEvent::Reserved`].
+    /// Reserves a five-tuple for the new path. The answer is [`HostEvent::Reserved`].
     Reserve {
         /// The change.
         change: ChangeId,
@@ -64,28 +64,28 @@ pub enum Command {
         /// The right anchor's session.
         subsession_b: Subsession,
     },
-    /// Give the reserved five-tuple back, or forget a path that was abandoned.
+    /// Returns the reserved five-tuple, or forgets a path that was abandoned.
     Release {
         /// The change.
         change: ChangeId,
     },
-    /// Enter two paths without a cutoff; answer [`HostEvent::TwoPaths`]. Does
-    /// nothing where the session is in two paths or on the new path already.
+    /// Enters two paths without a cutoff. The answer is [`HostEvent::TwoPaths`]. Has no effect if
+    /// the session is in two paths or on the new path already.
     Prepare {
         /// The change.
         change: ChangeId,
-        /// Which anchor this host is.
+        /// Side of this host.
         side: Side,
-        /// The session as the local socket knows it.
+        /// The session as the local socket has it.
         own: Subsession,
         /// The subsession of the new path.
         new: Subsession,
-        /// How headers differ.
+        /// Differences of the headers.
         translation: Translation,
     },
-    /// Enter two paths on both sessions of the middlebox, the second being the
-    /// way through this host's data plane, without a cutoff; answer
-    /// [`HostEvent::Prepared`]. Does nothing where that is done already.
+    /// Enters two paths on both sessions of the middlebox, without a cutoff. The second path is the
+    /// one through this host's data plane. The answer is [`HostEvent::Prepared`]. Has no effect if
+    /// this was done already.
     Join {
         /// The change.
         change: ChangeId,
@@ -93,75 +93,75 @@ pub enum Command {
         subsession_a: Subsession,
         /// Session B.
         subsession_b: Subsession,
-        /// How headers differ, from the end of A's side.
+        /// Differences of the headers, as the end on A's side needs them.
         translation: Translation,
     },
-    /// Send a SYN on the prepared path, which the right anchor's data plane answers;
-    /// answer [`HostEvent::Tried`].
+    /// Sends a SYN on the prepared path, which the right anchor's data plane answers. The answer is
+    /// [`HostEvent::Tried`].
     Try {
         /// The change.
         change: ChangeId,
     },
-    /// Leave two paths again, back to the old path. Never given after
-    /// [`Command::Cut`], nor to be obeyed after it.
+    /// Leaves two paths and returns to the old path. Never given after [`Command::Cut`], and
+    /// without effect after it.
     Unprepare {
         /// The change.
         change: ChangeId,
     },
-    /// Send new data on the new path; answer [`HostEvent::CutDone`], the same
-    /// cutoff when it is cut already. After [`Command::Join`] both sessions are
-    /// cut, each is told the other's cutoff, and [`HostEvent::Drained`] follows
-    /// when both have drained.
+    /// Sends new data on the new path. The answer is [`HostEvent::CutDone`], with the same cutoff
+    /// if the session was cut already. After [`Command::Join`] both sessions are cut, each gets the
+    /// other's cutoff, and [`HostEvent::Drained`] follows when both have drained.
     Cut {
         /// The change.
         change: ChangeId,
     },
-    /// The first byte that arrives on the new path. [`HostEvent::Drained`]
-    /// follows, perhaps at once; again when the command is given again.
+    /// Sets the first byte that arrives on the new path. [`HostEvent::Drained`] follows, possibly
+    /// at once, and follows again if the command is repeated.
     SetCutIn {
         /// The change.
         change: ChangeId,
-        /// In the local end's own space.
+        /// The cutoff, in the local end's own numbers.
         cutoff: Cutoff,
     },
-    /// End the session with a reset for the local end, or for both ends of a pair: the
-    /// middlebox has died with bytes that it had taken.
+    /// Ends the session with a reset for the local end, or for both ends of a pair, because the
+    /// middlebox has died with bytes that it had acknowledged.
     Reset {
         /// The change.
         change: ChangeId,
     },
-    /// See whether the right anchor's data plane answers on the new path; answer
+    /// Checks whether the right anchor's data plane answers on the new path. The answer is
     /// [`HostEvent::Looked`].
     Look {
         /// The change.
         change: ChangeId,
     },
-    /// Hear the new path no more, unless the other end has acknowledged what the local
-    /// one sent there, which no old path can carry; answer [`HostEvent::Deafened`].
+    /// Stops receiving on the new path, unless the other end has acknowledged data that the local
+    /// end sent on it: the old path cannot carry such an acknowledgement. The answer is
+    /// [`HostEvent::Deafened`].
     Deafen {
         /// The change.
         change: ChangeId,
     },
-    /// Hear it again.
+    /// Resumes receiving on the new path.
     Hear {
         /// The change.
         change: ChangeId,
     },
-    /// After [`Command::Deafen`] at both anchors: everything takes the old path again,
-    /// as far as this one is still the session's new path. Answer
-    /// [`HostEvent::TakenBack`] once that is forgotten.
+    /// Returns everything to the old path, if `new` is still the session's new path. Given after
+    /// [`Command::Deafen`] at both anchors. The answer is [`HostEvent::TakenBack`], once the new
+    /// path is forgotten.
     TakeBack {
         /// The change.
         change: ChangeId,
-        /// The new path.
+        /// Subsession of the new path.
         new: Subsession,
     },
-    /// All packets take the new path from now on.
+    /// Sends all packets on the new path.
     Complete {
         /// The change.
         change: ChangeId,
     },
-    /// Tombstones, then a silent close of the middlebox's two sockets; answer
+    /// Puts tombstones, then closes the middlebox's two sockets without a packet. The answer is
     /// [`HostEvent::Closed`].
     Close {
         /// The change.
@@ -170,51 +170,51 @@ pub enum Command {
         subsession_a: Subsession,
         /// Session B.
         subsession_b: Subsession,
-        /// No tombstones: the data plane relays between the two.
+        /// True if the data plane relays between the two sessions; they get no tombstones.
         relayed: bool,
     },
-    /// Look out for what the client of this session answers to a segment that it
-    /// has got before; answer [`HostEvent::Watching`]. [`HostEvent::Proved`]
-    /// follows when it has.
+    /// Watches for the answer of this session's client to a segment that the client has received
+    /// before. The answer is [`HostEvent::Watching`]. [`HostEvent::Proved`] follows when the client
+    /// has answered.
     Watch {
         /// The change.
         change: ChangeId,
-        /// Session A, or B.
+        /// Session A or session B.
         subsession: Subsession,
     },
-    /// Send the client that segment, under the relaying host's address; answer
+    /// Sends the client that segment under the relaying host's address. The answer is
     /// [`HostEvent::Prepared`].
     Prove {
         /// The change.
         change: ChangeId,
-        /// This host's session.
+        /// Session of this host.
         subsession: Subsession,
-        /// The session that the client knows.
+        /// The session as the client knows it.
         path: Subsession,
         /// The segment.
         probe: Probe,
-        /// How headers differ, where the relaying host relays already.
+        /// Differences of the headers, if the relaying host relays already.
         translation: Option<Translation>,
     },
-    /// Send replies straight to the client; answer [`HostEvent::Prepared`].
+    /// Sends replies directly to the client. The answer is [`HostEvent::Prepared`].
     Return {
         /// The change.
         change: ChangeId,
-        /// This host's session.
+        /// Session of this host.
         subsession: Subsession,
-        /// The session that the client knows.
+        /// The session as the client knows it.
         path: Subsession,
-        /// How headers differ, from this end.
+        /// Differences of the headers, as this end needs them.
         translation: Translation,
     },
-    /// Replies of this session, which this host relays, pass it by now.
+    /// Records that the replies of this session, which this host relays, bypass this host.
     Returned {
         /// The change.
         change: ChangeId,
         /// Session A.
         subsession: Subsession,
     },
-    /// What is known of a session that shall get another chain; answer
+    /// Requests the facts about a session that is to get another chain. The answer is
     /// [`HostEvent::Locked`].
     Hold {
         /// The change.
@@ -222,120 +222,119 @@ pub enum Command {
         /// The session.
         session: Subsession,
     },
-    /// Make ready to pass a session on; answer [`HostEvent::Enlisted`].
+    /// Prepares to forward a session. The answer is [`HostEvent::Enlisted`].
     Enlist {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
         /// The session.
         session: Subsession,
-        /// The host to pass it on to.
+        /// Host to forward the session to.
         next: HostId,
-        /// It passes this host already.
+        /// True if the session passes this host already.
         stays: bool,
-        /// Numbers of the paths by which it passes the segment now.
+        /// Numbers of the paths by which the session passes the segment now.
         paths: Vec<u32>,
-        /// That of the path to come.
+        /// Number of the new path.
         number: u32,
     },
-    /// Say by how much a middlebox of this host has changed a session that it
-    /// passes on; answer [`HostEvent::DeltaKnown`].
+    /// Requests the number of bytes by which a middlebox of this host has changed a session that
+    /// this host forwards. The answer is [`HostEvent::DeltaKnown`].
     AskDelta {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
         /// The session.
         session: Subsession,
     },
-    /// Await another path of a session; answer [`HostEvent::Prepared`]. Does
-    /// nothing where it is awaited, or there, already.
+    /// Awaits another path of a session. The answer is [`HostEvent::Prepared`]. Has no effect if
+    /// the path is awaited or present already.
     Extend {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// What its SYN will show.
+        /// Token that the path's SYN will contain.
         token: Token,
     },
-    /// Have one host's firewall know what another's does of a session; answer
+    /// Copies the state of a session from one host's firewall to another's. The answer is
     /// [`HostEvent::StateMoved`].
     MoveState {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// Who knows it.
+        /// Host whose firewall has the state.
         from: HostId,
-        /// Who shall know it.
+        /// Host whose firewall gets the state.
         to: HostId,
     },
-    /// Open the path through a chain; answer [`HostEvent::Prepared`] when a
-    /// firewall on it will take what follows, or if the delta cannot be.
+    /// Opens the path through a chain. The answer is [`HostEvent::Prepared`], once firewalls on the
+    /// path will accept the packets that follow, or if the delta is impossible.
     Open {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// The hosts that it leads through.
+        /// Hosts of the new path.
         chain: Vec<HostId>,
-        /// The last of them is the right anchor: the segment ends there.
+        /// True if the last host of the chain is the right anchor, at which the segment ends.
         inner: bool,
-        /// What the SYN has to show.
+        /// Token that the SYN has to contain.
         token: Token,
-        /// What the middleboxes that leave have added: the path speaks the numbers
-        /// that are behind them.
+        /// Bytes that the leaving middleboxes have added. The path uses the numbers behind these
+        /// middleboxes.
         delta: Delta,
-        /// How far the other end has sent and heard, a moment ago.
+        /// Numbers that the other end has sent and received, as of a moment ago.
         right: Reach,
     },
-    /// The hosts that a session passes from one host of its chain to another, or to
-    /// its ends, are others now: take that down. May come twice.
+    /// Records the new hosts of a session's path between two hosts of its chain, or its ends. May
+    /// be given twice.
     Splice {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// From this host; none for the end that opened the session.
+        /// Host at which this part begins; `None` for the end that opened the session.
         left: Option<HostId>,
-        /// To this; none for the other end.
+        /// Host at which this part ends; `None` for the other end.
         right: Option<HostId>,
-        /// The hosts between them.
+        /// Hosts between the two.
         hosts: Vec<HostId>,
-        /// Number of the path that leads along them.
+        /// Number of the path through these hosts.
         number: u32,
     },
-    /// Back to the path before, if another was taken, which is still heard.
-    /// [`Command::Release`] forgets that.
+    /// Returns to the earlier path, if another was taken. The host still receives on the other path
+    /// until [`Command::Release`] forgets it.
     Abandon {
         /// The change.
         change: ChangeId,
     },
-    /// Forget the entries of a session that this host passes on, and what its
-    /// firewall knows of it, or the entries of one of its paths alone; answer
-    /// [`HostEvent::Forgotten`].
+    /// Forgets the entries of a session that this host forwards and the firewall's state of the
+    /// session, or only the entries of one of its paths. The answer is [`HostEvent::Forgotten`].
     Forget {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
         /// The session.
         session: Subsession,
-        /// How much of it.
+        /// Part to forget.
         scope: Scope,
         /// Numbers of the paths that are given up.
         paths: Vec<u32>,
     },
-    /// Write this record before any later command is carried out and before
-    /// any message is sent. On failure call [`HostEvent::PersistFailed`] at once.
+    /// Writes this record before any later command is carried out and before any message is sent.
+    /// If this fails, the host reports [`HostEvent::PersistFailed`] at once.
     Persist {
         /// The change.
         change: ChangeId,
-        /// Given back to `Machine::restore` after a restart.
+        /// The record, which `Machine::restore` gets after a restart.
         record: Vec<u8>,
     },
-    /// Remove the record.
+    /// Removes the record.
     Erase {
         /// The change.
         change: ChangeId,
@@ -343,12 +342,12 @@ pub enum Command {
 }
 
 impl Command {
-    /// Its name, in the log and for tests.
+    /// Returns the name of the command, for the log and for tests.
     pub fn name(&self) -> &'static str {
         self.into()
     }
 
-    /// The change that it belongs to.
+    /// Returns the change of the command.
     pub fn change(&self) -> ChangeId {
         match self {
             Command::Measure { change, .. }

@@ -1,4 +1,4 @@
-//! What all roles share: time, queues, locks and the repetition of messages.
+//! State that all roles share: time, queues, locks and the repetition of messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use super::record::{Record, RoleRecord};
 use super::report::{Progress, Report, Role};
 use super::segment::Segments;
 
-/// Time since a moment of the caller's choice; never goes back.
+/// Time since a moment that the caller chooses. It never decreases.
 pub type Time = Duration;
 
-/// How much a machine takes on.
+/// Limits on the changes of one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Changes at once.
+    /// Maximum number of simultaneous changes.
     pub changes: usize,
-    /// Changes at once that one peer began.
+    /// Maximum number of simultaneous changes that one peer began.
     pub per_peer: usize,
 }
 
@@ -31,25 +31,25 @@ impl Default for Limits {
     }
 }
 
-/// Counts of one machine.
+/// Counters of one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Changes under way, all roles.
+    /// Changes under way, in all roles.
     pub changes: usize,
-    /// Messages from peers that may not say them.
+    /// Messages from peers that are not allowed to send them.
     pub violations: u64,
-    /// Messages and events that came twice, too late, or for nothing known.
+    /// Messages and events that arrived twice, too late, or about something unknown.
     pub stale: u64,
-    /// Messages said again.
+    /// Messages that this host repeated.
     pub repeated: u64,
     /// Requests refused because of the limits.
     pub busy: u64,
 }
 
-/// First and longest wait before a message is said again.
+/// First and longest wait before a message is repeated.
 const REPEAT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
-/// A message that is said until it is answered.
+/// A message that is repeated until it is answered.
 #[derive(Clone, Hash, Debug)]
 struct Pending {
     to: HostId,
@@ -58,17 +58,17 @@ struct Pending {
     wait: Duration,
 }
 
-/// A change's clock.
+/// Deadline and repeated messages of a change.
 #[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Timing {
     pending: Vec<Pending>,
     deadline: Option<Time>,
-    /// What the machine's timer set holds for it.
+    /// Time for which the machine's timer set has an entry of this change.
     pub due: Option<Time>,
 }
 
 impl Timing {
-    /// Something is said until it is answered.
+    /// Returns true if a message is repeated until it is answered.
     pub fn insists(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -77,7 +77,7 @@ impl Timing {
         self.deadline
     }
 
-    /// Is something that was said to this host more than once still unanswered?
+    /// Returns true if a message to this host was sent more than once and is still unanswered.
     pub fn repeats_to(&self, host: HostId) -> bool {
         let repeated = |p: &Pending| p.to == host && p.wait > REPEAT.0;
         self.pending.iter().any(repeated)
@@ -89,12 +89,12 @@ impl Timing {
     }
 }
 
-/// The machine but for its changes.
+/// State of the machine without its changes.
 #[derive(Clone, Default)]
 pub(super) struct Core {
     pub addresses: Vec<HostId>,
     pub locks: BTreeMap<Subsession, ChangeId>,
-    /// Where other chains are decided: what of each session's chain is locked.
+    /// Locked parts of each session's chain, on a host that decides about chains.
     pub segments: Segments,
     pub transmits: VecDeque<(HostId, Message)>,
     pub commands: VecDeque<Command>,
@@ -108,15 +108,15 @@ impl Core {
     }
 }
 
-/// How a change goes on after an input.
+/// Continuation of a change after an input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     On,
-    /// Forget it but for the outcome.
+    /// Forgets the change, except for its outcome.
     End(Result<(), Reason>),
 }
 
-/// One change's access to the machine during one input.
+/// Access of one change to the machine during one input.
 pub(super) struct Context<'a> {
     pub now: Time,
     pub change: ChangeId,
@@ -125,12 +125,12 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Says it once: an answer, or something nobody waits for.
+    /// Sends a message once: an answer, or a message that nobody waits for.
     pub fn say(&mut self, to: HostId, message: Message) {
         self.core.transmits.push_back((to, message));
     }
 
-    /// Says it until hushed.
+    /// Sends a message, and repeats it until [`Context::hush`].
     pub fn insist(&mut self, to: HostId, message: Message) {
         self.say(to, message.clone());
         self.timing.pending.push(Pending {
@@ -146,18 +146,18 @@ impl Context<'_> {
         self.timing.pending.clear();
     }
 
-    /// Stops what is said to one host; true if that was the last.
+    /// Stops the repetition to one host. Returns true if nothing is repeated any more.
     pub fn hush_to(&mut self, host: HostId) -> bool {
         self.timing.pending.retain(|p| p.to != host);
         self.timing.pending.is_empty()
     }
 
-    /// Is anything repeated?
+    /// Returns true if a message is being repeated.
     pub fn insists(&self) -> bool {
         self.timing.insists()
     }
 
-    /// When to be called next if nothing happens.
+    /// Sets the time of the next call if no event comes before.
     pub fn deadline(&mut self, after: Duration) {
         self.timing.deadline = Some(self.now + after);
     }
@@ -176,7 +176,7 @@ impl Context<'_> {
         self.command(Command::Persist { change, record });
     }
 
-    /// Takes back what was ordered and said for this change but not fetched.
+    /// Removes the commands and messages of this change that were not fetched yet.
     pub fn purge(&mut self) {
         let change = self.change;
         self.core.commands.retain(|c| c.change() != change);
@@ -200,7 +200,7 @@ impl Context<'_> {
         });
     }
 
-    /// All of it.
+    /// Locks the whole session for this change.
     pub fn lock(&mut self, subsession: Subsession) -> Result<(), Reason> {
         if let Some(other) = self.core.segments.of(&subsession).next() {
             return Err(Reason::LockedByAnother(other));
@@ -220,7 +220,7 @@ impl Context<'_> {
         }
     }
 
-    /// What an order is about of its session's chain.
+    /// Locks the segment of a session's chain that an order concerns.
     pub fn lock_segment(&mut self, order: &Order) -> Result<(), Reason> {
         match self.core.locks.get(&order.session) {
             Some(&other) => Err(Reason::LockedByAnother(other)),
@@ -237,7 +237,7 @@ impl Context<'_> {
         Flow::On
     }
 
-    /// Says again all that is insisted on, due or not.
+    /// Repeats all messages that are insisted on, due or not.
     pub fn repeat(&mut self) {
         for p in &self.timing.pending {
             self.core.transmits.push_back((p.to, p.message.clone()));
@@ -245,7 +245,7 @@ impl Context<'_> {
         }
     }
 
-    /// What was said to this host in vain is due.
+    /// Makes the messages due at once that this host has not answered after a repetition.
     pub fn hurry(&mut self, host: HostId) {
         let now = self.now;
         let in_vain = self.timing.pending.iter_mut();
@@ -253,7 +253,7 @@ impl Context<'_> {
         in_vain.for_each(|p| p.next = now);
     }
 
-    /// Says again what is due; true if the deadline has passed.
+    /// Repeats the messages that are due. Returns true if the deadline has passed.
     pub fn tick(&mut self) -> bool {
         for p in &mut self.timing.pending {
             if p.next <= self.now {

@@ -1,4 +1,4 @@
-//! What the host answers to commands, and tells by itself.
+//! Answers of the host to commands, and events that the host reports by itself.
 
 use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Delta, Translation};
@@ -8,28 +8,28 @@ use super::command::Command;
 use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
 use super::reason::Reason;
 
-/// What happened on this host.
+/// An event on this host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum HostEvent {
     /// Answers [`Command::Measure`].
     Measured {
         /// The change.
         change: ChangeId,
-        /// What was measured, or why the middlebox cannot leave.
+        /// The measurement, or the reason why the middlebox cannot leave.
         result: Result<Measurement, Reason>,
     },
     /// Answers [`Command::Lock`] and [`Command::Hold`].
     Locked {
         /// The change.
         change: ChangeId,
-        /// What is known of the session, sampled now.
+        /// Facts about the session, sampled now.
         result: Result<Facts, Reason>,
     },
     /// Answers [`Command::LockPair`].
     PairLocked {
         /// The change.
         change: ChangeId,
-        /// What the two ends, left and right, would say of their sessions.
+        /// Facts of the two ends, left and right, about their sessions.
         result: Result<[Facts; 2], Reason>,
     },
     /// Answers [`Command::Reserve`].
@@ -43,24 +43,24 @@ pub enum HostEvent {
     TwoPaths {
         /// The change.
         change: ChangeId,
-        /// The FINs that were seen before, or why the session is not in two paths.
+        /// FINs that were seen before, or the reason why the session is not in two paths.
         result: Result<Fins, Reason>,
     },
-    /// Answers [`Command::Join`], [`Command::Prove`],
-    /// [`Command::Return`], [`Command::Extend`] and [`Command::Open`]. After an
-    /// [`Command::Extend`] it may also tell that the path is gone, or cannot be used.
+    /// Answers [`Command::Join`], [`Command::Prove`], [`Command::Return`], [`Command::Extend`] and
+    /// [`Command::Open`]. After [`Command::Extend`] this event may also report that the path is
+    /// gone, or cannot be used.
     Prepared {
         /// The change.
         change: ChangeId,
-        /// Done or not.
+        /// Success, or the reason of the failure.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Try`]. At the right anchor, which is told nothing of the kind to
-    /// do, it says that the path rejects what that answers.
+    /// Answers [`Command::Try`]. At the right anchor, which gets no such command, the event reports
+    /// that the path rejects the answers of its data plane.
     Tried {
         /// The change.
         change: ChangeId,
-        /// The path carries packets, or not.
+        /// Success if the path carries packets, or the reason against it.
         result: Result<(), Reason>,
     },
     /// Answers [`Command::Cut`].
@@ -70,8 +70,8 @@ pub enum HostEvent {
         /// First byte on the new path, in the local end's own space.
         cutoff: Cutoff,
     },
-    /// All old data is acknowledged: what arrived by the local end, what the
-    /// local end sent by the other.
+    /// Reports that all old data is acknowledged: the local end has acknowledged what arrived, and
+    /// the other end what the local end sent.
     Drained {
         /// The change.
         change: ChangeId,
@@ -80,18 +80,19 @@ pub enum HostEvent {
     Looked {
         /// The change.
         change: ChangeId,
-        /// It does, or what the path has carried cannot be taken back.
+        /// True if the data plane answers, or if the data that the path has carried cannot be taken
+        /// back.
         carries: bool,
     },
     /// Answers [`Command::Deafen`].
     Deafened {
         /// The change.
         change: ChangeId,
-        /// It is not heard any more.
+        /// True if the host does not receive on the new path any more.
         deaf: bool,
     },
-    /// Answers [`Command::TakeBack`]: the old path has carried all that the local end has
-    /// got by either, and the new one is forgotten.
+    /// Answers [`Command::TakeBack`]: the old path has carried all data that the local end has
+    /// received on either path, and the new path is forgotten.
     TakenBack {
         /// The change.
         change: ChangeId,
@@ -100,17 +101,18 @@ pub enum HostEvent {
     Closed {
         /// The change.
         change: ChangeId,
-        /// Closed (or gone before) or not.
+        /// Success if the sockets were closed (or were gone before), or the reason of the failure.
         result: Result<(), Reason>,
     },
     /// Answers [`Command::Watch`].
     Watching {
         /// The change.
         change: ChangeId,
-        /// What the client shall be sent, or why it cannot show that it gets it.
+        /// The segment for the client, or the reason why the client cannot prove that it receives
+        /// one.
         result: Result<Watched, Reason>,
     },
-    /// The client has got what it was sent.
+    /// Reports that the client has received the segment.
     Proved {
         /// The change.
         change: ChangeId,
@@ -119,68 +121,70 @@ pub enum HostEvent {
     Enlisted {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
-        /// Can this host pass it on?
+        /// Success if this host can forward the session, or the reason against it.
         result: Result<(), Reason>,
     },
     /// Answers [`Command::AskDelta`].
     DeltaKnown {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
-        /// How much, or why nobody can say.
+        /// The delta, or the reason why it is not known.
         result: Result<Delta, Reason>,
     },
     /// Answers [`Command::Forget`].
     Forgotten {
         /// The change.
         change: ChangeId,
-        /// Who asked.
+        /// Host that asked.
         from: HostId,
     },
     /// Answers [`Command::MoveState`].
     StateMoved {
         /// The change.
         change: ChangeId,
-        /// To whom.
+        /// Host whose firewall got the state.
         to: HostId,
-        /// Done or not.
+        /// Success, or the reason of the failure.
         result: Result<(), Reason>,
     },
-    /// [`Command::Persist`] failed.
+    /// Reports that [`Command::Persist`] failed.
     PersistFailed {
         /// The change.
         change: ChangeId,
-        /// In the system's words.
+        /// Error text of the system.
         error: String,
     },
-    /// The middlebox has ended a session of this change between two paths: its process has
-    /// died, or closed its sockets. The end has heard a reset.
+    /// Reports that the middlebox has ended a session of this change between two paths: its process
+    /// has died, or has closed its sockets. The end has received a reset.
     Broken {
         /// The change.
         change: ChangeId,
-        /// Bytes that it had taken and not delivered here; 0 if none is known of.
+        /// Number of bytes that the middlebox had acknowledged and not delivered here; 0 if none is
+        /// known.
         bytes: u32,
     },
-    /// A session of this host was closed or reset. Where it had been cut,
-    /// report [`HostEvent::CutDone`] too, in any order.
+    /// Reports that a session of this host was closed or reset. If it had been cut, the host
+    /// reports [`HostEvent::CutDone`] too, in any order.
     SessionGone {
-        /// As the local socket knows it.
+        /// The session as the local socket has it.
         subsession: Subsession,
     },
 }
 
-/// A client that is looked out for.
+/// A client whose answer is awaited.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Watched {
-    /// Its session.
+    /// Session of the client.
     pub subsession_a: Subsession,
-    /// The one with the server.
+    /// Session with the server.
     pub subsession_b: Subsession,
-    /// What it has got before.
+    /// Segment that the client has received before.
     pub probe: Probe,
-    /// This host's data plane relays: how headers differ, from the server's end.
+    /// Differences of the headers, as the server's end needs them, if this host's data plane
+    /// relays.
     pub relay: Option<Translation>,
 }

@@ -1,7 +1,7 @@
-//! The host that opened a session which gets another chain. It alone decides: until
-//! both anchors have shown that the new path carries the session, it may take
-//! everything back, and afterwards nobody may. It is the left anchor, unless the change
-//! is about a segment that begins elsewhere: then it tells the one that is (`lead`).
+//! The host that opened a session which gets another chain. It alone decides. Until both anchors
+//! have shown that the new path carries the session, this host may take everything back. Afterwards
+//! no host may. This host is the left anchor, unless the change concerns a segment that begins
+//! elsewhere. In that case it instructs the left anchor (`lead`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,19 +26,19 @@ mod back;
 mod delta;
 mod on;
 
-/// Hosts that do not know each other have to connect first.
+/// Includes the time in which hosts connect that do not know each other yet.
 const ENLIST: Duration = Duration::from_secs(10);
-/// Longer than the host's own patience with the path.
+/// Longer than the time that the host itself waits for the path.
 const OPEN: Duration = Duration::from_secs(5);
 const STATE: Duration = Duration::from_secs(15);
-/// A path that opened, and over which nothing has come by then, is dead.
+/// A path that has opened, and has carried nothing in this time, is dead.
 const SETTLE: Duration = Duration::from_secs(3);
-/// What is still under way on the old path is let through.
+/// Time in which packets that are still under way on the old path arrive.
 const LATE: Duration = Duration::from_millis(200);
-/// How long who is left out is asked to forget. Longer than a busy host needs to start
-/// `dyscod` anew.
+/// Time for which hosts that leave are asked to forget the session. Longer than a busy host needs
+/// to restart `dyscod`.
 const DISMISS: Duration = Duration::from_secs(10);
-/// How long a cancel is repeated; who misses it will ask.
+/// Time for which a cancel is repeated. A host that misses it asks later.
 const CANCEL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Hash, Debug)]
@@ -48,38 +48,38 @@ pub(super) struct Head {
     asker: Option<HostId>,
     phase: Phase,
     facts: Option<Facts>,
-    /// What the right anchor has sent and heard.
+    /// Numbers that the right anchor has sent and received.
     right_reach: Reach,
-    /// Whose answer is waited for.
+    /// Hosts whose answer is awaited.
     waiting: BTreeSet<HostId>,
-    /// Hosts that leave, which have not said yet by how much they changed the stream.
+    /// Hosts that leave, and have not reported their delta yet.
     untold: BTreeSet<HostId>,
-    /// By how much those did that have changed it.
+    /// Deltas of the hosts that have reported one.
     deltas: BTreeMap<HostId, Delta>,
-    /// Hosts of both chains, by whatever address.
+    /// Hosts of both chains, by any of their addresses.
     kept: BTreeSet<HostId>,
-    /// The left anchor is another host, and was asked: it must hear of a cancel.
+    /// True if the left anchor is another host, and was asked: it must be notified of a cancel.
     led: bool,
-    /// It takes the path before again.
+    /// True if the left anchor takes the earlier path again.
     left_back: bool,
-    /// The right anchor was asked: it must hear of a cancel.
+    /// True if the right anchor was asked: it must be notified of a cancel.
     introduced: bool,
     /// Hosts on which state is being installed.
     moving: BTreeSet<HostId>,
-    /// Its hosts may have entries for the new path.
+    /// True if the hosts of the new path may have entries for it.
     opened: bool,
     cutoff: Option<Cutoff>,
     settled: bool,
     right_settled: bool,
-    /// The right anchor needs nothing of the path that is given up any more.
+    /// True if the right anchor needs nothing any more of the path that is given up.
     right_done: bool,
-    /// Others were asked before it was cancelled.
+    /// True if other hosts were asked before the change was cancelled.
     begun: bool,
-    /// The new path was taken here: the right anchor may take it still.
+    /// True if the new path was taken here. The right anchor may still take it.
     taken: bool,
-    /// The end was reported.
+    /// True if the end was reported.
     told: bool,
-    /// The record says that there is no way back.
+    /// True if the record states that the change cannot be taken back.
     recorded: bool,
     why: Option<Reason>,
 }
@@ -90,8 +90,8 @@ impl Head {
         let session = head.session();
         ctx.report(Role::Head, session, Progress::Requested);
         let change = ctx.change;
-        // Before the record: two paths that a successor finds with it are this
-        // change's, and not what the one before has left.
+        // The command precedes the record: two paths that a later process finds together with the
+        // record belong to this change, and were not left by the change before.
         if !head.led {
             ctx.command(Command::Hold { change, session });
         }
@@ -167,22 +167,22 @@ impl Head {
         self.order.session
     }
 
-    /// The right anchor.
+    /// Returns the right anchor.
     pub fn right(&self) -> HostId {
         self.order.right()
     }
 
-    /// Is this the left anchor, which is not this host?
+    /// Returns true if the peer is the left anchor, which is not this host.
     pub fn is_left(&self, from: &[HostId]) -> bool {
         self.order.left().is_some_and(|left| from.contains(&left))
     }
 
-    /// The hosts of both chains.
+    /// Returns the hosts of both chains.
     pub fn members(&self) -> impl Iterator<Item = HostId> + '_ {
         self.order.before.iter().chain(&self.order.after).copied()
     }
 
-    /// Does the session pass this host before and after?
+    /// Returns true if the session passes this host before and after the change.
     fn is_kept(&self, host: HostId) -> bool {
         self.kept.contains(&host)
     }
@@ -252,7 +252,7 @@ impl Head {
             {
                 self.dismiss_new(ctx)
             }
-            // Nothing takes the path before any more, whatever the right anchor says.
+            // Nothing takes the earlier path any more, whatever the right anchor reports.
             HostEvent::SessionGone { .. } if self.phase == Phase::Completing => {
                 ctx.deadline(GONE);
                 Flow::On
@@ -277,8 +277,8 @@ impl Head {
                 ctx.trouble(Reason::TimedOut(self.phase));
                 self.done(ctx)
             }
-            // As long as an anchor is not heard its end of the new path is needed: it
-            // is told until it answers.
+            // As long as an anchor is silent, its end of the new path is needed. The anchor is
+            // notified until it answers.
             Phase::Cancelling if !self.right_done && self.taken => {
                 self.tell_end(ctx);
                 Flow::On
@@ -292,7 +292,7 @@ impl Head {
             Phase::Completing => self.dismiss_old(ctx),
             Phase::Locking => {
                 let flow = self.cancel(ctx, Reason::TimedOut(self.phase));
-                // Nothing has changed; only the left anchor may have to hear that.
+                // Nothing has changed. Only the left anchor may have to be notified.
                 self.tell_end(ctx);
                 flow
             }
@@ -304,7 +304,7 @@ impl Head {
         }
     }
 
-    /// What the right anchor needs to know, in this phase.
+    /// Sends the right anchor the message that it needs in this phase.
     fn tell(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         let answer = match (self.phase, self.cutoff) {

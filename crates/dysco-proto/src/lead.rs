@@ -1,6 +1,6 @@
-//! The left anchor of a segment of a session's chain, where the segment does not begin
-//! at the host that opened the session. It decides nothing: that host does (`head`), and
-//! has it take the new path and leave it again.
+//! The left anchor of a segment of a session's chain, if the segment does not begin at the host
+//! that opened the session. This anchor decides nothing. The host that opened the session (`head`)
+//! orders it to take the new path and to leave it.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub(super) struct Lead {
     session: Subsession,
     phase: Phase,
     facts: Option<Facts>,
-    /// Did the new path open?
+    /// Result of opening the new path, once it is known.
     opened: Option<Result<(), Reason>>,
     cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
-    /// A former process may have taken the new path.
+    /// True if a former process may have taken the new path.
     restored: bool,
     why: Option<Reason>,
 }
@@ -60,7 +60,7 @@ impl Lead {
         }
     }
 
-    /// Either path will do until it is told which.
+    /// Continues after a restart. Either path works until the deciding host names one.
     pub fn restore(ctx: &mut Context, session: Subsession, abandoned: bool) -> Self {
         let mut lead = Lead::new(session);
         let change = ctx.change;
@@ -77,13 +77,13 @@ impl Lead {
         self.session
     }
 
-    /// Who decides.
+    /// Returns the host that decides.
     pub fn head(&self) -> HostId {
         self.session.left.ip()
     }
 
-    /// The other anchor is asked what became of it, if it is silent. A session that has gone
-    /// here is waited for longer, whatever is said meanwhile.
+    /// Sets the time after which the deciding host is asked for the state of the change, if it is
+    /// silent. The deadline of a session that has ended here is longer, and no message shortens it.
     fn wait(&self, ctx: &mut Context) {
         if !self.gone {
             ctx.deadline(SILENCE);
@@ -160,7 +160,7 @@ impl Lead {
                 ctx.hush();
                 ctx.no_deadline();
                 let change = ctx.change;
-                // Until it is told how it ends.
+                // Repeated until the deciding host reports the end.
                 ctx.insist(self.head(), Message::Settled { change });
                 Flow::On
             }
@@ -172,7 +172,7 @@ impl Lead {
                 ctx.trouble(Reason::NoRecord(error));
                 Flow::On
             }
-            // As at the right anchor: a reset may have been nobody's.
+            // As at the right anchor: a reset may not have reached anybody.
             HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
                 self.gone = true;
                 ctx.deadline(GONE);
@@ -224,10 +224,10 @@ impl Lead {
                     change,
                     session,
                     chain,
-                    // It takes down no chain.
+                    // The command does not record a chain.
                     inner: false,
                     token,
-                    // None that has added anything leaves behind this host.
+                    // No host that has added bytes leaves behind this host.
                     delta: Delta::default(),
                     right,
                 });
@@ -265,10 +265,10 @@ impl Lead {
         Flow::On
     }
 
-    /// The right anchor has taken it, too.
+    /// Handles the right anchor's cutoff: it has taken the new path as well.
     fn settle(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
         if self.settled {
-            // Which is being said.
+            // The message about this is being repeated.
             return Flow::On;
         }
         let change = ctx.change;
@@ -276,7 +276,7 @@ impl Lead {
         self.wait(ctx);
         ctx.command(Command::SetCutIn { change, cutoff });
         if self.phase < Phase::Cutting {
-            // A former process has taken it.
+            // A former process has taken the new path.
             self.cut(ctx);
         }
         Flow::On
@@ -293,17 +293,20 @@ impl Lead {
         Flow::End(Ok(()))
     }
 
-    /// A change is done only once this host has switched: see the right anchor's.
+    /// Returns true if `Done` is late: a change is done only after this host has switched. See
+    /// `Tail::is_belated`.
     fn is_belated(&self) -> bool {
         self.facts.is_some() && self.cutoff.is_none()
     }
 
-    /// May the new path be taken? It is open, or a former process has heard so.
+    /// Returns true if the new path may be taken: it is open, or a former process may have received
+    /// that report.
     fn may_take(&self) -> bool {
         self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.restored)
     }
 
-    /// Back, and the new path is heard until the right anchor is back as well.
+    /// Returns to the earlier path. The new path is still received until the right anchor has
+    /// returned as well.
     fn abandon(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if self.phase != Phase::Cancelling {
             self.why = Some(reason);
@@ -330,7 +333,7 @@ impl Lead {
         ctx.persist(RoleRecord::Lead { session, abandoned });
     }
 
-    /// Who decides is told, and cancels.
+    /// Refuses: the deciding host is notified, and cancels.
     fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let change = ctx.change;
         let result = Err(reason.clone());
@@ -338,7 +341,7 @@ impl Lead {
         self.let_go(ctx, reason)
     }
 
-    /// Only the path before is left.
+    /// Releases everything but the earlier path.
     fn let_go(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let change = ctx.change;
         ctx.hush();

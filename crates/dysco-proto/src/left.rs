@@ -1,5 +1,5 @@
-//! The left anchor. It alone decides: before its cut it may take everything
-//! back, after it only where the new path dies before all is drained (`doubt`).
+//! The left anchor. It alone decides. Before its cut it may take everything back. After its cut it
+//! may do so only if the new path dies before both ends have drained (`doubt`).
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ mod after;
 mod before;
 mod doubt;
 
-/// From the request to the plan: longer than the middle's patience with R.
+/// Time from the request to the plan. Longer than the middle waits for R.
 const LOCK: Duration = Duration::from_secs(12);
 const PREPARE: Duration = Duration::from_secs(5);
 const SET_UP: Duration = Duration::from_secs(5);
-/// How long a cancel is repeated; who misses it will ask.
+/// Time for which a cancel is repeated. A host that misses it asks later.
 const CANCEL: Duration = Duration::from_secs(30);
-/// A session that is gone and has not told its cutoff by then was never cut:
-/// what it sent before it went still reaches the server through the middlebox.
+/// A session that has ended, and has not reported its cutoff in this time, was never cut. The data
+/// that it sent before its end still reaches the server through the middlebox.
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
-/// Two MSL after the session's end nothing is kept.
+/// Two MSL after the session's end everything is removed.
 pub(super) const GONE: Duration = Duration::from_secs(240);
 
-/// How the left anchor tells that a change has come to nothing.
+/// Returns the message by which the left anchor reports that a change has failed.
 pub(super) fn given_up(change: ChangeId, reason: Reason) -> Message {
     match reason {
         Reason::MiddleboxDied(bytes) => Message::Lost { change, bytes },
@@ -40,37 +40,37 @@ pub(super) fn given_up(change: ChangeId, reason: Reason) -> Message {
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Left {
     a: Subsession,
-    /// The right anchor's, on the other side of the middlebox.
+    /// The right anchor's session, on the other side of the middlebox.
     b: Subsession,
-    /// Names this request: an answer to a former process is none to it.
+    /// Identifier of this request. An answer to a former process has another one.
     attempt: [u8; 16],
     phase: Phase,
     facts: Option<Facts>,
     plan: Option<Plan>,
     new: Option<Subsession>,
-    /// The right anchor may have been told of it: it must hear of a cancel.
+    /// True if the right anchor may know of the change: it must be notified of a cancel.
     set_up: bool,
-    /// It hears the new path.
+    /// FINs that the right anchor has seen. Set once it receives on the new path.
     ready: Option<Fins>,
-    /// Those that this host has seen.
+    /// FINs that this host has seen.
     fins: Fins,
-    /// Own cutoff, as the wire of the new path numbers it.
+    /// Cutoff of this host, in the numbers of the new path's wire.
     cutoff: Option<Cutoff>,
-    /// The right anchor's is set here.
+    /// True if the right anchor's cutoff is set here.
     cut_in: bool,
     drained: bool,
     right_drained: bool,
     right_done: bool,
     gone: bool,
-    /// Of the last doubt about the new path.
+    /// Number of the last doubt about the new path.
     round: u32,
-    /// The right anchor is asked to hear it no more.
+    /// True if the right anchor was asked to stop receiving on the new path.
     doubts: bool,
-    /// It does not: this one is about to do the same.
+    /// True if the right anchor has stopped receiving, and this host is about to do the same.
     deafens: bool,
-    /// What it has carried cannot be taken back.
+    /// True if the data that the new path has carried cannot be taken back.
     carries: bool,
-    /// The old path is taken again, and has not carried all that the new one did.
+    /// True if the old path is in use again, and has not yet carried all data of the new path.
     returns: bool,
     why: Option<Reason>,
 }
@@ -117,7 +117,8 @@ impl Left {
         }
     }
 
-    /// `progress`: what was planned and how far it had come, if it was planned.
+    /// Continues after a restart. `progress` is the plan and the stage of the change, if there was
+    /// a plan.
     pub fn restore(
         ctx: &mut Context,
         (a, b): (Subsession, Subsession),
@@ -142,7 +143,7 @@ impl Left {
                 left.prepare(ctx, new);
                 left.phase = Phase::Cutting;
                 ctx.no_deadline();
-                // A former process may have stopped hearing it.
+                // A former process may have stopped receiving on the new path.
                 ctx.command(Command::Hear { change });
                 ctx.command(Command::Cut { change });
             }
@@ -206,7 +207,7 @@ impl Left {
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
             }
-            // This end may have heard of it already, by the reset of the other one's host.
+            // This end may have been reset already, by a packet from the other anchor's host.
             Message::Broken { bytes, .. } if self.is_between() => self.break_off(ctx, bytes),
             Message::Drained { .. } if self.phase > Phase::Cutting => {
                 self.right_drained = true;
@@ -278,7 +279,7 @@ impl Left {
             }
             _ if self.gone => {
                 ctx.trouble(Reason::TimedOut(self.phase));
-                // The middlebox may still relay; it waits for nothing any more.
+                // The middlebox may still relay. It waits for nothing any more.
                 let change = ctx.change;
                 let reason = Reason::Closing;
                 ctx.say(self.middle(), Message::Cancel { change, reason });
@@ -288,7 +289,7 @@ impl Left {
         }
     }
 
-    /// May the middlebox end the session, as far as that has not ended by itself?
+    /// Returns true if the middlebox may end the session, which has not ended by itself.
     fn may_break(&self) -> bool {
         (self.phase == Phase::Cutting || self.is_between()) && !self.gone
     }

@@ -1,10 +1,10 @@
-//! The session protocol between hosts, sans-IO: one machine per host and for all of a
-//! host's roles. The daemon, the model check and the tests hand in messages, events and
-//! the time, and carry out what comes back. The crate knows no socket, no clock and no
-//! map: it depends on `dysco-common` and on what encodes a message, never on a runtime.
+//! The session protocol between hosts, sans-IO: one machine per host for all of a host's roles. The
+//! daemon, the model check and the tests hand in messages, events and the time, and carry out the
+//! results. The crate has no socket, clock or map. It depends on `dysco-common` and on crates that
+//! encode messages, and not on a runtime.
 //!
-//! A *change* takes the segment between two anchors from one chain to another.
-//! Here it removes one middlebox:
+//! A *change* moves the segment between two anchors from one chain to another. This change removes
+//! one middlebox:
 //!
 //! ```text
 //! left (L)              middle (P)              right (R)
@@ -23,11 +23,11 @@
 //!    <---- DoneAck --------
 //! ```
 //!
-//! What L says to R before it has the plan it says once, and R believes it of a host
-//! that P has introduced. If it comes too early it is not heard, and said again with the
-//! plan. Until L cuts, anything that fails rolls back on all three (`Cancel`). Once
-//! L has cut each failure is met by going on, unless the new path dies before both
-//! anchors have drained (`left::doubt`):
+//! Before L has the plan, it sends its messages to R once. R accepts them from a host that P has
+//! introduced. If a message arrives before the introduction, R ignores it, and L repeats it with
+//! the plan. Until L cuts, any failure rolls back on all three hosts (`Cancel`). After the cut each
+//! failure is met by going on, unless the new path dies before both anchors have drained
+//! (`left::doubt`):
 //!
 //! ```text
 //! left (L)              middle (P)              right (R)
@@ -37,16 +37,14 @@
 //!                                                           (or Keep: it cannot be)
 //! ```
 //!
-//! Where P is both anchors as well (`local`), the same steps need no message:
-//! P measures itself, locks, measures again, joins its two sessions by a path
-//! through its own data plane, cuts both, and closes its sockets once both ends
-//! have acknowledged all that was on the old path. A host that relays so can be
-//! left out later by the steps above: it is a middle without a middlebox, and
+//! If P is both anchors as well (`local`), the same steps need no message. P measures itself,
+//! locks, measures again, joins its two sessions by a path through its own data plane, and cuts
+//! both. It closes its sockets once both ends have acknowledged all data of the old path. Such a
+//! relaying host can be left out later by the steps above. It is a middle without a middlebox, and
 //! its translation is the plan's.
 //!
-//! Where the server's host runs an agent as well (`return`), replies need not pass
-//! P. Either way of a reply is right at any time, so that this is no change with a
-//! point of no return, and keeps no record:
+//! If the server's host runs an agent as well (`return`), replies need not pass P. A reply may take
+//! either way at any time. This change therefore has no point of no return, and keeps no record:
 //!
 //! ```text
 //! middle (P)              right (R)
@@ -56,9 +54,9 @@
 //!    <---- ReturnAck -----                R answers the client itself
 //! ```
 //!
-//! A session that gets another chain keeps both its paths until the new one is
-//! proven. Both end in the same two stacks and speak the same numbers, so that
-//! either anchor may take either path at any time, and back:
+//! A session that gets another chain keeps both paths until the new one is proven. Both paths end
+//! in the same two stacks and use the same numbers. Either anchor may therefore take either path at
+//! any time, and return:
 //!
 //! ```text
 //! left (L)          hosts of both chains          right (R)
@@ -73,9 +71,9 @@
 //!    --- Dismiss ---> the old ones                          they forget it
 //! ```
 //!
-//! The host that opened the session alone decides, so that of two requests for one
-//! segment one wins. A segment that does not begin there has another left anchor, which
-//! does what it is told:
+//! The host that opened the session decides alone, so that of two requests for one segment one
+//! wins. A segment that does not begin at this host has another left anchor, which follows its
+//! orders:
 //!
 //! ```text
 //! who opened it (H)     left (L)                    right (R)
@@ -90,8 +88,8 @@
 //!    --- Done ----------> --- (by H) Done ----------->
 //! ```
 //!
-//! What is taken back is first by L (`Cancel`, `Abandoned`), then by R (`Cancel`,
-//! `CancelAck`), and then forgotten by L (`Release`, `Released`).
+//! A change is taken back first by L (`Cancel`, `Abandoned`), then by R (`Cancel`, `CancelAck`).
+//! Then L forgets the path (`Release`, `Released`).
 
 mod asker;
 pub mod asks;

@@ -1,6 +1,5 @@
-//! A middlebox's host that is both anchors too. It needs nobody: no message is
-//! sent, and all that can fail is its own. Before the cut it takes everything
-//! back, after it nothing.
+//! The host of a middlebox that is both anchors as well. It sends no message, and can fail only by
+//! itself. Before the cut it takes everything back. After the cut it takes nothing back.
 
 use std::time::Duration;
 
@@ -18,19 +17,19 @@ use super::record::{LocalStage, RoleRecord};
 use super::report::{Progress, Role};
 
 const PREPARE: Duration = Duration::from_secs(5);
-/// A session that is gone and was not cut by then never will be: what the proxy
-/// still holds takes the old path.
+/// A session that has ended, and was not cut in this time, will never be cut. The data that the
+/// proxy still holds takes the old path.
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Local {
-    /// Session A; the one named in the request until it is measured.
+    /// Session A. Until it is measured, the session that the request named.
     a: Subsession,
     b: Option<Subsession>,
     asker: Option<HostId>,
     phase: Phase,
     measured: Option<Measurement>,
-    /// What the ends would say, once both sessions are held.
+    /// Facts of the two ends, once both sessions are locked.
     ends: Option<[Facts; 2]>,
     translation: Translation,
     gone: bool,
@@ -59,7 +58,7 @@ impl Local {
         }
     }
 
-    /// Goes on from a record, or takes everything back at the first timeout.
+    /// Continues from a record, or takes everything back at the first timeout.
     pub fn restore(
         ctx: &mut Context,
         (a, b): (Subsession, Subsession),
@@ -95,7 +94,7 @@ impl Local {
         self.a
     }
 
-    /// Session B, once it is known.
+    /// Returns session B, once it is known.
     pub fn other(&self) -> Option<Subsession> {
         self.b
     }
@@ -108,7 +107,7 @@ impl Local {
         self.phase
     }
 
-    /// Nobody but an asker has anything to say.
+    /// Handles a message. Only an asker may send one.
     pub fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
         let (change, phase) = (ctx.change, self.phase);
         match (message, self.asker) {
@@ -169,7 +168,7 @@ impl Local {
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
-            // A former process recorded that it would prepare, and no more.
+            // A former process recorded that it would prepare, and nothing after that.
             Phase::Preparing if self.measured.is_none() => self.fail(ctx, Reason::Restarted),
             Phase::Measuring | Phase::Locking | Phase::Preparing => {
                 self.fail(ctx, Reason::TimedOut(self.phase))
@@ -215,7 +214,7 @@ impl Local {
         Flow::On
     }
 
-    /// Takes both sessions, unless something already speaks against the change.
+    /// Locks both sessions, unless something already speaks against the change.
     fn judge(&mut self, ctx: &mut Context, m: &Measurement) -> Result<(), Reason> {
         let (a, b) = (m.subsession_a, m.subsession_b);
         ctx.lock(a)?;
@@ -227,7 +226,7 @@ impl Local {
             return Err(Reason::AlreadyOut);
         }
         for end in [a.left.ip(), b.right.ip()] {
-            // Such packets pass no interface.
+            // Packets of such a session pass no interface.
             if ctx.core.is_me(end) {
                 return Err(Reason::SameHost(end));
             }
@@ -235,7 +234,7 @@ impl Local {
         plan::check(m)
     }
 
-    /// Behind the lock, and after what the ends' clocks were read from.
+    /// Handles the measurement under the lock, which is later than the reading of the ends' clocks.
     fn measured_again(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
         let (Some(before), Some([left, right]), Some(b)) = (self.measured, self.ends, self.b)
         else {
@@ -265,7 +264,7 @@ impl Local {
         });
     }
 
-    /// No way back from here.
+    /// Cuts. The change cannot be taken back any more.
     fn cut(&mut self, ctx: &mut Context) -> Flow {
         let Some(b) = self.b else {
             return ctx.stale();
@@ -312,7 +311,7 @@ impl Local {
         self.finish(ctx, Ok(()))
     }
 
-    /// The operator's wish.
+    /// Cancels at the operator's request.
     pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if self.phase < Phase::Cutting {
             return self.fail(ctx, reason);
@@ -328,7 +327,7 @@ impl Local {
             ctx.command(Command::Unprepare { change });
         }
         self.let_go(ctx);
-        // Last: until all is taken back a crash must find the record.
+        // This command is the last: until everything is taken back, a crash must find the record.
         if prepared {
             ctx.command(Command::Erase { change });
         }
@@ -340,12 +339,12 @@ impl Local {
         self.finish(ctx, Err(reason))
     }
 
-    /// May the proxy end the sessions, as far as no end has?
+    /// Returns true if the proxy may end the sessions, and no end has.
     fn is_between(&self) -> bool {
         matches!(self.phase, Phase::Cutting | Phase::Draining) && !self.gone
     }
 
-    /// What the proxy held is lost: the session ends for both ends.
+    /// Ends the session for both ends, because the data that the proxy held is lost.
     fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);
@@ -379,9 +378,9 @@ impl Local {
     fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
         match self.phase {
             Phase::Preparing => {}
-            // The cut was ordered behind the record: it has not been made.
+            // The cut was ordered after the record, and has not been made.
             Phase::Cutting => self.phase = Phase::Preparing,
-            // The record of the cut stays, and says enough.
+            // The record of the cut stays, and is sufficient.
             _ => {
                 ctx.trouble(Reason::NoRecord(error));
                 return Flow::On;
@@ -396,8 +395,8 @@ impl Local {
             return self.fail(ctx, Reason::Closing);
         }
         self.gone = true;
-        // What the proxy still holds for the other end may drain; if not, two
-        // MSL after the end nothing is kept.
+        // The data that the proxy still holds for the other end may drain. Otherwise everything is
+        // removed two MSL after the end.
         match self.phase {
             Phase::Closing => {}
             Phase::Cutting => ctx.deadline(CUT_OF_GONE),

@@ -1,4 +1,4 @@
-//! The machine: finds the change an input belongs to, and keeps their clocks.
+//! The machine: finds the change that an input belongs to, and keeps the clocks of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -33,14 +33,14 @@ mod timers;
 pub(super) use part::Part;
 pub use timers::{Timer, Waits};
 
-/// Most reports that wait to be fetched before violations are only counted.
+/// Number of waiting reports above which violations are only counted.
 const MAX_WAITING_REPORTS: usize = 4096;
 
 #[derive(Clone, Hash, Debug)]
 struct Entry {
     part: Part,
     timing: Timing,
-    /// Whose message began it, for that peer's share.
+    /// Peer whose message began the change, for the peer's share.
     beginner: Option<HostId>,
 }
 
@@ -49,19 +49,19 @@ struct Entry {
 pub struct UnderWay {
     /// The change.
     pub change: ChangeId,
-    /// This host's part.
+    /// Role of this host.
     pub role: Role,
-    /// The session concerned: A at the left and the middle, B at the right.
+    /// Session of the change: A at the left and the middle, B at the right.
     pub subsession: Subsession,
-    /// The second one that is held here: B, where this host is both anchors.
+    /// Second session that is locked here: B, if this host is both anchors or the relaying host.
     pub other: Option<Subsession>,
-    /// Where it is.
+    /// Current phase of the change.
     pub phase: Phase,
-    /// The host that asked for it, if one did.
+    /// Host that asked for the change, if there is one.
     pub asker: Option<HostId>,
 }
 
-/// Where identifiers come from; copied with its machine.
+/// Source of identifiers. It is copied with its machine.
 trait Ids: FnMut() -> [u8; 16] + Send + Sync {
     fn copy(&self) -> Box<dyn Ids>;
 }
@@ -78,9 +78,9 @@ impl Clone for Box<dyn Ids> {
     }
 }
 
-/// The protocol on one host, in all roles. After each input fetch all commands
-/// and carry them out, then all messages and send them, then all reports.
-/// After a restart hand in all records before anything else.
+/// The protocol on one host, in all roles. After each input the caller fetches and carries out all
+/// commands, then fetches and sends all messages, then fetches all reports. After a restart the
+/// caller hands in all records before anything else.
 #[derive(Clone)]
 pub struct Machine {
     core: Core,
@@ -94,8 +94,8 @@ pub struct Machine {
     outcomes: Outcomes,
 }
 
-/// All that later behaviour depends on, of a machine whose outputs have been
-/// fetched: counts and the source of identifiers are left out.
+/// Hashes the state that later behaviour depends on, of a machine whose outputs have been fetched.
+/// Counters and the source of identifiers are left out.
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.core.addresses.hash(state);
@@ -109,8 +109,9 @@ impl Hash for Machine {
 }
 
 impl Machine {
-    /// `addresses` are all of this host's; `new_id` gives 16 fresh bytes, greater each
-    /// time, also than those of a former process. The last eight are random.
+    /// Creates a machine. `addresses` are all addresses of this host. `new_id` returns 16 new
+    /// bytes, greater than all earlier ones, including those of former processes. The last eight
+    /// bytes are random.
     pub fn new(
         addresses: Vec<HostId>,
         new_id: impl FnMut() -> [u8; 16] + Clone + Send + Sync + 'static,
@@ -131,18 +132,18 @@ impl Machine {
         }
     }
 
-    /// With other limits than the usual ones.
+    /// Sets other limits than the default ones.
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// This host's addresses are others now.
+    /// Sets the addresses of this host.
     pub fn set_addresses(&mut self, addresses: Vec<HostId>) {
         self.core.addresses = addresses;
     }
 
-    /// The middlebox on this host shall leave the session with this subsession.
+    /// Asks that the middlebox on this host leave the session with this subsession.
     pub fn request_leave(&mut self, now: Time, a: Subsession) -> Result<ChangeId, Reason> {
         let change = ChangeId((self.new_id)());
         self.room(None)?;
@@ -150,8 +151,8 @@ impl Machine {
         Ok(change)
     }
 
-    /// The same, with this host as both anchors: its data plane relays what the
-    /// middlebox did.
+    /// Asks that the middlebox on this host leave, with this host as both anchors: its data plane
+    /// relays in the place of the middlebox.
     pub fn request_local(&mut self, now: Time, a: Subsession) -> Result<ChangeId, Reason> {
         let change = ChangeId((self.new_id)());
         self.room(None)?;
@@ -159,8 +160,8 @@ impl Machine {
         Ok(change)
     }
 
-    /// The server's host shall prove that its replies reach the client under this
-    /// host's address, and send them so if this host relays the session already.
+    /// Asks the server's host to prove that its replies reach the client under this host's address.
+    /// If this host relays the session already, the server's host then sends its replies so.
     pub fn request_return(
         &mut self,
         now: Time,
@@ -172,7 +173,7 @@ impl Machine {
         Ok(change)
     }
 
-    /// A session that this host opened shall pass other hosts.
+    /// Asks for another chain of a session that this host opened.
     pub fn request_chain(&mut self, now: Time, order: Order) -> Result<ChangeId, Reason> {
         let change = ChangeId((self.new_id)());
         self.room(None)?;
@@ -189,23 +190,22 @@ impl Machine {
         std::array::from_fn(|_| u128::from_be_bytes((self.new_id)()) as u64)
     }
 
-    /// Has a session a change under way?
+    /// Returns true if a change of the session is under way.
     pub fn is_changing(&self, session: &Subsession) -> bool {
         self.core.locks.contains_key(session) || self.core.segments.of(session).next().is_some()
     }
 
-    /// How far a change of this host has come; none if it is over.
+    /// Returns the phase of a change of this host, or `None` if the change has ended.
     pub fn phase_of(&self, change: ChangeId) -> Option<Phase> {
         self.changes.get(&change).map(|entry| entry.part.place().1)
     }
 
-    /// Whether neighbours that ask get the middlebox out by this host alone.
+    /// Sets whether this host alone removes the middlebox when a neighbour asks.
     pub fn answer_asks_locally(&mut self, local: bool) {
         self.asked_locally = local;
     }
 
-    /// The middlebox on `host` shall leave the session whose subsession to (or
-    /// from) this host is named.
+    /// Asks the middlebox on `host` to leave the session with this subsession to or from this host.
     pub fn request_ask(
         &mut self,
         now: Time,
@@ -227,7 +227,7 @@ impl Machine {
         Ok(change)
     }
 
-    /// Gives a change up if that is still possible; its end is reported.
+    /// Cancels a change if that is still possible. The end is reported.
     pub fn cancel(&mut self, now: Time, change: ChangeId) {
         if self.asks.contains_key(&change) {
             return self.with_ask(now, change, |ask, ctx| ask.cancel(ctx));
@@ -235,7 +235,7 @@ impl Machine {
         self.with(now, change, |part, ctx| part.cancel(ctx));
     }
 
-    /// `from`: all addresses that the peer's certificate names.
+    /// Handles a message. `from` contains all addresses that the peer's certificate names.
     pub fn handle_message(&mut self, now: Time, from: &[HostId], message: Message) {
         let change = message.change();
         if self.handle_ask_answer(now, from, &message) {
@@ -260,7 +260,7 @@ impl Machine {
         }
     }
 
-    /// Something happened on this host.
+    /// Handles an event on this host.
     pub fn handle_event(&mut self, now: Time, event: HostEvent) {
         if let HostEvent::Enlisted {
             change,
@@ -310,7 +310,7 @@ impl Machine {
         self.with(now, change, |part, ctx| part.on_event(ctx, event));
     }
 
-    /// All its changes hear of it.
+    /// Notifies all changes of a session that has ended.
     fn gone(&mut self, now: Time, subsession: Subsession) {
         let lock = self.core.locks.get(&subsession).copied();
         let all = lock.into_iter().chain(self.core.segments.of(&subsession));
@@ -320,8 +320,8 @@ impl Machine {
         }
     }
 
-    /// There is a connection to this host again: what it did not answer before is said
-    /// to it at once, and not only when its turn comes.
+    /// Makes messages due at once that a host has not answered, because a connection to it exists
+    /// again.
     pub fn handle_connected(&mut self, now: Time, host: HostId) {
         let waits =
             |(change, entry): (&ChangeId, &Entry)| entry.timing.repeats_to(host).then_some(*change);
@@ -334,7 +334,7 @@ impl Machine {
         }
     }
 
-    /// To be called when the time of [`Machine::poll_timeout`] has come.
+    /// Handles timeouts. To be called at the time of [`Machine::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(due, timer)) = self.timers.first() {
             if due > now {
@@ -355,27 +355,27 @@ impl Machine {
         self.outcomes.collect(now);
     }
 
-    /// When [`Machine::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Machine::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// What the host has to do; all of it before messages are polled.
+    /// Returns the next command. All commands are carried out before messages are polled.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.core.commands.pop_front()
     }
 
-    /// What to send.
+    /// Returns the next message to send, and its receiver.
     pub fn poll_transmit(&mut self) -> Option<(HostId, Message)> {
         self.core.transmits.pop_front()
     }
 
-    /// What to tell operators.
+    /// Returns the next report for operators.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.core.reports.pop_front()
     }
 
-    /// Counts.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         Stats {
             changes: self.changes.len() + self.asks.len(),
@@ -383,7 +383,7 @@ impl Machine {
         }
     }
 
-    /// The changes under way on this host.
+    /// Returns the changes under way on this host.
     pub fn changes(&self) -> impl Iterator<Item = UnderWay> + '_ {
         let of = |(change, entry): (&ChangeId, &Entry)| {
             let (subsession, phase) = entry.part.place();

@@ -1,5 +1,5 @@
-//! What lies between two hosts may do something to packets that a session does not outlive
-//! when it comes there in its middle.
+//! Changes that a device between two hosts makes to packets, and that a session does not survive if
+//! it moves there in its middle.
 
 use std::fmt;
 
@@ -9,31 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use super::message::HostId;
 
-/// What is done to packets.
+/// A change to packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Meddling {
-    /// They are answered by a reset.
+    /// The packets are answered with a reset.
     Rejects,
-    /// What opens the path is answered in the other host's name, or loses its data.
+    /// The packets that open the path are answered in the other host's name, or lose their data.
     Answers,
-    /// This is added to sequence numbers, modulo 2^32.
+    /// This number is added to sequence numbers, modulo 2^32.
     Renumbers(u32),
-    /// The same of acknowledgement numbers.
+    /// This number is added to acknowledgement numbers, modulo 2^32.
     Acknowledges(u32),
-    /// The same of timestamps.
+    /// This number is added to timestamps, modulo 2^32.
     ShiftsClock(u32),
-    /// The MSS is lowered to this.
+    /// The MSS is lowered to this value.
     LowersMss(u16),
-    /// SACK permitted is taken away or put in.
+    /// The option SACK permitted is removed or added.
     Sack,
-    /// Timestamps are.
+    /// Timestamps are removed or added.
     Timestamps,
     /// The window scale is changed.
     WindowScale,
 }
 
 impl Meddling {
-    /// What of a change stands in the way of a session with segments of up to `longest` bytes.
+    /// Returns the part of a change that a session with segments of up to `longest` bytes would not
+    /// survive.
     pub fn of(change: &Change, longest: u16) -> Option<Meddling> {
         let has = |flag: u8| change.options & u32::from(flag) != 0;
         let lowered = u16::try_from(change.mss).unwrap_or(u16::MAX);
@@ -51,7 +52,7 @@ impl Meddling {
     }
 }
 
-/// A shift modulo 2^32 as people read it.
+/// Returns a shift modulo 2^32 as a signed number.
 fn signed(shift: u32) -> String {
     format!("{:+}", shift.cast_signed())
 }
@@ -74,14 +75,14 @@ impl fmt::Display for Meddling {
     }
 }
 
-/// A way between two hosts, in the direction in which packets are changed.
+/// A way between two hosts, in the direction of the changed packets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Way {
-    /// Who sends.
+    /// Sending host.
     pub from: HostId,
-    /// Who gets it.
+    /// Receiving host.
     pub to: HostId,
-    /// The hosts of a chain between them, in the session's order.
+    /// Hosts of a chain between them, in the session's order.
     pub through: Vec<HostId>,
 }
 

@@ -1,4 +1,4 @@
-//! What daemons say to each other, and its form on the wire.
+//! Messages between daemons, and their form on the wire.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,10 +19,11 @@ pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
 pub const VERSION: u8 = 12;
-/// Most bytes of one encoded message.
+/// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// Names a change on all of its hosts. Of those of one host a later one is greater.
+/// Identifier of a change, the same on all of its hosts. Of two changes that one host began, the
+/// later has the greater identifier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChangeId(pub [u8; 16]);
 
@@ -38,8 +39,8 @@ impl fmt::Debug for ChangeId {
     }
 }
 
-/// A host, by one of its addresses. A host may have several; which of them
-/// are one host's is what its certificate says.
+/// A host, named by one of its addresses. A host may have several addresses; its certificate lists
+/// them.
 pub type HostId = IpAddr;
 
 /// The five-tuple between two neighbouring hosts (TCP is implied).
@@ -63,29 +64,29 @@ impl fmt::Debug for Subsession {
     }
 }
 
-/// What a host's data plane knows of one of its sessions.
+/// Knowledge of a host's data plane about one of its sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Facts {
-    /// What this host's end offered.
+    /// Options that this host's end offered.
     pub local: Offer,
-    /// What the other end offered, as it arrived here.
+    /// Options that the other end offered, as they arrived here.
     pub remote: Offer,
     /// Last TSval that this host's end sent.
     pub tsval_out: u32,
     /// Last TSval that arrived here from the other end; 0 if none is known.
     pub tsval_in: u32,
-    /// This host's end sent its FIN.
+    /// True if this host's end has sent its FIN.
     pub fin_out: bool,
-    /// The other end's FIN was seen.
+    /// True if the other end's FIN was seen.
     pub fin_in: bool,
-    /// A reset was seen, either way.
+    /// True if a reset was seen, in either direction.
     pub reset: bool,
-    /// How far this host's end has sent and heard, as the wire has it; only of a
+    /// Numbers that this host's end has sent and received so far, as on the wire. Set only for a
     /// session that gets another chain.
     pub reach: Reach,
 }
 
-/// What the middlebox's host measured of itself, at one still moment.
+/// Measurement of the middlebox's host of itself, at one still moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// Bytes written to B less bytes read from A.
@@ -96,419 +97,427 @@ pub struct Measurement {
     pub a: Facts,
     /// Session B, towards the right.
     pub b: Facts,
-    /// The timestamp clock of the middlebox's socket on A, now; 0 in what is
-    /// only claimed, by which nothing is planned.
+    /// Current timestamp clock of the middlebox's socket on A. 0 in a measurement that is only
+    /// claimed; no plan is made from that.
     pub clock_a: u32,
-    /// The timestamp clock of the middlebox's socket on B, as `clock_a`.
+    /// Current timestamp clock of the middlebox's socket on B, as in `clock_a`.
     pub clock_b: u32,
-    /// Session A's subsession.
+    /// Subsession of session A.
     pub subsession_a: Subsession,
-    /// Session B's, which the middlebox pairs with it.
+    /// Subsession of session B, which the middlebox pairs with session A.
     pub subsession_b: Subsession,
-    /// The middlebox has left and this host's data plane relays: how headers
-    /// differ, from the end of A's side.
+    /// Differences of the headers, as the end on A's side needs them, if the middlebox has left and
+    /// this host's data plane relays.
     pub relay: Option<Translation>,
-    /// The left neighbour has answered this host before: the right one may be asked
-    /// beside it.
+    /// True if the left neighbour has answered this host before. The right one may then be asked at
+    /// the same time.
     pub left_answers: bool,
 }
 
-/// What a granted lock tells the left anchor.
+/// Contents of a granted lock for the left anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The right anchor's own subsession, whose numbers the new path speaks.
+    /// Subsession of the right anchor, whose numbers the new path uses.
     pub subsession: Subsession,
-    /// What the left anchor has to translate.
+    /// Translation that the left anchor has to apply.
     pub translation: Translation,
 }
 
-/// A segment that a client has acknowledged before.
+/// A segment that a client has acknowledged already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Probe {
-    /// The number after its last byte.
+    /// Sequence number after its last byte.
     pub end: u32,
-    /// What it acknowledges.
+    /// Acknowledgement number.
     pub ack: u32,
-    /// Its timestamps, where the session has any.
+    /// TSval and TSecr, if the session has timestamps.
     pub clock: Option<(u32, u32)>,
-    /// Bytes of data, of no meaning: they are discarded.
+    /// Number of data bytes. Their value does not matter, because the client discards them.
     pub len: u16,
 }
 
-/// A message between two daemons. In brackets who says it to whom.
+/// A message between two daemons. The brackets contain sender and receiver: P is the middlebox's
+/// host, L the left anchor, R the right anchor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum Message {
-    /// [a neighbour to P] Please leave this session.
+    /// [a neighbour to P] Asks the middlebox to leave this session.
     Ask {
-        /// The change it would be.
+        /// Identifier that the change is to have.
         change: ChangeId,
-        /// The subsession between the two: A or B of the middlebox.
+        /// The subsession between the two hosts: A or B of the middlebox.
         subsession: Subsession,
     },
-    /// [P to the asker] What became of it.
+    /// [P to the asker] Reports the result of `Ask`.
     Asked {
         /// The change.
         change: ChangeId,
-        /// Removed, or why not.
+        /// Success if the middlebox was removed, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [P to L] I want to leave: be the left anchor.
+    /// [P to L] Announces that P wants to leave, and asks L to be the left anchor.
     Leave {
         /// The change.
         change: ChangeId,
-        /// The subsession between the two.
+        /// The subsession between the two hosts.
         subsession: Subsession,
-        /// The one on the other side of P, which the right anchor has.
+        /// The subsession on the other side of P, which the right anchor has.
         beyond: Subsession,
     },
-    /// [P to R] I want to leave: lock this subsession for the left anchor.
+    /// [P to R] Announces that P wants to leave, and asks R to lock this subsession for the left
+    /// anchor.
     Introduce {
         /// The change.
         change: ChangeId,
-        /// The subsession between the two.
+        /// The subsession between the two hosts.
         subsession: Subsession,
-        /// The left anchor's host, which will set up the new path.
+        /// Host of the left anchor, which will set up the new path.
         left: HostId,
     },
-    /// [R to P] Locked for it.
+    /// [R to P] Reports that R is locked for the left anchor.
     Introduced {
         /// The change.
         change: ChangeId,
-        /// What the right anchor knows of its session.
+        /// Facts of the right anchor about its session.
         facts: Facts,
     },
-    /// [L to P] I have locked mine: what is the plan?
+    /// [L to P] Reports that L has locked its session, and requests the plan.
     RequestLock {
         /// The change.
         change: ChangeId,
-        /// The subsession between the two.
+        /// The subsession between the two hosts.
         subsession: Subsession,
-        /// What the left anchor knows of its session.
+        /// Facts of the left anchor about its session.
         facts: Facts,
-        /// Names this request among those that the left anchor made for the
-        /// change, in this process or a former one.
+        /// Identifier of this request among those that the left anchor has made for the change, in
+        /// this process or in an earlier one.
         attempt: [u8; 16],
     },
-    /// [P to L] Locked, here and at the right anchor.
+    /// [P to L] Confirms the lock at P and at the right anchor.
     AckLock {
         /// The change.
         change: ChangeId,
-        /// The request's.
+        /// Identifier of the request that this message answers.
         attempt: [u8; 16],
-        /// What follows of what the three know.
+        /// Plan that follows from the facts of the three hosts.
         plan: Plan,
     },
-    /// [R to P, P to L, L to P] Not locked.
+    /// [R to P, P to L, L to P] Refuses the lock.
     NackLock {
         /// The change.
         change: ChangeId,
-        /// Why not.
+        /// Reason of the refusal.
         reason: Reason,
     },
-    /// [L to R] Prepare to hear the new path.
+    /// [L to R] Asks R to prepare to receive on the new path.
     SetUp {
         /// The change.
         change: ChangeId,
         /// The right anchor's subsession.
         subsession: Subsession,
-        /// The one that is to replace it on the wire.
+        /// The subsession that is to replace it on the wire.
         new: Subsession,
-        /// P has said that R is locked. If not, its word may still be on its way to R.
+        /// True if P has reported that R is locked. If false, P's message to R may still be under
+        /// way.
         locked: bool,
     },
-    /// [R to L] The new path is heard.
+    /// [R to L] Reports that R receives on the new path.
     SetUpAck {
         /// The change.
         change: ChangeId,
-        /// That path.
+        /// Subsession of that path.
         new: Subsession,
-        /// The FINs that R has seen on the old one.
+        /// FINs that R has seen on the old path.
         fins: Fins,
     },
-    /// [R to L] It is not, and will not be.
+    /// [R to L] Reports that R does not receive on the new path, and will not. R also sends this
+    /// message as a hint that the path rejects its answers, or that its session has ended.
     SetUpNack {
         /// The change.
         change: ChangeId,
-        /// Why not.
+        /// Reason of the refusal.
         reason: Reason,
     },
-    /// [L to R, then R to L; L to P for information] New data takes the new path.
+    /// [L to R, then R to L; L to P for information] Reports that new data takes the new path.
     Switched {
         /// The change.
         change: ChangeId,
-        /// First byte of it, as the wire of the new path numbers it.
+        /// First byte on the new path, in the numbers of the new path's wire.
         cutoff: Cutoff,
     },
-    /// [L to R and P] The middlebox has died with bytes that it had taken: the session is
-    /// over for both ends. Answered by `CancelAck`.
+    /// [L to R and P] Reports that the middlebox has died with bytes that it had acknowledged: the
+    /// session is over for both ends. `CancelAck` answers.
     Lost {
         /// The change.
         change: ChangeId,
-        /// So many, where it was seen; 0 if none is known of.
+        /// Number of these bytes; 0 if none is known.
         bytes: u32,
     },
-    /// [R to L] The middlebox has ended my local end's session between two paths. Answered
-    /// by `Lost`.
+    /// [R to L] Reports that the middlebox has ended the session of R's local end between two
+    /// paths. `Lost` answers.
     Broken {
         /// The change.
         change: ChangeId,
-        /// Bytes that it had taken and not delivered here; 0 if none is known of.
+        /// Number of bytes that the middlebox had acknowledged and not delivered here; 0 if none is
+        /// known.
         bytes: u32,
     },
-    /// [R to L] My local end has acknowledged all that came on the old path.
+    /// [R to L] Reports that R's local end has acknowledged all data of the old path.
     Drained {
         /// The change.
         change: ChangeId,
     },
-    /// [L to R, then L to P] Nothing of the old path is needed any more.
+    /// [L to R, then L to P] Reports that the old path is not needed any more.
     Done {
         /// The change.
         change: ChangeId,
     },
-    /// [R to L, P to L] I am done too.
+    /// [R to L, P to L] Confirms `Done`.
     DoneAck {
         /// The change.
         change: ChangeId,
     },
-    /// [L to P and R, P to R; P to L as a wish] All stays as it was.
+    /// [L to P and R, P to R; P to L as a request] Cancels the change: everything stays as it was.
     Cancel {
         /// The change.
         change: ChangeId,
-        /// Why.
+        /// Reason of the cancellation.
         reason: Reason,
     },
-    /// [who was told] Rolled back.
+    /// [the receiver to the sender of a cancellation] Confirms that the change was rolled back,
+    /// after `Cancel`, `Back` or `Lost`.
     CancelAck {
         /// The change.
         change: ChangeId,
     },
-    /// [P or R to L] What of this change? Answered by what the state implies:
+    /// [P or R to L] Asks for the state of the change. The answer follows from that state:
     /// `Status`, `Switched`, `Done` or `Cancel`.
     Query {
         /// The change.
         change: ChangeId,
     },
-    /// [L or P to who asked] Still at it.
+    /// [L or P to the asker] Reports that the change is still under way.
     Status {
         /// The change.
         change: ChangeId,
-        /// Where it is.
+        /// Current phase of the change.
         phase: Phase,
     },
-    /// [L to R, by P as well] Nobody answers on the new path any more: hear it no more, if
-    /// all can be taken back still.
+    /// [L to R, also by P] Reports that nobody answers on the new path any more. R stops receiving
+    /// on that path if everything can still be taken back.
     Doubt {
         /// The change.
         change: ChangeId,
-        /// Names this doubt among those of the change; a later one is greater.
+        /// Number of this doubt within the change; a later doubt has a greater number.
         round: u32,
     },
-    /// [R to L, by P as well] It is not heard here any more. Answered by `Keep`, `Back`,
-    /// `Done` or `Cancel`.
+    /// [R to L, also by P] Reports that R does not receive on the new path any more. `Keep`,
+    /// `Back`, `Done` or `Cancel` answers.
     Deaf {
         /// The change.
         change: ChangeId,
-        /// Which doubt this answers.
+        /// Number of the doubt that this message answers.
         round: u32,
     },
-    /// [R to L, L to R, by P as well] The new path stays: what it has carried cannot be
-    /// taken back.
+    /// [R to L, L to R, also by P] Reports that the new path stays, because the data that it has
+    /// carried cannot be taken back.
     Keep {
         /// The change.
         change: ChangeId,
-        /// Which doubt this ends.
+        /// Number of the doubt that this message ends.
         round: u32,
     },
-    /// [L to P, P to R] L hears it no more either: take the old path again.
+    /// [L to P, P to R] Reports that L does not receive on the new path any more either, and
+    /// returns the session to the old path.
     Back {
         /// The change.
         change: ChangeId,
-        /// Which doubt this ends.
+        /// Number of the doubt that this message ends.
         round: u32,
-        /// Why.
+        /// Reason of the return.
         reason: Reason,
     },
-    /// [P to R] Send my client this under my address.
+    /// [P to R] Asks R to send P's client this segment under P's address.
     Prove {
         /// The change.
         change: ChangeId,
-        /// The subsession between the two.
+        /// The subsession between the two hosts.
         subsession: Subsession,
-        /// The session that the client knows.
+        /// The session as the client knows it.
         path: Subsession,
-        /// What to send.
+        /// The segment to send.
         probe: Probe,
-        /// How headers differ, from R's end, where P relays already.
+        /// Differences of the headers, as R's end needs them, if P relays already.
         translation: Option<Translation>,
     },
-    /// [R to P] It is sent, or cannot be.
+    /// [R to P] Reports that the segment was sent, or cannot be sent.
     ProveAck {
         /// The change.
         change: ChangeId,
-        /// Sent or not.
+        /// Success if it was sent, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [P to R] Send it your replies yourself, as I would.
+    /// [P to R] Asks R to send its replies to the client itself, as P would.
     Return {
         /// The change.
         change: ChangeId,
-        /// The subsession between the two.
+        /// The subsession between the two hosts.
         subsession: Subsession,
-        /// The session that the client knows.
+        /// The session as the client knows it.
         path: Subsession,
-        /// How headers differ, from R's end.
+        /// Differences of the headers, as R's end needs them.
         translation: Translation,
     },
-    /// [R to P] They are sent so, or are not.
+    /// [R to P] Reports whether R sends its replies to the client.
     ReturnAck {
         /// The change.
         change: ChangeId,
-        /// Done or not.
+        /// Success if it does, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [L to a host of the new chain] You will be asked to pass this on.
+    /// [L to a host of the new chain] Announces that this host will be asked to forward the
+    /// session.
     Enlist {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// To this host.
+        /// Host to which this host shall forward it.
         next: HostId,
-        /// These hosts pass it on now.
+        /// Hosts that forward the session now.
         before: Vec<HostId>,
-        /// Numbers of the paths that are in use between them.
+        /// Numbers of the paths that are in use between the anchors.
         paths: Vec<u32>,
-        /// That of the path to come. What a host has of later ones is none of this
-        /// message's business.
+        /// Number of the new path. This message does not concern later paths that a host has.
         number: u32,
     },
-    /// [that host to L] I can, or not.
+    /// [that host to L] Reports whether the host can forward the session.
     Enlisted {
         /// The change.
         change: ChangeId,
-        /// Can it?
+        /// Success if it can, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [L to a host of the old chain that is none of the new] By how much have you
-    /// changed its stream?
+    /// [L to a host that is in the old chain only] Asks by how much this host has changed the size
+    /// of the session's stream.
     AskDelta {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
     },
-    /// [that host to L] By so much, and by no more; or it does not know.
+    /// [that host to L] Reports that delta, which is final, or that the host does not know it.
     TellDelta {
         /// The change.
         change: ChangeId,
-        /// None, mostly.
+        /// The delta, mostly 0.
         result: Result<Delta, Reason>,
     },
-    /// [L to R] Await another path of this session.
+    /// [L to R] Asks R to await another path of this session.
     Extend {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// What its SYN will show.
+        /// Token that the path's SYN will contain.
         token: Token,
     },
-    /// [R to L] It is awaited, or is not any more.
+    /// [R to L] Reports that R awaits the path, or does not await it any more.
     Extended {
         /// The change.
         change: ChangeId,
-        /// What R knows of the session.
+        /// Facts of R about the session.
         result: Result<Facts, Reason>,
     },
-    /// [R to L] The new path has carried all that L had sent, and it is
-    /// acknowledged.
+    /// [R to L] Reports that the new path has carried all data that L had sent, and that this data
+    /// is acknowledged.
     Settled {
         /// The change.
         change: ChangeId,
     },
-    /// [L to a host of either chain] Forget what you have of this session, or of
-    /// one of its paths.
+    /// [L to a host of either chain] Asks the host to forget this session, or one of its paths.
     Dismiss {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
-        /// How much of it.
+        /// Part that the host shall forget.
         scope: Scope,
-        /// Numbers of the paths that are given up: what the host has of others stays.
+        /// Numbers of the paths that are given up. The host keeps its state of other paths.
         paths: Vec<u32>,
     },
-    /// [that host to L] Forgotten.
+    /// [that host to L] Confirms that the host has forgotten that part.
     Dismissed {
         /// The change.
         change: ChangeId,
     },
-    /// [who decides to a host of the chain] Be the left anchor. Answered by
-    /// `Extended`.
+    /// [the deciding host to a host of the chain] Asks that host to be the left anchor. `Extended`
+    /// answers.
     Lead {
         /// The change.
         change: ChangeId,
         /// The session.
         session: Subsession,
     },
-    /// [who decides to L] Open the new path.
+    /// [the deciding host to L] Asks L to open the new path.
     Open {
         /// The change.
         change: ChangeId,
-        /// The hosts that it leads through.
+        /// Hosts of the new path.
         chain: Vec<HostId>,
-        /// What its SYN has to show.
+        /// Token that its SYN has to contain.
         token: Token,
-        /// How far R has sent and heard.
+        /// Numbers that R has sent and received so far.
         right: Reach,
     },
-    /// [L to who decides] It is open, or cannot be.
+    /// [L to the deciding host] Reports that the path is open, or cannot be opened.
     Opened {
         /// The change.
         change: ChangeId,
-        /// Open or not.
+        /// Success if it is open, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [who decides to L] Take the new path. Answered by `Switched`.
+    /// [the deciding host to L] Orders L to take the new path. `Switched` answers.
     Cut {
         /// The change.
         change: ChangeId,
     },
-    /// [L to who decides] I take the path before, and hear the new one.
+    /// [L to the deciding host] Reports that L takes the earlier path again, and still receives on
+    /// the new one.
     Abandoned {
         /// The change.
         change: ChangeId,
     },
-    /// [who decides to L] Nor does R take it: forget it.
+    /// [the deciding host to L] Reports that R does not take the new path either, and asks L to
+    /// forget it.
     Release {
         /// The change.
         change: ChangeId,
     },
-    /// [L to who decides] Forgotten.
+    /// [L to the deciding host] Confirms that L has forgotten the path.
     Released {
         /// The change.
         change: ChangeId,
     },
 }
 
-/// What a host of a chain is to forget.
+/// Part of a session that a host of a chain is to forget.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Scope {
-    /// The session, which has left it by this change.
+    /// The session, which has left the host by this change.
     Session,
-    /// The session, which was to come there by this change.
+    /// The session, which would have come to the host by this change.
     Newcomer,
-    /// The path before: the session passes there by its new one.
+    /// The earlier path: the session passes the host by its new path.
     PathBefore,
-    /// The new path: the session passes there by the one before.
+    /// The new path: the session passes the host by its earlier path.
     NewPath,
-    /// Nothing, since the new path was not opened: only what comes late of this change is
-    /// to have no effect.
+    /// Nothing, because the new path was not opened. Late messages of this change shall have no
+    /// effect.
     Unopened,
 }
 
 impl Message {
-    /// The change that it speaks of.
+    /// Returns the change of the message.
     pub fn change(&self) -> ChangeId {
         match self {
             Message::Ask { change, .. }
@@ -559,7 +568,7 @@ impl Message {
         }
     }
 
-    /// Its name, for logs and reports.
+    /// Returns the name of the message, for logs and reports.
     pub fn name(&self) -> &'static str {
         self.into()
     }

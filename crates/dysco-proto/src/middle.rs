@@ -1,5 +1,5 @@
-//! The middlebox's host. It asks both anchors to lock, makes the plan of what they
-//! know and what it alone can measure, and is the last to let go.
+//! The middlebox's host. It asks both anchors to lock, makes the plan from their facts and its own
+//! measurement, and releases its sessions last.
 
 use std::time::Duration;
 
@@ -20,40 +20,39 @@ mod lock;
 pub(super) use lock::steady;
 
 pub(super) const MEASURE: Duration = Duration::from_secs(5);
-/// How much younger than the proof the anchors' facts may be: less than
-/// [`plan::TS_LEAD`].
+/// Time by which the anchors' facts may be younger than the proof: less than [`plan::TS_LEAD`].
 const FRESH: Duration = Duration::from_millis(10);
 const LEAVE: Duration = Duration::from_secs(10);
 const LOCK: Duration = Duration::from_secs(5);
-/// How long nothing is heard after the cut until the left anchor is asked.
+/// Time without a message after the cut until the left anchor is asked.
 const STILL: Duration = Duration::from_secs(60);
-/// How long a cancel is repeated: the right anchor's lock has run out by then.
+/// Time for which a cancel is repeated: the right anchor's lock has then expired.
 const CANCEL: Duration = right::LOCK;
 pub(super) const CLOSE: Duration = Duration::from_secs(2);
-/// How often closing is tried.
+/// Number of attempts to close.
 pub(super) const CLOSE_TRIES: u32 = 5;
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Middle {
-    /// Session A; the one named in the request until it is measured.
+    /// Session A. Until it is measured, the session that the request named.
     a: Subsession,
     b: Option<Subsession>,
     asker: Option<HostId>,
     phase: Phase,
-    /// As it was claimed.
+    /// The measurement as it was claimed.
     measured: Option<Measurement>,
-    /// As it was proven while the anchors locked.
+    /// The measurement as it was proven while the anchors locked.
     proven: Option<Box<Measurement>>,
-    /// When that began.
+    /// Time at which the proof began.
     proof_began: Time,
-    /// It is too old for an anchor's facts.
+    /// True if the proof is too old for an anchor's facts.
     outdated: bool,
     left_facts: Option<Facts>,
     right_facts: Option<Facts>,
-    /// The left anchor's request that is under way.
+    /// Identifier of the left anchor's current request.
     attempt: [u8; 16],
     plan: Option<Plan>,
-    /// The left anchor may have cut.
+    /// True if the left anchor may have cut.
     switched: bool,
     asked: bool,
     gone: bool,
@@ -123,8 +122,8 @@ impl Middle {
         self.phase
     }
 
-    /// May another change that wants this one's left end be kept waiting? It is
-    /// answered by the outcome, so that of two contenders one wins.
+    /// Returns true if another change that needs this one's left end has to wait. It is answered by
+    /// the outcome of this one, so that of two contenders one wins.
     pub fn parks_others(&self) -> bool {
         self.phase < Phase::Locked
     }
@@ -151,8 +150,8 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.fail(ctx, reason, true)
             }
-            // It has cut, and let go since: its session is over, or the new path has
-            // died. The middlebox stays, and goes on relaying.
+            // The left anchor has cut, and has released the session since: its session has ended,
+            // or the new path has died. The middlebox stays, and continues to relay.
             Message::Cancel { reason, .. } if self.phase == Phase::Locked => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.abandoned(ctx, reason)
@@ -209,7 +208,7 @@ impl Middle {
             },
             HostEvent::PersistFailed { error, .. } if self.phase == Phase::Locked => {
                 ctx.purge();
-                // The plan has not been passed on: nobody has acted on it.
+                // The plan was not sent, so that no host has acted on it.
                 self.phase = Phase::Locking;
                 self.fail(ctx, Reason::NoRecord(error), false)
             }
@@ -261,9 +260,9 @@ impl Middle {
         Flow::On
     }
 
-    /// Nothing to do but to relay what is left, and to wait for `Done`, which
-    /// the left anchor repeats until it is answered, unless its session is over, or
-    /// takes the old path again. That it says for a while.
+    /// Waits for `Done` while the middlebox relays the rest. The left anchor repeats `Done` until
+    /// it is answered. If its session ends, or takes the old path again, it reports that instead,
+    /// for a limited time.
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         ctx.deadline(STILL);
@@ -271,8 +270,9 @@ impl Middle {
             self.switched = true;
             ctx.report(Role::Middle, self.a, Progress::Switched);
         }
-        // The anchors may still drain what the kernel sends for a process that has died: the
-        // left one is asked once more before a session that is gone here is given up.
+        // The anchors may still drain data that the kernel sends for a process that has died. The
+        // left anchor is therefore asked once more before a session that has ended here is given
+        // up.
         self.asked = false;
         self.watch_gone(ctx);
         Flow::On

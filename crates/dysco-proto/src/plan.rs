@@ -1,4 +1,4 @@
-//! From what three hosts know of a session to one translation. Pure.
+//! The translation that follows from the facts of three hosts. Pure functions.
 
 use dysco_common::session::{offer, translation};
 use dysco_common::{Offer, Translation};
@@ -6,22 +6,22 @@ use dysco_common::{Offer, Translation};
 use super::message::{Facts, Measurement, Subsession};
 use super::reason::{End, Reason};
 
-/// How far, in ticks of a millisecond, the new path's timestamps start ahead
-/// of the middlebox's, so that PAWS discards nothing.
+/// Ticks of a millisecond by which the new path's timestamps start ahead of the middlebox's, so
+/// that PAWS discards nothing.
 pub const TS_LEAD: u32 = 20;
 
-/// Ticks by which a clock that one end sent and the other heard may differ: what is on its
-/// way, or was lost, and the time between two looks. What shifts clocks does so by a random
-/// part of 2^32.
+/// Ticks by which the clock that one end sent and the clock that the other received may differ. The
+/// difference comes from segments that are under way or lost, and from the time between two
+/// samples. A device that shifts clocks does so by a random part of 2^32.
 const CLOCK_SLACK: u32 = 1 << 20;
 
-/// What the measurement alone can refuse, before anybody else is troubled.
+/// Refuses a change by the measurement alone, before any other host is asked.
 pub fn check(m: &Measurement) -> Result<(), Reason> {
     objections(m).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// All that the measurement alone can refuse. The first counts: what no waiting mends comes
-/// before what another session would not have.
+/// Returns all reasons that the measurement alone has against a change. The first one counts:
+/// reasons that remain after any wait precede reasons that another session would not have.
 pub fn objections(m: &Measurement) -> Vec<Reason> {
     if [&m.a, &m.b].into_iter().any(is_over) {
         return vec![Reason::Closing];
@@ -33,7 +33,7 @@ pub fn objections(m: &Measurement) -> Vec<Reason> {
     }
     let offers = [m.a.local, m.a.remote, m.b.local, m.b.remote];
     if offers.iter().any(|o| o.flags & offer::SEEN == 0) {
-        // Of what was not seen nothing more can be said.
+        // Nothing more is known about a session that was not seen.
         all.push(Reason::NotSeen);
         return all;
     }
@@ -43,7 +43,7 @@ pub fn objections(m: &Measurement) -> Vec<Reason> {
     if negotiated(&m.a, offer::SACK) != negotiated(&m.b, offer::SACK) {
         all.push(Reason::SackMismatch);
     }
-    // Each end sends segments as large as the middlebox told it to.
+    // Each end sends segments of the length that the middlebox announced to it.
     all.extend(fits(End::Left, m.a.local.mss, m.b.remote.mss).err());
     all.extend(fits(End::Right, m.b.local.mss, m.a.remote.mss).err());
     all
@@ -53,10 +53,9 @@ fn is_foreign(f: &Facts) -> bool {
     offer::are_foreign(f.local.flags, f.remote.flags)
 }
 
-/// The left anchor's translation. `left` and `right` are what the anchors know
-/// of their own sessions, sampled before `m` was measured or less than
-/// [`TS_LEAD`] later: only then are the timestamps they send later ahead of what
-/// the middlebox has sent.
+/// Returns the left anchor's translation. `left` and `right` are the anchors' facts about their own
+/// sessions, sampled before `m` was measured or less than [`TS_LEAD`] later. Only then are their
+/// later timestamps ahead of those that the middlebox has sent.
 pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation, Reason> {
     check(m)?;
     same_session(&m.a, left, m.subsession_a)?;
@@ -64,7 +63,7 @@ pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation,
     if is_over(left) || is_over(right) {
         return Err(Reason::Closing);
     }
-    // What is translated already goes on as it is, its clocks too.
+    // A session that is translated already keeps its translation, including its clocks.
     if let Some(translation) = m.relay {
         return Ok(translation);
     }
@@ -79,7 +78,7 @@ pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation,
             0
         }
     };
-    // Deltas are counted modulo 2^32 like the sequence numbers they shift.
+    // Deltas are modulo 2^32, like the sequence numbers that they shift.
     Ok(Translation {
         seq_out: (m.b.local.isn)
             .wrapping_sub(m.a.remote.isn)
@@ -98,8 +97,8 @@ pub fn plan(m: &Measurement, left: &Facts, right: &Facts) -> Result<Translation,
     })
 }
 
-/// May the session take a path on which nobody translates? Both ends must have
-/// seen the same opening: then nothing that it passes now rewrites it.
+/// Checks that the session may take a path on which no host translates. Both ends must have seen
+/// the same opening, so that nothing on the present path rewrites the session.
 pub fn unchanged(session: Subsession, left: &Facts, right: &Facts) -> Result<(), Reason> {
     if is_over(left) || is_over(right) {
         return Err(Reason::Closing);
@@ -134,9 +133,9 @@ fn fits(from: End, sends: u16, accepts: u16) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Both ends of a subsession must have seen the same opening. The MSS may be
-/// clamped on the way, which is why only the middlebox's view of it counts;
-/// the numbers, clocks and options that the translation builds on may not be changed.
+/// Checks that both ends of a subsession have seen the same opening. The MSS may be clamped on the
+/// way, so that only the middlebox's values of it count. The numbers, clocks and options that the
+/// translation depends on must be unchanged.
 fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(), Reason> {
     if [anchor.local, anchor.remote]
         .iter()
@@ -147,7 +146,8 @@ fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(),
     if is_foreign(anchor) {
         return Err(Reason::Foreign);
     }
-    // What was agreed on: of an adopted session nobody knows what was offered.
+    // The options that were agreed on are compared, since the offers of an adopted session are
+    // unknown.
     let options = [offer::SACK, offer::TIMESTAMPS, offer::WSCALE];
     let agreed = |flag| negotiated(middle, flag) == negotiated(anchor, flag);
     let scaled = negotiated(middle, offer::WSCALE);
@@ -163,8 +163,8 @@ fn same_session(middle: &Facts, anchor: &Facts, which: Subsession) -> Result<(),
     }
 }
 
-/// Do both ends have the same clocks? On a path that does not shift them as the present one
-/// does, an end would discard all that comes (PAWS; RFC 7323, 5).
+/// Returns true if both ends have the same clocks. Otherwise an end would discard all segments of a
+/// path that does not shift them as the present path does (PAWS; RFC 7323, 5).
 fn same_clocks(middle: &Facts, anchor: &Facts) -> bool {
     let near = |sent: u32, heard: u32| {
         let ahead = sent.wrapping_sub(heard);

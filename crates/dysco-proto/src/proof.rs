@@ -1,10 +1,10 @@
-//! The relaying host, in mode `return`: has the server's host prove that what
-//! it sends reaches the client under this host's address, and then, if this host
-//! relays already, answer the client itself from now on.
+//! The relaying host in mode `return`. It asks the server's host to prove that its packets reach
+//! the client under this host's address. If this host relays already, it then asks the server's
+//! host to answer the client itself.
 //!
-//! Nothing of it has to be taken back or carried on. A relay holds no byte, and
-//! what the server's host sends is what this one would have sent: which of the
-//! two ways a packet takes makes no difference to the client but for its order.
+//! No part of this change has to be taken back or continued. A relay holds no byte, and the
+//! server's host sends the packets that this host would have sent. Only the order of packets at the
+//! client depends on the way that they take.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use super::reason::{Phase, Reason};
 use super::report::{Progress, Role};
 
 const WATCH: Duration = Duration::from_secs(5);
-/// The segment is sent some five times in it.
+/// The segment is sent about five times within this time.
 const PROVE: Duration = Duration::from_secs(3);
 const RETURN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Proof {
-    /// Session A; the one named in the request until it is watched.
+    /// Session A. Until it is watched, the session that the request named.
     a: Subsession,
     b: Option<Subsession>,
     phase: Phase,
     relay: Option<Translation>,
-    /// The server's host has sent what the client shall answer.
+    /// True if the server's host has sent the segment that the client shall answer.
     sent: bool,
 }
 
@@ -52,7 +52,7 @@ impl Proof {
         self.a
     }
 
-    /// Session B, once it is known.
+    /// Returns session B, once it is known.
     pub fn other(&self) -> Option<Subsession> {
         self.b
     }
@@ -61,7 +61,7 @@ impl Proof {
         self.phase
     }
 
-    /// The server's host, once it is known.
+    /// Returns the server's host, once it is known.
     pub fn right(&self) -> Option<HostId> {
         self.b.map(|b| b.right.ip())
     }
@@ -69,8 +69,8 @@ impl Proof {
     pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::ProveAck { result, .. } if self.phase == Phase::SettingUp => match result {
-                // Said again until the client has answered: each time it is sent
-                // once more.
+                // `Prove` is repeated until the client has answered. The segment is sent once more
+                // each time.
                 Ok(()) => {
                     self.sent = true;
                     Flow::On
@@ -106,13 +106,13 @@ impl Proof {
                 "{} did not answer what {right} sent it so: a reverse-path filter or an anti-spoofing rule drops it, or its TCP knows no D-SACK",
                 self.a.left.ip()
             )),
-            // It may have begun to; both ways are right.
+            // The server's host may have begun to answer the client. Both ways are correct.
             _ => Reason::TimedOut(self.phase),
         };
         self.fail(ctx, reason)
     }
 
-    /// The client's answers are looked out for.
+    /// Locks both sessions and asks for the proof. The client's answers are watched.
     fn take(&mut self, ctx: &mut Context, watched: Watched) -> Result<(), Reason> {
         let (a, b) = (watched.subsession_a, watched.subsession_b);
         ctx.lock(a)?;
@@ -172,7 +172,7 @@ impl Proof {
         self.end(ctx, Ok(()), Progress::Removed)
     }
 
-    /// The operator's wish, where it can still be granted.
+    /// Cancels at the operator's request, if that is still possible.
     pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         match self.phase {
             Phase::Switching => ctx.stale(),

@@ -1,5 +1,5 @@
-//! Why a change was refused or rolled back, in words an operator can act on:
-//! what, why, and the mend.
+//! Reasons why a change was refused or rolled back. Each text names the problem, its cause and the
+//! remedy, for an operator.
 
 use std::fmt;
 
@@ -8,28 +8,29 @@ use serde::{Deserialize, Serialize};
 use super::meddling::{Meddling, Way};
 use super::message::{ChangeId, HostId, Subsession};
 
-/// Where a change is.
+/// Progress of a change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// The middlebox measures itself.
     Measuring,
     /// The middlebox has asked its neighbours to be the anchors.
     Leaving,
-    /// The left anchor is locked; the right one, or the middlebox's proof, is waited for.
+    /// The left anchor is locked. The right anchor, or the middlebox's proof, is awaited.
     Locking,
     /// The middlebox's part is settled; the anchors act.
     Locked,
     /// The left anchor prepares the new path.
     Preparing,
-    /// Both prepare the new path, which is tried then.
+    /// Both anchors prepare the new path. It is tried afterwards.
     SettingUp,
-    /// The left anchor cuts: no way back from here on, unless the new path dies.
+    /// The left anchor cuts. From here on the change cannot be rolled back, unless the new path
+    /// dies.
     Cutting,
-    /// The left anchor has cut, the right one has not answered.
+    /// The left anchor has cut. The right one has not answered.
     Switching,
-    /// Both have cut; old data drains.
+    /// Both anchors have cut. Old data drains.
     Draining,
-    /// All is drained; the anchors and the middlebox let go of the old path.
+    /// All old data has drained. The anchors and the middlebox release the old path.
     Completing,
     /// The middlebox closes its sockets.
     Closing,
@@ -56,8 +57,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Why a change was refused or rolled back. Text that came from another host
-/// is escaped when shown. Its name in counters is the variant's.
+/// Reason of a refusal or a rollback. Text of another host is escaped when it is displayed. The
+/// name in counters is the variant's.
 #[derive(
     Clone,
     PartialEq,
@@ -71,25 +72,25 @@ impl fmt::Display for Phase {
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {
-    /// Nobody answers there.
+    /// No daemon answers at this host.
     #[error(
         "no dyscod answers at {0}: it is not running there, its control port is closed, or its certificate is of another authority; mend that, or leave this session alone"
     )]
     NoAgent(HostId),
-    /// The data plane has not seen its SYN.
+    /// The data plane has not seen the session's SYN.
     #[error(
         "a host does not track {0}: no rule covers it, the table was full, or it was opened before dyscod ran there and could not be adopted; widen the tracking rules or max_sessions and restart dyscod there"
     )]
     NotTracked(Subsession),
-    /// Some host did not see both SYNs.
+    /// At least one host did not see both SYNs.
     #[error(
         "the opening of the session was not seen whole: it was opened when dyscod was started, or passes a host by; wait for a new connection"
     )]
     NotSeen,
-    /// Another change has it.
+    /// Another change has locked the session.
     #[error("the session is locked by change {0}: wait until that one ends, then ask again")]
     LockedByAnother(ChangeId),
-    /// The middlebox still touches bytes.
+    /// The middlebox still changes bytes.
     #[error(
         "the middlebox is not proven byte-transparent from now on: {}{}",
         tame(.0),
@@ -110,36 +111,36 @@ pub enum Reason {
         /// Second measurement.
         after_reverse: i64,
     },
-    /// SACK on one session only.
+    /// SACK is negotiated on one session only.
     #[error(
         "SACK is negotiated on one side of the middlebox only: SACK blocks cannot be invented; set net.ipv4.tcp_sack alike on all three hosts and wait for a new connection"
     )]
     SackMismatch,
-    /// One end would send what the other never agreed to take.
+    /// One end would send longer segments than the other end has agreed to accept.
     #[error(
         "segments of up to {sends} bytes from the {from} end would meet an end that takes {accepts}: give both sides of the middlebox the same MTU, or clamp the MSS, and wait for a new connection"
     )]
     MssMismatch {
-        /// Which end sends.
+        /// End that sends.
         from: End,
-        /// The MSS it was told.
+        /// MSS that was announced to this end.
         sends: u16,
-        /// The MSS the other end announced.
+        /// MSS that the other end announced.
         accepts: u16,
     },
-    /// One end's window is smaller than what the other end waits for.
+    /// The window of one end is smaller than the other end needs in order to send.
     #[error(
         "the {end} end offers windows of {window} bytes, and the other end would send nothing into less than {needs}: the middlebox sends shorter segments than that one does; give the {end} end a larger receive buffer and wait for a new connection, or keep the middlebox"
     )]
     WindowTooSmall {
-        /// The end that offers it.
+        /// End that offers the window.
         end: End,
-        /// The widest that is known of it, in bytes.
+        /// Widest known window of this end, in bytes.
         window: u32,
-        /// The least that does, in bytes.
+        /// Smallest sufficient window, in bytes.
         needs: u32,
     },
-    /// MD5 or TCP-AO, or MPTCP or AccECN that both ends agreed on.
+    /// The session uses MD5 or TCP-AO, or both ends agreed on MPTCP or AccECN.
     #[error(
         "the session uses MD5, TCP-AO, MPTCP or AccECN, which bind it to its five-tuple or which no translation knows: switch that option off for it, or keep the middlebox"
     )]
@@ -149,7 +150,7 @@ pub enum Reason {
         "{0} arrives changed at its other end (sequence numbers, clocks or options): something between the two hosts rewrites it; take that out, or keep the middlebox"
     )]
     Rewritten(Subsession),
-    /// No free source port.
+    /// No source port is free.
     #[error(
         "all source ports for new paths to that server are taken: widen ports under [removal] on the left anchor's host, or wait until sessions end"
     )]
@@ -157,39 +158,39 @@ pub enum Reason {
     /// The anchors cannot reach each other.
     #[error("there is no route to {0}: the anchors must reach each other without the middlebox")]
     NoRoute(HostId),
-    /// It would not carry the session.
+    /// The new path would not carry the session.
     #[error(
         "the new path cannot be used: {}; let the anchors' hosts reach each other on it, or keep the middlebox",
         tame(.0)
     )]
     NewPathUnusable(String),
-    /// A session would not outlive what the path does to its packets.
+    /// The path changes packets in a way that the session would not survive.
     #[error(
         "something {way} {does}; let the session pass there unchanged, or keep the hosts that it passes now"
     )]
     PathMeddles {
-        /// Where.
+        /// Position of the change on the path.
         way: Way,
-        /// What that is.
+        /// Kind of the change.
         does: Meddling,
     },
-    /// It has died when both anchors had taken it.
+    /// The new path has died after both anchors had taken it.
     #[error(
         "{0} does not answer any more on the new path, which both hosts had taken: the session is on the old one again; mend what lies between the two hosts, or keep the middlebox"
     )]
     NewPathSilent(HostId),
-    /// It ended its sockets between two paths.
+    /// The middlebox ended its sockets between two paths.
     #[error(
         "the middlebox died, or closed the session, before its removal had drained: {}, so both ends got a reset; see the middlebox's own log",
         undelivered(*.0)
     )]
     MiddleboxDied(u32),
-    /// Two of the three hosts are one.
+    /// Two of the three hosts are the same.
     #[error(
         "two of client, middlebox and server are on the host {0}: this way of leaving needs three hosts; use another mode"
     )]
     SameHost(HostId),
-    /// Nobody answered in time.
+    /// No answer arrived in time.
     #[error(
         "no answer in time while {0}: the control channel or a data plane is stuck; see `dyscoctl status` on the hosts of the session, then ask again"
     )]
@@ -197,18 +198,18 @@ pub enum Reason {
     /// The session is ending.
     #[error("the session is closing or gone: nothing is left to change")]
     Closing,
-    /// The operator changed their mind.
+    /// The operator cancelled the change.
     #[error("cancelled by the operator")]
     Cancelled,
-    /// A daemon died in the middle of it.
+    /// An anchor's daemon was restarted during the change.
     #[error("the daemon of an anchor was restarted in the middle of it: ask again")]
     Restarted,
-    /// Nothing is known of it.
+    /// A host has no record of the change.
     #[error(
         "a host knows nothing of this change: it ended or its daemon started anew; ask again if the middlebox is still there"
     )]
     UnknownChange,
-    /// Too many at once.
+    /// The host has too many changes at once.
     #[error("the host {0} has as many changes under way as it takes: ask again in a while")]
     Busy(HostId),
     /// The record that must outlive a crash cannot be written.
@@ -217,29 +218,29 @@ pub enum Reason {
         tame(.0)
     )]
     NoRecord(String),
-    /// A message named things that do not belong together.
+    /// A message named items that do not belong together.
     #[error(
         "the message {0} does not fit the change it names: run the same release of dyscod on all hosts of the session"
     )]
     Inconsistent(MessageName),
-    /// Nothing shows that replies would reach the client.
+    /// No test has shown that replies reach the client.
     #[error(
         "it is not proven that replies from the server's host reach the client under the proxy's address: {}; allow them on the way, or use mode local",
         tame(.0)
     )]
     NotProven(String),
-    /// The middlebox has left before.
+    /// The middlebox has left this session before.
     #[error(
         "the middlebox has left this session already; where its host relays the packets since (local, return), ask for mode bypass to take that host out too"
     )]
     AlreadyOut,
-    /// A host's own failure, in its own words.
+    /// A host failed, for the reason in its own text.
     #[error("a host failed at it: {}; see the log of its dyscod", tame(.0))]
     Failed(String),
-    /// A chain that cannot be.
+    /// The requested chain is not possible.
     #[error("the session cannot have that chain: {}", tame(.0))]
     NoSuchChain(String),
-    /// The state of the session was not moved.
+    /// The firewall's state of the session was not copied.
     #[error(
         "what the old middlebox knows of the session could not be moved: {}",
         tame(.0)
@@ -257,12 +258,12 @@ pub enum Reason {
         tame(.way)
     )]
     ChainTooNarrow {
-        /// Its way, in words.
+        /// The way of these packets, in words.
         way: String,
         /// The longest packet of the left end, with its headers.
         bytes: u16,
     },
-    /// What a middlebox says of the stream cannot be.
+    /// The delta that a middlebox declares is impossible.
     #[error(
         "what a middlebox says that it has added to the stream contradicts the sequence numbers: {}; have it say its delta anew ('dyscoctl delta' on its host), or leave it in the chain",
         tame(.0)
@@ -274,7 +275,7 @@ pub enum Reason {
         tame(.0)
     )]
     DeltaUntold(String),
-    /// It has not come to rest.
+    /// The delta cannot be confirmed, because the session has not come to rest.
     #[error(
         "a middlebox has said what it has added to the stream, and it cannot be confirmed yet: {}; ask again in a moment",
         tame(.0)
@@ -285,17 +286,17 @@ pub enum Reason {
         "{0} stays in the chain, and a middlebox that has changed the size of the stream is on that host or behind it: the numbers would differ there from those it has seen; take that host out as well, and put it in again afterwards"
     )]
     DeltaBehind(HostId),
-    /// It was adopted, and may pass that host by.
+    /// The session was adopted, and possibly does not pass that host.
     #[error(
         "{0} began before dyscod ran on a host of it, and no packet of it has passed there both ways since: ask again, or once something was sent on it; if it stays so, its packets pass that host's dyscod by, or their addresses or sequence numbers are translated there (NAT, SYNPROXY)"
     )]
     NotHeard(Subsession),
-    /// Its packets have other addresses than its socket.
+    /// The packets have other addresses than their socket.
     #[error(
         "the addresses or ports of {0} are translated by this host itself (NAT), so that its packets are not called as its socket is, and relaying would pass the translation by: let the proxy listen, and send, where its clients and servers see it, or leave these sessions out of the rules for NAT; open ones keep the middlebox"
     )]
     Translated(Subsession),
-    /// Whether it runs, and has the session, is not known.
+    /// The host has not answered, so that it is unknown whether it runs and has the session.
     #[error(
         "{0} has not answered in time: no dyscod runs there, or it is not reached or trusted ('dyscoctl status' has it under Peers), or the session does not pass that host; mend that, then ask again"
     )]
@@ -305,15 +306,15 @@ pub enum Reason {
         "a new path to {0} has died under another session in the last five minutes; mend what lies between the two hosts, then wait that long, or ask with --mode bypass; or keep the middlebox"
     )]
     PathDied(HostId),
-    /// The proxy uses an address that is another host's.
+    /// The proxy uses the address of another host.
     #[error(
         "the proxy uses the address {0}, which is not this host's (TPROXY; in HAProxy `usesrc` or `bind ... transparent`): packets to that address reach it by rules of this host alone, which no removal follows; let the proxy use an address of this host, or keep the middlebox"
     )]
     BorrowedAddress(HostId),
 }
 
-/// Another host's text, without what a terminal would obey. Quotes stay: they are part of
-/// what it says, and a backslash before them is not.
+/// Returns another host's text without characters that control a terminal. Quotes and backslashes
+/// stay as they are.
 fn tame(text: &str) -> String {
     let mut tame = String::with_capacity(text.len());
     for c in text.chars() {
@@ -333,7 +334,7 @@ fn undelivered(bytes: u32) -> String {
     }
 }
 
-/// A mend, unless the text has one of its own, which knows more.
+/// Returns this remedy, or nothing if the text contains a remedy already, which is more specific.
 fn unless_mended(text: &str, mend: &'static str) -> &'static str {
     match text.contains("; ") {
         true => "",
@@ -342,13 +343,13 @@ fn unless_mended(text: &str, mend: &'static str) -> &'static str {
 }
 
 impl Reason {
-    /// Did some time run out? What was asked for may be possible then.
+    /// Returns true if a time limit was the cause. The request may succeed later.
     pub fn is_of_time(&self) -> bool {
         matches!(self, Reason::TimedOut(_) | Reason::NoAnswer(_))
     }
 
-    /// Does it speak against the two neighbours' part alone? Then the proxy's
-    /// host may do it by itself.
+    /// Returns true if the reason concerns only the part of the two neighbours. The proxy's host
+    /// may then act alone.
     pub fn local_would_do(&self) -> bool {
         match self {
             Reason::NoAgent(_)
@@ -400,9 +401,9 @@ impl Reason {
 /// One of a session's two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum End {
-    /// The one that opened it.
+    /// The end that opened the session.
     Left,
-    /// The one that accepted it.
+    /// The end that accepted the session.
     Right,
 }
 
@@ -415,7 +416,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The messages that can be inconsistent.
+/// Messages that can be inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum MessageName {
     /// `AckLock`.

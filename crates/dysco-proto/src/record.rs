@@ -1,4 +1,4 @@
-//! What must outlive a crash of this daemon, per change and role.
+//! Records of changes, per change and role, which must outlive a crash of this daemon.
 
 use dysco_common::Translation;
 use dysco_common::chain::Token;
@@ -13,15 +13,15 @@ const VERSION: u8 = 7;
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Of a daemon with another layout.
+    /// A daemon with another layout wrote the record.
     #[error(
         "restoring a change: its record has version {0:?}, this daemon reads {VERSION}; start the former release, let the change end, then upgrade"
     )]
     Version(Option<u8>),
-    /// Truncated or garbage.
+    /// The record is truncated or garbage.
     #[error("restoring a change: its record is unreadable: {0}")]
     Malformed(#[source] postcard::Error),
-    /// Twice the same.
+    /// The change is under way already.
     #[error("restoring change {0}: it is under way already")]
     Duplicate(ChangeId),
 }
@@ -51,9 +51,8 @@ pub(super) enum RoleRecord {
         new: Subsession,
         stage: RightStage,
     },
-    /// A left anchor without a plan yet: to be taken back. Without it a request
-    /// of long ago would begin the change anew, while others still hear that
-    /// it is off.
+    /// A left anchor without a plan, to be rolled back. Without this record a late copy of the
+    /// request would begin the change again, while the other hosts still receive its cancel.
     Asked { a: Subsession, b: Subsession },
     Local {
         a: Subsession,
@@ -71,20 +70,20 @@ pub(super) enum RoleRecord {
     Tail {
         session: Subsession,
         token: Token,
-        /// Its end is elsewhere: a segment's.
+        /// True if the end of the session is elsewhere: this host is the end of a segment.
         inner: bool,
     },
     Lead {
         session: Subsession,
-        /// It has been told to leave the new path: what is late must not have it
-        /// taken again.
+        /// True if this anchor was ordered to leave the new path. A late message must not make it
+        /// take that path again.
         abandoned: bool,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum HeadStage {
-    /// Both paths are there: to be rolled back.
+    /// Both paths exist. To be rolled back.
     Preparing,
     /// To be completed.
     Completing,
@@ -94,15 +93,15 @@ pub(super) enum HeadStage {
 pub(super) enum LeftStage {
     /// To be rolled back.
     Preparing,
-    /// Perhaps cut: to be carried on.
+    /// Possibly cut. To be continued.
     Cut {
         new: Subsession,
-        /// Of the last doubt about the new path.
+        /// Number of the last doubt about the new path.
         round: u32,
     },
-    /// Drained at both ends: to be completed.
+    /// Both ends have drained. To be completed.
     Completing { new: Subsession },
-    /// The new path has died, and both anchors hear it no more: to be rolled back.
+    /// The new path has died, and neither anchor receives on it any more. To be rolled back.
     TakenBack { new: Subsession, round: u32 },
 }
 
@@ -117,14 +116,14 @@ impl LeftStage {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum RightStage {
-    /// Prepared: the left anchor knows what became of it.
+    /// Prepared. The left anchor knows the state of the change.
     Prepared,
-    /// The left anchor has cut here.
+    /// The left anchor's cut has been carried out here.
     Switched { cutoff: Cutoff },
-    /// The new path is not heard any more: the left anchor knows what becomes of it.
+    /// This host does not receive on the new path any more. The left anchor decides what follows.
     Deaf {
         round: u32,
-        /// Where it had cut here.
+        /// Cutoff of the left anchor, if it had cut here.
         cutoff: Option<Cutoff>,
     },
 }
@@ -133,16 +132,16 @@ pub(super) enum RightStage {
 pub(super) enum LocalStage {
     /// To be rolled back.
     Preparing,
-    /// Perhaps cut: to be carried on.
+    /// Possibly cut. To be continued.
     Cut,
-    /// Drained both ways: to be completed.
+    /// Both directions have drained. To be completed.
     Completing,
 }
 
 impl Record {
     pub fn encode(&self) -> Vec<u8> {
-        // Plain data into memory: nothing here can fail, and an empty record
-        // would be refused by `decode`.
+        // Plain data is written into memory, so that nothing can fail here. `decode` would refuse
+        // an empty record.
         postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
     }
 

@@ -1,4 +1,4 @@
-//! What operators get to hear of changes.
+//! Reports on changes, for operators.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 
-/// A host's part in a change.
+/// Role of a host in a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// The left anchor.
@@ -16,22 +16,21 @@ pub enum Role {
     Middle,
     /// The right anchor.
     Right,
-    /// It asked a middlebox's host.
+    /// A host that asked a middlebox's host.
     Asker,
     /// The middlebox's host, which is both anchors as well.
     Local,
-    /// The middlebox's host, which has the server's host answer the client.
+    /// The middlebox's host, which makes the server's host answer the client.
     Proof,
     /// The server's host, which answers the client.
     Straight,
     /// The left anchor of a session that gets another chain.
     Head,
-    /// The right anchor of one.
+    /// The right anchor of such a session.
     Tail,
-    /// The left anchor of a segment of one, where the host that opened the session
-    /// decides.
+    /// The left anchor of a segment of such a session, if the host that opened the session decides.
     Lead,
-    /// A host of either chain.
+    /// A host of the old or of the new chain.
     Member,
 }
 
@@ -53,33 +52,33 @@ impl fmt::Display for Role {
     }
 }
 
-/// How far a change has come on this host.
+/// Progress of a change on this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It was asked for.
+    /// The change was requested.
     Requested,
     /// This host's part of the segment is locked.
     Locked,
-    /// The new path is heard here.
+    /// This host receives on the new path.
     SetUp,
     /// New data takes the new path.
     Switched,
     /// All old data is acknowledged here.
     Drained,
-    /// Ended: the middlebox is out.
+    /// Ended: the middlebox has left.
     Removed,
-    /// Ended: all is as before, or it is decided that it will be: an anchor that does not
-    /// answer may still have to hear of it.
+    /// Ended: everything is as before, or will be. An anchor that does not answer may not have been
+    /// notified yet.
     RolledBack(Reason),
-    /// Ended, and the session with it: the middlebox had taken bytes that it did not
-    /// deliver, and both ends hear a reset.
+    /// Ended together with the session: the middlebox had acknowledged bytes that it did not
+    /// deliver. Both ends receive a reset.
     Lost(Reason),
     /// Ended before anything changed.
     Refused(Reason),
 }
 
 impl Progress {
-    /// Nothing follows this.
+    /// Returns true if nothing follows.
     pub fn is_end(&self) -> bool {
         matches!(
             self,
@@ -87,7 +86,7 @@ impl Progress {
         )
     }
 
-    /// The end of a change that has come to nothing after something was done for it.
+    /// Returns the end of a change that failed after something had been done for it.
     pub(super) fn given_up(reason: Reason) -> Progress {
         match reason {
             Reason::MiddleboxDied(_) => Progress::Lost(reason),
@@ -96,50 +95,50 @@ impl Progress {
     }
 }
 
-/// What operators get to hear.
+/// A report for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// A change got further.
+    /// Reports progress of a change.
     Progress {
         /// The change.
         change: ChangeId,
-        /// This host's part in it.
+        /// Role of this host.
         role: Role,
         /// The session concerned: A at the left, the middle and the asker, B at the right.
         subsession: Subsession,
-        /// How far.
+        /// The progress.
         progress: Progress,
     },
-    /// A peer said what it may not say. It gets no answer.
+    /// Reports a message that its peer may not send. The peer gets no answer.
     Violation {
         /// The change named.
         change: ChangeId,
-        /// The first address of the peer's certificate.
+        /// First address of the peer's certificate.
         from: Option<HostId>,
-        /// The message's name.
+        /// Name of the message.
         message: &'static str,
-        /// What was wrong.
+        /// Rule that the message violated.
         violation: Violation,
     },
-    /// Something went wrong that the change survives.
+    /// Reports a problem that the change survives.
     Trouble {
         /// The change.
         change: ChangeId,
-        /// What.
+        /// The problem.
         reason: Reason,
     },
 }
 
-/// What a peer did that it may not do.
+/// Violation of the rules for peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// Not one of the subsession's two ends.
+    /// The peer is not one of the two ends of the subsession.
     #[error("it speaks for a subsession that is not its own")]
     NotItsSubsession,
-    /// The subsession ends on another host.
+    /// This host is not an end of the subsession.
     #[error("it speaks of a subsession that this host is no end of")]
     NotOurs,
-    /// Not the host that this change expects to hear this from.
+    /// The change does not expect this message from this host.
     #[error("this change does not expect that from it")]
     NotItsPart,
     /// The five-tuple for the new path is not between the two anchors.

@@ -1,5 +1,5 @@
-//! The right anchor. Once prepared it decides nothing: the left anchor knows
-//! what became of the change, and is asked where it is silent.
+//! The right anchor. Once prepared it decides nothing. The left anchor knows the state of the
+//! change, and is asked if it is silent.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use super::report::{Progress, Role};
 mod doubt;
 mod end;
 
-/// A lock that nobody uses is let go: mostly longer than the middle's patience with
-/// the left anchor, and then with its own sockets.
+/// Time after which an unused lock is released. Mostly longer than the middle waits for the left
+/// anchor, and then for its own sockets.
 pub(super) const LOCK: Duration = Duration::from_secs(20);
-/// Silence after which the left anchor is asked.
+/// Time of silence after which the left anchor is asked.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
-/// A session that is gone is not cut any more.
+/// Time after which a session that has ended will not be cut any more.
 const CUT_OF_GONE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
@@ -35,24 +35,24 @@ pub(super) struct Right {
     facts: Option<Facts>,
     new: Option<Subsession>,
     cutoff: Option<Cutoff>,
-    /// The left anchor's.
+    /// Cutoff of the left anchor.
     cut_in: Option<Cutoff>,
     drained: bool,
     gone: bool,
-    /// The middlebox has ended the session, and had so many bytes left for it.
+    /// Number of bytes that the middlebox had not delivered here when it ended the session.
     broken: Option<u32>,
-    /// The left anchor was asked and has not answered.
+    /// True if the left anchor was asked and has not answered.
     asked: bool,
     restored: bool,
-    /// Why this process could not prepare what a former one recorded.
+    /// Reason why this process could not prepare the path that a former process recorded.
     unprepared: Option<Reason>,
-    /// The FINs seen before there were two paths.
+    /// FINs that were seen before there were two paths.
     fins: Fins,
-    /// The doubt of the left anchor's that is looked into.
+    /// Number of the left anchor's doubt that is being examined.
     doubted: Option<u32>,
-    /// The one for which the new path is not heard any more.
+    /// Number of the doubt for which this host has stopped receiving on the new path.
     deaf: Option<u32>,
-    /// While it is taken back: why.
+    /// Reason of the return, while the session returns to the old path.
     why: Option<Reason>,
 }
 
@@ -109,7 +109,7 @@ impl Right {
             return right;
         }
         right.prepare(ctx, new);
-        // A former process may have stopped hearing it.
+        // A former process may have stopped receiving on the new path.
         ctx.command(Command::Hear { change: ctx.change });
         if let RightStage::Switched { cutoff } = stage {
             right.cut(ctx, cutoff);
@@ -153,18 +153,19 @@ impl Right {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.break_off(ctx, bytes)
             }
-            // The left anchor has forgotten the change: its session is over, too.
+            // The left anchor has forgotten the change: its session has ended as well.
             Message::Cancel { .. } if from_left && self.is_broken() => {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.break_off(ctx, self.broken.unwrap_or(0))
             }
-            // The middle's word is its own: it may have given up, or know nothing of it.
+            // The middle's message does not count: it may have given up, or have no record of the
+            // change.
             Message::Cancel { .. } if self.deaf.is_some() && !from_left => ctx.stale(),
             Message::Cancel { reason, .. } if self.deaf.is_some() => {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
-            // This is the left anchor's.
+            // This message is the left anchor's.
             Message::Back { round, reason, .. } if self.deaf == Some(round) => {
                 ctx.say(self.middle, Message::CancelAck { change });
                 self.take_back(ctx, reason)
@@ -176,7 +177,7 @@ impl Right {
             }
             Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
             Message::Switched { cutoff, .. } if self.deaf.is_some() => {
-                // Once it hears the path again.
+                // Applied once this host receives on the path again.
                 self.cut_in = Some(cutoff);
                 Flow::On
             }
@@ -197,8 +198,8 @@ impl Right {
                 Flow::On
             }
             Message::Done { .. } if self.phase >= Phase::Preparing => self.complete(ctx),
-            // From set-up on the left anchor may have cut, by a plan: the middle says
-            // this only if it has made none, or the left one has said it.
+            // From set-up on the left anchor may have cut, if there is a plan. The middle sends
+            // `Cancel` only if it has made no plan, or if the left anchor has cancelled.
             Message::Cancel { reason, .. } if self.phase < Phase::Cutting => {
                 let to = if from_left { self.left } else { self.middle };
                 ctx.say(to, Message::CancelAck { change });
@@ -222,7 +223,8 @@ impl Right {
             HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
                 Ok(fins) => self.prepared(ctx, fins),
                 Err(reason) if self.restored => {
-                    // It may have been prepared before, and cut for.
+                    // A former process may have prepared the path, and the left anchor may have
+                    // cut.
                     self.phase = Phase::SettingUp;
                     self.unprepared = Some(reason.clone());
                     ctx.trouble(reason);
@@ -282,7 +284,8 @@ impl Right {
         }
     }
 
-    /// May the left anchor have cut, and the session be on its way to the new path?
+    /// Returns true if the left anchor may have cut, so that the session may be moving to the new
+    /// path.
     fn is_between(&self) -> bool {
         matches!(
             self.phase,
@@ -294,7 +297,7 @@ impl Right {
         let change = ctx.change;
         let message = match self.facts {
             Some(facts) => Message::Introduced { change, facts },
-            // A former process had them.
+            // A former process had the facts.
             None => Message::NackLock {
                 change,
                 reason: Reason::Restarted,
@@ -318,7 +321,7 @@ impl Right {
         Flow::On
     }
 
-    /// The new path is heard here.
+    /// Records that this host receives on the new path.
     fn prepared(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
         self.phase = Phase::SettingUp;
         self.fins = fins;
@@ -350,7 +353,7 @@ impl Right {
         self.cut_in = Some(cutoff);
         self.phase = Phase::Cutting;
         let change = ctx.change;
-        // The wire of the new path speaks this session's own numbers.
+        // The wire of the new path has this session's own numbers.
         ctx.command(Command::SetCutIn { change, cutoff });
         ctx.command(Command::Cut { change });
         if self.gone {
@@ -376,7 +379,8 @@ impl Right {
         }
     }
 
-    /// Until `Done` comes, or `Lost`. Not while the new path may be given up.
+    /// Repeats `Drained` or `Broken` until `Done` or `Lost` arrives, but not while the new path may
+    /// be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         let message = match self.broken {

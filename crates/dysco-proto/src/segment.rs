@@ -1,22 +1,22 @@
-//! Which segments of sessions' chains have a change under way. The host that opened a
-//! session knows its chain, and grants each segment to one change at a time: changes
-//! whose segments have no more than an anchor in common do not hinder each other.
+//! Segments of chains that have a change under way. The host that opened a session knows its chain,
+//! and grants each segment to one change at a time. Changes whose segments have at most an anchor
+//! in common do not hinder each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::message::{ChangeId, HostId, Order, Subsession};
 use super::reason::Reason;
 
-/// All of them, by session.
+/// Locked segments of all sessions.
 #[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Segments(BTreeMap<Subsession, BTreeMap<ChangeId, Segment>>);
 
-/// One that is locked. None stands for an end of the session.
+/// A locked segment. `None` is an end of the session.
 #[derive(Clone, Hash, Debug)]
 struct Segment {
     left: Option<HostId>,
     right: Option<HostId>,
-    /// The hosts that are between the anchors, or shall be.
+    /// Hosts that are between the anchors, or shall be.
     hosts: BTreeSet<HostId>,
 }
 
@@ -34,9 +34,9 @@ impl Segment {
         }
     }
 
-    /// Has it any hop in common with what the order is about, or a host between the
-    /// anchors? Anchors stay in a chain for as long as the change takes, so they have a
-    /// place in the one that the order was made by.
+    /// Returns true if the segment has a hop, or a host between the anchors, in common with the
+    /// order's segment. Anchors stay in a chain during the change, and therefore have a place in
+    /// the chain that the order was made from.
     fn overlaps(&self, order: &Order) -> bool {
         let chain = &order.before;
         let place = |host: HostId| chain.iter().position(|h| *h == host).map(|at| at + 1);
@@ -67,7 +67,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Of a record: it was granted before.
+    /// Locks the segment of a record, which was granted before.
     pub fn restore(&mut self, change: ChangeId, order: &Order) {
         let of_session = self.0.entry(order.session).or_default();
         of_session.insert(change, Segment::of(order));
@@ -82,7 +82,7 @@ impl Segments {
         }
     }
 
-    /// The changes of a session's chain.
+    /// Returns the changes of a session's chain.
     pub fn of(&self, session: &Subsession) -> impl Iterator<Item = ChangeId> + '_ {
         self.0
             .get(session)

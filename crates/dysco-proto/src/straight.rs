@@ -1,5 +1,4 @@
-//! The server's host, in mode `return`: it does what the relaying host asks for,
-//! once each time it is asked.
+//! The server's host in mode `return`. It carries out each request of the relaying host once.
 
 use std::time::Duration;
 
@@ -17,12 +16,12 @@ pub(super) struct Straight {
     b: Subsession,
     /// The relaying host.
     middle: HostId,
-    /// Replies are to take the short way, and not only be shown to.
+    /// True if replies are to bypass the relaying host. False if this is only tested.
     returns: bool,
 }
 
 impl Straight {
-    /// `None` where the message asks for nothing of the kind.
+    /// Begins. Returns `None` if the message is no such request.
     pub fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
         let change = ctx.change;
         let (b, command) = match *message {
@@ -103,7 +102,7 @@ impl Straight {
     }
 }
 
-/// What the relaying host is told.
+/// Returns the answer for the relaying host.
 fn answer(ctx: &Context, returns: bool, result: Result<(), Reason>) -> Message {
     let change = ctx.change;
     match returns {

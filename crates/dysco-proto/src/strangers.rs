@@ -1,6 +1,6 @@
-//! Messages for changes that are not under way here: ended, or never known.
-//! The outcomes of the last changes are kept for a while, so that a message
-//! that comes twice gets the same answer and begins nothing anew.
+//! Messages about changes that are not under way here, because they have ended or were never known.
+//! The outcomes of the last changes are kept for some time. A repeated message therefore gets the
+//! same answer and begins no new change.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::message::{ChangeId, HostId, Message};
 use super::reason::Reason;
 use super::report::Role;
 
-/// How long an outcome is kept, and how many.
+/// Time for which an outcome is kept, and maximum number of outcomes.
 const KEEP: (Duration, usize) = (Duration::from_secs(240), 65_536);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Outcome {
     pub role: Role,
-    /// Who had a part in it.
+    /// Hosts that took part in the change.
     pub peers: Vec<HostId>,
-    /// Nobody but who asked has heard of it from here (see `Part`).
+    /// True if only the asker has received a message about the change from this host (see `Part`).
     pub unspoken: bool,
     pub result: Result<(), Reason>,
 }
 
 impl Outcome {
-    /// Had this host a part in it?
+    /// Returns true if this peer took part in the change.
     pub fn concerns(&self, from: &[HostId]) -> bool {
         self.peers.iter().any(|p| from.contains(p))
     }
@@ -46,7 +46,7 @@ impl Outcomes {
         self.collect(now);
     }
 
-    /// Forgets what is old or too much.
+    /// Removes outcomes that are too old or too many.
     pub fn collect(&mut self, now: Time) {
         while let Some(&(at, change)) = self.order.front() {
             if at + KEEP.0 > now && self.order.len() <= KEEP.1 {
@@ -62,7 +62,7 @@ impl Outcomes {
     }
 }
 
-/// The answer to a message of a change that ended here.
+/// Returns the answer to a message of a change that ended here.
 pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> Option<Message> {
     let result = outcome.result.clone();
     match (message, result) {
@@ -91,7 +91,7 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::Cancel { .. } | Message::Back { .. }, Err(_)) => {
             Some(Message::CancelAck { change })
         }
-        // The left anchor has started anew, and has not been told.
+        // The left anchor has restarted, and has not been notified.
         (Message::Switched { .. }, Err(Reason::MiddleboxDied(bytes)))
             if outcome.role == Role::Right =>
         {
@@ -112,10 +112,9 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
     }
 }
 
-/// The answer to a message of a change that was never known, or whose outcome
-/// is forgotten. A left anchor keeps its record until both others are done and
-/// writes it before it cuts, so not knowing a change means not having cut, or having
-/// taken that back.
+/// Returns the answer to a message of a change that was never known, or whose outcome was removed.
+/// A left anchor writes its record before it cuts, and keeps it until both others are done. An
+/// unknown change was therefore never cut, or its cut was taken back.
 pub(super) fn unknown(message: &Message) -> Option<Message> {
     let change = message.change();
     let reason = Reason::UnknownChange;
@@ -134,14 +133,14 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         }),
         Message::Abandoned { .. } => Some(Message::Release { change }),
         Message::Release { .. } => Some(Message::Released { change }),
-        // A middle that knows nothing of it has made no plan.
+        // A middle without a record of the change has made no plan.
         Message::Introduced { .. } => Some(Message::Cancel { change, reason }),
-        // Of another chain a left anchor tells the right one before it forgets.
+        // In a change of a chain, a left anchor notifies the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
-        // It forgets a change that it completes only once the right anchor has.
+        // A left anchor forgets a completed change only after the right anchor has completed it.
         Message::Deaf { .. } | Message::Broken { .. } => Some(Message::Cancel { change, reason }),
-        // The right anchor drains only after this host's cut, and does not say so while
-        // that may be taken back.
+        // The right anchor drains only after this host's cut. It sends no `Drained` while the cut
+        // may be taken back.
         Message::Drained { .. } => Some(Message::Done { change }),
         _ => None,
     }

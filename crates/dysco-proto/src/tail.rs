@@ -1,5 +1,5 @@
-//! The right anchor of a session that gets another chain. It decides nothing: the
-//! left anchor knows what became of the change, and is asked where it is silent.
+//! The right anchor of a session that gets another chain. It decides nothing. The left anchor knows
+//! the state of the change, and is asked if it is silent.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use super::record::RoleRecord;
 use super::report::{Progress, Role};
 use super::right::SILENCE;
 
-/// Longer than anything that the left anchor waits for.
+/// Longer than any time that the left anchor waits.
 const PREPARING: Duration = Duration::from_secs(5);
 
-/// How a right anchor has a session. A host of its chain has two sides of it, and may be
-/// an anchor of either at the same time; that towards the end which opened the session is
-/// called as if the other end had.
+/// Returns the session as a right anchor has it. A host of the session's chain has two sides of the
+/// session, and may be an anchor of either at the same time. The side towards the end that opened
+/// the session is named as if the other end had opened it.
 pub(super) fn side_of(session: &Subsession, inner: bool) -> Subsession {
     match inner {
         false => *session,
@@ -36,14 +36,14 @@ pub(super) fn side_of(session: &Subsession, inner: bool) -> Subsession {
 pub(super) struct Tail {
     session: Subsession,
     token: Token,
-    /// It is a host of the chain, where the segment ends, and not the session.
+    /// True if this host is a host of the chain at which the segment ends, but not the session.
     inner: bool,
     phase: Phase,
     facts: Option<Facts>,
     cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
-    /// A former process has begun it.
+    /// True if a former process began this part.
     restored: bool,
 }
 
@@ -70,7 +70,7 @@ impl Tail {
         }
     }
 
-    /// Either path will do until the left anchor has told which.
+    /// Continues after a restart. Either path works until the left anchor names one.
     pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         let mut tail = Tail::new(session, token, inner);
         tail.hold(ctx);
@@ -89,18 +89,18 @@ impl Tail {
         self.session
     }
 
-    /// The session as the side of this host has it that is held: see [`side_of`].
+    /// Returns the session as the locked side of this host has it: see [`side_of`].
     pub fn own(&self) -> Subsession {
         side_of(&self.session, self.inner)
     }
 
-    /// Who decides.
+    /// Returns the host that decides.
     pub fn left(&self) -> HostId {
         self.session.left.ip()
     }
 
-    /// The other anchor is asked what became of it, if it is silent. A session that has gone
-    /// here is waited for longer, whatever is said meanwhile.
+    /// Sets the time after which the left anchor is asked for the state of the change, if it is
+    /// silent. The deadline of a session that has ended here is longer, and no message shortens it.
     fn wait(&self, ctx: &mut Context) {
         if !self.gone {
             ctx.deadline(SILENCE);
@@ -159,7 +159,7 @@ impl Tail {
                 result: Err(reason),
                 ..
             } if self.phase == Phase::SettingUp && !self.restored => {
-                // The new path rejects what this end answers: the left anchor cancels.
+                // The new path rejects the answers of this end: the left anchor cancels.
                 let change = ctx.change;
                 let result = Err(reason);
                 ctx.say(self.left(), Message::Extended { change, result });
@@ -178,7 +178,7 @@ impl Tail {
                 ctx.hush();
                 ctx.no_deadline();
                 let change = ctx.change;
-                // Until `Done` comes, or `Cancel`.
+                // Repeated until `Done` or `Cancel` arrives.
                 ctx.insist(self.left(), Message::Settled { change });
                 Flow::On
             }
@@ -190,8 +190,8 @@ impl Tail {
                 ctx.trouble(Reason::NoRecord(error));
                 Flow::On
             }
-            // Both anchors may be on the new path for good, and a reset may have
-            // been nobody's: the left one says what becomes of it.
+            // Both anchors may be on the new path for good, and a reset may not have reached
+            // anybody. The left anchor decides.
             HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
                 self.gone = true;
                 ctx.deadline(GONE);
@@ -235,8 +235,8 @@ impl Tail {
 
     fn say_extended(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        // What a former process knew the left anchor has not heard, or it would not ask.
-        // If what it says is late it may have cut: it says what becomes of the path.
+        // The left anchor has not received the facts of a former process, or it would not ask. If
+        // its message is late, it may have cut, and decides about the path.
         let result = self.facts.ok_or(Reason::Restarted);
         ctx.say(self.left(), Message::Extended { change, result });
         Flow::On
@@ -271,13 +271,14 @@ impl Tail {
         Flow::End(Ok(()))
     }
 
-    /// A change is done only once this host has switched. If this process has not,
-    /// a former one did, and had completed it: what came late made this part anew.
+    /// Returns true if `Done` is late. A change is done only after this host has switched. If this
+    /// process has not switched, a former one did, and completed the change; a late message then
+    /// began this part anew.
     fn is_belated(&self) -> bool {
         self.facts.is_some() && self.cutoff.is_none()
     }
 
-    /// The path that was awaited is nobody's.
+    /// Forgets the path that was awaited.
     fn let_go(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.hush();
@@ -286,13 +287,13 @@ impl Tail {
         ctx.command(Command::Erase { change });
         ctx.unlock(self.own());
         ctx.say(self.left(), Message::DoneAck { change });
-        // What became of the change itself was reported then.
+        // The outcome of the change itself was reported earlier.
         let why = Progress::Refused(Reason::UnknownChange);
         ctx.report(Role::Tail, self.session, why);
         Flow::End(Ok(()))
     }
 
-    /// The left anchor is told, and cancels.
+    /// Refuses: the left anchor is notified, and cancels.
     fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let change = ctx.change;
         let result = Err(reason.clone());

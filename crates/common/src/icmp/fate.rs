@@ -1,4 +1,4 @@
-//! Which session an error is about, in whose numbers, and who is to hear it.
+//! The session of an error, the numbers to use, and the receiver.
 
 use crate::flow::FlowKey;
 use crate::seq::{after, before};
@@ -8,31 +8,31 @@ use crate::session::{Session, State};
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Quoted {
-    /// Its five-tuple: `local` is the source, `remote` the destination.
+    /// Five-tuple of the segment: `local` is the source, `remote` the destination.
     pub key: FlowKey,
-    /// Its sequence number.
+    /// Sequence number of the segment.
     pub seq: u32,
 }
 
 /// Fate of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It goes on as it is.
+    /// The error continues unchanged.
     Pass,
-    /// It goes on, translated.
+    /// The error continues, translated.
     Translate,
-    /// It is about nothing that the stack has sent and that may be outstanding (RFC 5927,
-    /// section 4.1): it is dropped.
+    /// The error is dropped. It concerns no segment that the stack has sent and that may be
+    /// outstanding (RFC 5927, section 4.1).
     Disbelieve,
 }
 
-/// Largest window, in bytes (RFC 7323, section 2.3). No more than this is outstanding.
+/// Largest window, in bytes (RFC 7323, section 2.3). No more data than this is outstanding.
 const WIDEST: u32 = 1 << 30;
 
-/// Judges an error about a segment that left by the new path of `s`, and makes `quoted`
-/// that segment as the stack sent it. The stack compares the number with what is
-/// acknowledged; here only what was never sent is kept away, and what opened the path: the
-/// present path is no narrower because the new one is too narrow for that.
+/// Judges an error about a segment that left by the new path of `s`, and sets `quoted` to the
+/// segment as the stack sent it. The stack compares the number with the acknowledged ones. This
+/// function refuses only numbers that were never sent, and errors about the packets that opened the
+/// path. The present path is not narrower because the new one is too narrow for those packets.
 #[inline(always)]
 pub fn about_sent(s: &Session, quoted: &mut Quoted) -> Fate {
     match State::from_word(s.state) {
@@ -50,9 +50,9 @@ pub fn about_sent(s: &Session, quoted: &mut Quoted) -> Fate {
     Fate::Translate
 }
 
-/// Judges an error about a segment that this host has relayed: it came from the end of
-/// `from` and left by the five-tuple of `by`. Makes `quoted` the segment as that end sent
-/// it. In the two-path phase what this host's own stack sent is the stack's to hear of.
+/// Judges an error about a segment that this host has relayed. The segment came from the end of
+/// `from` and left by the five-tuple of `by`. Sets `quoted` to the segment as that end sent it. In
+/// the two-path phase errors about segments of this host's own stack go to the stack.
 #[inline(always)]
 pub fn about_relayed(from: &Session, by: &Session, quoted: &mut Quoted) -> Fate {
     let seq = from.acked_off_wire(quoted.seq);
@@ -61,7 +61,7 @@ pub fn about_relayed(from: &Session, by: &Session, quoted: &mut Quoted) -> Fate 
         return Fate::Pass;
     }
     let acked = from.acked_off_wire(by.rcv_ack);
-    // Where replies pass this host by, it knows the client's part alone.
+    // If replies bypass this host, it has seen only the client's part.
     let (low, high) = if by.two.returns != 0 {
         (acked, acked.wrapping_add(WIDEST))
     } else if from.two.returns != 0 || after(acked, from.rcv_max) {
@@ -77,8 +77,8 @@ pub fn about_relayed(from: &Session, by: &Session, quoted: &mut Quoted) -> Fate 
     Fate::Translate
 }
 
-/// Judges an error that this host sends about a segment of `s` which it has received, and
-/// makes `quoted` the segment as the neighbour on the new path sent it.
+/// Judges an error that this host sends about a received segment of `s`, and sets `quoted` to the
+/// segment as the neighbour on the new path sent it.
 #[inline(always)]
 pub fn about_received(s: &Session, quoted: &mut Quoted) -> Fate {
     match State::from_word(s.state) {
@@ -90,7 +90,7 @@ pub fn about_received(s: &Session, quoted: &mut Quoted) -> Fate {
     Fate::Translate
 }
 
-/// Modulo 2^32, both bounds included.
+/// Returns true if `seq` is in the range, modulo 2^32, including both bounds.
 #[inline(always)]
 fn is_within(seq: u32, low: u32, high: u32) -> bool {
     !before(seq, low) && !after(seq, high)

@@ -1,25 +1,25 @@
-//! The bytes of an error.
+//! The bytes of an ICMP error.
 //!
 //! ```text
 //! IPv4:  IP 0..5    ICMP 5..7     quoted: IP 7..12    TCP 12..
 //! IPv6:  IP 0..10   ICMPv6 10..12 quoted: IP 12..22   TCP 22..      (words of 4 bytes)
 //! ```
 //!
-//! Only IP headers without options or extension headers are read: sessions have none.
+//! Only IP headers without options or extension headers are read. Sessions have no others.
 
 use super::Quoted;
 use crate::checksum::{changed, differ, fold16};
 use crate::flow::Addr;
 
-/// Words of the longest message: IPv6, and a TCP header without options quoted.
+/// Words of the longest message: IPv6, with a quoted TCP header without options.
 const WORDS: usize = 28;
 
-/// Bytes of a message up to the quoted sequence number: what is read and rewritten, in
-/// IPv4 and in IPv6.
+/// Bytes of a message up to the quoted sequence number, which are read and rewritten, in IPv4 and
+/// in IPv6.
 pub const READ: [usize; 2] = [56, 96];
 
-/// Bytes that a message of this host's own quotes: the IP header, and a TCP header of
-/// 20 bytes.
+/// Bytes that a message of this host quotes, in IPv4 and in IPv6: the IP header, and a TCP header
+/// of 20 bytes.
 pub const QUOTED: [usize; 2] = [40, 60];
 
 /// Protocol numbers.
@@ -40,10 +40,10 @@ const FRAGMENT: u16 = 0x3fff_u16.to_be();
 /// Offset alone: the first fragment of a quoted packet has the ports.
 const OFFSET: u16 = 0x1fff_u16.to_be();
 
-/// Hops that a message of this host's own may make.
+/// TTL or hop limit of a message of this host.
 const LIMIT: u8 = 64;
 
-/// A packet with an error in it, as memory has it.
+/// A packet that contains an error, in memory order.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -99,17 +99,17 @@ fn word(first: u16, second: u16) -> u32 {
 }
 
 impl Message {
-    /// The first bytes, to be read into.
+    /// Returns the first bytes, to read into.
     pub fn bytes_mut(&mut self) -> *mut u8 {
         self.words.as_mut_ptr().cast()
     }
 
-    /// The first bytes.
+    /// Returns the first bytes.
     pub fn bytes(&self) -> *const u8 {
         self.words.as_ptr().cast()
     }
 
-    /// Where the quoted packet begins, to be read into.
+    /// Returns the beginning of the quoted packet, to read into.
     pub fn quoted_mut(&mut self, v6: bool) -> *mut u8 {
         let at = if v6 {
             quoted::<true>()
@@ -119,7 +119,8 @@ impl Message {
         self.words[at..].as_mut_ptr().cast()
     }
 
-    /// Reads the quoted segment into `to`. False if it is no error, or of another protocol.
+    /// Reads the quoted segment into `to`. Returns false if the message is no error, or quotes
+    /// another protocol.
     #[inline(always)]
     pub fn read<const V6: bool>(&self, to: &mut Quoted) -> bool {
         let w = &self.words;
@@ -151,21 +152,21 @@ impl Message {
         true
     }
 
-    /// Source of the message itself: whoever reports the error.
+    /// Returns the source of the message itself: the host that reports the error.
     #[inline(always)]
     pub fn source<const V6: bool>(&self) -> Addr {
         self.address::<V6>(source::<V6>(0))
     }
 
-    /// Rewrites the quoted segment, and the addresses of the message itself. All checksums
-    /// but that of the quoted TCP header stay as right as they were: the quoted one is
-    /// not whole as a rule, and no stack looks at it.
+    /// Rewrites the quoted segment, and the addresses of the message itself. All checksums remain
+    /// as correct as they were, except that of the quoted TCP header. The quoted checksum is
+    /// usually incomplete, and no stack checks it.
     #[inline(always)]
     pub fn rewrite<const V6: bool>(&mut self, to: &Quoted, from_to: (&Addr, &Addr)) {
         let ip = quoted::<V6>();
         let outer = self.readdress::<V6>(0, from_to);
         let inner = self.readdress::<V6>(ip, (&to.key.local, &to.key.remote));
-        // A header of IPv4 has a checksum, which makes up for its addresses.
+        // The IPv4 header has a checksum, which compensates for its addresses.
         let mut diff = if V6 { outer + inner } else { 0 };
         let at = tcp::<V6>();
         diff += self.set(at, word(to.key.local_port, to.key.remote_port));
@@ -173,7 +174,7 @@ impl Message {
         self.check(icmp::<V6>(), diff);
     }
 
-    /// Takes one from the TTL or hop limit, as who forwards does. False if none is left.
+    /// Decrements the TTL or hop limit, as a forwarder does. Returns false if none is left.
     #[inline(always)]
     pub fn hop<const V6: bool>(&mut self) -> bool {
         let at = if V6 { 1 } else { 2 };
@@ -190,9 +191,9 @@ impl Message {
         true
     }
 
-    /// Makes of what is quoted, which has been read already, a whole message of this
-    /// host's own: the packet is longer than the next link takes, which is `mtu` bytes.
-    /// It goes back where the packet came from, by the address that this was sent to.
+    /// Turns the quoted part, which has been read already, into a whole message of this host. The
+    /// message reports that the packet is longer than `mtu` bytes, which the next link accepts. It
+    /// returns to the packet's source, from the packet's destination address.
     #[inline(always)]
     pub fn too_big<const V6: bool>(&mut self, mtu: u32) {
         let ip = quoted::<V6>();
@@ -207,7 +208,7 @@ impl Message {
         self.words[at + 1] = if V6 {
             mtu.to_be()
         } else {
-            // No link of more has a packet that is too long for it.
+            // A link with a greater MTU has no packet that is too long for it.
             (mtu & 0xffff).to_be()
         };
         self.own_header::<V6>();
@@ -225,13 +226,13 @@ impl Message {
         self.words[at] = word(first, sum);
     }
 
-    /// Bytes of the ICMP message that [`Message::too_big`] makes.
+    /// Returns the number of bytes of the ICMP message that [`Message::too_big`] makes.
     #[inline(always)]
     const fn payload<const V6: bool>(&self) -> u32 {
         8 + QUOTED[V6 as usize] as u32
     }
 
-    /// Puts this host's own IP header in place, without addresses.
+    /// Stores this host's own IP header, without addresses.
     #[inline(always)]
     fn own_header<const V6: bool>(&mut self) {
         let len = self.payload::<V6>() as u16;
@@ -245,7 +246,7 @@ impl Message {
         }
         let [a, b] = (len + 20).to_be_bytes();
         self.words[0] = u32::from_ne_bytes([0x45, 0, a, b]);
-        // Not to be fragmented: so it needs no number.
+        // Not to be fragmented: the packet therefore needs no identification.
         self.words[1] = u32::from_be(0x4000);
         self.words[2] = u32::from_ne_bytes([LIMIT, ICMP, 0, 0]);
         (self.words[3], self.words[4]) = (0, 0);
@@ -254,24 +255,25 @@ impl Message {
         self.words[2] = word(first, check);
     }
 
-    /// Gives the quoted TCP checksum the value that it has if a device completes it.
+    /// Sets the quoted TCP checksum to the value that it has if a device completes it.
     ///
-    /// A packet whose checksum was left to a device (CHECKSUM_PARTIAL) is still one that a
-    /// device completes when an error has been made of it: the kernel has the sum from the
-    /// quoted TCP header on put into its checksum. No program can tell such a packet from
-    /// others. So the sum of the header with this value in it is the value's complement,
-    /// and whether a device writes it or none does, the bytes are the same.
+    /// If a packet's checksum was left to a device (CHECKSUM_PARTIAL), a device still completes it
+    /// after the packet was turned into an error. The kernel writes the sum from the quoted TCP
+    /// header on into the quoted checksum. No program can distinguish such a packet from others.
+    /// The value is therefore chosen so that the sum of the header with this value is the value's
+    /// complement. The bytes are the same, whether a device writes the checksum or not.
     #[inline(always)]
     fn keep_sum<const V6: bool>(&mut self) {
         let at = tcp::<V6>();
         let (_, urgent) = halves(self.words[at + 4]);
         self.words[at + 4] = word(0, urgent);
-        // x = !(rest + x), that is twice x = !rest; half of a sum of ones is it turned.
+        // x = !(rest + x), and therefore 2x = !rest. Half of a one's-complement sum is its rotation
+        // by a bit.
         let x = (!fold16(self.sum_of(at, at + 5))).rotate_right(1);
         self.words[at + 4] = word(x, urgent);
     }
 
-    /// The sum of words, not folded.
+    /// Returns the sum of words, not folded.
     #[inline(always)]
     fn sum_of(&self, from: usize, to: usize) -> u64 {
         let mut sum = 0;
@@ -293,8 +295,8 @@ impl Message {
         }
     }
 
-    /// Puts addresses into the IP header that begins at `ip`, and makes its checksum fit,
-    /// if it has one. Returns how the sum of the addresses changes.
+    /// Stores addresses in the IP header that begins at `ip`, and adjusts its checksum, if it has
+    /// one. Returns the change of the sum of the addresses.
     #[inline(always)]
     fn readdress<const V6: bool>(&mut self, ip: usize, (src, dst): (&Addr, &Addr)) -> u64 {
         let at = source::<V6>(ip);
@@ -312,7 +314,7 @@ impl Message {
         diff
     }
 
-    /// Stores a word, and says how the sum changes.
+    /// Stores a word, and returns the change of the sum.
     #[inline(always)]
     fn set(&mut self, at: usize, to: u32) -> u64 {
         let diff = differ(to, self.words[at]);

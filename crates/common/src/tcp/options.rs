@@ -1,8 +1,7 @@
-//! The options of a TCP header: read for what they offer, and rewritten in place.
+//! The options of a TCP header: reading the offers, and rewriting in place.
 //!
-//! A walk takes one step an option. In the kernel each step is a call of a global
-//! function, which the verifier goes through once: of a loop it would follow each way
-//! through each step.
+//! A walk takes one step for each option. In the kernel each step is a call of a global function,
+//! which the verifier checks once. In a loop it would follow each way through each step.
 
 use super::{ACK, AE, CWR, ECE, Edit, Header, MIN_HEADER, edit, opaque};
 use crate::seq::after;
@@ -23,18 +22,18 @@ const KIND_FAST_OPEN: u8 = 34;
 /// Largest scale that RFC 7323 allows.
 const MAX_WSCALE: u8 = 14;
 
-/// Each step takes one of the 40 bytes at least, but for the heads of options that are
-/// overwritten, of which there is room for four.
+/// Maximum number of steps. Each step takes at least one of the 40 bytes, except for the heads of
+/// options that are overwritten. There is room for four of these.
 const MAX_STEPS: usize = 44;
 
-/// Place of a walk's offset between two steps: past the end of every header.
+/// Place of a walk's offset between two steps: after the end of every header.
 const AT: usize = 60;
-/// SACK words that a walk has still to add to.
+/// Place of the number of SACK words that a walk has still to change.
 const SACK_WORDS: usize = 61;
-/// Bytes that a walk has still to overwrite.
+/// Place of the number of bytes that a walk has still to overwrite.
 const NOPS: usize = 62;
 
-/// The options do not parse: a length below two, or past the header's end.
+/// Options that do not parse: a length is below two, or exceeds the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
@@ -50,7 +49,7 @@ pub enum Step {
     Malformed,
 }
 
-/// Takes steps until one says that the walk is over.
+/// Takes steps until the walk is over.
 #[inline(always)]
 pub fn walk(mut step: impl FnMut() -> Step) -> Result<(), Malformed> {
     let mut steps = 0;
@@ -65,7 +64,7 @@ pub fn walk(mut step: impl FnMut() -> Step) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A window scale as it counts (RFC 7323, 2.3).
+/// Returns the valid form of a window scale (RFC 7323, 2.3).
 #[inline(always)]
 fn valid_wscale(offered: u8) -> u8 {
     if offered > MAX_WSCALE {
@@ -75,20 +74,20 @@ fn valid_wscale(offered: u8) -> u8 {
     }
 }
 
-/// An option, as a walk finds it.
+/// An option that a walk finds.
 enum Found {
     /// No option is left.
     End,
-    /// One byte without a meaning.
+    /// One byte without meaning.
     Nop,
-    /// One with a length.
+    /// An option with a length.
     Known { kind: u8, len: usize },
-    /// One that does not parse.
+    /// An option that does not parse.
     Malformed,
 }
 
 impl Step {
-    /// Reads the word that a step in the kernel has returned.
+    /// Converts the word that a step in the kernel has returned.
     #[inline(always)]
     pub const fn from_word(word: u32) -> Step {
         const NEXT: u32 = Step::Next as u32;
@@ -112,7 +111,7 @@ impl Header {
         self.0[what] = v as u8;
     }
 
-    /// The option at an offset.
+    /// Returns the option at an offset.
     #[inline(always)]
     fn option(&self, i: usize) -> Found {
         let end = self.data_offset();
@@ -133,9 +132,8 @@ impl Header {
         Found::Known { kind, len }
     }
 
-    /// The rewrite of any header. The checksum is not touched: take
-    /// [`Header::sum`] before and after. On `Err` the options up to the fault
-    /// are rewritten and the packet must be dropped.
+    /// Rewrites any header, but not its checksum: use [`Header::sum`] before and after. On `Err`
+    /// the options up to the fault are rewritten, and the packet must be dropped.
     pub fn rewrite(&mut self, e: &Edit) -> Result<(), Malformed> {
         self.begin_rewrite(e);
         walk(|| self.rewrite_step(e))
@@ -150,8 +148,8 @@ impl Header {
         self.remember(NOPS, 0);
     }
 
-    /// Rewrites the next option, or the next edge of a SACK block, or the next byte of an
-    /// option that is overwritten.
+    /// Rewrites the next option, or the next edge of a SACK block, or the next byte of an option
+    /// that is overwritten.
     #[inline(always)]
     pub fn rewrite_step(&mut self, e: &Edit) -> Step {
         let i = self.recall(AT);
@@ -214,9 +212,8 @@ impl Header {
         self.remember(AT, i + len);
     }
 
-    /// Puts into `to` what a SYN or SYN-ACK offers (RFC 9293, 7323, 2018,
-    /// 3168). `default_mss` is what holds where the option is absent: 536 in
-    /// IPv4, 1220 in IPv6. `Err` where the options do not parse.
+    /// Stores the offer of a SYN or SYN-ACK in `to` (RFC 9293, 7323, 2018, 3168). `default_mss` is
+    /// the MSS without the option: 536 in IPv4, 1220 in IPv6. `Err` if the options do not parse.
     pub fn offer(&mut self, default_mss: u16, to: &mut Offer) -> Result<(), Malformed> {
         match self.begin_offer(default_mss, to) {
             Step::Next => walk(|| self.offer_step(to)),
@@ -224,8 +221,8 @@ impl Header {
         }
     }
 
-    /// Reads the fixed fields, and all options at once if they are the usual ones: else
-    /// [`Step::Next`], and a walk of [`Header::offer_step`] reads them.
+    /// Reads the fixed fields, and all options at once if they are the usual ones. Otherwise the
+    /// result is [`Step::Next`], and a walk of [`Header::offer_step`] reads the options.
     #[inline(always)]
     pub fn begin_offer(&mut self, default_mss: u16, to: &mut Offer) -> Step {
         *to = Offer {
@@ -263,8 +260,8 @@ impl Header {
         }
     }
 
-    /// Are the options those of nearly every SYN: the segment's length, SACK, timestamps,
-    /// and behind a NOP the window scale? They are read without a walk.
+    /// Returns true if the options are those of nearly every SYN: MSS, SACK permitted, timestamps,
+    /// and the window scale after a NOP. These are read without a walk.
     #[inline(always)]
     fn offers_as_usual(&self) -> bool {
         let [mss, sack] = [KIND_MSS, KIND_SACK_PERMITTED];
@@ -282,7 +279,8 @@ impl Header {
         if (is_ack && ecn == ECE) || (!is_ack && ecn == ECE | CWR) {
             flags |= offer::ECN;
         }
-        // An AccECN server may answer without AE, and then with CWR, as no other does.
+        // An AccECN server may answer without AE. In that case it sets CWR, as no other server
+        // does.
         if self.0[12] & AE != 0 || is_ack && ecn & CWR != 0 {
             flags |= offer::UNTRANSLATED;
         }

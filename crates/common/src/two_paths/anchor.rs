@@ -1,18 +1,18 @@
-//! Whose end an anchor acts for, and which words of an entry are that end's.
+//! The end that an anchor acts for, and the words of an entry that belong to that end.
 
 use crate::session::Session;
 
-/// Whose end the anchor acts for.
+/// The end that the anchor acts for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Anchor {
-    /// This host's.
+    /// The end on this host.
     Near,
-    /// The remote one, one hop away.
+    /// The remote end, one hop away.
     Far,
 }
 
 impl Anchor {
-    /// End of the highest segment that the end sent.
+    /// Returns the end of the highest segment that the end sent.
     #[inline(always)]
     pub const fn snd_max(self, s: &Session) -> u32 {
         match self {
@@ -21,7 +21,7 @@ impl Anchor {
         }
     }
 
-    /// End of the highest segment that the old path sent it.
+    /// Returns the end of the highest segment that the old path sent to the end.
     #[inline(always)]
     pub(super) const fn rcv_max(self, s: &Session) -> u32 {
         match self {
@@ -30,7 +30,7 @@ impl Anchor {
         }
     }
 
-    /// Highest ack that the old path sent it.
+    /// Returns the highest acknowledgement that the old path sent to the end.
     #[inline(always)]
     pub(super) const fn rcv_ack(self, s: &Session) -> u32 {
         match self {
@@ -39,7 +39,7 @@ impl Anchor {
         }
     }
 
-    /// Highest ack that the end sent.
+    /// Returns the highest acknowledgement that the end sent.
     #[inline(always)]
     pub(super) const fn acked(self, s: &Session) -> u32 {
         match self {
@@ -48,7 +48,7 @@ impl Anchor {
         }
     }
 
-    /// Whether the FIN was seen of what is sent to the end: bits of [`crate::session::life`].
+    /// Returns whether a FIN for the end was seen: bits of [`crate::session::life`].
     #[inline(always)]
     pub(super) const fn fin_heard(self, s: &Session) -> u8 {
         match self {
@@ -57,7 +57,7 @@ impl Anchor {
         }
     }
 
-    /// Whether the end's FIN was seen: bits of [`crate::session::life`].
+    /// Returns whether the end's FIN was seen: bits of [`crate::session::life`].
     #[inline(always)]
     pub(super) const fn fin_sent(self, s: &Session) -> u8 {
         match self {
@@ -66,7 +66,7 @@ impl Anchor {
         }
     }
 
-    /// Last TSval that the end sent.
+    /// Returns the last TSval that the end sent.
     #[inline(always)]
     pub const fn tsval(self, s: &Session) -> u32 {
         match self {
@@ -75,7 +75,7 @@ impl Anchor {
         }
     }
 
-    /// Last TSval that the old path sent it.
+    /// Returns the last TSval that the old path sent to the end.
     #[inline(always)]
     pub const fn tsval_heard(self, s: &Session) -> u32 {
         match self {
@@ -84,7 +84,7 @@ impl Anchor {
         }
     }
 
-    /// Scale of the windows that the end is told.
+    /// Returns the scale of the windows that are sent to the end.
     #[inline(always)]
     pub const fn wscale(self, s: &Session) -> u8 {
         match self {
@@ -93,7 +93,7 @@ impl Anchor {
         }
     }
 
-    /// Bound of the window that the old path may tell it, as it is sent; 0 for none.
+    /// Returns the limit of the window that the old path may send to the end, unscaled; 0 for none.
     #[inline(always)]
     pub(super) const fn clamp(self, s: &Session) -> u32 {
         match self {

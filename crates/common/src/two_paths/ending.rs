@@ -1,8 +1,8 @@
-//! How a middlebox may end a session between two paths: what its FIN or reset means.
+//! The end of a session between two paths by its middlebox: the meaning of a FIN or reset.
 //!
-//! A middlebox that closes, or whose process dies, may hold bytes that it acknowledged. Its
-//! FIN tells by its number whether any are missing: the old path ends at the cutoff. What is
-//! missing is lost, so both ends must hear a reset, and neither a clean end of its stream.
+//! A middlebox that closes, or whose process dies, may hold bytes that it acknowledged. The number
+//! of its FIN shows whether any are missing, because the old path ends at the cutoff. Missing bytes
+//! are lost. Both ends must then receive a reset, and neither may see a clean end of its stream.
 
 use super::anchor::Anchor;
 use super::shown::{has_all_old, has_shown_all, is_past, is_taken_back, may_reset};
@@ -10,36 +10,36 @@ use crate::seq::before;
 use crate::session::{Session, State, life};
 use crate::tcp::{ACK, FIN, RST, Segment};
 
-/// In `cut_in_set`: the other end closed before its cut, so that the number before the
-/// cutoff is that of its FIN. `cut_in` is valid as well.
+/// In `cut_in_set`: the other end closed before its cut, so that the number before the cutoff is
+/// that of its FIN. `cut_in` is valid as well.
 pub const CLOSES: u8 = 2;
 
-/// What the old path says by a FIN or a reset.
+/// Meaning of a FIN or a reset of the old path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// What the session's other end says, or what passes as without a second path.
+    /// The session's other end sent it, or it passes as it would without a second path.
     Passes,
-    /// The middlebox ends its own session when all that it had to relay is delivered.
+    /// The middlebox ends its own session after all data that it had to relay is delivered.
     Relayed,
     /// A FIN before the cutoff is known. It waits: the middlebox's kernel retransmits it.
     Undecided,
-    /// A FIN of the middlebox with bytes missing before the cutoff, or after it ended the
-    /// session.
+    /// A FIN of the middlebox with bytes missing before the cutoff, or after the middlebox has
+    /// ended the session.
     Short,
 }
 
-/// Where what an end sends on its new path begins.
+/// Beginning of the data that an end sends on its new path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cutoff {
     /// The first sequence number of the new path.
     pub at: u32,
-    /// The number before is that of the end's FIN: it had closed before its cut.
+    /// True if the number before `at` is that of the end's FIN: the end had closed before its cut.
     pub closes: bool,
 }
 
 impl Cutoff {
-    /// The same in numbers that are so much higher.
+    /// Returns the cutoff in numbers that are higher by `by`.
     pub const fn moved(self, by: u32) -> Cutoff {
         Cutoff {
             at: self.at.wrapping_add(by),
@@ -52,14 +52,14 @@ impl Cutoff {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fins {
-    /// The end that the anchor acts for has sent one.
+    /// True if the end that the anchor acts for has sent a FIN.
     pub sent: bool,
-    /// It was sent one: the other end's, or the middlebox's own.
+    /// True if that end was sent a FIN: the other end's, or the middlebox's own.
     pub heard: bool,
 }
 
 impl Fins {
-    /// Reads what an entry has seen.
+    /// Returns the FINs that an entry has seen.
     pub const fn of(at: Anchor, s: &Session) -> Fins {
         Fins {
             sent: at.fin_sent(s) != 0,
@@ -67,14 +67,14 @@ impl Fins {
         }
     }
 
-    /// Returns true if the other end sent each FIN that an end heard. Else the middlebox has
-    /// closed.
+    /// Returns true if the other end sent each FIN that an end received. Otherwise the middlebox
+    /// has closed.
     pub const fn agree(self, other: Fins) -> bool {
         (!self.heard || other.sent) && (!other.heard || self.sent)
     }
 }
 
-/// That of an end whose entry has been cut.
+/// Returns the cutoff of an end whose entry has been cut.
 pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
     Cutoff {
         at: s.cut_out,
@@ -82,9 +82,9 @@ pub const fn cutoff(at: Anchor, s: &Session) -> Cutoff {
     }
 }
 
-/// Returns true if a FIN is the last that its end, which has been cut, sends by the old path.
-/// Where the end is remote its FIN may be lost on the way to this host, and what was
-/// sent behind it not: then the cutoff does not say so.
+/// Returns true if a FIN is the last segment that its end, which has been cut, sends on the old
+/// path. If the end is remote, its FIN may be lost on the way to this host, and later segments may
+/// not be. In that case the cutoff does not show the FIN.
 #[inline(always)]
 pub fn is_at_cutoff(s: &Session, fin: &Segment) -> bool {
     s.two.cut_set != 0 && fin.end() == s.cut_out
@@ -96,7 +96,7 @@ const fn closes(at: Anchor, s: &Session) -> bool {
     s.two.cut_in_set & CLOSES != 0 || at.fin_heard(s) & life::AT_CUTOFF != 0
 }
 
-/// Judges a segment of the old path, which need not end anything.
+/// Judges a segment of the old path, with or without a FIN or reset.
 #[inline(always)]
 pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     if seg.flags & (FIN | RST) == 0 || is_taken_back(s) {
@@ -123,7 +123,7 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
             Ending::Relayed
         }
     } else if s.two.new_data != 0 {
-        // The other end has sent more since its cut: this is not its FIN.
+        // The other end has sent more since its cut: this is not the other end's FIN.
         if before(fin_at, s.new_low) {
             Ending::Undecided
         } else {
@@ -136,18 +136,18 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     }
 }
 
-/// May the other end have cut? A left anchor does once the new path has answered. A FIN
-/// before passes: a change whose anchors do not hear of each other must not hold a session
-/// back that closes.
+/// Returns true if the other end may have cut. A left anchor cuts once the new path has answered.
+/// An earlier FIN passes: a change whose anchors do not reach each other must not delay the end of
+/// a session.
 #[inline(always)]
 const fn may_be_cut(s: &Session) -> bool {
     let open = s.state == State::TwoPaths as u32 && s.shown != 0;
     open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
 }
 
-/// Has the proxy nothing left to relay, so that this anchor may leave it? What the highest
-/// number seen says is not enough: there may be a hole. A new path that has not shown what
-/// it has to may be dead, and then nothing but the proxy tells that the other end resets.
+/// Returns true if the proxy has nothing left to relay, so that this anchor may leave it. The
+/// highest number seen is not sufficient, because there may be a hole. A new path that has not
+/// shown what it has to may be dead. In that case only the proxy reports that the other end resets.
 #[inline(always)]
 fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
     let says = reset.has(ACK) && !before(reset.ack, s.cut_out);
@@ -155,28 +155,28 @@ fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
     s.two.drained != 0 && has_shown_all(s) && has_all
 }
 
-/// Has each end all of the old path that is for it, and said so on the new one?
+/// Returns true if each end has all data of the old path, and has acknowledged it on the new one.
 #[inline(always)]
 const fn needs_no_proxy(s: &Session) -> bool {
     is_past(s) && has_all_old(s)
 }
 
-/// Has the middlebox ended the session between two paths?
+/// Returns true if the middlebox has ended the session between two paths.
 #[inline(always)]
 pub const fn is_broken(s: &Session) -> bool {
     s.life.reset & life::BY_MIDDLEBOX != 0
 }
 
-/// Has the end that the anchor acts for reset the session? It takes nothing more, by either
-/// path, and acknowledges nothing.
+/// Returns true if the end that the anchor acts for has reset the session. It accepts nothing more
+/// on either path, and acknowledges nothing.
 #[inline(always)]
 pub const fn has_reset(s: &Session) -> bool {
     s.life.reset & life::BY_END != 0
 }
 
-/// The reset that an end gets for a FIN with bytes missing, once it has acknowledged all
-/// before: it believes no other number (RFC 5961, 3.2). The kernel of the middlebox
-/// retransmits the FIN until then.
+/// Returns the reset that an end gets in place of a FIN with bytes missing, once the end has
+/// acknowledged all data before it. The end accepts no other number (RFC 5961, 3.2). The kernel of
+/// the middlebox retransmits the FIN until then.
 #[inline(always)]
 pub(super) fn reset_for(at: Anchor, s: &Session, fin: &Segment) -> Option<Segment> {
     (fin.len == 0 && fin.seq == at.acked(s)).then_some(Segment {
@@ -185,8 +185,9 @@ pub(super) fn reset_for(at: Anchor, s: &Session, fin: &Segment) -> Option<Segmen
     })
 }
 
-/// What the entry may learn from a segment of the old path as of the session's other end:
-/// not the middlebox's own end. A reset there ends the session by [`breaks`].
+/// Returns the part of a segment of the old path that the entry may learn as the session's other
+/// end's. The middlebox's own FIN is left out. A reset on the old path ends the session by
+/// [`breaks`].
 #[inline(always)]
 pub fn taught(at: Anchor, s: &Session, seg: &Segment) -> Option<Segment> {
     if seg.has(RST) {
@@ -201,13 +202,13 @@ pub fn taught(at: Anchor, s: &Session, seg: &Segment) -> Option<Segment> {
     })
 }
 
-/// Does the end hear by this segment of the old path, `told` as it gets it, that the
-/// middlebox has ended the session?
+/// Returns true if this segment of the old path, `told` as the end gets it, reports to the end that
+/// the middlebox has ended the session.
 #[inline(always)]
 pub const fn breaks(at: Anchor, s: &Session, told: &Segment) -> bool {
     let believed = match at {
         Anchor::Near => may_reset(s, told.seq),
-        // This host's stack has sent it.
+        // The stack of this host has sent it.
         Anchor::Far => true,
     };
     told.has(RST) && is_between(s) && believed
@@ -219,8 +220,8 @@ const fn is_between(s: &Session) -> bool {
     two && !is_taken_back(s)
 }
 
-/// Did the middlebox close before anything was held back, though the other end, whose
-/// cutoff is known now, had not, or had sent more?
+/// Returns true if the middlebox closed before anything was held back, although the other end,
+/// whose cutoff is known now, had not closed, or had sent more.
 #[inline(always)]
 pub const fn closed_before(at: Anchor, s: &Session) -> bool {
     let closed = at.fin_heard(s) & life::OLD_PATH != 0;
@@ -228,8 +229,8 @@ pub const fn closed_before(at: Anchor, s: &Session) -> bool {
     s.two.cut_in_set != 0 && closed && !its
 }
 
-/// Bytes before the cutoff that the end has not got, which the middlebox had taken; 0 if
-/// none is known of.
+/// Returns the number of bytes before the cutoff that the middlebox had acknowledged and the end
+/// has not received; 0 if none is known.
 #[inline(always)]
 pub fn undelivered(at: Anchor, s: &Session) -> u32 {
     let all = s.two.cut_in_set == 0 || has_all_old(s);

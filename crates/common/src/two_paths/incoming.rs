@@ -1,4 +1,4 @@
-//! What the local end may hear, by either path.
+//! Segments for the local end, from either path.
 
 use super::anchor::Anchor;
 use super::ending::{Ending, ending, reset_for};
@@ -8,26 +8,26 @@ use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
 
-/// What becomes of a segment that arrived on the old path.
+/// Result for a segment that arrived on the old path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldIncoming {
-    /// Deliver it so.
+    /// Deliver this segment.
     Deliver(Segment),
-    /// The proxy itself ends the session, and the end may not hear that, or not yet: see
-    /// [`Ending`].
+    /// Drop the segment: the proxy itself ends the session, and the end may not receive that, or
+    /// not yet. See [`Ending`].
     Drop,
-    /// It only repeats what is acknowledged already.
+    /// Drop the segment: it only repeats acknowledged data.
     Withhold,
 }
 
-/// The window of `bytes` as sent under a scale.
+/// Returns a window of `bytes` as sent with a scale.
 #[inline(always)]
 pub(super) fn scaled(bytes: u32, wscale: u8) -> u16 {
     let w = bytes >> wscale;
     if w > 0xffff { 0xffff } else { w as u16 }
 }
 
-/// Bytes from an ack to the right edge that the far end announced.
+/// Returns the number of bytes from an ack to the right edge that the far end announced.
 #[inline(always)]
 pub(super) fn room(edge: u32, ack: u32) -> u32 {
     if after(edge, ack) {
@@ -37,36 +37,36 @@ pub(super) fn room(edge: u32, ack: u32) -> u32 {
     }
 }
 
-/// Does the proxy ask whether there is room again, or whether the end is there at all? It
-/// repeats a number that the end has acknowledged. The end answers, and takes in nothing
-/// (RFC 9293, 3.10.7.4). It must: without an answer the proxy gives up what it holds. What it
-/// acknowledges goes under the highest number that it has sent, which is another.
+/// Returns true if the proxy asks whether there is room again, or whether the end is alive. Such a
+/// probe repeats a number that the end has acknowledged. The end answers and accepts no data (RFC
+/// 9293, 3.10.7.4). It must answer, or the proxy gives up the data that it holds. The proxy's
+/// acknowledgements have another number, the highest that it has sent.
 #[inline(always)]
 pub(super) const fn probes(at: Anchor, s: &Session, seg: &Segment) -> bool {
     is_acked(at, s, seg.seq) && !is_newest(at, s, seg)
 }
 
-/// Is a number of the old path one that the end has acknowledged? Far behind it, numbers
-/// tell no more.
+/// Returns true if a number of the old path was acknowledged by the end. The numbers of an end that
+/// is far ahead cannot be compared.
 #[inline(always)]
 const fn is_acked(at: Anchor, s: &Session, seq: u32) -> bool {
     s.two.cut_set != 0 && has_all_old(s) || before(seq, at.acked(s))
 }
 
-/// Does the old path wait for an answer of the end by this segment? Else it hears nothing
-/// once the end has acknowledged all of it, as long as the proxy holds something for the
-/// other end: it would take this one for dead, and give that up.
+/// Returns true if the old path waits for the end's answer to this segment. Otherwise the proxy
+/// receives nothing more once the end has acknowledged all of its data. As long as the proxy holds
+/// data for the other end, it would take this end for dead and give that data up.
 #[inline(always)]
 pub fn asks(at: Anchor, s: &Session, seg: &Segment) -> bool {
     s.two.drained != 0 && !seg.has(RST) && probes(at, s, seg)
 }
 
-/// Does it take no number, behind all that the old path has sent?
+/// Returns true if the segment takes no number and follows all data of the old path.
 ///
-/// Anybody may have sent it, and what it follows as well. So in a reset it has to be the
-/// number that the other anchor has told, which is not the proxy's where that has sent a
-/// segment across the cutoff; and else not far from there. Once that path is taken again
-/// the proxy's number may be any.
+/// Anybody may have sent the segment, and the data before it as well. A reset must therefore have
+/// the number that the other anchor has sent. That number is not the proxy's if the proxy has sent
+/// a segment across the cutoff. Other segments must be near that number. Once the old path is taken
+/// again, the proxy may have any number.
 #[inline(always)]
 const fn is_newest(at: Anchor, s: &Session, seg: &Segment) -> bool {
     let its_own = if is_taken_back(s) {
@@ -79,12 +79,12 @@ const fn is_newest(at: Anchor, s: &Session, seg: &Segment) -> bool {
     its_own && seg.span() == 0 && seg.seq == at.rcv_max(s)
 }
 
-/// Judges a segment from the old path. The proxy is not believed about bytes
-/// from the cutoff on, which it may have got in a segment across it: it leaves
-/// without waiting for them to be relayed. Its acks stand still while those of
-/// the new path go on: they are raised to these, since Linux discards a whole
-/// segment whose ack is older than a window. Its window is bounded by `clamp`
-/// and, once the far end has announced its own, by that.
+/// Judges a segment from the old path. The proxy's data from the cutoff on is not accepted. The
+/// proxy may have received it in a segment across the cutoff, and leaves without waiting until it
+/// is relayed. The proxy's acknowledgements stand still while those of the new path advance. They
+/// are raised to the latter, since Linux discards a whole segment whose acknowledgement is older
+/// than a window. The proxy's window is bounded by `clamp` and, once the far end has announced a
+/// window, by that one.
 #[inline(always)]
 pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIncoming {
     let wscale = wscale & 15;
@@ -140,11 +140,11 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     })
 }
 
-/// The number under which the local end gets a segment of the old path. Where the new one
-/// has carried more to that end, the proxy is behind what it has acknowledged, and an
-/// acknowledgement or a reset of the proxy goes under the number that it expects: Linux
-/// hears nothing of a segment that ends before (`tcp_sequence`, net/ipv4/tcp_input.c), and
-/// would repeat for ever what the proxy has got.
+/// Returns the number under which the local end gets a segment of the old path. If the new path has
+/// carried more to that end, the proxy is behind the numbers that the end has acknowledged. An
+/// acknowledgement or a reset of the proxy then gets the number that the end expects. Linux ignores
+/// a segment that ends before it (`tcp_sequence`, net/ipv4/tcp_input.c), and would retransmit for
+/// ever the data that the proxy has.
 #[inline(always)]
 pub const fn old_number(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     let ahead = s.two.new_data != 0 && is_acked(at, s, seg.seq);
@@ -155,33 +155,33 @@ pub const fn old_number(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     }
 }
 
-/// What becomes of a segment that arrived on the new path, already in the
-/// local end's numbers.
+/// Result for a segment that arrived on the new path, already in the local end's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewIncoming {
-    /// Deliver it at all? A pure ack that says nothing new would count as a
+    /// True if the segment is to be delivered. A pure acknowledgement without news would count as a
     /// duplicate.
     pub deliver: bool,
-    /// The number to deliver it under. If that is another, it belongs to the old path,
-    /// whose clock it has to show.
+    /// Sequence number for the delivery. If it differs from the segment's, it belongs to the old
+    /// path, and the segment must have that path's clock.
     pub seq: u32,
-    /// The acknowledgement to deliver.
+    /// Acknowledgement number for the delivery.
     pub ack: u32,
-    /// The window to deliver, as sent.
+    /// Window for the delivery, as sent.
     pub window: u16,
-    /// SACK blocks above a hole that the local end believes acknowledged look
-    /// like reneging: strip them.
+    /// True if SACK blocks are to be stripped. Blocks above a hole that the local end regards as
+    /// acknowledged look like reneging.
     pub strip_sack: bool,
-    /// The far end's right window edge, highest so far.
+    /// Highest right window edge of the far end so far.
     pub edge: u32,
-    /// The far end's ack, highest so far.
+    /// Highest acknowledgement of the far end so far.
     pub far_ack: u32,
 }
 
-/// The number of a segment from the new path. A pure ack has that of what comes next
-/// there, which is beyond all that the proxy still holds for the local end: beyond its
-/// window, if it does not read, and it would discard the ack. The old path sends
-/// nothing beyond the window, so it goes under the highest number of that.
+/// Returns the number for a segment from the new path. A pure acknowledgement has the number of the
+/// next data on that path, which is beyond all data that the proxy still holds for the local end.
+/// If the local end does not read, the number is beyond its window, and the end would discard the
+/// acknowledgement. The old path sends nothing beyond the window. The acknowledgement therefore
+/// gets the highest number of the old path.
 #[inline(always)]
 pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     let waits = s.two.drained == 0 && (s.two.cut_in_set != 0 || s.two.new_data == 0);
@@ -192,9 +192,9 @@ pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     }
 }
 
-/// Judges a segment from the new path. The far end has not got yet what the
-/// proxy acknowledged for it: its ack is raised to the highest the old path
-/// gave, its right window edge kept where it is.
+/// Judges a segment from the new path. The far end does not have yet all data that the proxy
+/// acknowledged for it. Its acknowledgement is raised to the highest one of the old path, and its
+/// right window edge stays the same.
 #[inline(always)]
 pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     let wscale = wscale & 15;
@@ -216,7 +216,7 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
         at.rcv_ack(s)
     };
     let seq = within_window(at, s, seg);
-    // Far beyond the cutoff nothing is compared with it: see `PAST`.
+    // A number far beyond the cutoff is not compared with it: see `PAST`.
     let far = is_past(s) && s.far_ack.wrapping_sub(s.cut_out) >= 1 << 30;
     if !seg.has(ACK) || seg.has(RST) || far || !before(seg.ack, floor) {
         return NewIncoming {

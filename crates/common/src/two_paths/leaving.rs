@@ -4,19 +4,19 @@ use crate::seq::{after, before};
 use crate::session::Session;
 use crate::tcp::{ACK, Segment};
 
-/// Has the path that a session was switched to carried the highest number that
-/// the other end had sent elsewhere? Then nothing may not be acknowledged on it.
+/// Returns true if the path that a session was switched to has carried the highest number that the
+/// other end had sent elsewhere. Any acknowledgement may then take that path.
 #[inline(always)]
 pub const fn carries_all(s: &Session) -> bool {
     s.two.cut_in_set != 0 && !before(s.rcv_max, s.cut_in)
 }
 
-/// How far an acknowledgement may always be behind: a window without a scale.
+/// Distance by which an acknowledgement may always be behind: a window without a scale.
 pub(super) const BEHIND: u32 = u16::MAX as u32;
 
-/// What the path that a session was switched to counts as having carried at least, at
-/// this acknowledgement of the local end: numbers tell no more than 2 GiB apart. So far
-/// behind, nothing is acknowledged there any more ([`leaving`]).
+/// Returns the least number that the path of a switched session counts as having carried, at this
+/// acknowledgement of the local end. Numbers cannot be compared over more than 2 GiB. A path that
+/// is so far behind carries no acknowledgements any more ([`leaving`]).
 #[inline(always)]
 pub const fn least_carried(s: &Session, seg: &Segment) -> u32 {
     if seg.has(ACK) {
@@ -26,27 +26,27 @@ pub const fn least_carried(s: &Session, seg: &Segment) -> u32 {
     }
 }
 
-/// Which path a segment of the local end takes while its path is being left.
+/// Path of a segment of the local end while the session leaves its earlier path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaving {
-    /// The new one.
+    /// The new path.
     New,
-    /// The one before.
+    /// The earlier path.
     Before,
-    /// The new one, acknowledging there what that has carried, and the one before
-    /// a copy of its header with the acknowledgement.
+    /// The new path, with an acknowledgement of data that it has carried. A copy of the header with
+    /// the segment's own acknowledgement takes the earlier path.
     Split,
 }
 
-/// Judges a segment of a session that has been switched. What the new path has not
-/// carried may not be acknowledged there: a strict firewall drops the segment.
+/// Judges a segment of a session that has been switched. Data that the new path has not carried may
+/// not be acknowledged there, because a strict firewall drops the segment.
 ///
-/// But where the other end goes on by the path before, since the new one takes longer
-/// and it has not heard of the switch yet, or since it has taken that again and this
-/// host's daemon is not there to hear of it, the older acknowledgement would fall more
-/// than a window behind, and Linux discards the data with it (RFC 5961, 5.2). So some
-/// data take the path before, from beyond the cutoff as well: what is acknowledged
-/// there is asked of what the new path has carried alone.
+/// The other end may continue on the earlier path, because the new one takes longer and no news of
+/// the switch has arrived. It may also have taken the earlier path again while this host's daemon
+/// is not running. The older acknowledgement would then fall more than a window behind, and Linux
+/// would discard the data with it (RFC 5961, 5.2). Some data therefore takes the earlier path, also
+/// from beyond the cutoff. The acknowledgements on a path depend only on the data that the new path
+/// has carried.
 #[inline(always)]
 pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
     if !seg.has(ACK) || !after(seg.ack, s.rcv_max) {

@@ -1,32 +1,33 @@
-//! What opens a path and ends it: packets of the data planes, which no stack hears.
+//! Packets of the data planes that open a path and end it. No stack receives them.
 
 use super::shown::{show, shows_to};
 use crate::seq::{after, before, min};
 use crate::session::{Session, State};
 use crate::tcp::{ACK, Edit, PSH, RST, SYN, Segment};
 
-/// Takes in a SYN on a new path that this end, the right one, is prepared for, or a
-/// later [`opens_windows`] of the left end.
+/// Records a SYN on a new path that this end, the right one, is prepared for, or a later
+/// [`opens_windows`] of the left end.
 #[inline(always)]
 pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
     if s.shown == 0 && s.two.cut_set == 0 {
         s.cut_out = s.snd_max;
     }
-    // The payload of a SYN is nobody's.
+    // The payload of a SYN is not the session's.
     let next = seg.seq.wrapping_add((seg.has(SYN)) as u32);
     show(s, s.received_off_wire(next))
 }
 
-/// The answer to that: proof for the other anchor that packets pass both ways, and
-/// for what lies between that a connection opens. Numbers are just before those
-/// that follow. A SYN with a payload gets a SYN-ACK, with this end's window scale;
-/// one without, which comes behind it, the acknowledgement behind that.
+/// Returns the answer to such a packet. It proves to the other anchor that packets pass both ways,
+/// and shows devices on the path that a connection opens. Its numbers are just before those that
+/// follow. A SYN with a payload gets a SYN-ACK with this end's window scale. A packet without a
+/// payload, which comes after it, gets the acknowledgement that follows the SYN-ACK.
 #[inline(always)]
 pub fn answer_opening(s: &Session, seg: &Segment) -> Edit {
     let opens = seg.has(SYN);
     let mut first = s.sent_on_wire(shows_to(s));
     if !opens {
-        // No further than firewalls let it go ahead. What is acknowledged next does.
+        // No further than firewalls let the number go ahead. The next acknowledgement shows the
+        // rest.
         let widest = (u16::MAX as u32) << (s.remote_wscale() & 15);
         first = min(first, seg.ack.wrapping_add(widest));
     }
@@ -43,52 +44,52 @@ pub fn answer_opening(s: &Session, seg: &Segment) -> Edit {
     }
 }
 
-/// Is this one of the acknowledgements that open a path? Behind SYN and SYN-ACK
-/// each end sends one with the widest window, and another when it takes the path,
-/// with the highest number that it has sent: so firewalls on it let the numbers
-/// go ahead by as much as was sent elsewhere meanwhile. They are not the stack's:
-/// no stack may believe that window, or what they acknowledge. No stack pushes
-/// nothing, which tells them from its own.
+/// Returns true if this is one of the acknowledgements that open a path. After SYN and SYN-ACK each
+/// end sends one with the widest window. It sends another one with the highest number that it has
+/// sent, when it takes the path. Firewalls on the path therefore let the numbers go ahead by the
+/// data that was sent elsewhere meanwhile. No stack may receive these packets, because their window
+/// and acknowledgement are not the stack's. No stack sets PSH without data, which distinguishes
+/// them from a stack's packets.
 #[inline(always)]
 pub const fn opens_windows(seg: &Segment) -> bool {
     seg.flags == ACK | PSH && seg.len == 0 && seg.window == u16::MAX
 }
 
-/// Is it, perhaps, the one of them that is as long as the longest segment of its end?
-/// Each end sends one behind its first: a path too narrow for that is not taken, since
-/// no router's word about it would find its socket. What it carries is nobody's. It is
-/// numbered before the SYN, for a firewall something that is repeated; and a stack
-/// that heard it later, when the path before is given up, has acknowledged that.
+/// Returns true if this may be the acknowledgement that is as long as the longest segment of its
+/// end. Each end sends one after its first. A path that is too narrow for it is not taken, since a
+/// router's error about it would not find its socket. The data in it has no meaning. Its number is
+/// before the SYN, so that a firewall regards it as a retransmission. A stack that receives it
+/// later, when the earlier path is given up, has acknowledged these numbers.
 #[inline(always)]
 pub const fn may_show_length(seg: &Segment) -> bool {
     seg.flags == ACK | PSH && seg.len > 0 && seg.window == u16::MAX
 }
 
-/// The same on a path that has shown this number already: a stack says that seldom, and
-/// does not begin by it.
+/// Returns true if the segment opens a path that has shown this number already. A stack seldom
+/// sends such a segment, and never as its first.
 #[inline(always)]
 pub const fn is_of_opening(seg: &Segment, shown: u32) -> bool {
     opens_windows(seg) || may_show_length(seg) && !after(seg.end(), shown)
 }
 
-/// The window of what ends a path.
+/// Window of the packets that end a path.
 pub const LAST_WINDOW: u16 = u16::MAX - 1;
 
-/// Is this one of the two packets that end a path for the firewalls on it: an
-/// acknowledgement, and a reset behind it? The session goes on by another path, and who
-/// hears this may not have left the one that it comes by. So no stack may hear it, nor the
-/// connection tracking of a host that passes the session on. No stack pushes nothing.
+/// Returns true if this is one of the two packets that end a path for the firewalls on it: an
+/// acknowledgement, and a reset after it. The session continues on another path, and a receiver may
+/// not have left this path yet. Therefore no stack may receive these packets, and neither may the
+/// connection tracking of a host that forwards the session. No stack sets PSH without data.
 #[inline(always)]
 pub const fn ends_path(seg: &Segment) -> bool {
     seg.flags & !RST == ACK | PSH && seg.len == 0 && seg.window == LAST_WINDOW
 }
 
-/// Takes in a segment that shows the length, on a path that is being opened or was a
-/// moment ago. False if it is none.
+/// Records a segment that shows the length, on a path that is being opened or was opened a moment
+/// ago. Returns false if the segment is not of this kind.
 ///
-/// Before this end has heard one, nothing else has data there: the other end takes the
-/// path after this one has answered, or after this one has. Later it is one that
-/// ends where that did: a byte before where segments do, however long it is.
+/// Before this end has received one, no other segment on the path has data: the other end takes the
+/// path only after this end has answered, or has taken it. A later one is recognised by its end, a
+/// byte before the ends of other segments, whatever its length is.
 #[inline(always)]
 pub fn hear_length(s: &mut Session, seg: &Segment) -> bool {
     if !may_show_length(seg) {
@@ -107,8 +108,8 @@ pub fn hear_length(s: &mut Session, seg: &Segment) -> bool {
     true
 }
 
-/// Has the other end shown on this path, which is being opened, that it is wide enough
-/// for its segments?
+/// Returns true if the other end has shown that this path, which is being opened, is wide enough
+/// for its segments.
 #[inline(always)]
 pub const fn has_length(s: &Session) -> bool {
     s.two.new_data != 0

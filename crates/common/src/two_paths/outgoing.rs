@@ -1,4 +1,4 @@
-//! What the local end sends: its path, and what each path may hear acknowledged.
+//! Segments of the local end: their path, and the acknowledgements that each path may carry.
 
 use super::anchor::Anchor;
 use super::incoming::scaled;
@@ -13,55 +13,56 @@ use crate::tcp::{ACK, RST, Segment};
 pub struct Copy {
     /// Its path.
     pub path: Path,
-    /// The sequence number that path expects.
+    /// Sequence number that the path expects.
     pub seq: u32,
-    /// What that path may hear acknowledged.
+    /// Acknowledgement that the path may carry.
     pub ack: u32,
     /// Flags: ACK alone, or those of a reset.
     pub flags: u8,
-    /// Its window, as sent.
+    /// Window, as sent.
     pub window: u16,
 }
 
-/// Where a segment of the local end goes.
+/// Path of a segment of the local end, and its fields on that path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outgoing {
     /// The path of the segment itself.
     pub path: Path,
-    /// The sequence number it goes with.
+    /// Sequence number to send.
     pub seq: u32,
-    /// The acknowledgement it goes with.
+    /// Acknowledgement number to send.
     pub ack: u32,
-    /// The window it goes with, as sent.
+    /// Window to send, unscaled.
     pub window: u16,
-    /// What the other path gets.
+    /// Copy for the other path.
     pub copy: Option<Copy>,
 }
 
 /// In `old_ack_set`: `old_ack` is valid.
 pub const VALID: u8 = 1;
-/// In `old_ack_set`: the proxy has asked whether the end is there, and waits. Gone with the
-/// next acknowledgement that the old path hears. Two processors write the byte: one that is
-/// lost is asked for again.
+/// In `old_ack_set`: the proxy has asked whether the end is there, and waits. Cleared by the next
+/// acknowledgement on the old path. Two processors write the byte. If a write is lost, the proxy
+/// asks again.
 pub const ASKED: u8 = 2;
 
-/// What a path may hear acknowledged.
+/// Acknowledgement and window that a path may carry.
 pub(super) struct Heard {
     ack: u32,
     window: u16,
 }
 
-/// SACK blocks that a path may hear.
+/// SACK blocks that a path may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sacks {
-    /// Not all.
+    /// True if not all blocks may be sent.
     pub limited: bool,
-    /// Those up to here (the end's own numbers).
+    /// Highest number of an allowed block (the end's own numbers).
     pub to: u32,
 }
 
-/// Blocks are of all that the end has got, by whichever path. A strict firewall drops
-/// what has one beyond that which it has seen, and so does that of the proxy's own host.
+/// Returns the SACK blocks that a path may carry. The end's blocks cover all data that it has
+/// received on either path. A strict firewall drops a segment with a block beyond the data that it
+/// has seen. So does the firewall of the proxy's own host.
 #[inline(always)]
 pub fn sacks(at: Anchor, s: &Session, path: Path) -> Sacks {
     match path {
@@ -76,11 +77,12 @@ pub fn sacks(at: Anchor, s: &Session, path: Path) -> Sacks {
     }
 }
 
-/// What the old path may hear of a segment: it resets what acknowledges more than it
-/// ever sent. Numbers tell no more than 2 GiB apart, and the end may be farther.
+/// Returns the acknowledgement that the old path may carry. The proxy's stack resets the connection
+/// after an acknowledgement of data that it never sent. Numbers cannot be compared over more than 2
+/// GiB, and the end may be farther away.
 #[inline(always)]
 pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
-    // Both are held against what neither is behind, if that is known.
+    // Both are compared relative to a number that neither is behind, if there is one.
     let base = if is_beyond(s) {
         s.new_low.wrapping_sub(ACROSS)
     } else {
@@ -94,8 +96,9 @@ pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     }
 }
 
-/// What the new path may hear: a strict firewall drops what acknowledges more than
-/// that has shown. The right edge of the window stays where it is.
+/// Returns the acknowledgement that the new path may carry. A strict firewall drops an
+/// acknowledgement of more data than the path has shown. The right edge of the window stays the
+/// same.
 #[inline(always)]
 pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.shown) {
@@ -112,8 +115,8 @@ pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     }
 }
 
-/// The segment's own path: retransmissions and segments across the cutoff take
-/// the old one whole (their tail then arrives twice, which TCP discards).
+/// Returns the segment's own path. Retransmissions and segments across the cutoff take the old path
+/// whole. The part after the cutoff then arrives twice, which TCP discards.
 #[inline(always)]
 pub fn data_path(s: &Session, seq: u32) -> Path {
     if s.two.cut_set != 0 && !is_early(s, seq) {
@@ -123,19 +126,19 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
     }
 }
 
-/// After the cut: is this number of the old path?
+/// Returns true if this number belongs to the old path, after the cut.
 #[inline(always)]
 pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
     !is_past(s) && before(seq, s.cut_out)
 }
 
-/// How far a segment may reach across the cutoff: no super-packet is longer (`GSO_MAX_SIZE`,
+/// Maximum length of a segment across the cutoff: no super-packet is longer (`GSO_MAX_SIZE`,
 /// include/linux/netdevice.h).
 pub(super) const ACROSS: u32 = 1 << 19;
 
-/// The number that the proxy expects behind all of the old path: it may have got more, in
-/// a segment across the cutoff, and hears nothing of what ends before that (`tcp_sequence`,
-/// net/ipv4/tcp_input.c). Who else acknowledges more is somebody else.
+/// Returns the number that the proxy expects after all data of the old path. The proxy may have
+/// received more, in a segment across the cutoff, and ignores segments that end before that number
+/// (`tcp_sequence`, net/ipv4/tcp_input.c). An acknowledgement of even more is not the proxy's.
 #[inline(always)]
 fn expected(at: Anchor, s: &Session) -> u32 {
     let acked = at.rcv_ack(s);
@@ -164,7 +167,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         flags,
         window: heard.window,
     };
-    // Unless anybody may have sent it.
+    // Not if the reset may come from anybody.
     let shut_in = s.life.reset != 0 && is_shut_in(at, s, seg);
     let number = if shut_in { at.snd_max(s) } else { seg.seq };
     if s.two.cut_set == 0 {
@@ -172,7 +175,8 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
     let on_new = on_new(at, s, seg);
     if seg.has(RST) {
-        // One that answers the proxy has the number of what that may have heard acknowledged.
+        // A reset that answers the proxy has the number that the proxy may have received as an
+        // acknowledgement.
         let old_number = if shut_in {
             min(number, expected(at, s))
         } else if number == s.cut_out {
@@ -187,10 +191,10 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
     let old_news = s.two.old_ack_set & VALID == 0 || after(on_old.ack, s.old_ack);
     let new_news = s.two.new_ack_set == 0 || after(on_new.ack, s.new_ack);
-    // Probes carry a number before what they probe. On the new path it must not
-    // be of the old one as long as the far end waits for that: it would take
-    // over the new path's clock while the proxy's segments still come with
-    // theirs (PAWS). Afterwards it must be, or nobody answers the probe.
+    // Probes carry a number before the data that they probe. On the new path that number must not
+    // belong to the old path as long as the far end waits for old data. The far end would adopt the
+    // new path's clock while the proxy's segments still arrive with theirs (PAWS). Afterwards it
+    // must belong to the old path, or nobody answers the probe.
     let early = is_early(s, seg.seq);
     let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
     let old_seq = if early { seg.seq } else { expected(at, s) };
@@ -220,9 +224,9 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
             }
         };
     }
-    // A pure ack: the new path always hears it, for the window in it; the old
-    // one until its last byte is acknowledged, probes of what it carried, and
-    // what answers a probe of its own.
+    // A pure acknowledgement. The new path always gets it, because of its window. The old path gets
+    // it until its last byte is acknowledged, and also if it probes data of the old path or answers
+    // a probe of the old path.
     let asked = s.two.old_ack_set & ASKED != 0;
     let old_done = s.two.drained != 0 && !old_news && !early && !asked;
     let also = copy(Path::Old, old_seq, &on_old, ACK);
@@ -232,7 +236,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
 }
 
-/// Has the local end, by this segment, acknowledged all of the old path?
+/// Returns true if the local end has acknowledged all data of the old path by this segment.
 #[inline(always)]
 pub fn drains(s: &Session, seg: &Segment) -> bool {
     let waits = s.two.cut_in_set != 0 && s.two.drained == 0 && seg.has(ACK);

@@ -1,5 +1,5 @@
-//! What is known of the other end and of the new path: how far it has shown to have
-//! sent, what it has acknowledged, and whether the path can be taken back.
+//! Knowledge of the other end and of the new path: how far the other end has shown to have sent,
+//! what it has acknowledged, and whether the path can be taken back.
 
 use super::anchor::Anchor;
 use super::incoming::NewIncoming;
@@ -8,20 +8,20 @@ use crate::seq::{after, before};
 use crate::session::{Session, State, life};
 use crate::tcp::{ACK, RST, Segment};
 
-/// Has the new path carried the highest number that the other end had sent
-/// elsewhere? Then nothing may not be acknowledged on it. Always so where its
-/// opening was not seen.
+/// Returns true if the new path has carried the highest number that the other end had sent
+/// elsewhere. Any acknowledgement may then take the new path. Always true if the opening of the
+/// path was not seen.
 #[inline(always)]
 pub const fn has_shown_all(s: &Session) -> bool {
     s.shown == 0 || s.two.cut_in_set != 0 && (has_all_old(s) || !before(s.shown, s.cut_in))
 }
 
-/// In `new_data`: the end has acknowledged data that came by the new path alone, and so
-/// all that the old path carries. Kept, for the reason that [`PAST`] is: the cutoff may
-/// be told long after.
+/// In `new_data`: the end has acknowledged data that only the new path has carried, and therefore
+/// all data of the old path. The bit stays set for the reason given at [`PAST`]: the cutoff may
+/// arrive long after.
 pub(super) const ALL_OLD: u8 = 2;
 
-/// Takes in what a segment of the end acknowledges of the new path's data.
+/// Records a segment of the end that acknowledges data of the new path.
 #[inline(always)]
 pub fn acknowledge(s: &mut Session, seg: &Segment) {
     let new = s.two.new_data != 0 && s.two.new_data & ALL_OLD == 0;
@@ -30,34 +30,35 @@ pub fn acknowledge(s: &mut Session, seg: &Segment) {
     }
 }
 
-/// Has the end acknowledged all that the old path carries, as far as the new one shows?
+/// Returns true if the end has acknowledged all data of the old path, as far as the new path shows.
 #[inline(always)]
 pub const fn has_all_old(s: &Session) -> bool {
     s.two.new_data & ALL_OLD != 0
 }
 
-/// Is the end beyond all of the old path, for good? Then it may be farther from the numbers of
-/// that than numbers tell. Not where this path may be taken again.
+/// Returns true if the end is beyond all of the old path for good. Its distance from the old path's
+/// numbers may then exceed the range of comparison. False if the old path may be taken again.
 #[inline(always)]
 pub(super) const fn is_beyond(s: &Session) -> bool {
     s.two.cut_set != 0 && s.deaf == 0 && has_all_old(s)
 }
 
-/// Has the local end acknowledged so much more than the old path has sent that the higher
-/// number cannot be told? A little less it has where a segment across the cutoff came.
+/// Returns true if the local end has acknowledged so much more than the old path has sent that the
+/// higher number cannot be determined. After a segment across the cutoff the difference is a little
+/// smaller.
 #[inline(always)]
 pub const fn has_far_more(s: &Session) -> bool {
     has_all_old(s) && before(s.snd_ack, s.rcv_max) && s.rcv_max.wrapping_sub(s.snd_ack) > ACROSS
 }
 
-/// Has the end acknowledged all before this number, which the old path ends with?
+/// Returns true if the end has acknowledged all data before `cutoff`, where the old path ends.
 #[inline(always)]
 pub const fn has_old(at: Anchor, s: &Session, cutoff: u32) -> bool {
     has_all_old(s) || !before(at.acked(s), cutoff)
 }
 
-/// Takes in the lowest number of data on the new path. An acknowledgement there has the
-/// number of what comes next, and says as much where the end has acknowledged all before.
+/// Records the lowest number of data on the new path. An acknowledgement on that path has the
+/// number of the next data. It counts as such if the end has acknowledged all data before.
 #[inline(always)]
 pub fn hear_data(at: Anchor, s: &mut Session, seg: &Segment) {
     let lowest = s.two.new_data == 0 || !has_all_old(s) && before(seg.seq, s.new_low);
@@ -73,25 +74,26 @@ pub fn hear_data(at: Anchor, s: &mut Session, seg: &Segment) {
     }
 }
 
-/// Takes in up to where the other end has shown on the new path to have sent. True
-/// if the session waited for nothing but that.
+/// Records the number up to which the other end has shown on the new path to have sent. Returns
+/// true if the session waited only for that.
 #[inline(always)]
 pub fn show(s: &mut Session, to: u32) -> bool {
     let before = has_shown_all(s);
     if s.shown == 0 || after(to, s.shown) {
-        // 0 says that nothing is known: one number more does no harm.
+        // 0 means unknown. A number that is higher by one does no harm.
         s.shown = if to == 0 { 1 } else { to };
     }
     !before && has_shown_all(s) && s.two.drained != 0
 }
 
-/// In `cut_set`: the far end has all up to the cutoff, so that nothing before it is sent
-/// again. Kept, since numbers tell no more than 2 GiB apart, and this phase may take as
-/// long as a daemon is not there, or an application reads nothing.
+/// In `cut_set`: the far end has all data up to the cutoff, so that nothing before it is sent
+/// again. The bit stays set, because numbers cannot be compared over more than 2 GiB, and this
+/// phase lasts as long as a daemon is away or an application reads nothing.
 pub(super) const PAST: u8 = 2;
 
-/// Takes in how far the far end has announced to be, on the new path, by a segment that
-/// acknowledges up to `ack`. What was never sent no end acknowledges: that is anybody's.
+/// Records the progress that the far end announces on the new path, by a segment that acknowledges
+/// up to `ack`. An acknowledgement of data that was never sent may come from anybody, and is
+/// ignored.
 #[inline(always)]
 pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
     if after(ack, at.snd_max(s)) {
@@ -105,30 +107,30 @@ pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
     }
 }
 
-/// Has the far end said that it has all up to the cutoff?
+/// Returns true if the far end has announced that it has all data up to the cutoff.
 #[inline(always)]
 pub const fn is_past(s: &Session) -> bool {
     s.two.cut_set & PAST != 0
 }
 
-/// Up to where this end shows on the new path to have sent: to the cutoff, which only the
-/// data behind it shows otherwise. Where the far end has that, to all that was sent, for
-/// the reason that [`PAST`] is: far behind, a cutoff is taken for one far ahead, by this
-/// data plane and by every firewall.
+/// Returns the number up to which this end shows on the new path to have sent. This is the cutoff,
+/// which otherwise only the data after it shows. If the far end has all data before the cutoff, it
+/// is the highest number sent, for the reason given at [`PAST`]: this data plane and every firewall
+/// would take a cutoff that is far behind for one that is far ahead.
 #[inline(always)]
 pub const fn shows_to(s: &Session) -> u32 {
     if is_past(s) { s.snd_max } else { s.cut_out }
 }
 
-/// Has the far end acknowledged what the local one sent on the new path? Then no old path
-/// can carry the session any more.
+/// Returns true if the far end has acknowledged data that the local end sent on the new path. No
+/// old path can then carry the session any more.
 #[inline(always)]
 pub const fn has_carried(s: &Session) -> bool {
     is_past(s) && s.far_ack != s.cut_out
 }
 
-/// Has the new path carried what the end sent on it? So it has where nothing was sent, where
-/// the far end has no room for more, and once the session was reset.
+/// Returns true if the new path has carried the data that the end sent on it. Also true if nothing
+/// was sent, if the far end has no room for more, and after a reset.
 #[inline(always)]
 pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
     let sent = after(at.snd_max(s), s.cut_out);
@@ -136,33 +138,35 @@ pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
     !sent || has_carried(s) || full || s.life.reset != 0
 }
 
-/// Does the far end not get what the end sends on the new path, though it has room, or is
-/// never heard there? What a path that shifts numbers carries is nobody's, so that nothing
-/// believable comes back by it.
+/// Returns true if the far end does not get the data that the end sends on the new path, although
+/// it has room, or if nothing of it was received there. On a path that shifts numbers nobody
+/// accepts the packets, so that no valid answer comes back.
 #[inline(always)]
 pub const fn is_unheard(at: Anchor, s: &Session) -> bool {
     !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past(s))
 }
 
-/// Has it been taken back? Everything takes the old path, and the new one is not heard.
+/// Returns true if the new path was taken back: everything takes the old path, and nothing is
+/// received on the new one.
 #[inline(always)]
 pub const fn is_taken_back(s: &Session) -> bool {
     s.state == State::TwoPaths as u32 && s.deaf != 0 && s.two.cut_set == 0
 }
 
-/// Has the old path, taken again, sent all that the local end may have got by either? Until
-/// then that end's acknowledgements are more than a middlebox may hear ([`outgoing`]).
+/// Returns true if the old path, taken again, has sent all data that the local end may have
+/// received on either path. Until then that end's acknowledgements exceed what a middlebox may
+/// receive ([`outgoing`]).
 #[inline(always)]
 pub const fn has_caught_up(s: &Session) -> bool {
     let behind = after(s.snd_ack, s.rcv_max) || s.shown != 0 && after(s.shown, s.rcv_max);
     s.two.new_data == 0 || !behind
 }
 
-/// Is this a reset that the local end may believe, by the number under which it gets it?
-/// It believes none but the next that it expects (RFC 5961, 3.2), which lies between what
-/// it has acknowledged and what has come by either path. Anybody may send another: while
-/// there are two paths, the bytes that the proxy still has to deliver would be given up for
-/// it. A host of a chain has no socket that judges, and would forget a session that lives.
+/// Returns true if the local end may accept a reset with this number. The end accepts only the next
+/// number that it expects (RFC 5961, 3.2), which lies between what it has acknowledged and what has
+/// arrived on either path. A reset with another number may come from anybody. While there are two
+/// paths, it would discard the bytes that the proxy still has to deliver. A host of a chain has no
+/// socket that checks resets, and would forget a live session.
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state == State::TwoPaths as u32 {
@@ -179,8 +183,8 @@ pub const fn may_reset(s: &Session, seq: u32) -> bool {
     !before(seq, low.wrapping_sub((s.life.fin_in & life::SEEN) as u32)) && !after(seq, high)
 }
 
-/// Is this FIN within the window of the local end, or one that it has acknowledged? The
-/// segment must not have been taken in yet.
+/// Returns true if a FIN is within the window of the local end, or was acknowledged by that end.
+/// The segment must not have been recorded yet.
 #[inline(always)]
 pub const fn may_close(s: &Session, seg: &Segment, seq: u32) -> bool {
     let (low, high) = expected(s);
@@ -188,33 +192,34 @@ pub const fn may_close(s: &Session, seg: &Segment, seq: u32) -> bool {
     !is_judged(s) || !before(last, low) && !after(seq, high.wrapping_add(widest_in(s)))
 }
 
-/// Is this a reset of the local end's side that the remote end may believe? Of a host of a
-/// chain, `near` is the entry by which it came.
+/// Returns true if the remote end may accept a reset of the local end's side. On a host of a chain,
+/// `near` is the entry that the reset arrived on.
 #[inline(always)]
 pub const fn may_be_reset(s: &Session, near: Option<&Session>, seq: u32) -> bool {
     let low = least_out(s, near).wrapping_sub((s.life.fin_out & life::SEEN) as u32);
     !is_judged(s) || !before(seq, low) && !after(seq, s.snd_max)
 }
 
-/// Is this FIN of the local end's side within the window of the remote end, or one that was
-/// acknowledged? The segment must not have been taken in yet.
+/// Returns true if a FIN of the local end's side is within the window of the remote end, or was
+/// acknowledged. The segment must not have been recorded yet.
 #[inline(always)]
 pub const fn may_be_closed(s: &Session, near: Option<&Session>, seg: &Segment) -> bool {
     let high = s.snd_max.wrapping_add(widest_out(s));
     !is_judged(s) || !before(seg.end(), least_out(s, near)) && !after(seg.seq, high)
 }
 
-/// Is what ends this session judged by its numbers? Where it has one path, and the SYN has
-/// been answered: while its chain changes, each path has seen a part of the numbers only.
+/// Returns true if the numbers decide about a FIN or a reset of this session: it has one path, and
+/// its SYN has been answered. While its chain changes, each path has seen only a part of the
+/// numbers.
 #[inline(always)]
 const fn is_judged(s: &Session) -> bool {
     let one_path = s.state == State::Tracked as u32 || s.state == State::NewPath as u32;
     one_path && s.two.chained != 1 && s.other_path == 0 && s.relay == 0
 }
 
-/// The numbers of the remote end's that the local one may expect next: from what it has
-/// acknowledged to what has come here. What acknowledges more than a window beyond that is
-/// nobody's word.
+/// Returns the range of the remote end's numbers that the local end may expect next: from what it
+/// has acknowledged to what has arrived here. An acknowledgement that is more than a window beyond
+/// that range is ignored.
 #[inline(always)]
 const fn expected(s: &Session) -> (u32, u32) {
     if after(s.snd_ack, s.rcv_max.wrapping_add(widest_in(s))) {
@@ -226,8 +231,8 @@ const fn expected(s: &Session) -> (u32, u32) {
     }
 }
 
-/// What the remote end has acknowledged at least of what was sent to it: all but what came
-/// from the other side and was not acknowledged there, or else but a window.
+/// Returns the least number that the remote end has acknowledged. The data under way is what
+/// arrived from the other side and was not acknowledged there, or else a window.
 #[inline(always)]
 const fn least_out(s: &Session, near: Option<&Session>) -> u32 {
     let under_way = match near {
@@ -240,22 +245,22 @@ const fn least_out(s: &Session, near: Option<&Session>) -> u32 {
     s.snd_max.wrapping_sub(under_way)
 }
 
-/// The widest window that the local end can have announced, in bytes.
+/// Returns the widest window that the local end can have announced, in bytes.
 #[inline(always)]
 pub const fn widest_in(s: &Session) -> u32 {
     (u16::MAX as u32) << (s.local_wscale() & 15)
 }
 
-/// The same of the remote end.
+/// Returns the widest window that the remote end can have announced, in bytes.
 #[inline(always)]
 const fn widest_out(s: &Session) -> u32 {
     (u16::MAX as u32) << (s.remote_wscale() & 15)
 }
 
-/// Is this the reset of a socket that may not send where it has sent already? The kernel
-/// gives it the end of the window (`tcp_acceptable_seq`, net/ipv4/tcp_output.c), which
-/// the old path takes back, and no other end would believe that number. The acknowledgement
-/// tells it from the answer to a segment that met no socket.
+/// Returns true if this is the reset of a socket that may not send where it has sent already. The
+/// kernel gives such a reset the end of the window (`tcp_acceptable_seq`, net/ipv4/tcp_output.c),
+/// which the old path reduces. No other end would accept that number. The acknowledgement
+/// distinguishes it from the answer to a segment that met no socket.
 #[inline(always)]
 pub const fn is_shut_in(at: Anchor, s: &Session, seg: &Segment) -> bool {
     const FAR_BEHIND: u32 = 1 << 30;

@@ -1,24 +1,24 @@
 //! The window that a far anchor's end offers this host's stack.
 //!
-//! The other end may send beyond it on the new path: it goes by a window of the proxy,
-//! which may hold more than this end has room for. A firewall takes such a segment for
-//! invalid. A NAT does not translate it either, so that its own stack answers by a reset.
+//! The other end may send beyond this window on the new path. Its limit is the proxy's window, and
+//! the proxy may hold more than this end has room for. A firewall regards such a segment as
+//! invalid. A NAT does not translate it either, so that its own stack answers with a reset.
 
 use crate::seq::after;
 use crate::session::Session;
 use crate::tcp::{ACK, RST, Segment};
 
-/// Stands for an edge that was not offered yet.
+/// Value for an edge that was not offered yet.
 pub const NO_EDGE: u32 = 0;
 
-/// An edge as it is kept. The one that would be [`NO_EDGE`] is kept one byte lower.
+/// Returns an edge in its stored form. An edge that equals [`NO_EDGE`] is stored one byte lower.
 #[inline(always)]
 pub const fn kept_edge(edge: u32) -> u32 {
     if edge == NO_EDGE { u32::MAX } else { edge }
 }
 
-/// The right edge of the window that the end of this entry offers by this segment, as it is
-/// kept. `None` where the entry has not taken in what the segment acknowledges.
+/// Returns the right edge of the window that this entry's end offers by this segment, in its stored
+/// form. `None` if the entry has not recorded the segment's acknowledgement.
 #[inline(always)]
 pub const fn offered(s: &Session, seg: &Segment) -> Option<u32> {
     if !seg.has(ACK) || seg.has(RST) || seg.ack != s.rcv_ack {
@@ -28,9 +28,9 @@ pub const fn offered(s: &Session, seg: &Segment) -> Option<u32> {
     Some(kept_edge(seg.ack.wrapping_add(window)))
 }
 
-/// Returns true if a segment for the end of this entry begins after the edge that this end
-/// has offered last. `len` bytes from `seq` on, in that end's numbers. More than the end's MSS leaves
-/// as several segments: then all of it has to lie before.
+/// Returns true if a segment for this entry's end begins after the edge that the end has offered
+/// last. The segment has `len` bytes from `seq` on, in that end's numbers. Data longer than the
+/// end's MSS leaves as several segments. All of it then has to lie before the edge.
 #[inline(always)]
 pub const fn is_beyond(s: &Session, edge: u32, seq: u32, len: u32) -> bool {
     if edge == NO_EDGE || len == 0 {
@@ -68,7 +68,7 @@ mod tests {
     fn an_edge_is_the_ack_and_the_scaled_window() {
         let s = end(u32::MAX - 99, 3);
         assert_eq!(offered(&s, &ack(u32::MAX - 99, 100)), Some(700));
-        // An older one, and one that nobody believed.
+        // An older acknowledgement, and one that was not accepted.
         assert_eq!(offered(&s, &ack(u32::MAX - 100, 100)), None);
         assert_eq!(offered(&s, &ack(0, 100)), None);
         let reset = Segment {
@@ -93,7 +93,7 @@ mod tests {
         assert!(!is_beyond(&s, 5000, 5000, 1460));
         assert!(is_beyond(&s, 5000, 5001, 1));
         assert!(!is_beyond(&s, 5000, 5001, 0));
-        // The second of its segments would.
+        // The second of the segments would begin after the edge.
         assert!(is_beyond(&s, 5000, 4000, 1461));
         assert!(!is_beyond(&s, 5000, 2000, 3000));
         assert!(!is_beyond(&s, NO_EDGE, 5001, 1));

@@ -1,4 +1,4 @@
-//! An entry made from a socket is the one that its SYNs would have made.
+//! Adoption: an entry made from a socket equals the one that its SYNs would have made.
 
 use dysco_common::adopt::{NotAdopted, Socket, tcp_state};
 use dysco_common::rule::{Rule, wanted};
@@ -16,18 +16,18 @@ fn key() -> FlowKey {
     )
 }
 
-/// The life of a session, and the books that the kernel would keep of it.
+/// The life of a session, and the counts that the kernel would keep of it.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     opened_here: bool,
     isns: [u32; 2],
-    /// Bytes written, of them sent, of them acknowledged; retransmitted.
+    /// Bytes written, sent, acknowledged and retransmitted.
     written: u64,
     sent: u64,
     acked: u64,
     again: u64,
     received: u64,
-    /// Of what was received, how much is not acknowledged yet.
+    /// Received bytes that are not acknowledged yet.
     unacked: u32,
     fin: Fin,
 }
@@ -75,14 +75,14 @@ prop_compose! {
     fn any_life()(
         opened_here in any::<bool>(),
         isns in any::<[u32; 2]>(),
-        // Beyond 32 bits, too: the numbers wrap, the counts do not.
+        // Beyond 32 bits, too: the numbers wrap around, and the counts do not.
         bytes in [0..1u64 << 40, 0..1u64 << 40, 0..1u64 << 40],
         window in (0..1u64 << 30, 0..1u64 << 30),
         unacked in 0..1u32 << 30,
         kind in 0..5,
     ) -> Life {
         let [acked, received, again] = bytes;
-        // A FIN is sent behind all that was written, acknowledged likewise.
+        // A FIN is sent after all written data, and acknowledged after it.
         let fin = [Fin::None, Fin::Queued, Fin::Sent, Fin::Acked, Fin::Received][kind as usize];
         let unsent = match fin { Fin::Sent | Fin::Acked => 0, _ => 1 + window.1 };
         let flying = if fin == Fin::Acked { 0 } else { window.0 };
@@ -153,7 +153,7 @@ fn both_ends_are_said_to_have_offered_what_was_agreed_on() {
     let s = k.session(1, false).unwrap();
     assert_eq!((s.tsval_out, s.tsval_in), (11, 12));
 
-    // What was not agreed on leaves nothing behind.
+    // An option that was not agreed on has no effect.
     let plain = Socket {
         wscale_ok: false,
         sack_ok: false,
@@ -178,7 +178,7 @@ fn who_opened_it_is_told_by_the_count_of_its_syn() {
     let opener = |k: Socket, listened| k.session(1, listened).map(|s| s.life.opened_here);
     assert_eq!(opener(calm(true), true), Ok(1));
     assert_eq!(opener(calm(false), false), Ok(0));
-    // A segment that never left was counted: the listener tells, or nothing.
+    // A segment that never left was counted. Only a listener shows the opener then.
     let odd = |opened| Socket {
         bytes_sent: calm(opened).bytes_sent + 900,
         ..calm(opened)

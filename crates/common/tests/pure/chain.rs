@@ -1,4 +1,4 @@
-//! What a chain's SYN carries, its proof, and the choice of a chain.
+//! The payload of a chain's SYN, its proof, and the choice of a chain.
 
 use dysco_common::chain::{self, Chain, Element, MAX_CHAIN, PAYLOAD, Payload, Unfit};
 use dysco_common::policy::{Families, InForce, MAX_RULES, PolicyRule, rule_name};
@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// The published vectors of SipHash-2-4 (key 00 01 … 0f, input 00 01 …) whose
-/// input is of whole words.
+/// The published vectors of SipHash-2-4 (key 00 01 … 0f, input 00 01 …) whose input consists of
+/// whole words.
 #[test]
 fn siphash_gives_the_published_vectors() {
     let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
@@ -58,7 +58,7 @@ prop_compose! {
                 Addr::v4(h)
             })
             .collect();
-        // A NAT changes no family.
+        // A NAT does not change the family.
         let origin = if origin.is_v6() == session.is_v6() { origin } else { session };
         let mut payload = Payload::default();
         payload.fill(key_id, &session, &origin, &subsession, sent);
@@ -81,7 +81,7 @@ proptest! {
         prop_assert_eq!(&rest[..], &hosts[1..]);
     }
 
-    /// One bit anywhere, or another key: it is not believed.
+    /// A payload with one changed bit, or another key, is refused.
     #[test]
     fn what_is_altered_is_found((payload, key, _) in payload(), at in 0..PAYLOAD, bit in 0u8..8) {
         let mut bytes = payload.to_bytes();
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(payload.check([key[0] ^ 1, key[1]]), Err(Unfit::Proof));
     }
 
-    /// Noise of any kind is refused, and harms nobody.
+    /// Noise of any kind is refused, and does no harm.
     #[test]
     fn noise_is_refused(bytes in proptest::collection::vec(any::<u8>(), PAYLOAD), key in any::<Key>()) {
         let bytes: [u8; PAYLOAD] = bytes.try_into().unwrap();
@@ -101,7 +101,7 @@ proptest! {
         prop_assert!(payload.check_layout().is_err() || payload.check(key).is_err());
     }
 
-    /// A rule against an obvious reference, by bits and strings of them.
+    /// A rule against an obvious reference that uses bits and strings.
     #[test]
     fn a_rule_matches_as_its_prefixes_say(
         session in flow(),
@@ -168,7 +168,7 @@ fn a_chain_has_a_limit_and_the_word_in_force_its_halves() {
     assert_eq!(InForce::of(now.word()), now);
 }
 
-/// Also one of the policy before, which a program may have found a moment ago.
+/// Also a rule of the previous policy, which a program may have found a moment ago.
 #[test]
 fn a_rule_is_found_by_its_name() {
     for first in [0, MAX_RULES as u32] {
@@ -191,7 +191,7 @@ fn a_rule_is_found_by_its_name() {
 }
 
 proptest! {
-    /// Where both ends open a session at once, each host says the same of both SYNs.
+    /// If both ends open a session at once, each host decides alike about both SYNs.
     #[test]
     fn of_two_openings_at_once_one_stays(key in flow()) {
         let mirrored = FlowKey::new(key.remote(), key.local());

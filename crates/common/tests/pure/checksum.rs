@@ -1,10 +1,10 @@
-//! Checksums changed in place, against sums of whole packets and against what the
-//! kernel does to either kind of field (`inet_proto_csum_replace_by_diff`).
+//! Checksums changed in place, against sums of whole packets and against the kernel's change of
+//! either kind of field (`inet_proto_csum_replace_by_diff`).
 
 use dysco_common::checksum::{Diff, Field, differ, fold16, fold32};
 use proptest::prelude::*;
 
-/// Words of a pseudo-header and of a segment; the segment's checksum is not in it.
+/// Words of a pseudo-header and of a segment without its checksum.
 #[derive(Clone, Debug)]
 struct Words {
     pseudo: [u32; 3],
@@ -41,13 +41,13 @@ fn kernel(field: u16, diff: u64, to_be_completed: bool) -> u16 {
     }
 }
 
-/// Both forms of zero are the same.
+/// Returns true if two sums are equal. Both forms of zero are the same.
 fn same(a: u16, b: u16) -> bool {
     a == b || [a, b].iter().all(|s| [0, 0xffff].contains(s))
 }
 
 fn any_words() -> impl Strategy<Value = Words> {
-    // Zeros and ones all over are where folding goes wrong.
+    // Folding errors show with zeros and ones.
     let word = prop_oneof![any::<u32>(), Just(0), Just(u32::MAX), Just(0xffff), Just(1)];
     let pseudo = prop::array::uniform3(word.clone());
     (pseudo, prop::array::uniform5(word)).prop_map(|(mut pseudo, segment)| {
@@ -62,7 +62,7 @@ proptest! {
     fn a_whole_checksum_stays_right(old in any_words(), new in any_words()) {
         let diff = old.diff(&new);
         prop_assert!(same(diff.put(Field::Whole, old.whole()), new.whole()));
-        // Without being told which it is, and with the kernel's part.
+        // Without the kind of the field, and with the kernel's part.
         let put = diff.put(Field::Either, old.whole());
         prop_assert!(same(kernel(put, diff.rest(), false), new.whole()));
     }
@@ -76,8 +76,8 @@ proptest! {
         prop_assert!(same(kernel(put, diff.rest(), true), after));
     }
 
-    /// A device's sum is of all that it received: in IPv4 the header's words add up to
-    /// nothing, with its checksum; in IPv6 they are in it.
+    /// A device's sum covers all that it received. In IPv4 the header's words sum to zero,
+    /// including its checksum. In IPv6 they are part of the sum.
     #[test]
     fn a_devices_sum_stays_that_of_the_packet(old in any_words(), new in any_words(), v6: bool) {
         let diff = old.diff(&new);
@@ -87,7 +87,7 @@ proptest! {
         };
         let update = |sum: u16, field| fold16(u64::from(sum) + u64::from(diff.of_packet(field, v6)));
         prop_assert!(same(update(of(&old), Field::Whole), of(&new)));
-        // The kernel takes a difference of the pseudo-header from it.
+        // The kernel subtracts a difference of the pseudo-header from it.
         let asked = fold16(u64::from(of(&old)) + u64::from(!fold16(diff.rest())));
         prop_assert!(same(update(asked, Field::Either), of(&new)));
     }

@@ -1,5 +1,5 @@
-//! Middleboxes that change the size of a stream, against streams that are kept
-//! whole, byte by byte.
+//! Middleboxes that change the size of a stream, against streams that are stored whole, byte by
+//! byte.
 
 use dysco_common::delta::{Delta, Fit, Passed, Reach, bears};
 use dysco_common::flow::{Addr, FlowKey};
@@ -18,8 +18,8 @@ fn key(last: u8) -> FlowKey {
     }
 }
 
-/// A stream in one direction through a middlebox: which byte of it each place holds
-/// on the two sides. `None` is the middlebox's own.
+/// A stream in one direction through a middlebox: the byte at each place on the two sides. `None`
+/// is a byte of the middlebox's own.
 #[derive(Debug)]
 struct Stream {
     first: u32,
@@ -28,7 +28,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// A header is put in, or the first bytes are taken away.
+    /// Creates a stream to which a header was added, or from which the first bytes were removed.
     fn new(first: u32, put: usize, taken: usize, len: usize) -> Stream {
         let before: Vec<_> = (0..len as u32).map(Some).collect();
         let header = std::iter::repeat_n(None, put);
@@ -55,7 +55,7 @@ prop_compose! {
     }
 }
 
-/// A session that passes no middlebox any more that had changed it so.
+/// Returns a session that passes no middlebox any more, after one had changed its numbers so.
 fn left(translation: Translation) -> Session {
     let scaled = Offer {
         wscale: 5,
@@ -80,8 +80,8 @@ fn left(translation: Translation) -> Session {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever byte is sent, acknowledged or held back for another is the same one
-    /// behind the middlebox, in both directions.
+    /// Any byte that is sent, acknowledged or held back for another is the same byte behind the
+    /// middlebox, in both directions.
     #[test]
     fn bytes_are_the_same_behind_it(up in stream(), down in stream(), byte in 40u32..100, acked in 40u32..100, t in any::<[u32; 2]>()) {
         let delta = Delta { to_server: up.delta(), to_client: down.delta() };
@@ -90,7 +90,7 @@ proptest! {
         let beyond = own.beyond(&delta);
         let mine = |wire: u32| wire.wrapping_sub(t[0]);
         let heard = |wire: u32| wire.wrapping_add(t[1]);
-        // The server's stream is before the middlebox at the server.
+        // The server's stream is before the middlebox on the server's side.
         let sent = segment(mine(up.number(&up.before, byte)), heard(down.number(&down.behind, acked)));
         let e = beyond.outgoing(&sent, &key(3));
         prop_assert_eq!(e.seq, up.number(&up.behind, byte));
@@ -100,11 +100,11 @@ proptest! {
         let i = beyond.incoming(&back, &key(2));
         prop_assert_eq!((i.seq, i.ack), (sent.ack, sent.seq));
         prop_assert_eq!(i.sack_add, i.ack.wrapping_sub(back.ack));
-        // Clocks, windows and options are as they were.
+        // Clocks, windows and options are unchanged.
         prop_assert_eq!(Translation { seq_out: t[0], seq_in: t[1], ..beyond }, own);
     }
 
-    /// Two of them are as one.
+    /// Two deltas equal one.
     #[test]
     fn deltas_add_up(a in any::<[u32; 2]>(), b in any::<[u32; 2]>()) {
         let [a, b] = [a, b].map(|[to_server, to_client]| Delta { to_server, to_client });
@@ -113,7 +113,7 @@ proptest! {
         prop_assert_eq!(t.beyond(&Delta::default()), t);
     }
 
-    /// The wire has other numbers, and nothing else.
+    /// The wire has other numbers. Everything else is the same.
     #[test]
     fn what_it_has_left_is_translated_on_the_wire(n in any::<[u32; 6]>()) {
         let t = Translation::default().beyond(&Delta { to_server: n[0], to_client: n[1] });
@@ -125,13 +125,13 @@ proptest! {
         prop_assert_eq!((wire.local.flags, wire.local_wscale()), (s.local.flags, s.local_wscale()));
         prop_assert_eq!(s.reach(), Reach { sent: wire.snd_max, heard: wire.rcv_max });
         prop_assert_eq!(s.carried(), t);
-        // A change that failed may have left one in a session that takes no chain.
+        // A change that failed may have left a translation in a session that takes no chain.
         let direct = Session { state: State::Tracked as u32, two: Two::default(), ..s };
         prop_assert_eq!((direct.on_wire().snd_max, direct.carried()), (s.snd_max, Translation::default()));
     }
 
-    /// Of all that can be seen at any moment nothing speaks against the truth, and
-    /// something against all else once nothing is on its way.
+    /// At no moment do the visible numbers contradict the true delta. Once nothing is under way
+    /// they contradict every other delta.
     #[test]
     fn numbers_bear_the_truth_out(first in any::<u32>(), delta in -50i32..50, steps in prop::collection::vec((0u8..3, 1u32..3000), 1..60), wrong in 1i32..1000, sign in any::<bool>()) {
         let delta = delta as u32;
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// Neither end has heard what the other has not sent.
+/// Neither end has received data that the other has not sent.
 #[test]
 fn the_two_ends_bear_it_out() {
     let at = |sent: u32, heard: u32| Reach { sent, heard };
@@ -163,18 +163,18 @@ fn the_two_ends_bear_it_out() {
         to_client: down as u32,
     };
     let (client, server) = (at(u32::MAX, 5000), at(4900, 19));
-    // 20 bytes put in on the way up, 100 on the way down.
+    // 20 bytes were added towards the server, and 100 towards the client.
     for (d, fits) in [
         (delta(20, 100), true),
         (delta(19, 100), false),
         (delta(20, 99), false),
         (delta(0, 0), false),
-        // More may be on its way.
+        // More data may be under way.
         (delta(21, 101), true),
     ] {
         assert_eq!(bears(&client, &server, &client, &d), fits, "{d:?}");
     }
-    // What the client has sent since the server was asked does not count against it.
+    // Data that the client has sent after the server's answer does not contradict the delta.
     let later = at(7, 6000);
     assert!(bears(&client, &server, &later, &delta(12, 100)));
 }

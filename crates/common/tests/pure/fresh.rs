@@ -1,14 +1,14 @@
-//! A neighbour's clock, against the two clocks themselves.
+//! Knowledge of a neighbour's clock, against the two clocks themselves.
 
 use dysco_common::fresh::{Clock, FRESH, ticks};
 use proptest::prelude::*;
 
-/// The most by which Linux slews a clock, in hundredths; two may differ by twice that.
+/// Maximum slew of a clock by Linux, in hundredths. Two clocks may differ by twice as much.
 const SLEWED: u64 = 10;
 
 proptest! {
-    /// What comes within moments of being sent is new, for years, wherever both clocks
-    /// began and whichever runs faster; and what comes again later than that is not.
+    /// A message that arrives shortly after it was sent is new, for years, whenever both clocks
+    /// began and whichever is faster. A copy that arrives later than that is old.
     #[test]
     fn what_is_new_is_taken_and_a_copy_is_not(
         here in any::<u32>(),
@@ -34,7 +34,7 @@ proptest! {
     }
 }
 
-/// Longer than a copy of a session's SYN is taken for new its end is remembered.
+/// The end of a session is remembered longer than a copy of its SYN counts as new.
 #[test]
 fn a_copy_is_old_within_two_msl() {
     let clock = Clock::default().hears(500, 100).unwrap();
@@ -44,7 +44,7 @@ fn a_copy_is_old_within_two_msl() {
     assert!(taken > 30.0 && taken < 60.0, "{taken} s");
 }
 
-/// Two processors may stand at both sides of a tick's end.
+/// Two processors may be on both sides of a tick's end.
 #[test]
 fn a_processor_that_is_behind_forgets_nothing() {
     let clock = Clock::default().hears(501, 101).unwrap();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 fn opt() -> impl Strategy<Value = Opt> {
     let sack = vec(any::<(u32, u32)>(), 1..=4).prop_map(Opt::Sack);
-    // D-SACK: the first block repeats, or lies within the second.
+    // D-SACK: the first block is repeated, or lies within the second.
     let d_sack = any::<(u32, u32)>().prop_map(|b| Opt::Sack(vec![b, b]));
     prop_oneof![
         4 => Just(Opt::Nop),
@@ -22,8 +22,8 @@ fn opt() -> impl Strategy<Value = Opt> {
     ]
 }
 
-/// Option bytes of a whole number of words: mostly well-formed lists, in any
-/// order and so at any offset, cut where the header ends; sometimes noise.
+/// Returns option bytes of a whole number of words: mostly well-formed lists, in any order and
+/// therefore at any offset, cut where the header ends; sometimes noise.
 fn options() -> impl Strategy<Value = Vec<u8>> {
     let list = (vec(opt(), 0..8), 0u8..2).prop_map(|(list, pad)| {
         let mut b = serialize(&list);
@@ -142,7 +142,7 @@ proptest! {
     fn two_edits_are_one(h in header_with(options()), first in any_edit(), then in any_edit()) {
         let limits = first.strip & edit::LIMIT_SACK;
         let then = Edit { strip: then.strip & !limits, ..then };
-        // No translation makes an acknowledgement of what is none.
+        // No translation adds an acknowledgement to a segment without one.
         let then = Edit { flags: then.flags & !ACK | first.flags & ACK, ..then };
         let (mut twice, mut once) = (buffer(&h), buffer(&h));
         let done = [twice.rewrite(&first), twice.rewrite(&then)];
@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(fold(buffer(&h).sum()) % 0xffff, sum(&h) % 0xffff);
     }
 
-    /// What the programs do: add the difference of the sums to the checksum.
+    /// As the programs do: add the difference of the sums to the checksum.
     #[test]
     fn a_difference_of_sums_keeps_the_checksum_right(
         h in header_with(options()), e in any_edit(), payload in vec(any::<u8>(), 0..16),
@@ -196,7 +196,7 @@ proptest! {
         }
     }
 
-    /// Those that are read without a loop, and what differs from them in a byte.
+    /// The options that are read without a loop, and options that differ from them in a byte.
     #[test]
     fn the_usual_offer_is_what_the_reference_reads(
         mut h in header_with(usual_options()), at in 20usize..40, other in any::<u8>(), mss: u16,
@@ -276,7 +276,7 @@ fn offered(h: &[u8], mss: u16) -> Option<Offer> {
     Some(o)
 }
 
-/// The most steps that a walk can take: every byte an option's last.
+/// The maximum number of steps of a walk: every byte is an option's last.
 #[test]
 fn the_longest_walks_reach_the_end() {
     let four_timestamps = serialize(&vec![Opt::Timestamps(1, 2); 4]);
@@ -326,7 +326,7 @@ fn a_length_that_no_option_has_is_malformed() {
             "{bad:?}"
         );
     }
-    // After the end of the list anything may stand.
+    // After the end of the list any bytes may follow.
     let mut h = Header::zeroed();
     h.0[12] = 0x60;
     h.0[20..24].copy_from_slice(&[0, 8, 0, 0]);

@@ -1,5 +1,4 @@
-//! Where hints are: near each other for sessions of the same hosts, and spread
-//! over all there are for others.
+//! Places of hints: adjacent for sessions of the same hosts, and spread over all places for others.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -23,8 +22,8 @@ proptest! {
     }
 }
 
-/// At least as many places as if each session had been given one by chance, less a
-/// tenth: of as many places as sessions, chance takes 1 - 1/e.
+/// The sessions have at least as many places as by a random choice, less a tenth. With as many
+/// places as sessions, a random choice uses 1 - 1/e of the places.
 #[test]
 fn sessions_of_many_hosts_have_hints_of_their_own() {
     const PLACES: u32 = 1 << 16;

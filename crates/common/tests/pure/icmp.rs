@@ -1,4 +1,4 @@
-//! Errors of the network: whose they are, and that no checksum breaks.
+//! Errors of the network: their receivers, and correct checksums.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,7 +30,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// An IP header, with a right checksum.
+/// Returns an IP header with a correct checksum.
 fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: usize) -> Vec<u8> {
     let mut b = Vec::new();
     if src.is_ipv6() {
@@ -51,7 +51,7 @@ fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: usize) -> Vec<u8> {
     b
 }
 
-/// The quoted part: an IP header and the first bytes of a TCP header.
+/// Returns the quoted part: an IP header and the first bytes of a TCP header.
 fn quote(src: SocketAddr, dst: SocketAddr, seq: u32, tcp: usize) -> Vec<u8> {
     let mut b = ip(src.ip(), dst.ip(), 6, 1400);
     let mut header = [src.port().to_be_bytes(), dst.port().to_be_bytes()].concat();
@@ -61,7 +61,7 @@ fn quote(src: SocketAddr, dst: SocketAddr, seq: u32, tcp: usize) -> Vec<u8> {
     b
 }
 
-/// An error that a router sends about this segment.
+/// Returns an error that a router sends about this segment.
 fn error(router: IpAddr, to: IpAddr, kind: [u8; 2], quoted: &[u8]) -> Vec<u8> {
     let v6 = to.is_ipv6();
     let mut icmp = vec![kind[0], kind[1], 0, 0, 0, 0, 5, 0x14];
@@ -103,7 +103,7 @@ fn read(m: &Message, v6: bool) -> Option<Quoted> {
     found.then_some(quoted)
 }
 
-/// Client, proxy, server and a router of a family.
+/// Returns client, proxy, server and a router of a family.
 fn hosts(v6: bool) -> [SocketAddr; 4] {
     if v6 {
         [
@@ -150,7 +150,7 @@ fn what_is_no_error_about_tcp_is_not_read() {
             &quote(client, server, 7, 8),
         );
         let inner = if v6 { 48 } else { 28 };
-        // Bytes that make it another protocol, a fragment, or a header with options.
+        // Bytes that change the protocol, make a fragment, or add options to a header.
         let changes: &[(usize, u8)] = if v6 {
             &[(6, 6), (6, 17), (inner + 6, 17), (inner + 6, 44)]
         } else {
@@ -176,7 +176,7 @@ fn what_is_no_error_about_tcp_is_not_read() {
 }
 
 proptest! {
-    /// Compared with one that is built anew.
+    /// Compared with an error that is built from scratch.
     #[test]
     fn a_rewritten_error_is_as_if_built_so(
         v6 in any::<bool>(), seq in any::<u32>(), to in any::<u32>(), ports in any::<[u16; 4]>(),
@@ -213,8 +213,8 @@ proptest! {
         prop_assert_eq!(bytes, want);
     }
 
-    /// Whether a device completes the checksum of the quoted segment or not: the error is
-    /// right, and the same.
+    /// The error is correct, and the same, whether a device completes the checksum of the quoted
+    /// segment or not.
     #[test]
     fn a_packet_that_is_too_big_becomes_an_error(
         v6 in any::<bool>(), seq in any::<u32>(), mtu in 576u32..65536, check in any::<u16>(),
@@ -225,12 +225,12 @@ proptest! {
         quoted[at..at + 2].copy_from_slice(&check.to_be_bytes());
         let mut m = Message::default();
         let len = QUOTED[usize::from(v6)];
-        // SAFETY: so many bytes are left there.
+        // SAFETY: this number of bytes is left there.
         unsafe { m.quoted_mut(v6).copy_from_nonoverlapping(quoted.as_ptr(), len) };
         if v6 { m.too_big::<true>(mtu) } else { m.too_big::<false>(mtu) }
         let front = if v6 { 48 } else { 28 };
         let got = stored(&m, front + len);
-        // A device that completes the quoted checksum.
+        // As by a device that completes the quoted checksum.
         let tcp = got.len() - 20;
         let completed = !sum(&got[tcp..]);
         let kept = u16::from_be_bytes([got[tcp + 16], got[tcp + 17]]);
@@ -240,7 +240,7 @@ proptest! {
         let kind = if v6 { [2, 0] } else { [3, 4] };
         let mut want = error(server.ip(), client.ip(), kind, &want_quoted);
         let ip = if v6 { 40 } else { 20 };
-        // What a host's own message differs in from a router's of this test.
+        // Differences between a host's own message and a router's in this test.
         want[if v6 { 7 } else { 8 }] = 64;
         if !v6 {
             want[4..6].fill(0);
@@ -307,7 +307,7 @@ fn what_left_by_a_new_path_is_the_stacks() {
             _ => assert_eq!(fate, Fate::Pass, "{state:?}"),
         }
     }
-    // What opens a path is no stack's.
+    // Packets that open a path are not a stack's.
     let mut opening = s(State::TwoPaths);
     opening.two.cut_set = 0;
     let mut quoted = Quoted {
@@ -315,7 +315,7 @@ fn what_left_by_a_new_path_is_the_stacks() {
         seq: 1500,
     };
     assert_eq!(about_sent(&opening, &mut quoted), Fate::Disbelieve);
-    // Behind what was sent, or longer ago than any window.
+    // After the highest number sent, or longer ago than any window.
     for seq in [1501, 0x8000_0000, 1499u32.wrapping_sub(1 << 30)] {
         assert_eq!(judged(State::NewPath, seq).0, Fate::Disbelieve, "{seq}");
     }
@@ -324,8 +324,8 @@ fn what_left_by_a_new_path_is_the_stacks() {
     }
 }
 
-/// The client's entry, which has received up to 900 of it, and the server's, which has
-/// acknowledged up to 400 of that.
+/// Returns the client's entry, which has received its data up to 900, and the server's, which has
+/// acknowledged that data up to 400.
 fn relayed(state: State) -> (Session, Session) {
     let [client, proxy, server, _] = hosts(false);
     let out = SocketAddr::new(proxy.ip(), 50000);
@@ -365,7 +365,7 @@ fn what_was_relayed_is_its_ends() {
     }
 }
 
-/// Its acknowledgements, or its data, are all that passes the relaying host then.
+/// In that case only one end's acknowledgements, or only its data, pass the relaying host.
 #[test]
 fn what_passes_the_relaying_host_by_is_believed_within_a_window() {
     let (mut from, mut by) = relayed(State::Relay);

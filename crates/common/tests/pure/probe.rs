@@ -1,4 +1,4 @@
-//! What a path does to packets is found in what they carry.
+//! Probes: the payload of opening packets shows the changes that a path makes.
 
 use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
 use dysco_common::session::{Offer, offer};
@@ -26,8 +26,8 @@ fn options(tsval: u32) -> Vec<u8> {
     [&MSS[..], &WSCALE, &SACK, &clock(tsval, 3)].concat()
 }
 
-/// Of a SYN with these options, which came with those, and whose answer came back with the
-/// last: what has become of both.
+/// Returns the changes of a SYN and its answer. The arguments are the options as sent, as they
+/// arrived, and as they came back in the answer.
 fn changes(sent: &[u8], heard: &[u8], answer: &[u8]) -> [Change; 2] {
     let mut probe = Probe::of_syn(1, sent);
     probe.heard[..heard.len()].copy_from_slice(heard);
@@ -42,14 +42,14 @@ fn changes(sent: &[u8], heard: &[u8], answer: &[u8]) -> [Change; 2] {
 #[test]
 fn a_path_that_does_nothing_shows_nothing() {
     let syn = header(u32::MAX, 0, SYN, &options(10));
-    // With the window scale of its own end.
+    // With the window scale of the answering end.
     let mut its = options(10);
     its[7] = 2;
     let answer = header(900, 0, SYN | ACK, &its);
     assert_eq!(changes(&syn, &syn, &answer), [Change::default(); 2]);
 }
 
-/// A firewall that puts the acknowledgement right hides it from who only looks at that.
+/// A firewall that corrects the acknowledgement hides its change from a check of that number alone.
 #[test]
 fn other_numbers_are_found_though_the_answer_fits() {
     let syn = header(77, 0, SYN, &options(10));
@@ -58,7 +58,7 @@ fn other_numbers_are_found_though_the_answer_fits() {
     let [up, down] = changes(&syn, &there, &answer);
     assert_eq!((up.seq, down.seq), (5, 0));
     assert_eq!(down.ack, 5u32.wrapping_neg());
-    // One way alone, the other.
+    // A change in one direction only, then in the other.
     let answer = header(900 - 7, 78, SYN | ACK, &options(10));
     let [up, down] = changes(&syn, &syn, &answer);
     assert_eq!((up.seq, up.ack), (0, 0));
@@ -96,7 +96,7 @@ fn clocks_and_options_are_found_in_either_direction() {
     lowered[2..4].copy_from_slice(&1000u16.to_be_bytes());
     let [up, _] = changes(&syn, &header(77, 0, SYN, &lowered), &answer(&lowered));
     assert_eq!((up.mss, up.options), (1000, 0));
-    // Without the option it is what every host takes.
+    // Without the option the MSS is the one that every host accepts.
     let none = header(77, 0, SYN, &without(0..4));
     let [up, _] = changes(&syn, &none, &answer(&without(0..4)));
     assert_eq!(up.mss, 536);
@@ -108,13 +108,13 @@ fn what_is_no_probe_is_none() {
     assert_eq!(Shown::from_bytes(&[0; PROBE]), None);
     let probe = Probe::of_syn(1, &header(1, 0, SYN, &[])).to_bytes();
     assert_eq!(Shown::from_bytes(&probe), None);
-    // A header that ends before its options do.
+    // The header ends before its options do.
     assert_eq!(Said::of(&header(1, 0, SYN, &options(1))[..30], false), None);
     let cut = header(1, 0, SYN, &[8, 10, 0, 0]);
     assert_eq!(Said::of(&cut, false), None);
 }
 
-/// On another chain each end tells what has become of the other's packets.
+/// On another chain each end reports the changes of the other's packets.
 #[test]
 fn what_shows_the_length_tells_what_has_become_of_packets() {
     let seen = Change {

@@ -1,6 +1,5 @@
-//! The slow and obvious way to rewrite a TCP header: take it apart into a list
-//! of options, change the list, put it together. Shares no code with what it
-//! checks, and no shortcuts.
+//! A slow and obvious rewrite of a TCP header: it decodes the options into a list, changes the
+//! list, and encodes it again. It shares no code with the tested rewrite, and has no shortcuts.
 
 use dysco_common::tcp::{ACK, Edit, Header, edit};
 
@@ -12,11 +11,11 @@ pub enum Opt {
     Timestamps(u32, u32),
     /// Any other kind, or a length that its kind does not have.
     Other(u8, Vec<u8>),
-    /// End of the list, and what stands after it.
+    /// End of the list, and the bytes after it.
     End(Vec<u8>),
 }
 
-/// Takes the option bytes apart; `None` if they are malformed.
+/// Decodes option bytes, or returns `None` if they are malformed.
 pub fn parse(mut b: &[u8]) -> Option<Vec<Opt>> {
     let mut list = Vec::new();
     while let Some((&kind, rest)) = b.split_first() {
@@ -49,7 +48,7 @@ pub fn parse(mut b: &[u8]) -> Option<Vec<Opt>> {
     Some(list)
 }
 
-/// Puts the option bytes together again.
+/// Encodes the options again.
 pub fn serialize(list: &[Opt]) -> Vec<u8> {
     let mut out = Vec::new();
     for o in list {
@@ -119,7 +118,7 @@ fn changed(o: Opt, e: &Edit) -> Vec<Opt> {
     }
 }
 
-/// The header with the edit in it; `None` if its options are malformed.
+/// Returns the header after the edit, or `None` if its options are malformed.
 pub fn rewrite(header: &[u8], e: &Edit) -> Option<Vec<u8>> {
     let options: Vec<Opt> = parse(&header[20..])?
         .into_iter()
@@ -141,7 +140,7 @@ pub fn rewrite(header: &[u8], e: &Edit) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The Internet checksum's sum, folded (RFC 1071), the obvious way.
+/// Returns the Internet checksum's sum, folded (RFC 1071), in the obvious way.
 pub fn sum(bytes: &[u8]) -> u16 {
     let mut s = 0u32;
     for c in bytes.chunks(2) {
@@ -151,7 +150,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     s as u16
 }
 
-/// The bytes in the buffer that the code works on.
+/// Returns the bytes in the buffer that the tested code uses.
 pub fn buffer(bytes: &[u8]) -> Header {
     let mut h = Header::zeroed();
     h.0[..bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Which of two paths a host keeps that a session passes by both.
+//! The choice between two paths of a session on a host that it passes by both.
 
 use dysco_common::transit::{Keep, Stays};
 
@@ -9,10 +9,10 @@ fn of_two_paths_the_one_stays_that_is_in_use() {
     assert_eq!(kept(&[5], 7), Stays::Later);
     // The rest of the chain may have kept the path that is given up here.
     assert_eq!(kept(&[2, 5], 7), Stays::Later);
-    // That is being laid, or was since: who says so does not know of it.
+    // The path is being laid, or was laid since. The reporting host does not know it.
     assert_eq!(kept(&[2], 5), Stays::Both);
     assert_eq!(kept(&[2], 4), Stays::Both);
-    // Neither: who says so means another session of this name.
+    // Neither path is named: the report concerns another session of this name.
     assert_eq!(kept(&[1, 3], 7), Stays::Both);
 }
 

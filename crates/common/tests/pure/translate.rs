@@ -33,7 +33,7 @@ prop_compose! {
     }
 }
 
-/// What undoes a translation at the other end of the wire.
+/// Returns the translation that reverses another one at the other end of the wire.
 fn mirrored(t: &Translation) -> Translation {
     Translation {
         seq_out: t.seq_in.wrapping_neg(),
@@ -73,8 +73,8 @@ proptest! {
         prop_assert_eq!(e.sack_add, sack);
     }
 
-    /// Out here, in there, with the mirrored translation: every byte is as it
-    /// was, whatever the numbers.
+    /// Outgoing here, incoming there, with the mirrored translation: every byte is as before,
+    /// whatever the numbers.
     #[test]
     fn there_and_back_is_identity(
         mut t in any_translation(), fixed in any::<[u8; 20]>(),
@@ -92,7 +92,7 @@ proptest! {
             local_port: u16::from_ne_bytes([h[2], h[3]]), remote_port: u16::from_ne_bytes([h[0], h[1]]),
         };
         let mut b = buffer(&h);
-        // A window under a scale of up to 14 survives what is rounded: nothing here.
+        // A window with a scale of up to 14 survives if nothing is rounded, as here.
         b.rewrite(&t.outgoing(&b.segment(0), &key)).unwrap();
         b.rewrite(&mirrored(&t).incoming(&b.segment(0), &seen_from_there)).unwrap();
         let mut window = [h[14], h[15]];
@@ -171,7 +171,7 @@ fn check_flags(t: &Translation, s: &Segment, flags: u8, strip: u32) -> Result<()
     Ok(())
 }
 
-/// A rule of IPv4 is not one of the mapped prefix's whole IPv6 space.
+/// An IPv4 rule does not match the IPv6 addresses of the mapped prefix.
 #[test]
 fn a_rule_of_ipv4_matches_ipv4_only() {
     let mut mask = [0xff; 16];
@@ -190,12 +190,11 @@ fn a_rule_of_ipv4_matches_ipv4_only() {
     assert!(!rule.matches(&Addr::new(v6), 80));
 }
 
-/// A session costs two elements of the flow map, up to three hints, its entry,
-/// and a free slot.
+/// A session needs two elements of the flow map, up to three hints, its entry, and a free slot.
 #[test]
 fn a_session_takes_no_more_than_512_bytes() {
-    // The kernel's hash element: its list, hash and links before key and value,
-    // each rounded to words; and a bucket of 16 bytes.
+    // The kernel's hash element: its list, hash and links before key and value, each rounded to
+    // words, and a bucket of 16 bytes.
     let round = |n: usize| n.next_multiple_of(8);
     let element = 48 + round(size_of::<ShortKey>()) + round(size_of::<FlowRef>()) + 16;
     let bytes = 2 * element + 3 * size_of::<u32>() + size_of::<Session>() + size_of::<u32>();
@@ -203,7 +202,8 @@ fn a_session_takes_no_more_than_512_bytes() {
 }
 
 proptest! {
-    /// What the one side sends is what the other hears, but for the addresses.
+    /// One side's outgoing segment equals the other side's incoming segment, except for the
+    /// addresses.
     #[test]
     fn a_mirrored_translation_is_the_other_direction(t in any_translation(), s in any_segment(), key in any_key()) {
         let there = t.mirrored();

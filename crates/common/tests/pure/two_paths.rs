@@ -1,5 +1,5 @@
-//! The two-path phase: cases, properties of single decisions, and a session
-//! whose two paths run against each other.
+//! The two-path phase: cases, properties of single decisions, and a session whose two paths
+//! compete.
 
 mod ending;
 mod far_apart;
@@ -29,8 +29,8 @@ fn session() -> Session {
     }
 }
 
-/// The same session as the host at the other end of its old path has it, where
-/// what goes out here comes in.
+/// Returns the same session as the host at the other end of its old path has it. Outgoing here is
+/// incoming there.
 fn mirrored(s: &Session) -> Session {
     Session {
         snd_max: s.rcv_max,
@@ -47,7 +47,7 @@ fn mirrored(s: &Session) -> Session {
     }
 }
 
-/// What both kinds of anchor say, which is the same.
+/// Checks that both kinds of anchor give the same result, and returns it.
 fn same<T: PartialEq + std::fmt::Debug>(s: &Session, f: impl Fn(Anchor, &Session) -> T) -> T {
     let near = f(Anchor::Near, s);
     assert_eq!(near, f(Anchor::Far, &mirrored(s)));
@@ -62,7 +62,7 @@ fn ending(s: &Session, seg: &Segment) -> Ending {
     same(s, |at, s| two_paths::ending(at, s, seg))
 }
 
-/// Is it the proxy's own end, which nobody may hear?
+/// Returns true if this is the proxy's own end of the session, which no end may receive.
 fn proxy_ends(s: &Session, seg: &Segment) -> bool {
     ending(s, seg) == Ending::Relayed
 }
@@ -75,7 +75,7 @@ fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     same(s, |at, s| two_paths::new_incoming(at, s, seg, wscale))
 }
 
-/// A session after its cut.
+/// Returns a session after its cut.
 fn cut() -> Session {
     let mut s = session();
     s.two.cut_set = 1;
@@ -154,7 +154,7 @@ fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
     assert!(outgoing(&s, &seg).copy.is_some(), "there is news for it");
 }
 
-/// Nobody else would answer it: the proxy has all of the old path acknowledged.
+/// No other end would answer the probe: all data of the old path is acknowledged to the proxy.
 #[test]
 fn a_probe_keeps_its_number_once_the_far_end_has_all() {
     let mut s = cut();
@@ -163,7 +163,7 @@ fn a_probe_keeps_its_number_once_the_far_end_has_all() {
     assert_eq!(outgoing(&s, &probe).seq, CUT_OUT);
     s.far_ack = CUT_OUT;
     assert_eq!(outgoing(&s, &probe).seq, CUT_OUT - 1);
-    // One of the old path's data goes there too, drained or not.
+    // A probe of the old path's data goes there too, drained or not.
     (s.two.drained, s.two.old_ack_set, s.old_ack) = (1, 1, 4500);
     let copy = outgoing(&s, &probe).copy.unwrap();
     assert_eq!((copy.path, copy.seq), (Path::Old, CUT_OUT - 1));
@@ -200,8 +200,8 @@ fn a_reset_takes_both_paths() {
     );
 }
 
-/// Its window was taken back to before what it has sent: no other end believes a reset
-/// with the end of that for a number.
+/// The window was reduced to before the data that the end has sent. No other end accepts a reset
+/// with the end of that window as its number.
 #[test]
 fn a_reset_from_behind_what_was_sent_has_the_number_that_is_expected() {
     let mut s = cut();
@@ -215,13 +215,13 @@ fn a_reset_from_behind_what_was_sent_has_the_number_that_is_expected() {
         let seq = s.snd_max - behind;
         let raised = numbers(&s, seq, RST | ACK);
         assert_eq!(raised, (CUT_OUT, Some(s.snd_max)), "{behind}");
-        // What met no socket has the number that the other end wants.
+        // The reset for a segment that met no socket has the number that the other end expects.
         assert_eq!(numbers(&s, seq, RST), (seq, Some(seq)));
     }
     assert_eq!(numbers(&s, 0x8000_0000, RST | ACK).0, 0x8000_0000);
     s.two.cut_set = 0;
     assert_eq!(numbers(&s, 800, RST | ACK), (s.snd_max, None));
-    // Anybody may have sent it.
+    // Anybody may have sent the reset.
     s.life.reset = 0;
     assert_eq!(numbers(&s, 800, RST | ACK), (800, None));
 }
@@ -252,7 +252,7 @@ fn the_proxys_own_end_is_not_the_sessions() {
     assert!(proxy_ends(&s, &fin(CUT_IN, 0)));
     assert!(proxy_ends(&s, &fin(CUT_IN - 10, 10)));
     assert!(!proxy_ends(&session(), &fin(CUT_IN, 0)));
-    // With data before it, the data is delivered without the FIN.
+    // If data precedes the FIN, the data is delivered without it.
     let OldIncoming::Deliver(Segment { flags, .. }) = old_incoming(&s, &fin(CUT_IN - 10, 10), 0)
     else {
         panic!("its data is wanted");
@@ -276,8 +276,8 @@ fn the_proxys_own_end_is_not_the_sessions() {
     assert_eq!(old_incoming(&done, &rst, 0), OldIncoming::Drop);
 }
 
-/// An anchor whose daemon died before it was told the cutoff knows where the
-/// new path's data begins.
+/// An anchor whose daemon died before it received the cutoff knows where the new path's data
+/// begins.
 #[test]
 fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
     let mut s = session();
@@ -290,7 +290,7 @@ fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
     assert!(!proxy_ends(&s, &before));
 }
 
-/// Of bytes from the cutoff on, which it got in a segment across it.
+/// Bytes from the cutoff on, which the proxy received in a segment across it.
 #[test]
 fn the_proxy_is_not_believed_past_the_cutoff() {
     let mut s = cut();
@@ -306,7 +306,7 @@ fn the_proxy_is_not_believed_past_the_cutoff() {
     assert_eq!(raised.ack, CUT_OUT);
 }
 
-/// A proxy that nobody needs closes, and the other anchor's cutoff was never told.
+/// An unneeded proxy closes, and the other anchor's cutoff never arrived.
 #[test]
 fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
     let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
@@ -325,8 +325,8 @@ fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
     assert!(!proxy_ends(&s, &rst), "it may be needed again");
 }
 
-/// An end that is sent nothing by the new path learns from the number of what it hears
-/// acknowledged there that the proxy holds nothing for it.
+/// An end that receives no data on the new path learns from the number of an acknowledgement there
+/// that the proxy holds nothing for it.
 #[test]
 fn an_acknowledgement_tells_where_the_old_path_ends() {
     let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
@@ -377,19 +377,19 @@ fn without_ack_nothing_is_acknowledged() {
     }
 }
 
-/// The far end is far ahead of what the proxy has relayed to a local end that does not
-/// read, which would discard an ack from there.
+/// The far end is far ahead of the data that the proxy has relayed. A local end that does not read
+/// would discard an acknowledgement with that number.
 #[test]
 fn a_pure_ack_is_not_beyond_what_the_old_path_sent() {
     let s = cut();
     let seq = |s: &Session, seg: &Segment| new_incoming(s, seg, 0).seq;
     assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, ACK)), s.rcv_max);
     assert_eq!(seq(&s, &segment(s.rcv_max - 1, 950, 0, ACK)), s.rcv_max - 1);
-    // Data are where they are, and so is a reset.
+    // Data keeps its number, and so does a reset.
     assert_eq!(seq(&s, &segment(CUT_IN, 950, 1, ACK)), CUT_IN);
     assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, ACK | FIN)), CUT_IN);
     assert_eq!(seq(&s, &segment(CUT_IN, 950, 0, RST)), CUT_IN);
-    // Once the old path has drained, nothing comes with its clock.
+    // Once the old path has drained, no segment arrives with its clock.
     let mut drained = s;
     drained.two.drained = 1;
     assert_eq!(seq(&drained, &segment(CUT_IN, 950, 0, ACK)), CUT_IN);
@@ -398,7 +398,7 @@ fn a_pure_ack_is_not_beyond_what_the_old_path_sent() {
     assert_eq!(seq(&perhaps, &segment(CUT_IN, 950, 0, ACK)), CUT_IN);
 }
 
-/// A window of nothing would be taken for the far end's.
+/// A window of zero would be taken for the far end's.
 #[test]
 fn a_raised_pure_ack_needs_room() {
     let mut s = cut();
@@ -432,7 +432,7 @@ fn the_far_ends_edge_bounds_the_old_window() {
         panic!("an ack with news");
     };
     assert_eq!((ack, window), (900, 40));
-    // An ack that the new path has overtaken says nothing; data with it does.
+    // An acknowledgement that the new path has overtaken has no news. With data it has.
     s.far_ack = 920;
     assert_eq!(
         old_incoming(&s, &segment(4500, 900, 0, ACK), 0),
@@ -469,7 +469,7 @@ fn what_the_new_path_says_before_the_old_drained_is_raised() {
 }
 
 prop_compose! {
-    /// A session at any place of the number space, its numbers near each other.
+    /// Returns a session at any place of the number space, with numbers near each other.
     fn any_session()(
         base in any::<(u32, u32)>(), near in proptest::array::uniform8(0u32..1 << 20),
         flags in proptest::array::uniform6(0u8..2), clamp in prop_oneof![Just(0), 1u16..],
@@ -519,7 +519,7 @@ proptest! {
             let across = s.rcv_ack.wrapping_sub(s.cut_out) < 1 << 19;
             let got = if across { s.rcv_ack } else { s.cut_out };
             prop_assert!(!after(copy.seq, got), "a number that it does not expect");
-            // Under one before that it hears nothing; but the end may probe it.
+            // A segment with an earlier number is ignored, but the end may probe it.
             let probes = before(seg.seq, s.cut_out);
             prop_assert!(probes || !before(copy.seq, got), "a number that it does not hear");
         }
@@ -531,7 +531,7 @@ proptest! {
         if s.two.cut_set == 0 {
             prop_assert_eq!((out.path, out.copy), (Path::Old, None));
         } else if seg.flags & RST == 0 {
-            // Probes may be, once the far end has all that is before it.
+            // Probes may have such a number, once the far end has all data before it.
             let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
             if out.path == Path::New && (seg.span() > 0 || !far_has_old) {
                 prop_assert!(!before(out.seq, s.cut_out));
@@ -540,7 +540,7 @@ proptest! {
                 prop_assert!(!before(copy.seq, s.cut_out));
             }
         }
-        // Data keeps its number, whatever its path: it is not other data.
+        // Data keeps its number on either path.
         if seg.span() > 0 {
             prop_assert_eq!(out.seq, seg.seq);
         }
@@ -587,8 +587,8 @@ proptest! {
         }
     }
 
-    /// The proxy's acks and the far end's arrive mixed in any way, each in its
-    /// order: what the local end hears never steps back.
+    /// Acknowledgements of the proxy and of the far end arrive interleaved, each in its order. The
+    /// acknowledgements that the local end receives never go back.
     #[test]
     fn acks_that_are_delivered_never_step_back(
         base in any::<u32>(), window in any::<u16>(),
@@ -627,7 +627,8 @@ proptest! {
     }
 }
 
-/// The new path has opened, and has not carried what the other end sent elsewhere.
+/// Returns a session whose new path has opened, but has not carried the data that the other end
+/// sent elsewhere.
 fn unshown() -> Session {
     let mut s = cut();
     s.shown = CUT_IN - 300;
@@ -643,10 +644,10 @@ fn near(s: &Session, seg: &Segment) -> Outgoing {
 #[test]
 fn the_new_path_hears_nothing_acknowledged_that_it_has_not_shown() {
     let s = unshown();
-    // Data, a pure acknowledgement, and a reset's copy.
+    // Data, a pure acknowledgement, and the copy of a reset.
     let data = near(&s, &segment(CUT_OUT, CUT_IN - 100, 50, ACK));
     assert_eq!((data.path, data.ack), (Path::New, CUT_IN - 300));
-    // The edge stays: 200 bytes lower, 50 units of four bytes more.
+    // The edge stays the same: 200 bytes lower, 50 units of four bytes more.
     assert_eq!(data.window, 150);
     let sacks = two_paths::sacks(Anchor::Near, &s, Path::New);
     assert_eq!((sacks.limited, sacks.to), (true, CUT_IN - 300));
@@ -660,7 +661,7 @@ fn the_new_path_hears_nothing_acknowledged_that_it_has_not_shown() {
     let reset = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, RST | ACK));
     let copy = reset.copy.unwrap();
     assert_eq!((copy.path, copy.ack), (Path::New, CUT_IN - 300));
-    // What it has shown is acknowledged as it is.
+    // Numbers that the path has shown are acknowledged unchanged.
     let shown = near(&s, &segment(CUT_OUT, CUT_IN - 300, 0, ACK));
     assert_eq!((shown.ack, shown.window), (CUT_IN - 300, 100));
 }
@@ -673,13 +674,13 @@ fn once_all_is_shown_acknowledgements_are_as_they_are() {
     let out = near(&s, &segment(CUT_OUT, CUT_IN + 5, 50, ACK));
     assert_eq!((out.ack, out.window), (CUT_IN + 5, 100));
     assert!(!two_paths::sacks(Anchor::Near, &s, Path::New).limited);
-    // It was all that was waited for, once.
+    // The session waited only for that, once.
     let mut s = unshown();
     s.two.drained = 1;
     assert!(!two_paths::show(&mut s, CUT_IN - 1));
     assert!(two_paths::show(&mut s, CUT_IN));
     assert!(!two_paths::show(&mut s, CUT_IN + 1));
-    // Late ones take nothing back.
+    // Late segments take nothing back.
     assert!(!two_paths::show(&mut s, CUT_IN - 200));
     assert_eq!(s.shown, CUT_IN + 1);
 }
@@ -713,7 +714,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     let e = two_paths::answer_opening(&s, &syn);
     assert_eq!((e.seq, e.ack, e.flags), (4999, 77, SYN | ACK));
     assert_eq!((e.window, e.wscale), (u16::MAX, 3), "its own scale, and 1");
-    // It has sent more since; what it has opened with stays.
+    // The end has sent more since. The number of the opening stays.
     s.snd_max = 9000;
     let again = segment(76, 0, 0, SYN);
     two_paths::hear_opening(&mut s, &again);
@@ -732,7 +733,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     two_paths::hear_opening(&mut s, &shows);
     let e = two_paths::answer_opening(&s, &shows);
     assert_eq!((e.seq, e.ack, s.shown), (9000, 200, 200));
-    // As far as the window that the left end has announced, and then on.
+    // Up to the window that the left end has announced, and later the rest.
     s.remote.wscale = 1;
     s.cut_out = 5000 + 200_000;
     let e = two_paths::answer_opening(&s, &shows);
@@ -747,7 +748,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     assert_eq!(e.seq, 5000 + 200_000);
 }
 
-/// A path that is being opened: up to 4500 the other end has shown, in this end's
+/// Returns a path that is being opened. The other end has shown numbers up to 4500, in this end's
 /// numbers.
 fn being_opened() -> Session {
     let mut s = Session {
@@ -773,7 +774,7 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
         long(shows.seq, 1448),
         widest(segment(shows.seq, 0, 1448, ACK)),
         widest(long(3499, 0)),
-        // It goes on from what was shown.
+        // The segment continues after the shown number.
         widest(long(3500 - 1448, 1448)),
     ] {
         assert!(!two_paths::hear_length(&mut s, &other), "{other:?}");
@@ -781,11 +782,11 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
     }
     assert!(two_paths::hear_length(&mut s, &shows));
     assert!(two_paths::has_length(&s));
-    // Again, and when the path was just taken; nothing else is the same.
+    // Again, and just after the path was taken. No other segment equals it.
     for state in [State::Joining, State::Switching] {
         s.state = state as u32;
         assert!(two_paths::hear_length(&mut s, &shows));
-        // The way may be known to be narrower since.
+        // The path may have become narrower since.
         let shorter = widest(long(3500 - 1 - 1400, 1400));
         assert!(two_paths::hear_length(&mut s, &shorter));
         assert!(!two_paths::hear_length(
@@ -793,7 +794,7 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
             &widest(long(3500 - 1448, 1448))
         ));
     }
-    // One that was taken has not been opened here.
+    // A path that was already taken has not been opened here.
     let mut s = being_opened();
     s.state = State::Switching as u32;
     assert!(!two_paths::hear_length(&mut s, &shows));
@@ -811,8 +812,8 @@ fn what_opens_a_path_is_told_from_what_takes_it() {
     assert!(!two_paths::is_of_opening(&seg(4000, 500, 64), 4500));
 }
 
-/// As much again as numbers can tell apart has passed since the cut, and nobody has
-/// completed it: what is sent and acknowledged now is of the new path still.
+/// Twice the distance that numbers can distinguish has passed since the cut, and the change was not
+/// completed. Data and acknowledgements still belong to the new path.
 #[test]
 fn two_paths_may_last_for_any_number_of_bytes() {
     let mut s = cut();
@@ -825,14 +826,14 @@ fn two_paths_may_last_for_any_number_of_bytes() {
         two_paths::hear_far(Anchor::Near, &mut s, now, &judged);
         let out = outgoing(&s, &segment(now, CUT_IN, 100, ACK));
         assert_eq!((out.path, out.seq), (Path::New, now), "{quarter} GiB");
-        // The proxy repeats what it has acknowledged.
+        // The proxy repeats an acknowledgement.
         let late = old_incoming(&s, &segment(4500, CUT_OUT, 0, ACK), 0);
         assert_eq!(late, OldIncoming::Withhold, "{quarter} GiB");
     }
 }
 
-/// It asks whether there is room again, and gives up without an answer: long before, all
-/// that it was sent has been acknowledged.
+/// The proxy asks whether there is room again, and gives up without an answer. All data that it was
+/// sent was acknowledged long before.
 #[test]
 fn the_proxys_probes_are_heard() {
     let mut s = cut();
@@ -846,14 +847,14 @@ fn the_proxys_probes_are_heard() {
         "{probe:?}"
     );
     assert_eq!(heard(&s, s.snd_ack), OldIncoming::Withhold);
-    // An end that is ahead of the proxy is asked nothing by what that acknowledges.
+    // An acknowledgement of the proxy is no question to an end that is ahead of it.
     (s.two.new_data, s.new_low) = (1, CUT_IN);
     (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN + 300);
     assert_eq!(heard(&s, CUT_IN), OldIncoming::Withhold);
     assert!(matches!(heard(&s, CUT_IN - 1), OldIncoming::Deliver(_)));
 }
 
-/// It may hold what the other end still has to get, and takes one that is silent for dead.
+/// The proxy may hold data for the other end, and takes a silent end for dead.
 #[test]
 fn the_proxy_is_answered_though_it_has_all_acknowledged() {
     let mut s = cut();
@@ -871,7 +872,7 @@ fn the_proxy_is_answered_though_it_has_all_acknowledged() {
     s.two.old_ack_set |= two_paths::ASKED;
     let copy = outgoing(&s, &answer).copy.unwrap();
     assert_eq!((copy.path, copy.seq, copy.ack), (Path::Old, CUT_OUT, 4500));
-    // Before that it hears whatever the end says.
+    // Before that the proxy receives all that the end sends.
     s.two.drained = 0;
     assert!(!asks(&s, 4499, ACK));
 }
@@ -885,7 +886,7 @@ fn a_reset_behind_a_segment_across_the_cutoff_is_believed() {
     assert!(!two_paths::may_reset(&s, CUT_IN + 301));
 }
 
-/// The proxy has got bytes beyond the cutoff, in a segment across it, and acknowledged them.
+/// The proxy has received bytes beyond the cutoff, in a segment across it, and acknowledged them.
 #[test]
 fn a_proxy_that_has_got_more_hears_what_is_acknowledged() {
     let mut s = cut();
@@ -902,16 +903,16 @@ fn a_proxy_that_has_got_more_hears_what_is_acknowledged() {
     s.life.reset = 1;
     s.snd_max = CUT_OUT + 1000;
     assert_eq!(old(&s, ACK | RST), CUT_OUT + 500);
-    // Nor is that reset heard which answers what acknowledges up to the cutoff.
+    // A reset that answers an acknowledgement up to the cutoff is ignored as well.
     let answers = outgoing(&s, &segment(CUT_OUT, 0, 0, RST));
     assert_eq!((answers.path, answers.seq), (Path::Old, CUT_OUT + 500));
-    // No segment is as long as that: who acknowledges so much is not the proxy.
+    // No segment is that long: an acknowledgement of so much is not the proxy's.
     s.rcv_ack = CUT_OUT + (1 << 19);
     assert_eq!(old(&s, ACK), CUT_OUT);
 }
 
-/// The new path has carried more to the end than the proxy, which acknowledges what the end
-/// repeats to it.
+/// The new path has carried more to the end than the proxy, which acknowledges retransmissions of
+/// the end.
 #[test]
 fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
     let mut s = carried();
@@ -923,7 +924,7 @@ fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
     let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
     assert_eq!(number(&s, &ack), CUT_IN + 300);
     assert_eq!(number(&s, &Segment { flags: RST, ..ack }), CUT_IN + 300);
-    // What the proxy has sent beyond is little, and no reset comes from there.
+    // The proxy has sent little beyond, and no reset comes from there.
     let beyond = |s: &Session, by, flags| {
         let max = s.rcv_max.wrapping_add(by);
         let s = Session {
@@ -936,12 +937,12 @@ fn an_end_that_is_ahead_hears_what_the_proxy_acknowledges() {
     assert_eq!(beyond(&s, 1 << 19, ACK), 1);
     assert_eq!(beyond(&s, (1 << 19) + 1, ACK), 0);
     assert_eq!(beyond(&s, 1, RST), 0);
-    // What the proxy repeats is as it is, and what asks for an answer, ...
+    // Retransmissions of the proxy are unchanged, and so are its probes, ...
     let again = segment(CUT_IN - 10, CUT_OUT, 10, ACK);
     assert_eq!(number(&s, &again), CUT_IN - 10);
     let probe = segment(CUT_IN - 1, CUT_OUT, 0, ACK);
     assert_eq!(number(&s, &probe), CUT_IN - 1);
-    // ... and all where the end is not ahead.
+    // ... and all segments if the end is not ahead.
     s.snd_ack = CUT_IN;
     assert_eq!(number(&s, &ack), CUT_IN);
     (s.snd_ack, s.two.new_data) = (CUT_IN + 300, 0);
@@ -964,19 +965,20 @@ fn what_acknowledges_more_than_was_sent_says_nothing() {
 fn a_reset_that_no_end_believes_ends_nothing_in_two_paths() {
     let mut s = session();
     s.state = State::TwoPaths as u32;
-    // It has acknowledged up to 4000, and got up to 4500 by the old path.
+    // The end has acknowledged up to 4000, and received up to 4500 on the old path.
     let believed = |s: &Session| [3999, 4000, 4500, 4501].map(|seq| two_paths::may_reset(s, seq));
     assert_eq!(believed(&s), [false, true, true, false]);
     s.shown = 4501;
     assert_eq!(believed(&s), [false, true, true, true]);
-    // Of one path it has what came there; and nothing to judge by while it is opened.
+    // On a single path the limit is what arrived there. While the session is being opened there is
+    // no limit.
     s.state = State::Tracked as u32;
     assert_eq!(believed(&s), [false, true, true, false]);
     s.state = State::Opening as u32;
     assert_eq!(believed(&s), [true; 4]);
 }
 
-/// Both have cut, and the new path has carried data to the local end.
+/// Returns a session after both cuts, whose new path has carried data to the local end.
 fn carried() -> Session {
     let mut s = session();
     (s.two.cut_set, s.two.cut_in_set) = (1, 1);
@@ -1000,15 +1002,15 @@ fn what_only_the_new_path_can_have_carried() {
         two_paths::has_carried(s)
     };
     s.snd_max = CUT_OUT + 500;
-    // All of that the old path has carried, too.
+    // The old path has carried all of that data, too.
     assert!(!at(&mut s, CUT_OUT));
-    // What was never sent is nobody's word.
+    // An acknowledgement of data that was never sent is ignored.
     assert!(!at(&mut s, CUT_OUT + 501));
     assert!(at(&mut s, CUT_OUT + 1));
 }
 
-/// A proxy may leave a session when each end has heard of the other by the new path, or has
-/// said nothing there.
+/// A proxy may leave a session when each end has received from the other on the new path, or has
+/// sent nothing there.
 #[test]
 fn a_new_path_is_confirmed_by_what_it_carries() {
     let confirmed = |s: &Session| two_paths::is_confirmed(Anchor::Near, s);
@@ -1027,10 +1029,10 @@ fn a_new_path_is_confirmed_by_what_it_carries() {
     assert!(confirmed(&s) && !unheard(&s), "nothing was sent");
     s.snd_max = CUT_OUT + 500;
     assert!(!confirmed(&s) && unheard(&s), "nothing was heard");
-    // Numbers of nobody's: the path shifts them.
+    // Numbers that belong to nobody: the path shifts them.
     hear(&mut s, CUT_OUT + 0x1000_0000, 9000);
     assert!(!confirmed(&s) && unheard(&s));
-    // The old path still carries what is before.
+    // The old path still carries the data before.
     hear(&mut s, CUT_OUT - 10, 9000);
     assert!(!confirmed(&s) && !unheard(&s));
     let mut full = s;
@@ -1054,13 +1056,13 @@ fn a_new_path_is_confirmed_by_what_it_carries() {
 fn the_old_path_catches_up_with_what_the_new_one_has_carried() {
     let mut s = taken_back(carried());
     (s.rcv_max, s.snd_ack, s.shown) = (CUT_IN, CUT_IN, CUT_IN + 700);
-    // It is not acknowledged yet, and will be.
+    // The data is not acknowledged yet, and will be.
     assert!(!two_paths::has_caught_up(&s));
     (s.rcv_max, s.snd_ack) = (CUT_IN + 699, CUT_IN + 700);
     assert!(!two_paths::has_caught_up(&s));
     s.rcv_max = CUT_IN + 700;
     assert!(two_paths::has_caught_up(&s));
-    // Where it has carried none, what the proxy holds is waited for by nobody.
+    // If the path has carried nothing, nobody waits for the data that the proxy holds.
     (s.rcv_max, s.two.new_data) = (CUT_IN, 0);
     assert!(two_paths::has_caught_up(&s));
 }

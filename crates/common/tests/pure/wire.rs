@@ -1,5 +1,4 @@
-//! A session as the wire has it, against what the translation makes of its
-//! segments.
+//! A session as on the wire, against the translation of its segments.
 
 use dysco_common::flow::{Addr, FlowKey};
 use dysco_common::session::translation::STRIP_TIMESTAMPS;
@@ -17,7 +16,7 @@ fn key(last: u8) -> FlowKey {
     }
 }
 
-/// Both ends offered these.
+/// Returns the offers of two ends that agree on these options.
 fn agreed(flags: u8, scales: [u8; 2]) -> [Offer; 2] {
     scales.map(|wscale| Offer {
         wscale,
@@ -27,7 +26,7 @@ fn agreed(flags: u8, scales: [u8; 2]) -> [Offer; 2] {
 }
 
 prop_compose! {
-    /// One that a middlebox has left, with the scales that its ends have.
+    /// Returns a session that a middlebox has left, with the scales of its ends.
     fn left()(n in any::<[u32; 10]>(), own in [0u8..=14, 0u8..=14], far in [0u8..=14, 0u8..=14]) -> Session {
         let [local, remote] = agreed(offer::WSCALE | offer::SACK | offer::TIMESTAMPS, own);
         Session {
@@ -48,7 +47,7 @@ prop_compose! {
     }
 }
 
-/// A segment without data; only its numbers matter.
+/// Returns a segment without data. Only its numbers matter.
 pub fn segment(seq: u32, ack: u32) -> Segment {
     Segment {
         seq,
@@ -60,7 +59,8 @@ pub fn segment(seq: u32, ack: u32) -> Segment {
 }
 
 proptest! {
-    /// What its own end sends next is what a host on the path has seen.
+    /// The next segment of the session's own end continues the numbers that a host on the path has
+    /// seen.
     #[test]
     fn numbers_are_those_of_its_segments(s in left()) {
         let (t, wire) = (s.translation, s.on_wire());
@@ -68,7 +68,7 @@ proptest! {
         prop_assert_eq!((out.seq, out.ack), (wire.snd_max, wire.rcv_max));
         prop_assert_eq!(out.tsval_add.wrapping_add(s.tsval_out), wire.tsval_out);
         prop_assert_eq!(out.tsecr_add.wrapping_add(s.tsval_in), wire.tsval_in);
-        // And what comes from there is what its own end knows.
+        // A segment from the wire has the numbers of the session's own end.
         let back = t.incoming(&segment(wire.rcv_max, wire.rcv_ack), &s.key);
         prop_assert_eq!((back.seq, back.ack), (s.rcv_max, s.rcv_ack));
         let acked = t.outgoing(&segment(s.local.isn, s.snd_ack), &s.path);
@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(t.incoming(&segment(wire.remote.isn, 0), &s.key).seq, s.remote.isn);
     }
 
-    /// One number at a time, there and back.
+    /// Each number is converted to the wire and back.
     #[test]
     fn each_number_has_its_way_back(s in left(), number in any::<u32>()) {
         let wire = s.on_wire();
@@ -85,7 +85,7 @@ proptest! {
         prop_assert_eq!(s.received_off_wire(wire.rcv_max), s.rcv_max);
     }
 
-    /// A window is as many bytes there as here.
+    /// A window has the same number of bytes on the wire.
     #[test]
     fn scales_are_those_of_the_wire(s in left()) {
         let wire = s.on_wire();
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(wire.remote_wscale(), s.translation.wscale_remote_far);
     }
 
-    /// The host that does not translate has its own scales there.
+    /// A host that does not translate has its own scales on the wire.
     #[test]
     fn who_does_not_translate_is_as_the_wire(s in left()) {
         let s = Session { translation: Translation::default(), ..s };
@@ -105,8 +105,8 @@ proptest! {
 }
 
 proptest! {
-    /// A name that differs by one address, or by ports alone, is found again from either
-    /// side; one that differs in both addresses is none.
+    /// A name that differs in one address, or in ports alone, is found from either side. A name
+    /// that differs in both addresses is not stored.
     #[test]
     fn a_session_behind_a_nat_keeps_its_name(ends in any::<[[u8; 4]; 2]>(), which in 0u8..4, ports in any::<[u16; 4]>()) {
         let [local, remote] = ends.map(Addr::v4);
@@ -123,7 +123,7 @@ proptest! {
         let differs = which != 3 && key != name;
         prop_assert_eq!(s.is_behind_nat(), differs);
         prop_assert_eq!(s.name(), if differs { name } else { key });
-        // Its wire has the numbers and the five-tuple of its stack.
+        // The session's wire has the numbers and the five-tuple of its stack.
         prop_assert_eq!((s.on_wire().key, s.was_bypassed()), (key, false));
         let mut other_side = [FlowKey::default(); 2];
         key.mirror_to(&mut other_side[0]);
@@ -154,7 +154,7 @@ fn the_name_stays_when_the_path_changes() {
     };
     assert_eq!(given.name(), key(3));
     assert_eq!(given.on_wire().key, key(3));
-    // Steered since its SYN, or with a proxy: its own.
+    // A session that was steered from its SYN on, or that has a proxy, has its own name.
     let steered = Session { two: chained, ..s };
     let tracked = Session {
         state: State::Tracked as u32,
@@ -166,7 +166,7 @@ fn the_name_stays_when_the_path_changes() {
     }
 }
 
-/// The options of the wire are those of the other session, where one has none.
+/// The options of the wire are those of the other session, if one session lacks an option.
 #[test]
 fn one_side_alone_has_an_option() {
     let session = |flags, scale, t| {
@@ -190,7 +190,7 @@ fn one_side_alone_has_an_option() {
     assert!(!has(here, offer::TIMESTAMPS));
     let there = session(offer::SACK, 0, strip).on_wire();
     assert!(has(there, offer::TIMESTAMPS) && has(there, offer::SACK));
-    // No scale is scale 0.
+    // No scale is the same as scale 0.
     let none = session(offer::SACK, 0, Translation::default());
     assert!(!has(none, offer::WSCALE) && has(none.on_wire(), offer::WSCALE));
     assert_eq!(none.on_wire().local_wscale(), 0);

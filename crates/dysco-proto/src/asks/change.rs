@@ -1,4 +1,4 @@
-//! What may be asked for.
+//! Requests to the host that opened a session.
 
 use std::net::IpAddr;
 
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::KindName;
 
-/// What one host asks another for.
+/// A request of one host to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Asked {
-    /// Which session, as the host that opened it knows it.
+    /// The session, as the host that opened it has it.
     pub session: Subsession,
-    /// What is to become of its chain.
+    /// Wanted change of its chain.
     pub wish: ChainWish,
-    /// What the hosts that leave know of it goes to those that come, of these kinds.
+    /// Kinds of firewall state that is copied from the hosts that leave to the hosts that join.
     pub state: Vec<KindName>,
-    /// Only say what would be done.
+    /// True if the host shall only report what it would do.
     pub dry_run: bool,
 }
 
-/// What is to become of a chain.
+/// Wanted change of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ChainWish {
-    /// It is to be these hosts.
+    /// The chain shall consist of these hosts.
     Become(Vec<IpAddr>),
-    /// This host is to come into it, as the last.
+    /// This host shall join the chain, as the last one.
     Insert(IpAddr),
-    /// The first is to make room for the second.
+    /// The second host shall take the place of the first.
     Replace(IpAddr, IpAddr),
-    /// This host is to leave it.
+    /// This host shall leave the chain.
     Remove(IpAddr),
 }
 
 impl ChainWish {
-    /// Is it about one host, and not about the chain as a whole?
+    /// Returns true if the request names one host, and not the whole chain.
     pub fn is_about_one(&self) -> bool {
         !matches!(self, ChainWish::Become(_))
     }
 
-    /// The host that is to leave.
+    /// Returns the host that is to leave.
     pub fn leaves(&self) -> Option<IpAddr> {
         match self {
             ChainWish::Replace(old, _) | ChainWish::Remove(old) => Some(*old),
@@ -47,7 +47,7 @@ impl ChainWish {
         }
     }
 
-    /// Is a session with this chain meant, where all are?
+    /// Returns true if a request for all sessions includes a session with this chain.
     pub fn makes_sense(&self, now: &[IpAddr]) -> bool {
         match self {
             ChainWish::Become(hosts) => hosts != now,
@@ -56,10 +56,10 @@ impl ChainWish {
         }
     }
 
-    /// The chain that it makes of this one.
+    /// Returns the chain that results from this one.
     ///
     /// # Errors
-    /// If the host that it is about is not in it.
+    /// Fails if the host that is to leave is not in the chain.
     pub fn apply(&self, now: &[IpAddr]) -> Result<Vec<IpAddr>, Reason> {
         let (old, new) = match self {
             ChainWish::Become(hosts) => return Ok(hosts.clone()),
@@ -80,8 +80,8 @@ impl ChainWish {
         Ok(now.iter().filter_map(place).collect())
     }
 
-    /// A host may have several addresses, and name itself by any: that by which the
-    /// chain has it counts.
+    /// Replaces the addresses of a host by the one that the chain has. A host may have several
+    /// addresses, and may name itself by any of them.
     pub fn named_as(self, now: &[IpAddr], host: &[IpAddr]) -> ChainWish {
         let known = now.iter().find(|at| host.contains(at)).copied();
         let name = |at: IpAddr| match (host.contains(&at), known) {

@@ -1,5 +1,4 @@
-//! What an asker and the host that opened a session say to each other, and its form on
-//! the wire.
+//! Messages between an asker and the host that opened a session, and their form on the wire.
 
 use std::net::IpAddr;
 
@@ -7,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
 
-/// The first byte of these messages: no version of the session protocol has it.
+/// First byte of these messages. No version of the session protocol equals it.
 const MARK: u8 = b'A';
-/// The second.
+/// Second byte of these messages.
 const VERSION: u8 = 3;
-/// Most bytes of a reason.
+/// Maximum number of bytes of a reason.
 const MAX_REASON: usize = 1024;
 
-/// Names a question on both hosts.
+/// Identifier of a question, the same on both hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct AskId(pub [u8; 16]);
 
-/// How a change of a chain ended.
+/// Outcome of a change of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The session has the chain; in a dry run, it could.
+    /// The session has the chain. In a dry run: it could have it.
     Changed,
     /// Nothing was changed.
     Refused,
-    /// The change was begun, and taken back.
+    /// The change was begun, and rolled back.
     RolledBack,
 }
 
 /// The answer to a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// How it ended.
+    /// Outcome of the change.
     pub outcome: Outcome,
-    /// Why, unless it was changed.
+    /// Reason, unless the chain was changed.
     pub reason: Option<String>,
-    /// The hosts that it passed; none if that is nobody's business.
+    /// Hosts that the session passed. Empty if the asker is not entitled to know them.
     pub before: Vec<IpAddr>,
-    /// The hosts that it was to pass.
+    /// Hosts that the session was to pass.
     pub after: Vec<IpAddr>,
-    /// A host had not answered in time.
+    /// True if a host had not answered in time.
     pub timed_out: bool,
 }
 
 impl Answer {
-    /// Nothing was done.
+    /// Returns an answer for a request that was refused.
     pub fn refused(why: &str) -> Answer {
         Answer {
             outcome: Outcome::Refused,
@@ -56,7 +55,7 @@ impl Answer {
         }
     }
 
-    /// With a reason that fits a message.
+    /// Shortens the reason so that it fits into a message.
     pub fn cut(mut self) -> Answer {
         if let Some(why) = &mut self.reason {
             let end = why.floor_char_boundary(MAX_REASON);
@@ -66,34 +65,34 @@ impl Answer {
     }
 }
 
-/// A message. In brackets who says it to whom.
+/// A message. The brackets contain sender and receiver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// [the asker to the host that opened the session] Give it another chain.
+    /// [the asker to the host that opened the session] Asks for another chain.
     Ask {
         /// The question.
         ask: AskId,
-        /// It was told before that it has been heard.
+        /// True if the asker has received `Heard` for this question before.
         heard: bool,
-        /// What for.
+        /// The request.
         asked: Asked,
     },
-    /// [back] It is under way.
+    /// [in reply] Reports that the request is being handled.
     Heard {
         /// The question.
         ask: AskId,
     },
-    /// [back] It has ended.
+    /// [in reply] Reports that the request has ended.
     Answer {
         /// The question.
         ask: AskId,
-        /// How.
+        /// The answer.
         answer: Answer,
     },
 }
 
 impl Message {
-    /// Its name, for tests.
+    /// Returns the name of the message, for tests.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Ask { .. } => "Ask",
@@ -102,20 +101,20 @@ impl Message {
         }
     }
 
-    /// Are these bytes one of these messages, and not of the session protocol?
+    /// Returns true if these bytes are one of these messages, and not one of the session protocol.
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.first() == Some(&MARK)
     }
 
-    /// Its bytes.
+    /// Returns the encoded message.
     ///
     /// # Errors
-    /// Never for what this host has made: lists are short.
+    /// Never, for messages of this host: their lists are short.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_extend(self, vec![MARK, VERSION])
     }
 
-    /// The message that these bytes are, all of them.
+    /// Returns the message that these bytes encode, if they encode exactly one.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let body = bytes.strip_prefix(&[MARK, VERSION])?;
         let (message, rest) = postcard::take_from_bytes(body).ok()?;

@@ -1,6 +1,6 @@
-//! Any host of a session may ask for another chain, and a middlebox's to leave it. The
-//! host that opened the session decides, and does it. Sans-IO, as the session protocol,
-//! and before it: what is asked for becomes a change of that.
+//! Requests for another chain. Any host of a session may ask for one, and the host of a middlebox
+//! may ask to leave the chain. The host that opened the session decides and acts. Sans-IO like the
+//! session protocol, and a step before it: a granted request becomes a change of that protocol.
 //!
 //! ```text
 //! asker                   host that opened the session
@@ -11,9 +11,9 @@
 //!   <--- Answer ------------   the change has ended
 //! ```
 //!
-//! The question is repeated until it is answered, so that any message may be lost. A
-//! process that is asked again for what it never heard of has a predecessor that did,
-//! and does not do it twice.
+//! The question is repeated until it is answered, so that any message may be lost. If a process has
+//! no record of a question that the asker repeats after `Heard`, an earlier process had received
+//! it. The later process does not act on it a second time.
 
 mod change;
 mod message;
@@ -27,42 +27,42 @@ use std::time::Duration;
 pub use change::{Asked, ChainWish};
 pub use message::{Answer, AskId, Message, Outcome};
 
-/// What was not answered is asked again after this.
+/// Interval at which a question is repeated before `Heard`.
 const REPEAT: Duration = Duration::from_secs(1);
-/// What was heard, after this.
+/// Interval at which a question is repeated after `Heard`.
 const REMIND: Duration = Duration::from_secs(5);
-/// Most questions that one host is asked at a time; the others wait.
+/// Maximum number of unanswered questions to one host. Further questions wait.
 const AT_ONCE: usize = 256;
-/// A host that says nothing for so long is not there.
+/// Time without a message after which a host counts as absent.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Answers are kept for who asks again.
+/// Time for which answers are kept, in case the asker repeats the question.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Most questions in all, asked here or there.
+/// Maximum number of questions in each direction.
 const MOST: usize = 65_536;
-/// Most of one host that are not answered yet.
+/// Maximum number of one host's questions that are not answered yet.
 const MOST_OF_ONE: usize = 1024;
 
-/// What is to be done.
+/// An action of the caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Say this.
+    /// Send this message.
     Transmit(IpAddr, Message),
-    /// A host wants this: do it or not, and hand in [`Asks::answered`].
+    /// A host asks for this. The caller acts or refuses, and calls [`Asks::answered`].
     Judge {
-        /// Which question.
+        /// Identifier of the question.
         ask: AskId,
-        /// All addresses of who asks.
+        /// All addresses of the asker.
         from: Vec<IpAddr>,
-        /// What for.
+        /// The request.
         asked: Asked,
     },
     /// A question of this host is answered.
     Ended {
-        /// Which.
+        /// Identifier of the question.
         ask: AskId,
-        /// How.
+        /// The answer.
         answer: Answer,
-        /// Nobody has said so: the host asked has said nothing for too long.
+        /// True if the host gave no answer, because it has been silent for too long.
         silent: bool,
     },
 }
@@ -77,14 +77,14 @@ impl Action {
     }
 }
 
-/// The questions of this host, and those to it.
+/// Questions of this host, and questions to it.
 #[derive(Default)]
 pub struct Asks {
     own: HashMap<AskId, Own>,
-    /// To be asked when others are answered.
+    /// Questions that are sent when others are answered.
     waiting: HashMap<IpAddr, VecDeque<(AskId, Asked)>>,
     others: HashMap<AskId, Others>,
-    /// How many of those are not answered, by how their asker is told.
+    /// Number of unanswered questions of other hosts, by the address that gets the answer.
     open: HashMap<IpAddr, usize>,
 }
 
@@ -97,7 +97,7 @@ struct Own {
 }
 
 struct Others {
-    /// By which of its addresses the asker is told.
+    /// Address of the asker that gets the answer.
     via: IpAddr,
     answer: Option<Answer>,
     /// Set with the answer.
@@ -105,7 +105,7 @@ struct Others {
 }
 
 impl Asks {
-    /// Asks a host. It ends in an [`Action::Ended`].
+    /// Asks a host. The result is an [`Action::Ended`].
     pub fn begin(&mut self, now: Duration, ask: AskId, to: IpAddr, asked: Asked) -> Vec<Action> {
         let waiting = self.waiting.values().map(VecDeque::len).sum::<usize>();
         if self.own.len() + waiting >= MOST {
@@ -116,7 +116,7 @@ impl Asks {
         self.go_on(now, to)
     }
 
-    /// Asks a host what waits for it, as far as there is room.
+    /// Sends waiting questions to a host, up to the limit.
     fn go_on(&mut self, now: Duration, to: IpAddr) -> Vec<Action> {
         let asked = self.own.values().filter(|own| own.to == to).count();
         let Some(waiting) = self.waiting.get_mut(&to) else {
@@ -141,7 +141,7 @@ impl Asks {
         actions
     }
 
-    /// Takes a message of a host with these addresses.
+    /// Handles a message of a host with these addresses.
     pub fn handle(&mut self, now: Duration, peer: &[IpAddr], message: Message) -> Vec<Action> {
         match message {
             Message::Ask { ask, heard, asked } => self.asked(peer, ask, heard, asked),
@@ -172,7 +172,7 @@ impl Asks {
             return Vec::new();
         };
         if let Some(known) = self.others.get(&ask) {
-            // Another's question is nobody else's business.
+            // A question of another host is not revealed.
             return match &known.answer {
                 _ if !peer.contains(&known.via) => Vec::new(),
                 Some(answer) => vec![tell(via, ask, answer.clone())],
@@ -203,7 +203,7 @@ impl Asks {
         vec![Action::Transmit(via, Message::Heard { ask }), judge]
     }
 
-    /// What another asked for has ended.
+    /// Handles the end of another host's request.
     pub fn answered(&mut self, now: Duration, ask: AskId, answer: Answer) -> Vec<Action> {
         let Some(others) = self.others.get_mut(&ask) else {
             return Vec::new();
@@ -218,7 +218,7 @@ impl Asks {
         vec![tell(others.via, ask, answer)]
     }
 
-    /// Asks again, gives up, and forgets. Once a second or more often.
+    /// Repeats questions, gives up and forgets. To be called at least once a second.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         self.others
             .retain(|_, others| others.forget_at.is_none_or(|at| at > now));

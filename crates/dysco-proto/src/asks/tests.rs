@@ -35,7 +35,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What goes to a host, through its bytes.
+/// Delivers the messages to a host, in encoded form.
 fn deliver(from: IpAddr, actions: Vec<Action>, to: &mut Asks, now: Duration) -> Vec<Action> {
     let mut all = Vec::new();
     for action in actions {
@@ -62,7 +62,7 @@ fn what_is_asked_for_is_done_once_and_answered() {
     let said = asker.begin(at(0), ASK, OPENER, asked());
     let heard = deliver(ASKER, said.clone(), &mut opener, at(0));
     assert_eq!(judged(&heard), 1);
-    // It comes twice, and later again.
+    // The message arrives twice, and later again.
     let again = deliver(ASKER, said, &mut opener, at(0));
     assert_eq!(judged(&again), 0);
     assert_eq!(deliver(OPENER, heard, &mut asker, at(0)), []);
@@ -75,7 +75,7 @@ fn what_is_asked_for_is_done_once_and_answered() {
         deliver(OPENER, heard, &mut asker, at(second));
         assert_eq!(opener.tick(at(second)), []);
     }
-    // The answer is lost, and said again to who asks.
+    // The answer is lost, and repeated when the asker repeats the question.
     opener.answered(at(100), ASK, done());
     let again = asker.tick(at(100));
     let answer = deliver(ASKER, again, &mut opener, at(100));
@@ -127,7 +127,7 @@ fn who_does_not_answer_is_named() {
             .unwrap()
             .contains("no answer of 10.0.1.1")
     );
-    // One that was at it may have done it.
+    // A host that had sent `Heard` may have acted.
     let mut asker = Asks::default();
     asker.begin(at(0), ASK, OPENER, asked());
     asker.handle(at(1), &[OPENER], Message::Heard { ask: ASK });
@@ -136,7 +136,7 @@ fn who_does_not_answer_is_named() {
     assert!(ended.iter().any(told), "{ended:?}");
 }
 
-/// Each is answered, however many there are.
+/// Each question is answered, however many there are.
 #[test]
 fn many_questions_wait_for_each_other() {
     let (mut asker, mut opener) = (Asks::default(), Asks::default());
@@ -173,7 +173,7 @@ fn strangers_are_not_heard() {
     let said = asker.begin(at(0), ASK, OPENER, asked());
     deliver(ASKER, said, &mut opener, at(0));
     let told = opener.answered(at(1), ASK, done());
-    // Nobody else answers, and nobody else is answered.
+    // A stranger's answer has no effect, and a stranger gets no answer.
     assert_eq!(deliver(STRANGER, told, &mut asker, at(1)), []);
     let question = Message::Ask {
         ask: ASK,
@@ -224,7 +224,7 @@ fn a_host_names_itself_by_any_of_its_addresses() {
         wish(ChainWish::Remove(STRANGER)),
         ChainWish::Remove(STRANGER)
     );
-    // It is in no chain.
+    // The host is in no chain.
     let alone = ChainWish::Insert(own[0]).named_as(&[STRANGER], &own);
     assert_eq!(alone, ChainWish::Insert(own[0]));
 }

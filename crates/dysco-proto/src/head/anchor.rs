@@ -1,9 +1,9 @@
-//! What the left anchor does: this host, or a host of the chain that is told to.
+//! Actions of the left anchor: this host, or a host of the chain that gets instructions.
 
 use super::*;
 
 impl Head {
-    /// Has the left anchor hold its side of the session, if it is elsewhere.
+    /// Asks the left anchor to lock its side of the session, if that anchor is another host.
     pub(super) fn ask_left(&self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         if let Some(left) = self.order.left() {
@@ -11,7 +11,7 @@ impl Head {
         }
     }
 
-    /// Has it do something: a command of this host, or a message.
+    /// Instructs the left anchor: by a command if that is this host, else by a message.
     fn have_left(&self, ctx: &mut Context, command: Command, message: Message) {
         match self.order.left() {
             None => ctx.command(command),
@@ -48,7 +48,7 @@ impl Head {
         self.have_left(ctx, Command::Cut { change }, Message::Cut { change });
     }
 
-    /// The right anchor's cutoff.
+    /// Reports the right anchor's cutoff to the left anchor.
     pub(super) fn have_settled(&self, ctx: &mut Context, cutoff: Cutoff) {
         let change = ctx.change;
         let command = Command::SetCutIn { change, cutoff };
@@ -61,12 +61,12 @@ impl Head {
         self.waiting.extend(self.order.left());
     }
 
-    /// Back to the path before, whatever else becomes of it.
+    /// Returns the left anchor to the earlier path, whatever the end of the change is.
     pub(super) fn have_abandoned(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         let reason = self.why.clone().unwrap_or(Reason::Cancelled);
         match self.led {
-            // Another that was not asked has nothing to take back.
+            // Another host that was not asked has nothing to take back.
             false if self.order.left().is_some() => {}
             _ => {
                 let command = Command::Abandon { change };
@@ -76,7 +76,7 @@ impl Head {
         self.left_back = !self.led;
     }
 
-    /// The new path is nobody's any more.
+    /// Makes the left anchor forget the new path, which nobody uses any more.
     pub(super) fn have_released(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         if self.led {
@@ -88,7 +88,7 @@ impl Head {
         }
     }
 
-    /// The left anchor speaks, which is not this host.
+    /// Handles a message of a left anchor that is not this host.
     pub(super) fn left_says(
         &mut self,
         ctx: &mut Context,
@@ -133,7 +133,7 @@ impl Head {
         }
     }
 
-    /// It has let go.
+    /// Handles a refusal: the left anchor has released its side.
     fn left_refuses(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let cancels = self.phase == Phase::Cancelling;
         if self.phase >= Phase::Completing && (!cancels || self.left_back) {
@@ -154,12 +154,11 @@ impl Head {
         }
     }
 
-    /// What the left anchor needs to know that this host does not insist on.
+    /// Answers the left anchor with the information that this host does not repeat by itself.
     fn tell_left(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
         let (change, phase) = (ctx.change, self.phase);
         let answer = match phase {
-            // It began anew: what its former process knew of the session is not heard any
-            // more.
+            // The left anchor has restarted. The facts of its former process are out of date.
             Phase::Locking => return self.cancel(ctx, Reason::Restarted),
             Phase::Cancelling => Message::Cancel {
                 change,
@@ -174,7 +173,7 @@ impl Head {
         Flow::On
     }
 
-    /// An anchor will not take the path before any more.
+    /// Records that an anchor will not take the earlier path any more.
     pub(super) fn done_with(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
         let anchors = self.waiting.iter().filter(|h| from.contains(h));
         for host in anchors.copied().collect::<Vec<_>>() {

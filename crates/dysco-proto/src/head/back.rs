@@ -3,8 +3,8 @@
 use super::*;
 
 impl Head {
-    /// Back to the path before, here at once and then at the right anchor: while
-    /// it still takes the new one, that must be open.
+    /// Returns to the earlier path, here at once and then at the right anchor. While the right
+    /// anchor still takes the new path, that path must stay open.
     pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if self.phase >= Phase::Completing {
             return ctx.stale();
@@ -23,7 +23,7 @@ impl Head {
         }
     }
 
-    /// The left anchor is back.
+    /// Cancels at the right anchor, since the left anchor has returned.
     pub(super) fn cancel_right(&mut self, ctx: &mut Context) -> Flow {
         if !self.introduced {
             return self.dismiss_new(ctx);
@@ -35,18 +35,19 @@ impl Head {
         Flow::On
     }
 
-    /// The right anchor is back too, or will be when it asks.
+    /// Dismisses the hosts of the new chain. The right anchor has returned too, or will when it
+    /// asks.
     pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         (self.left_back, self.right_done) = (true, true);
         if !self.moving.is_empty() {
-            // What is installed after it was forgotten would stay.
+            // State that is installed after the host was asked to forget it would remain.
             ctx.deadline(STATE);
             return Flow::On;
         }
         self.have_released(ctx);
         let (change, session) = (ctx.change, self.session());
-        // Who was not enlisted has nothing to forget.
+        // A host that was not enlisted has nothing to forget.
         let hosts = match self.introduced {
             true => self.order.segment_after().to_vec(),
             false => Vec::new(),
@@ -58,7 +59,7 @@ impl Head {
         for host in hosts {
             let scope = match (self.is_kept(host), self.opened) {
                 (true, true) => Scope::NewPath,
-                // Of two paths that it may have since an earlier change, one is in use.
+                // Of two paths that the host may have since an earlier change, one is in use.
                 (true, false) => Scope::Unopened,
                 (false, _) => Scope::Newcomer,
             };
@@ -84,7 +85,7 @@ impl Head {
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
     }
 
-    /// Once.
+    /// Reports the end of the change, once.
     pub(super) fn tell_end(&mut self, ctx: &mut Context) {
         let reason = self.why.clone().unwrap_or(Reason::Cancelled);
         let end = match self.begun {
@@ -101,7 +102,7 @@ impl Head {
             ctx.trouble(Reason::NoRecord(error));
             return Flow::On;
         }
-        // Nobody has been told yet what the record does not say.
+        // No host has received anything yet that depends on the record.
         ctx.purge();
         self.moving.clear();
         self.phase = self.phase.min(Phase::Draining);

@@ -1,14 +1,14 @@
-//! What the middleboxes that leave have added to the stream, or taken away: both
-//! ends differ by it afterwards.
+//! Bytes that the leaving middleboxes have added to the stream or removed from it. Afterwards the
+//! numbers of the two ends differ by this delta.
 
 use super::*;
 
-/// Longer than a host that leaves takes to find its numbers at rest. One whose daemon
-/// is down may be left out all the same: only the two ends' numbers speak then.
+/// Longer than a leaving host needs to find its numbers at rest. A host whose daemon does not run
+/// may still be left out. In that case only the numbers of the two ends count.
 const TELL: Duration = Duration::from_secs(2);
 
 impl Head {
-    /// Asks those that leave. Who stays is asked with what it is enlisted for.
+    /// Asks the hosts that leave. A host that stays gets its question with `Enlist`.
     pub(super) fn ask_deltas(&mut self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         let leave = self
@@ -44,7 +44,7 @@ impl Head {
         }
     }
 
-    /// Somebody has answered: are those all?
+    /// Continues if no answer is missing any more.
     pub(super) fn go_on(&mut self, ctx: &mut Context) -> Flow {
         if !self.waiting.is_empty() || !self.moving.is_empty() {
             return Flow::On;
@@ -59,7 +59,7 @@ impl Head {
         }
     }
 
-    /// Who has not said it in time does not.
+    /// Continues without the hosts that have not reported their delta in time.
     pub(super) fn not_told(&mut self, ctx: &mut Context) -> Flow {
         for host in std::mem::take(&mut self.untold) {
             ctx.hush_to(host);
@@ -67,18 +67,18 @@ impl Head {
         self.go_on(ctx)
     }
 
-    /// A host that stays, and has seen numbers that are not those of the new path:
-    /// one before a middlebox that has changed them.
+    /// Returns a host that stays and has seen other numbers than those of the new path, because it
+    /// precedes a middlebox that has changed them.
     fn sees_others(&self) -> Option<HostId> {
         let before = self.order.segment_before();
         let last = before.iter().rposition(|h| self.deltas.contains_key(h))?;
         let kept = |host: &&HostId| self.is_kept(**host);
-        // Nor could a left anchor between the two make up for it.
+        // A left anchor between the two could not compensate for the delta either.
         let left = self.order.left();
         left.or_else(|| before[..last].iter().find(kept).copied())
     }
 
-    /// All of them together.
+    /// Returns the sum of all deltas.
     pub(super) fn delta(&self) -> Delta {
         let all = self.deltas.values();
         all.fold(Delta::default(), |sum, delta| sum.and(delta))

@@ -1,4 +1,4 @@
-//! From the request to the end, where all goes well.
+//! The steps from the request to the end of a change that succeeds.
 
 use super::*;
 
@@ -61,9 +61,10 @@ impl Head {
         }
     }
 
-    /// A host of the chain may have come to the session in the middle of it, and takes
-    /// the number by which its path opened for the session's first. What passes it on
-    /// says whether that changes numbers, and the anchors' own show it. Clocks are the ends'.
+    /// Removes the facts that cannot be compared. A host of the chain may have joined the session
+    /// later, and takes the number by which its path opened for the session's first. The host that
+    /// forwards it reports whether that changes numbers, and the anchors' own numbers show it. The
+    /// clocks are those of the two ends.
     fn comparable(&self, mut facts: Facts) -> Facts {
         if self.order.left().is_some() || self.order.inner_right().is_some() {
             (facts.local.isn, facts.remote.isn) = (0, 0);
@@ -72,14 +73,14 @@ impl Head {
         facts
     }
 
-    /// One of those that are waited for is ready.
+    /// Records that an awaited host is ready.
     pub(super) fn answered(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
         let Some(host) = self.waiting.iter().find(|h| from.contains(h)).copied() else {
             return ctx.stale();
         };
         self.waiting.remove(&host);
         ctx.hush_to(host);
-        // A host may be called otherwise in the other chain.
+        // A host may have another name in the other chain.
         let before = self
             .order
             .segment_before()
@@ -93,7 +94,7 @@ impl Head {
         self.go_on(ctx)
     }
 
-    /// Has the state of firewalls that leave moved, while the others get ready.
+    /// Copies the state of the firewalls that leave, while the other hosts prepare.
     fn move_state(&mut self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         for (from, to) in self.order.state.iter().copied() {
@@ -107,7 +108,7 @@ impl Head {
         }
     }
 
-    /// State is installed on a host, or will not be.
+    /// Handles the end of an installation of state on a host.
     pub(super) fn state_moved(
         &mut self,
         ctx: &mut Context,
@@ -118,7 +119,7 @@ impl Head {
         match (self.phase, result) {
             (Phase::Preparing, Ok(())) => self.go_on(ctx),
             (Phase::Preparing, Err(reason)) => self.cancel(ctx, reason),
-            // It was waited for, so that it is forgotten too.
+            // The end was awaited, so that the installed state is forgotten as well.
             (Phase::Cancelling, _) if self.right_done && self.moving.is_empty() => {
                 self.dismiss_new(ctx)
             }
@@ -126,7 +127,7 @@ impl Head {
         }
     }
 
-    /// All are ready, and what leaves has said what it has changed.
+    /// Opens the new path: all hosts are ready, and the leaving hosts have reported their deltas.
     pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::SettingUp;
         self.opened = true;
@@ -160,7 +161,7 @@ impl Head {
         self.maybe_complete(ctx)
     }
 
-    /// The left anchor's side of the new path has carried all that it had to.
+    /// Records that the left anchor's side of the new path has carried all that it had to.
     pub(super) fn settles(&mut self, ctx: &mut Context) -> Flow {
         if !std::mem::replace(&mut self.settled, true) {
             ctx.report(Role::Head, self.session(), Progress::Drained);
@@ -175,7 +176,7 @@ impl Head {
         Flow::On
     }
 
-    /// No way back from here.
+    /// Completes the change. It cannot be taken back any more.
     pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::Completing;
         ctx.hush();
@@ -196,7 +197,7 @@ impl Head {
         Flow::On
     }
 
-    /// Neither anchor sends anything on the old path any more.
+    /// Waits for late packets: neither anchor sends anything on the old path any more.
     pub(super) fn dismiss_old(&mut self, ctx: &mut Context) -> Flow {
         ctx.hush();
         self.phase = Phase::Closing;
@@ -232,7 +233,7 @@ impl Head {
         let hosts = self.waiting.iter().filter(|h| from.contains(h));
         let hosts: Vec<HostId> = hosts.copied().collect();
         if hosts.is_empty() {
-            // Asked by a former process: this one has not asked anybody yet.
+            // A former process asked. This one has not asked anybody yet.
             return ctx.stale();
         }
         for host in hosts {

@@ -1,4 +1,4 @@
-//! From the cut on: everything goes on.
+//! The steps after the cut: every failure is met by going on.
 
 use super::*;
 
@@ -38,7 +38,7 @@ impl Left {
         let drained = self.drained || self.gone;
         let settled =
             self.phase == Phase::Draining || (self.phase == Phase::Switching && self.gone);
-        // As long as the path is in doubt it is not taken for good.
+        // A path in doubt is not taken for good.
         let sure = !self.doubts || self.gone;
         if drained && self.right_drained && settled && sure {
             return self.complete(ctx);
@@ -61,8 +61,8 @@ impl Left {
         Flow::On
     }
 
-    /// The middle goes last: while the right anchor is in two paths its end may
-    /// still repeat something that only the middlebox can acknowledge.
+    /// Handles `DoneAck`. The middle is released last: while the right anchor is in two paths, its
+    /// end may still retransmit data that only the middlebox can acknowledge.
     pub(super) fn acknowledged(&mut self, ctx: &mut Context, from_right: bool) -> Flow {
         let change = ctx.change;
         match (self.right_done, from_right) {
@@ -84,7 +84,8 @@ impl Left {
         Flow::End(Ok(()))
     }
 
-    /// What the middlebox held is lost: the session ends for both ends, and no path is taken.
+    /// Ends the session for both ends, because the data that the middlebox held is lost. No path is
+    /// taken.
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);

@@ -1,4 +1,4 @@
-//! Up to the cut: everything can be taken back.
+//! The steps up to the cut: everything can be taken back.
 
 use super::*;
 
@@ -37,7 +37,7 @@ impl Left {
         }
     }
 
-    /// The right anchor hears the new path while the middlebox measures itself.
+    /// Asks the right anchor to receive on the new path, while the middlebox measures itself.
     pub(super) fn reserved(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
         if self.new.is_some() {
             return ctx.stale();
@@ -78,7 +78,8 @@ impl Left {
 
     pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
         ctx.hush();
-        // A lock that this host has not taken itself cannot be granted, nor another.
+        // A lock that this host has not taken cannot be granted, and neither can that of another
+        // session.
         if self.facts.is_none() || plan.subsession != self.b {
             return self.cancel(ctx, Reason::Inconsistent(MessageName::AckLock));
         }
@@ -121,7 +122,7 @@ impl Left {
         Flow::On
     }
 
-    /// The right anchor hears the new path.
+    /// Handles `SetUpAck`: the right anchor receives on the new path.
     pub(super) fn heard_there(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
         if self.ready.is_some() {
             return ctx.stale();
@@ -133,9 +134,9 @@ impl Left {
         }
     }
 
-    /// Unless the middlebox has closed, by itself or since its process died: an end that
-    /// heard its FIN would acknowledge that on the new path, too, and what the other end
-    /// gets with such a number it discards (RFC 5961, section 5).
+    /// Tries the new path, unless the middlebox has closed by itself or by the death of its
+    /// process. An end that received its FIN would acknowledge it on the new path as well. The
+    /// other end discards segments with such an acknowledgement number (RFC 5961, section 5).
     fn try_path(&mut self, ctx: &mut Context, there: Fins) -> Flow {
         if !self.fins.agree(there) {
             return self.cancel(ctx, Reason::Closing);
@@ -145,7 +146,7 @@ impl Left {
         Flow::On
     }
 
-    /// No way back from here, unless the new path dies (`doubt`).
+    /// Cuts. The change cannot be taken back any more, unless the new path dies (`doubt`).
     pub(super) fn cut(&mut self, ctx: &mut Context) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
@@ -159,7 +160,7 @@ impl Left {
         Flow::On
     }
 
-    /// Takes everything back here and tells the others. Only before the cut.
+    /// Takes everything back here, and notifies the others. Only before the cut.
     pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if !self.may_cancel() {
             return ctx.stale();
@@ -182,7 +183,7 @@ impl Left {
         let message = Message::Cancel { change, reason };
         match (self.set_up, prepared) {
             (true, true) => ctx.insist(self.right(), message.clone()),
-            // It may not be there, and hears of it from the middle, or asks.
+            // The right anchor may not have been introduced. The middle notifies it, or it asks.
             (true, false) => ctx.say(self.right(), message.clone()),
             (false, _) => {}
         }
@@ -191,7 +192,7 @@ impl Left {
         Flow::On
     }
 
-    /// The others know, or will ask. Until now a crash must find the record.
+    /// Ends the change: the others know of it, or will ask. Until now a crash must find the record.
     pub(super) fn rolled_back(&self, ctx: &mut Context) -> Flow {
         ctx.command(Command::Erase { change: ctx.change });
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
@@ -200,7 +201,7 @@ impl Left {
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
         match self.phase {
             Phase::Locking | Phase::Preparing => {}
-            // The cut was ordered behind the record: it has not been made.
+            // The cut was ordered after the record, and has not been made.
             Phase::Cutting => self.phase = Phase::SettingUp,
             Phase::Switching | Phase::Draining | Phase::Cancelling
                 if self.doubts || self.returns =>

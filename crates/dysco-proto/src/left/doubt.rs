@@ -1,14 +1,14 @@
-//! A new path that dies before both ends are drained: back to the old one, as long as
-//! nothing that it alone has carried was acknowledged.
+//! The return from a new path that dies before both ends have drained. It is possible as long as no
+//! data that only the new path has carried was acknowledged.
 //!
-//! Both anchors must hear it no more before either sends its new data the old way again:
-//! an acknowledgement that came by the new path meanwhile would have an end forget what
-//! the middlebox has never got. So the right one stops first, and keeps to that until it
-//! is answered.
+//! Both anchors must stop receiving on the new path before either sends its new data on the old
+//! path again. Otherwise an acknowledgement that arrives on the new path would make an end discard
+//! data that the middlebox has never received. The right anchor therefore stops first, and remains
+//! so until it gets an answer.
 
 use super::*;
 
-/// How long after the cut, or after the last look, the path is looked at.
+/// Time from the cut, or from the last check, to the next check of the path.
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Left {
@@ -20,7 +20,7 @@ impl Left {
         self.is_between() && !self.gone && !self.carries
     }
 
-    /// The path is looked at in a while, if it is in doubt by then.
+    /// Schedules a check of the path, if the path may be doubted then.
     pub(super) fn look_later(&self, ctx: &mut Context) {
         if self.may_doubt() && !self.doubts {
             ctx.deadline(LOOK);
@@ -45,13 +45,13 @@ impl Left {
         self.doubts = true;
         self.round += 1;
         let round = self.round;
-        // A later process must not take the answer to this one for one to its own.
+        // A later process must not take the answer to this doubt for an answer to its own.
         self.persist(ctx, LeftStage::Cut { new, round });
         self.say_all(ctx);
         Flow::On
     }
 
-    /// All that the right anchor has to answer, and nothing else.
+    /// Repeats everything that the right anchor has to answer, and nothing else.
     fn say_all(&self, ctx: &mut Context) {
         let change = ctx.change;
         ctx.hush();
@@ -65,7 +65,8 @@ impl Left {
         if self.doubts && self.may_doubt() {
             let (change, round) = (ctx.change, self.round);
             ctx.insist(self.right(), Message::Doubt { change, round });
-            // What carries nothing for the session may carry no message either.
+            // The message also goes by the middlebox, since the way between the anchors may carry
+            // nothing.
             ctx.insist(self.middle(), Message::Doubt { change, round });
         }
     }
@@ -76,11 +77,11 @@ impl Left {
         ctx.say(self.middle(), Message::Keep { change, round });
     }
 
-    /// The right anchor hears the new path no more, until it is answered.
+    /// Handles `Deaf`: the right anchor does not receive on the new path until it gets an answer.
     pub(super) fn deaf_there(&mut self, ctx: &mut Context, round: u32) -> Flow {
         let change = ctx.change;
         match self.phase {
-            // Both are said again until they are answered.
+            // `Done` and `Cancel` are repeated until they are answered.
             Phase::Completing | Phase::Cancelling => {}
             _ if self.deafens => {}
             _ if self.doubts && round == self.round && self.may_doubt() => {
@@ -101,7 +102,7 @@ impl Left {
         if deaf {
             ctx.command(Command::Hear { change });
         }
-        // The session has gone meanwhile.
+        // The session has ended meanwhile.
         if !self.is_between() {
             return ctx.stale();
         }
@@ -110,7 +111,7 @@ impl Left {
         self.keep(ctx, round)
     }
 
-    /// It has carried what only it could: it stays, whether it lives or not.
+    /// Keeps the new path, dead or alive, because only that path could have carried some data.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
         if !self.doubts || round != self.round || !self.is_between() {
             return ctx.stale();
@@ -126,7 +127,7 @@ impl Left {
         }
     }
 
-    /// Neither anchor hears the new path.
+    /// Records the return, and returns: neither anchor receives on the new path.
     pub(super) fn take_back(&mut self, ctx: &mut Context) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
@@ -146,7 +147,7 @@ impl Left {
         Flow::On
     }
 
-    /// It is recorded that it is taken back.
+    /// Returns to the old path. The return has been recorded.
     pub(super) fn go_back(&mut self, ctx: &mut Context, new: Subsession, reason: Reason) {
         let change = ctx.change;
         self.returns = true;
@@ -167,8 +168,8 @@ impl Left {
         ctx.insist(self.middle(), back);
     }
 
-    /// A record cannot be written: the path is kept as it is. A doubt that is not recorded
-    /// may come again, when there is room.
+    /// Handles a record that cannot be written: the path stays as it is. A doubt that was not
+    /// recorded may be repeated when there is space again.
     pub(super) fn unrecorded(&mut self, ctx: &mut Context, error: String) -> Flow {
         ctx.purge();
         ctx.trouble(Reason::NoRecord(error));
@@ -187,7 +188,7 @@ impl Left {
         Flow::On
     }
 
-    /// The old path has all: the session is as it was.
+    /// Ends the return: the old path has carried all data, and the session is as before.
     pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
         if self.phase != Phase::Cancelling || !self.returns {
             return ctx.stale();

@@ -1,8 +1,8 @@
-//! A host's part in a change, whichever it is: each input goes to that.
+//! Part of a host in a change. Each input goes to the part.
 
 use super::*;
 
-/// A host's part in a change.
+/// Part of a host in a change.
 #[derive(Clone, Hash, Debug)]
 pub(in super::super) enum Part {
     Left(Left),
@@ -45,9 +45,9 @@ impl Part {
         }
     }
 
-    /// Another host asked, and the middlebox has not measured itself yet: nobody
-    /// else can mean this change. Others speak of what a former process did
-    /// when the same host asked.
+    /// Returns true if another host asked for the change and the middlebox has not measured itself
+    /// yet. No other host can refer to this change. Messages of other hosts concern the part of a
+    /// former process, which the same host had asked.
     pub(super) fn is_unspoken(&self) -> bool {
         match self {
             Part::Middle(p) => p.right().is_none() && p.asker().is_some(),
@@ -89,11 +89,11 @@ impl Part {
         match self {
             Part::Left(p) => p.on_message(ctx, far, message),
             Part::Middle(p) => p.on_message(ctx, far, message),
-            // For the right anchor the far one of its two peers is the left.
+            // For the right anchor the far one of its two peers is the left anchor.
             Part::Right(p) => p.on_message(ctx, far, message),
             Part::Local(p) => p.on_message(ctx, &message),
             Part::Proof(p) => p.on_message(ctx, message),
-            // It is at it.
+            // The request is being carried out.
             Part::Straight(_) => ctx.stale(),
             Part::Head(p) => p.on_message(ctx, from, message),
             Part::Tail(p) => p.on_message(ctx, message),

@@ -1,9 +1,9 @@
-//! What a former process of this host recorded.
+//! The restoration of records of a former process.
 
 use super::*;
 
 impl Machine {
-    /// Takes up a change that a former process recorded.
+    /// Restores a change that a former process recorded.
     pub fn restore(&mut self, now: Time, record: &[u8]) -> Result<ChangeId, RecordError> {
         let Record { change, role } = Record::decode(record)?;
         if self.changes.contains_key(&change) {
@@ -11,7 +11,8 @@ impl Machine {
         }
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
-        // One that is rolled back has let go of its session, which another may have now.
+        // A change that is rolled back has released its session, which another change may have
+        // locked.
         let part = match role {
             RoleRecord::Asked { a, b } => {
                 ctx.core.locks.entry(a).or_insert(change);

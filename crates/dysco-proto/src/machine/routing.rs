@@ -1,4 +1,4 @@
-//! The machine's inner part: beginning, keeping and ending changes.
+//! Inner part of the machine: begins, keeps and ends changes.
 
 use dysco_common::chain::Token;
 
@@ -20,7 +20,7 @@ impl Machine {
         }
     }
 
-    /// Runs one input of a change, then keeps or ends it.
+    /// Runs one input of a change, then keeps or ends the change.
     pub(super) fn with(
         &mut self,
         now: Time,
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// Is there room for one more change, begun by this peer?
+    /// Checks that one more change fits the limits, of those that this peer began and of all.
     pub(super) fn room(&mut self, peer: Option<HostId>) -> Result<(), Reason> {
         let share = peer.and_then(|p| self.shares.get(&p)).copied();
         let full = self.changes.len() + self.asks.len() >= self.limits.changes;
@@ -128,7 +128,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A change that is not under way: may this peer speak of it?
+    /// Checks whether this peer may speak of a change that is not under way.
     pub(super) fn judge_stranger(
         &self,
         from: &[HostId],
@@ -143,16 +143,16 @@ impl Machine {
         authorise::stranger(&self.core, from, message)
     }
 
-    /// It may. It begins a change, or gets the answer that all later ones get.
+    /// Handles an allowed message: it begins a change, or gets the same answer as all later ones.
     pub(super) fn handle_stranger(&mut self, now: Time, from: &[HostId], message: Message) {
         let change = message.change();
         let Some(&first) = from.first() else { return };
         let outcome = self.outcomes.get(&change);
         if let Some(outcome) = outcome.filter(|o| o.concerns(from)) {
-            // An asker has no outcome of its own, and a right neighbour may ask.
+            // An asker has no outcome, and a right neighbour may ask.
             let answer = match (&message, outcome.role) {
                 (Message::Ask { .. }, Role::Left | Role::Right | Role::Asker) => None,
-                // Done once more each time it is asked for.
+                // Done again for each request.
                 (Message::Prove { .. } | Message::Return { .. }, Role::Straight) => {
                     return self.begin_straight(now, &message);
                 }
@@ -169,8 +169,8 @@ impl Machine {
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
             Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
             Message::Lead { session, .. } => self.begin_lead(now, change, session),
-            // A host of a chain has no part of its own: it does what it is asked
-            // as often as it is.
+            // A host of a chain has no part of a change. It carries out each request, also a
+            // repeated one.
             Message::Enlist {
                 session,
                 next,
@@ -219,7 +219,7 @@ impl Machine {
         }
     }
 
-    /// What a host says that never knew the change.
+    /// Answers as a host that has no record of the change.
     pub(super) fn answer_unknown(&mut self, from: &[HostId], message: &Message) {
         self.core.stats.stale += 1;
         let answer = strangers::unknown(message);
@@ -326,7 +326,7 @@ impl Machine {
         }) = holder
             && m.parks_others()
         {
-            // Unanswered: it asks again, and is answered by how that one ends.
+            // No answer: the peer asks again, and gets an answer when the present change has ended.
             self.core.stats.stale += 1;
             return;
         }
@@ -381,7 +381,7 @@ impl Machine {
         });
     }
 
-    /// `own`: the side of the session that this host is an anchor of.
+    /// Begins a part as an anchor. `own` is the side of the session that this host is an anchor of.
     fn begin_anchor(
         &mut self,
         now: Time,
@@ -408,8 +408,8 @@ impl Machine {
         }
     }
 
-    /// A host of a chain has forgotten a session, once for each change: later the
-    /// session may pass it again.
+    /// Records that a host of a chain has forgotten a session. This happens once for each change,
+    /// because the session may pass the host again later.
     pub(super) fn forgotten(&mut self, now: Time, change: ChangeId, from: HostId) {
         let outcome = Outcome {
             role: Role::Member,
@@ -427,7 +427,8 @@ impl Machine {
         self.core.transmits.push_back((peer, message));
     }
 
-    /// What the host says that this one asked to have a middlebox leave.
+    /// Handles the answer of a host that this host has asked to remove a middlebox. Returns true if
+    /// the message is such an answer.
     pub(super) fn handle_ask_answer(
         &mut self,
         now: Time,

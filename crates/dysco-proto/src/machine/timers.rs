@@ -1,30 +1,30 @@
-//! Timers by hand: time passes where a scheduler without a clock says so. A
-//! model checker explores every order of time-outs in this way.
+//! Timers without a clock: time passes when a scheduler says so. A model checker explores every
+//! order of timeouts in this way.
 
 use super::*;
 
-/// What a timer belongs to.
+/// Owner of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Timer {
-    /// A change that this host has a part in.
+    /// A change that this host takes part in.
     Change(ChangeId),
-    /// A change that this host asked another for.
+    /// A change that this host has asked another host for.
     Ask(ChangeId),
 }
 
-/// What passing time would do.
+/// The effects of passing time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Waits {
-    /// Whose timer it is.
+    /// Owner of the timer.
     pub timer: Timer,
-    /// Something is said again until it is answered.
+    /// True if a message is repeated until it is answered.
     pub insists: bool,
-    /// When its patience ends, if it does.
+    /// Time of the deadline, if there is one.
     pub deadline: Option<Time>,
 }
 
 impl Machine {
-    /// All that waits for time to pass.
+    /// Returns all timers that wait.
     pub fn waits(&self) -> impl Iterator<Item = Waits> + '_ {
         let of = |timer, timing: &Timing| Waits {
             timer,
@@ -37,7 +37,7 @@ impl Machine {
         changes.chain(asks.map(move |(c, (_, timing))| of(Timer::Ask(*c), timing)))
     }
 
-    /// Says again now what is insisted on; nothing else changes.
+    /// Repeats the unanswered messages now. Nothing else changes.
     pub fn repeat(&mut self, now: Time, timer: Timer) {
         match timer {
             Timer::Change(change) => self.with(now, change, |_, ctx| {

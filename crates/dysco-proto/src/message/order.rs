@@ -1,4 +1,4 @@
-//! What is asked for where a session gets another chain.
+//! The order for another chain of a session.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,33 +9,34 @@ use super::{HostId, Subsession};
 pub struct Order {
     /// The session, as its two ends have it.
     pub session: Subsession,
-    /// The hosts that it passes now, from the end that opened it.
+    /// Hosts that the session passes now, from the end that opened it.
     pub before: Vec<HostId>,
-    /// Those that it shall pass.
+    /// Hosts that the session shall pass.
     pub after: Vec<HostId>,
-    /// What of both has no part in it.
+    /// Hosts of both chains that the change does not concern.
     pub margins: Margins,
-    /// Whose state of the session goes to whom before that.
+    /// Pairs of hosts: state of the session is copied from the first to the second before the
+    /// change.
     pub state: Vec<(HostId, HostId)>,
-    /// Numbers of the paths by which the session passes the segment now, as
-    /// [`path_number`](dysco_common::chain::path_number) has them.
+    /// Numbers of the paths by which the session passes the segment now, in the form of
+    /// [`path_number`](dysco_common::chain::path_number).
     pub paths: Vec<u32>,
-    /// That of the path which this change lays: higher than any of the session's before.
+    /// Number of the new path. It is higher than all earlier ones of the session.
     pub number: u32,
 }
 
-/// How many hosts of a chain, from either end, a change leaves alone. The innermost
-/// of them are its anchors; where there are none, that end of the session is.
+/// Numbers of hosts at either end of a chain that a change does not concern. The innermost of these
+/// hosts are the anchors. If there are none, that end of the session is the anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Margins {
-    /// Next to the end that opened it.
+    /// Number of hosts next to the end that opened the session.
     pub left: u8,
-    /// Next to the other.
+    /// Number of hosts next to the other end.
     pub right: u8,
 }
 
 impl Margins {
-    /// As many as are the same before and after.
+    /// Returns the greatest margins within which both chains are the same.
     pub fn between(before: &[HostId], after: &[HostId]) -> Margins {
         let same = |pair: &(&HostId, &HostId)| pair.0 == pair.1;
         let left = before.iter().zip(after).take_while(same).count();
@@ -57,48 +58,49 @@ impl Margins {
 }
 
 impl Order {
-    /// Is it about the same segment of the session's chain as another, whatever has become
-    /// of the rest?
+    /// Returns true if another order concerns the same segment of the session's chain, whatever has
+    /// become of the rest.
     pub fn is_about_segment_of(&self, other: &Order) -> bool {
         let what = |o: &Order| (o.left(), o.segment_before().to_vec(), o.inner_right());
         what(self) == what(other)
     }
 
-    /// The hosts between the anchors before.
+    /// Returns the hosts between the anchors before the change.
     pub fn segment_before(&self) -> &[HostId] {
         self.margins.inner(&self.before)
     }
 
-    /// Those between them after.
+    /// Returns the hosts between the anchors after the change.
     pub fn segment_after(&self) -> &[HostId] {
         self.margins.inner(&self.after)
     }
 
-    /// The left anchor, if it is a host of the chain.
+    /// Returns the left anchor, if it is a host of the chain.
     pub fn left(&self) -> Option<HostId> {
         let last = usize::from(self.margins.left).checked_sub(1)?;
         self.before.get(last).copied()
     }
 
-    /// The right anchor, if it is a host of the chain.
+    /// Returns the right anchor, if it is a host of the chain.
     pub fn inner_right(&self) -> Option<HostId> {
         let first = self.before.len().checked_sub(self.margins.right.into())?;
         self.before.get(first).copied()
     }
 
-    /// Those of a whole chain's path numbers, one more than hosts, that are of the segment.
+    /// Returns the path numbers of the segment. `paths` are those of the whole chain, one more than
+    /// it has hosts.
     pub fn segment_of<'a>(&self, paths: &'a [u32]) -> &'a [u32] {
         let end = paths.len().saturating_sub(self.margins.right.into());
         paths.get(self.margins.left.into()..end).unwrap_or_default()
     }
 
-    /// The right anchor.
+    /// Returns the right anchor.
     pub fn right(&self) -> HostId {
         self.inner_right().unwrap_or(self.session.right.ip())
     }
 
-    /// The hosts by which the new path leads to the right anchor, with that if the
-    /// session does not end there.
+    /// Returns the hosts of the new path, up to the right anchor. That anchor is included if it is
+    /// not the end of the session.
     pub fn path(&self) -> Vec<HostId> {
         self.segment_after()
             .iter()

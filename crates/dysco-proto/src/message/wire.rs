@@ -1,11 +1,11 @@
-//! A message as bytes.
+//! The encoding of messages.
 
 use super::{MAX_MESSAGE, Message, VERSION};
 
 /// A message that cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// Too long.
+    /// The message is too long.
     #[error("encoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
     Oversized(usize),
     /// The encoder failed.
@@ -16,27 +16,27 @@ pub enum EncodeError {
 /// Bytes that are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Nothing at all.
+    /// There are no bytes.
     #[error("decoding a message: it is empty")]
     Empty,
-    /// Too long.
+    /// There are too many bytes.
     #[error("decoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
     Oversized(usize),
-    /// Of a daemon with another layout.
+    /// A daemon with another layout sent the message.
     #[error(
         "decoding a message: its version is {0}, this daemon speaks {VERSION}; run the same release of dyscod on both hosts"
     )]
     Version(u8),
-    /// More bytes than the message takes.
+    /// There are more bytes than the message has.
     #[error("decoding a message: {0} bytes are left over")]
     Trailing(usize),
-    /// Truncated or garbage.
+    /// The bytes are truncated or garbage.
     #[error("decoding a message: {0}")]
     Malformed(#[source] postcard::Error),
 }
 
 impl Message {
-    /// The bytes of the message: a version byte, then postcard.
+    /// Returns the bytes of the message: a version byte, then postcard.
     pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let bytes = postcard::to_extend(self, vec![VERSION]).map_err(EncodeError::Malformed)?;
         if bytes.len() > MAX_MESSAGE {
@@ -45,7 +45,7 @@ impl Message {
         Ok(bytes)
     }
 
-    /// The message that these bytes are, all of them.
+    /// Returns the message that these bytes encode, if they encode exactly one.
     pub fn decode(bytes: &[u8]) -> Result<Message, DecodeError> {
         if bytes.len() > MAX_MESSAGE {
             return Err(DecodeError::Oversized(bytes.len()));

@@ -1,4 +1,4 @@
-//! How a change ends at the middlebox's host.
+//! The end of a change at the middlebox's host.
 
 use super::*;
 
@@ -27,7 +27,8 @@ impl Middle {
         self.finish(ctx, Ok(()))
     }
 
-    /// All stays as it was; `left_knows` where it said so itself.
+    /// Ends the change; everything stays as it was. `left_knows`: the left anchor has reported the
+    /// failure itself.
     pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
         let change = ctx.change;
         ctx.hush();
@@ -58,15 +59,16 @@ impl Middle {
         }
     }
 
-    /// The session is over before all of the change is, or has taken the old path again.
+    /// Ends the change without a removal: the session has ended first, or has returned to the old
+    /// path.
     pub(super) fn abandoned(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         ctx.command(Command::Erase { change: ctx.change });
         ctx.report(Role::Middle, self.a, Progress::given_up(reason.clone()));
         self.finish(ctx, Err(reason))
     }
 
-    /// What the anchors say of a new path that has died, where the way between them may
-    /// carry nothing at all.
+    /// Forwards the anchors' messages about a new path that has died. The way between the anchors
+    /// may carry nothing.
     pub(super) fn pass_on(&self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
         match (from_right, self.right()) {
             (true, _) => ctx.say(self.left(), message),
@@ -76,7 +78,7 @@ impl Middle {
         Flow::On
     }
 
-    /// Both anchors take the old path again: the right one may not have heard.
+    /// Handles `Back`: both anchors take the old path again. The right anchor may not know it yet.
     pub(super) fn taken_back(&mut self, ctx: &mut Context, round: u32, reason: Reason) -> Flow {
         ctx.hush();
         let flow = self.abandoned(ctx, reason.clone());
@@ -113,8 +115,8 @@ impl Middle {
         Flow::End(result)
     }
 
-    /// The operator's wish: here it can be granted until the plan is passed on,
-    /// afterwards by the left anchor until it cuts.
+    /// Cancels at the operator's request. This host can cancel until it has sent the plan.
+    /// Afterwards the left anchor can, until it cuts.
     pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if self.phase < Phase::Locked {
             return self.fail(ctx, reason, false);

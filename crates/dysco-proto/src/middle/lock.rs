@@ -1,4 +1,4 @@
-//! From the wish to leave until both anchors are locked and the plan is made.
+//! The steps from the request to leave until both anchors are locked and the plan is made.
 
 use super::*;
 
@@ -43,7 +43,7 @@ impl Middle {
         ctx.insist(b.right.ip(), introduce);
     }
 
-    /// Takes both sessions, unless something already speaks against the change.
+    /// Locks both sessions, unless something already speaks against the change.
     pub(super) fn judge(&mut self, ctx: &mut Context, m: &Measurement) -> Result<(), Reason> {
         let (a, b) = (m.subsession_a, m.subsession_b);
         ctx.lock(a)?;
@@ -63,7 +63,7 @@ impl Middle {
         plan::check(m)
     }
 
-    /// The left anchor is locked.
+    /// Handles `RequestLock`: the left anchor is locked.
     pub(super) fn lock_requested(
         &mut self,
         ctx: &mut Context,
@@ -97,22 +97,23 @@ impl Middle {
         }
     }
 
-    /// Is the right anchor asked before the left one has answered? Not where it might
-    /// be for nothing: it would be locked until this host has given up. Nor that of a
-    /// relay, which may send its replies straight, and would stop.
+    /// Returns true if the right anchor is asked before the left one has answered. This is not done
+    /// if it might be in vain, because the right anchor would stay locked until this host gives up.
+    /// It is not done for a relay either: its right anchor may send its replies directly, and would
+    /// stop.
     fn introduces_early(&self) -> bool {
         let early = |m: &Measurement| m.left_answers && m.relay.is_none();
         self.measured.as_ref().is_some_and(early)
     }
 
-    /// Has the claim proven and the middlebox's clocks read, while both anchors lock.
+    /// Requests the proof of the claim and the clocks of the middlebox, while both anchors lock.
     fn prove(&mut self, ctx: &mut Context) {
         self.proven = None;
         self.proof_began = ctx.now;
         self.measure(ctx);
     }
 
-    /// The right anchor is locked.
+    /// Handles `Introduced`: the right anchor is locked.
     pub(super) fn introduced(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
         let Some(right) = self.right().filter(|_| self.right_facts.is_none()) else {
             return ctx.stale();
@@ -127,12 +128,12 @@ impl Middle {
         self.proven_or_granted(ctx)
     }
 
-    /// An anchor has said what it knows.
+    /// Compares the age of an anchor's facts with that of the proof.
     fn compare_ages(&mut self, ctx: &Context) {
         self.outdated |= ctx.now.saturating_sub(self.proof_began) > FRESH;
     }
 
-    /// Goes on when the claim is proven and both anchors are locked.
+    /// Continues when the claim is proven and both anchors are locked.
     pub(super) fn proven_or_granted(&mut self, ctx: &mut Context) -> Flow {
         let (Some(m), Some(_), Some(_)) = (&self.proven, self.left_facts, self.right_facts) else {
             return Flow::On;
@@ -189,7 +190,7 @@ impl Middle {
     }
 }
 
-/// The middlebox added and removed no byte between the two.
+/// Succeeds if the middlebox added and removed no byte between the two measurements.
 pub(in super::super) fn steady(before: &Measurement, after: &Measurement) -> Result<(), Reason> {
     let pair = |m: &Measurement| (m.subsession_a, m.subsession_b);
     let deltas = |m: &Measurement| (m.delta_forward, m.delta_reverse);

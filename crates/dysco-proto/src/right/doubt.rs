@@ -1,5 +1,6 @@
-//! The left anchor hears nothing by the new path any more: this one hears it no more
-//! either, until it is told what becomes of that (see `left::doubt`).
+//! The right anchor's part in the doubt about a new path. The left anchor receives nothing on that
+//! path any more. This anchor stops receiving on it as well, until the left anchor decides (see
+//! `left::doubt`).
 
 use super::*;
 
@@ -8,7 +9,8 @@ impl Right {
         let change = ctx.change;
         match self.deaf {
             Some(deaf) if deaf >= round => return ctx.stale(),
-            // Of a former process of the left anchor's, which has not heard the answer.
+            // The earlier doubt is of a former process of the left anchor, which has not received
+            // the answer.
             Some(_) => return self.fall_deaf(ctx, round),
             None => {}
         }
@@ -39,7 +41,7 @@ impl Right {
         ctx.say(self.middle, Message::Keep { change, round });
     }
 
-    /// The answer must outlive this process: the left anchor builds on it.
+    /// Answers `Deaf`. The answer must outlive this process, because the left anchor depends on it.
     fn fall_deaf(&mut self, ctx: &mut Context, round: u32) -> Flow {
         self.deaf = Some(round);
         if let Some(new) = self.new {
@@ -59,7 +61,7 @@ impl Right {
         }
     }
 
-    /// A former process hears the new path no more.
+    /// Continues after a restart, if a former process had stopped receiving on the new path.
     pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
         self.deaf = Some(round);
         self.cut_in = cutoff;
@@ -71,7 +73,7 @@ impl Right {
         self.say_deaf(ctx);
     }
 
-    /// The new path stays.
+    /// Keeps the new path, and resumes receiving on it.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
         if self.deaf != Some(round) {
             return ctx.stale();
@@ -96,7 +98,7 @@ impl Right {
         }
     }
 
-    /// Neither anchor hears the new path: back to the old one.
+    /// Returns to the old path: neither anchor receives on the new path.
     pub(super) fn take_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
@@ -107,12 +109,12 @@ impl Right {
         self.deaf = None;
         self.phase = Phase::Cancelling;
         self.why = Some(reason);
-        // Whoever finds the record asks, and is told the same.
+        // A process that finds the record asks, and gets the same answer.
         ctx.command(Command::TakeBack { change, new });
         Flow::On
     }
 
-    /// The old path has all: the session is as it was.
+    /// Ends the return: the old path has carried all data, and the session is as before.
     pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
         let why = self.why.clone().unwrap_or(Reason::Cancelled);
         self.let_go(ctx);

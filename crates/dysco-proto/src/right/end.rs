@@ -1,4 +1,4 @@
-//! How a change ends at the right anchor.
+//! The end of a change at the right anchor.
 
 use super::*;
 
@@ -39,7 +39,7 @@ impl Right {
         Flow::End(Err(reason))
     }
 
-    /// Not prepared, so the left anchor cannot have cut.
+    /// Refuses to set up the path. It was not prepared, so that the left anchor cannot have cut.
     pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let message = Message::SetUpNack {
             change: ctx.change,
@@ -63,7 +63,7 @@ impl Right {
             return self.fail(ctx, Reason::NoRecord(error));
         }
         if let Some(round) = self.deaf.take() {
-            // The left anchor has not been told: it may not build on it.
+            // The left anchor was not notified, and cannot depend on it.
             ctx.purge();
             ctx.command(Command::Hear { change: ctx.change });
             self.say_keep(ctx, round);
@@ -104,7 +104,8 @@ impl Right {
         }
     }
 
-    /// The middlebox has ended the session. Whether the left anchor has cut is its own to say.
+    /// Handles a session that the middlebox has ended. Only the left anchor can say whether it has
+    /// cut.
     pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         if !self.gone && (self.is_between() || self.phase == Phase::Preparing) {
             self.broken = Some(bytes);
@@ -112,12 +113,12 @@ impl Right {
         self.session_gone(ctx)
     }
 
-    /// Has the middlebox ended the session when the left anchor had cut?
+    /// Returns true if the middlebox has ended the session after the left anchor's cut.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some() && matches!(self.phase, Phase::Cutting | Phase::Draining)
     }
 
-    /// The session ends for both ends, and no path is taken.
+    /// Ends the session for both ends. No path is taken.
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);

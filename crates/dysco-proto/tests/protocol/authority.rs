@@ -1,4 +1,4 @@
-//! Nobody changes a session but the hosts on it.
+//! Authority: only the hosts of a session may change it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn set_up_ack(change: ChangeId, new: Subsession) -> Message {
     Message::SetUpAck { change, new, fins }
 }
 
-/// All that a liar could say of this change.
+/// Returns all messages that a liar could send about this change.
 fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
     let mut new = links[1];
     new.left.set_ip(liar);
@@ -95,8 +95,8 @@ fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
     all
 }
 
-/// After each step of a removal a stranger says everything to everybody: no
-/// machine does, sends or waits for anything else than without it.
+/// After each step of a removal a stranger sends every message to every host. The machines do, send
+/// and wait for the same as without it.
 #[test]
 fn a_stranger_changes_nothing() {
     let stranger: HostId = "192.0.2.66".parse().unwrap();
@@ -120,7 +120,7 @@ fn a_stranger_changes_nothing() {
                     assert_eq!(machine.poll_transmit(), None, "{lie:?} was answered");
                     assert_eq!(machine.stats().violations, violations + 1, "{lie:?}");
                 }
-                // A change unknown here is answered at most with just that.
+                // The answer about an unknown change says at most that.
                 while machine.poll_transmit().is_some() {}
                 while machine.poll_report().is_some() {}
             }
@@ -133,7 +133,7 @@ fn a_stranger_changes_nothing() {
     }
     assert!(steps > 20);
     assert!(world.settled(MIDDLE));
-    // Nor does a stranger learn how it ended.
+    // A stranger does not learn the outcome either.
     for host in &mut world.hosts {
         let machine = host.machine.as_mut().unwrap();
         for lie in lies(change, &world.links, stranger) {
@@ -143,7 +143,7 @@ fn a_stranger_changes_nothing() {
     }
 }
 
-/// Once the left anchor has cut, a cancel from whomever changes nothing.
+/// Once the left anchor has cut, no cancel changes anything.
 #[test]
 fn after_the_cut_nobody_cancels() {
     let mut world = World::new(3, Faults::default());
@@ -167,7 +167,7 @@ fn after_the_cut_nobody_cancels() {
     assert!(world.settled(MIDDLE));
 }
 
-/// The hosts of the session themselves say only what their part has to say.
+/// The hosts of the session may send only the messages of their part.
 #[test]
 fn neighbours_speak_only_for_their_part() {
     let mut world = World::new(3, Faults::default());
@@ -221,8 +221,8 @@ fn neighbours_speak_only_for_their_part() {
     assert!(world.settled(MIDDLE));
 }
 
-/// Nobody begins a change of a session that it is no end of, nor through a
-/// host that is none.
+/// A host cannot begin a change of a session that it is not an end of, nor through a host that is
+/// not an end of it.
 #[test]
 fn only_ends_begin() {
     let stranger: HostId = "192.0.2.66".parse().unwrap();
@@ -237,7 +237,7 @@ fn only_ends_begin() {
             assert_eq!(machine.stats().changes, 0, "{lie:?} began something");
         }
     }
-    // An end, but of another host's session.
+    // The sender is an end, but the session is another host's.
     let mut world = World::new(3, Faults::default());
     let (subsession, from) = (world.links[0], world.hosts[1].addresses.clone());
     let leave = Message::Leave {
@@ -250,7 +250,7 @@ fn only_ends_begin() {
     assert_eq!(machine.stats().violations, 1);
 }
 
-/// What was said once and is said again, long after, begins nothing.
+/// A message that is repeated long after begins nothing.
 #[test]
 fn replays_begin_nothing() {
     let mut world = World::new(3, Faults::default());

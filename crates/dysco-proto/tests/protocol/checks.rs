@@ -1,4 +1,4 @@
-//! What must hold in the world.
+//! Properties that must hold in the world.
 
 use dysco_proto::{Progress, Report, Role};
 
@@ -6,7 +6,7 @@ use super::plane::State;
 use super::world::World;
 
 impl World {
-    /// Before the middlebox is closed nobody needs it any more.
+    /// Checks that no host needs the middlebox any more when it is closed.
     pub fn check_close(&self, host: usize) {
         if self.session(host, host).state == State::Relay {
             return;
@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// Whoever takes the old path again, neither anchor hears the new one.
+    /// Checks that neither anchor receives on the new path when a host takes the old path again.
     pub fn check_take_back(&self) {
         for (host, link) in [(0, 0), (2, 1)] {
             let s = self.session(host, link);
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// How the change ended on a host.
+    /// Returns the ends of changes on a host.
     pub fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
         let end = |r: &Report| match r {
             Report::Progress { role, progress, .. } if progress.is_end() => {
@@ -44,7 +44,7 @@ impl World {
         self.hosts[host].reports.iter().filter_map(end).collect()
     }
 
-    /// Nothing is left over.
+    /// Checks that nothing is left over.
     pub fn quiet(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let machine = h.machine.as_ref().unwrap();
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// Nobody here broke a rule, and nobody is said to have.
+    /// Checks that no host broke a rule or was accused of it.
     pub fn nobody_accused(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let accusation = |r: &&Report| matches!(r, Report::Violation { .. });
@@ -67,8 +67,8 @@ impl World {
         }
     }
 
-    /// What must hold when all is still after a removal by the middlebox's host
-    /// alone. True if the middlebox is out.
+    /// Checks the final state after a removal by the middlebox's host alone. Returns true if the
+    /// middlebox has left.
     pub fn settled_locally(&self, middle: usize) -> bool {
         self.quiet();
         let states = [middle - 1, middle].map(|l| self.session(middle, l).state);
@@ -79,13 +79,14 @@ impl World {
         }
     }
 
-    /// What must hold when all is still: the anchors of the removal of `middle`
-    /// agree, and nothing is left over. True if the middlebox is out.
+    /// Checks the final state: the anchors of the removal of `middle` agree, and nothing is left
+    /// over. Returns true if the middlebox has left.
     pub fn settled(&self, middle: usize) -> bool {
         self.settled_from(State::Tracked, middle)
     }
 
-    /// The same, where the middle's two sessions were in this state before.
+    /// Checks the final state as `World::settled` does. `before` is the earlier state of the
+    /// middle's two sessions.
     pub fn settled_from(&self, before: State, middle: usize) -> bool {
         self.quiet();
         let left = self.session(middle - 1, middle - 1);

@@ -10,7 +10,7 @@ use super::world::{Faults, World};
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
 
-/// Ends of the two sessions: which host, which link.
+/// Ends of the two sessions: host and link.
 const ENDS: [(usize, usize); 4] = [(0, 0), (1, 0), (1, 1), (2, 1)];
 
 fn steps_of_a_removal() -> usize {
@@ -33,7 +33,7 @@ fn closed_at_each_step() {
     }
 }
 
-/// One end closes; the others notice much later.
+/// One end closes. The others notice much later.
 #[test]
 fn one_end_closes_first_at_each_step() {
     for first in ENDS {
@@ -54,8 +54,8 @@ fn one_end_closes_first_at_each_step() {
     }
 }
 
-/// What the client sent before it closed may still be in the middlebox: the
-/// server's host must not let go of the old path before that has drained.
+/// The data that the client sent before it closed may still be in the middlebox. The server's host
+/// must not release the old path before that has drained.
 #[test]
 fn the_servers_end_drains_though_the_client_is_gone() {
     for steps in 0..steps_of_a_removal() {
@@ -63,15 +63,15 @@ fn the_servers_end_drains_though_the_client_is_gone() {
         world.leave(MIDDLE);
         (0..steps).for_each(|_| assert!(world.step(HOUR)));
         world.session_gone(0, 0);
-        // Completing early panics in the data plane, as closing early does.
+        // The data plane panics if the change completes or closes too early.
         world.run(HOUR);
         let right = world.session(2, 1);
         assert!(matches!(right.state, State::Tracked | State::NewPath));
     }
 }
 
-/// The client closes while its daemon is dead: what the middlebox still holds
-/// reaches the server, whether or not the cut was made.
+/// The client closes while its daemon is dead. The data that the middlebox still holds reaches the
+/// server, with or without the cut.
 #[test]
 fn the_client_closes_while_its_daemon_is_dead() {
     let mut whole = World::new(3, Faults::default());
@@ -108,7 +108,7 @@ fn a_slow_server_outlasts_the_left_anchor() {
             };
             let mut world = World::new(3, faults);
             world.leave(MIDDLE);
-            // Some take fewer.
+            // Some changes take fewer steps.
             for _ in 0..steps {
                 world.step(HOUR);
             }
@@ -125,8 +125,8 @@ fn a_slow_server_outlasts_the_left_anchor() {
     }
 }
 
-/// The ends close over the new path, so that the proxy never hears of it, and
-/// the left anchor gives up before all is done. Its host must not wait for ever.
+/// The ends close over the new path, so that the proxy never notices, and the left anchor gives up
+/// before the change is done. The proxy's host must not wait for ever.
 #[test]
 fn the_proxys_host_does_not_outwait_the_left_anchor() {
     for steps in 0..steps_of_a_removal() {
@@ -144,7 +144,7 @@ fn the_proxys_host_does_not_outwait_the_left_anchor() {
     }
 }
 
-/// All ends are gone, and one kind of message never comes through.
+/// All ends have closed, and one kind of message never arrives.
 #[test]
 fn nothing_outlives_its_session_for_long() {
     for name in [
@@ -202,8 +202,8 @@ proptest! {
     }
 }
 
-/// The middlebox has closed one half, or its process has died: an end has heard a FIN that
-/// the other has not sent. It would acknowledge that on a new path, too.
+/// The middlebox has closed one half, or its process has died. An end has received a FIN that the
+/// other end has not sent, and would acknowledge it on a new path as well.
 #[test]
 fn a_fin_of_the_middlebox_keeps_the_session_with_it() {
     for (host, link) in [(0, 0), (2, 1)] {

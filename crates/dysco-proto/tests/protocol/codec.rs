@@ -1,4 +1,4 @@
-//! Bytes that are not messages are refused, one kind of fault at a time.
+//! Decoding errors: bytes that are not messages are refused, one kind of fault at a time.
 
 use dysco_common::Delta;
 use dysco_common::two_paths::Fins;
@@ -181,8 +181,8 @@ proptest! {
         let mut versioned = bytes;
         versioned.insert(0, VERSION);
         if let Ok(message) = Message::decode(&versioned) {
-            // What is understood can be said again. (Not always in the same
-            // bytes: numbers may have been padded.)
+            // A message that was decoded can be encoded. (Not always to the same bytes: numbers may
+            // have been padded.)
             prop_assert_eq!(Message::decode(&message.encode().unwrap()).unwrap(), message);
         }
     }

@@ -1,4 +1,4 @@
-//! Two changes that want the same session.
+//! Two changes that need the same session.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ fn an_ask_for_a_locked_session_is_refused() {
     assert!(world.ends(0).contains(&(Role::Asker, refused)));
 }
 
-/// The middlebox's daemon dies when it is done, before it says so; whoever
-/// asked asks again. The left anchor still gets its answer.
+/// The middlebox's daemon dies when it is done, before it sends its answer, and the asker repeats
+/// the question. The left anchor still gets its answer.
 #[test]
 fn asked_again_after_the_end_by_one_that_did_not_hear_of_it() {
     for asker in [0, 2] {
@@ -80,7 +80,7 @@ fn asked_again_after_the_end_by_one_that_did_not_hear_of_it() {
     }
 }
 
-/// Who asked does not wait, is an anchor of the change, and hears the answer.
+/// The asker does not wait, is an anchor of the change, and receives the answer.
 #[test]
 fn an_answer_that_comes_too_late_accuses_nobody() {
     for asker in [0, 2] {
@@ -111,8 +111,8 @@ fn nobody_answers_an_ask() {
     assert_eq!(world.ends(0), [(Role::Asker, refused)]);
 }
 
-/// Neighbouring middleboxes want out at the same time. Their segments overlap:
-/// one may have it, and one does.
+/// Neighbouring middleboxes ask to leave at the same time. Their segments overlap, so that one of
+/// them may leave, and one does.
 fn contend(count: usize, delays: &[usize], faults: Faults) -> usize {
     let mut world = World::new(count, faults);
     for (middle, delay) in (1..count - 1).zip(delays) {

@@ -1,4 +1,4 @@
-//! A middlebox that dies between two paths, with bytes that it had taken.
+//! A middlebox that dies between two paths, with bytes that it had acknowledged.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn lost() -> Progress {
     Progress::Lost(Reason::MiddleboxDied(BYTES))
 }
 
-/// A removal that is about to drain for ever, once so many have said that they cut.
+/// Returns a removal that is about to drain for ever, after this number of `Switched`.
 fn draining(switched: usize, faults: Faults) -> World {
     let faults = Faults {
         stuck: vec![LEFT, RIGHT],
@@ -30,7 +30,7 @@ fn draining(switched: usize, faults: Faults) -> World {
     world
 }
 
-/// The data plane of a host sees the middlebox's end.
+/// Notifies a host's machine of the middlebox's end, as its data plane does.
 fn dies(world: &mut World, host: usize) {
     let machine = world.hosts[host].machine.as_ref();
     let Some(c) = machine.and_then(|m| m.changes().next()) else {
@@ -43,7 +43,7 @@ fn dies(world: &mut World, host: usize) {
     });
 }
 
-/// All hosts say so, and both ends get a reset.
+/// Checks that all hosts report the loss and both ends get a reset.
 fn both_are_reset(world: &World, what: &str) {
     for (host, role) in [
         (LEFT, Role::Left),
@@ -78,7 +78,7 @@ fn whoever_sees_it_the_other_end_is_reset() {
     }
 }
 
-/// Nor does the right anchor take it for the end of an attempt that was given up.
+/// The right anchor does not take the loss for the end of an attempt that was given up.
 #[test]
 fn the_right_anchor_sees_it_before_it_hears_of_the_cut() {
     let mut world = draining(1, Faults::default());
@@ -107,7 +107,7 @@ fn each_message_lost_in_turn() {
     }
 }
 
-/// A left anchor that starts anew goes on with its cut, and hears what has become of it.
+/// A left anchor that restarts continues its cut, and is notified of the loss.
 #[test]
 fn the_other_daemons_die_before_each_step() {
     let mut whole = draining(3, Faults::default());

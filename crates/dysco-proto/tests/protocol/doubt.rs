@@ -14,7 +14,8 @@ const MIDDLE: usize = 1;
 const LEFT: usize = 0;
 const RIGHT: usize = 2;
 
-/// By the new path nothing comes once both have cut, so that the right anchor never drains.
+/// Returns a world in which the new path carries nothing once both anchors have cut, so that the
+/// right anchor never drains.
 fn silent(faults: Faults) -> World {
     let faults = Faults {
         stuck: vec![RIGHT],
@@ -44,7 +45,7 @@ fn the_old_path_is_taken_again() {
     ] {
         assert_eq!(world.ends(host), [(role, why.clone())]);
     }
-    // And it can be left again once that is mended.
+    // The middlebox can leave later, after the cause is removed.
     world.hosts[LEFT].plane.silent = false;
     world.faults.stuck.clear();
     world.leave(MIDDLE).unwrap().unwrap();
@@ -67,8 +68,8 @@ fn a_path_that_answers_is_not_in_doubt() {
     assert_eq!(said(&world, "Doubt"), 0);
 }
 
-/// What kills a path mostly kills the way of messages as well: the middlebox's host passes
-/// them on.
+/// A failure that kills a path mostly stops messages on the same way as well. The middlebox's host
+/// forwards them.
 #[test]
 fn the_anchors_do_not_reach_each_other() {
     let cut = |world: &mut World| {
@@ -86,7 +87,7 @@ fn the_anchors_do_not_reach_each_other() {
         ends[..],
         [(_, Progress::RolledBack(Reason::NewPathSilent(_)))]
     ));
-    // If it cannot be taken back, they hear so, and go on.
+    // If the path cannot be taken back, the anchors are notified, and go on.
     let mut world = silent(Faults::default());
     cut(&mut world);
     world.hosts[RIGHT].plane.carried = true;
@@ -97,7 +98,7 @@ fn the_anchors_do_not_reach_each_other() {
     }
 }
 
-/// The last that it waited for comes while it is in doubt.
+/// The last awaited event arrives while the path is in doubt.
 #[test]
 fn what_is_in_doubt_is_not_taken_for_good() {
     let mut world = silent(Faults::default());
@@ -122,8 +123,8 @@ fn what_is_in_doubt_is_not_taken_for_good() {
     assert!(!world.settled(MIDDLE));
 }
 
-/// An end that has heard an acknowledgement of it will not send it again: the middlebox
-/// would never get it.
+/// An end that has received an acknowledgement of this data will not send it again, so that the
+/// middlebox would never get it.
 #[test]
 fn what_was_carried_is_not_taken_back() {
     for host in [LEFT, RIGHT] {
@@ -135,7 +136,7 @@ fn what_was_carried_is_not_taken_back() {
             let s = world.session(at, link);
             assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
         }
-        // What it waits for comes after all.
+        // The awaited data arrives after all.
         world.faults.stuck.clear();
         world.restart(RIGHT);
         world.run(HOUR);
@@ -207,7 +208,7 @@ fn both_anchors_die() {
     }
 }
 
-/// What cannot be written down is not built upon.
+/// No host depends on a state that cannot be recorded.
 #[test]
 fn a_record_that_cannot_be_written() {
     for (host, after) in [(LEFT, "Drained"), (LEFT, "Deaf"), (RIGHT, "Drained")] {
@@ -229,7 +230,7 @@ fn a_record_that_cannot_be_written() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Whether the path lives after all or not, both anchors end alike.
+    /// Both anchors end alike, whether the path is alive or not.
     #[test]
     fn fair_loss_and_crashes(
         seed in any::<u64>(),

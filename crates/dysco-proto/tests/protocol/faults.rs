@@ -1,5 +1,4 @@
-//! Whatever the network and the daemons do, a change ends, and both anchors
-//! end alike.
+//! Faults of the network and of daemons: a change ends in any case, and both anchors end alike.
 
 use std::time::Duration;
 
@@ -39,7 +38,7 @@ fn without_faults_the_middlebox_leaves() {
         "Switched",
         "Switched",
     ];
-    // Some go side by side. The right anchor may be asked once more with the plan.
+    // Some messages are sent in parallel. `SetUp` may be repeated together with the plan.
     let until_drained = world.sent.iter().take_while(|name| **name != "Drained");
     let mut sent: Vec<_> = until_drained.copied().collect();
     sent.sort_unstable();
@@ -54,8 +53,8 @@ fn cutoffs_are_converted() {
     let world = removal(Faults::default());
     let (left, right) = (world.session(0, 0), world.session(2, 1));
     let (a, b) = (world.session(1, 0).facts, world.session(1, 1).facts);
-    // A byte's distance from the opening is the same on both sessions, but for
-    // what the middlebox added before it (28 forward, -3 in reverse).
+    // The distance of a byte from the opening is the same on both sessions, except for the bytes
+    // that the middlebox added before it (28 forward, -3 in reverse).
     let forward = left.cut_out.unwrap().wrapping_sub(a.remote.isn);
     let arrived = right.cut_in.unwrap().wrapping_sub(b.local.isn);
     assert_eq!(arrived, forward.wrapping_add(28));
@@ -64,8 +63,8 @@ fn cutoffs_are_converted() {
     assert_eq!(arrived, reverse.wrapping_sub(3));
 }
 
-/// The right anchor hears the reset, and the left one of it by a message: nobody waits for an
-/// answer that does not come.
+/// The right anchor receives the reset, and the left anchor is notified by a message. No host waits
+/// for an answer that does not come.
 #[test]
 fn what_the_right_anchor_hears_ends_the_trial_at_once() {
     let faults = Faults {
@@ -155,7 +154,7 @@ fn two_daemons_die() {
     }
 }
 
-/// Which host can fail at what, before the cut.
+/// Commands that can fail before the cut, and their hosts.
 const REFUSALS: [(usize, Refuse); 12] = [
     (MIDDLE, Refuse::Measure),
     (MIDDLE, Refuse::SecondMeasure),
@@ -189,7 +188,7 @@ fn each_refusal_leaves_all_as_it_was() {
         );
         let ends = world.ends(MIDDLE);
         assert_eq!(ends.len(), 1, "{what:?} on host {host}: {ends:?}");
-        // And it can be tried again when the cause is mended.
+        // The removal can be tried again after the cause is removed.
         world.hosts[host].plane.refuse = None;
         world.leave(MIDDLE).unwrap().unwrap();
         world.run(HOUR);
@@ -197,7 +196,7 @@ fn each_refusal_leaves_all_as_it_was() {
     }
 }
 
-/// Nobody waits for a lock to run out or for somebody to ask.
+/// No host waits for a lock to expire or for a question.
 #[test]
 fn a_refusal_is_known_everywhere_at_once() {
     for (host, what) in REFUSALS {
@@ -227,8 +226,8 @@ fn each_message_of_each_refusal_lost_in_turn() {
     }
 }
 
-/// A request of long ago must not begin anew what its left anchor has just
-/// taken back and forgotten with its process.
+/// A late copy of a request must not begin the change again that its left anchor has just taken
+/// back and, with its process, forgotten.
 #[test]
 fn a_left_anchor_that_dies_rolling_back_does_not_begin_again() {
     let mut world = World::new(3, Faults::default());
@@ -253,7 +252,7 @@ fn a_left_anchor_that_dies_rolling_back_does_not_begin_again() {
     world.nobody_accused();
 }
 
-/// A cancel that nobody acknowledges is not repeated for ever.
+/// A cancel that no host acknowledges is not repeated for ever.
 #[test]
 fn nobody_acknowledges_a_cancel() {
     let faults = Faults {
@@ -263,8 +262,8 @@ fn nobody_acknowledges_a_cancel() {
     assert!(!removal(faults).settled(MIDDLE));
 }
 
-/// The left anchor dies for good once the right one is set up, and the middle gives up:
-/// there is no plan by which that could have cut.
+/// The left anchor dies for good after the right one is set up, and the middle gives up. The left
+/// anchor cannot have cut without a plan.
 #[test]
 fn the_right_anchor_does_not_wait_for_a_left_one_without_a_plan() {
     let faults = Faults {
@@ -284,8 +283,8 @@ fn the_right_anchor_does_not_wait_for_a_left_one_without_a_plan() {
     assert_eq!(world.session(2, 1).state, State::Tracked);
 }
 
-/// A left neighbour that has not answered before may run no daemon: nobody else is
-/// locked until it is known.
+/// A left neighbour that has not answered before may run no daemon. No other host is locked until
+/// that is known.
 #[test]
 fn the_right_anchor_is_left_alone_until_the_left_one_is_known() {
     let asked = |lose_all| {
@@ -308,7 +307,7 @@ fn the_right_anchor_is_left_alone_until_the_left_one_is_known() {
     assert_eq!(answers.session(MIDDLE, 0).state, State::Tombstone);
 }
 
-/// A daemon that cannot take its session up again still decides nothing alone.
+/// A daemon that cannot restore its session still decides nothing alone.
 #[test]
 fn a_restored_right_anchor_cannot_prepare() {
     let steps = removal(Faults::default()).hosts[2].steps();
@@ -338,12 +337,12 @@ fn closing_that_fails_is_tried_again_and_told() {
     world.quiet();
     let is_trouble = |r: &&Report| matches!(r, Report::Trouble { .. });
     let troubles = world.hosts[MIDDLE].reports.iter().filter(is_trouble);
-    // Five failures, and that it gives up.
+    // Five failures, and the report that it gives up.
     assert_eq!(troubles.count(), 6);
 }
 
 prop_compose! {
-    /// Daemons of three hosts that die, before which step, and for how long.
+    /// Returns crashes of the three hosts' daemons: host, step and duration.
     pub fn crashes()(
         list in prop::collection::vec((0usize..3, 0u64..50, 1u64..40), 0..5),
     ) -> Vec<(usize, u64, Duration)> {

@@ -1,4 +1,4 @@
-//! A session that its middlebox's host relays is taken past that host later.
+//! The later removal of a relaying host from a session.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::world::{Faults, World};
 const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
 
-/// The middlebox is out, and its host relays.
+/// Returns a world in which the middlebox has left and its host relays.
 fn relayed() -> World {
     let mut world = World::new(3, Faults::default());
     world.leave_locally(MIDDLE);
@@ -20,7 +20,7 @@ fn relayed() -> World {
     world
 }
 
-/// What happens from now on goes wrong like this.
+/// Returns a bypass of the relaying host with these faults.
 fn bypassed(faults: Faults) -> World {
     let mut world = relayed();
     let before = [0, 1, 2].map(|host| world.hosts[host].steps());
@@ -39,7 +39,7 @@ fn settled(world: &World) -> bool {
     world.settled_from(State::Relay, MIDDLE)
 }
 
-/// How many steps a host has in it.
+/// Returns the number of steps of a host in the bypass.
 fn steps(host: usize) -> u64 {
     let before = relayed().hosts[host].steps();
     bypassed(Faults::default()).hosts[host].steps() - before
@@ -61,7 +61,7 @@ fn its_host_leaves_the_path() {
     assert_eq!(ends, roles);
 }
 
-/// The far end must not notice: the same numbers, and the same clocks.
+/// The far end does not notice: numbers and clocks are the same.
 #[test]
 fn the_anchor_translates_as_the_relay_did() {
     let world = bypassed(Faults::default());

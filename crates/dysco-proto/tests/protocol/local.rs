@@ -1,4 +1,4 @@
-//! The middlebox's host takes it out by itself.
+//! The removal of a middlebox by its host alone.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn without_faults_it_leaves_and_nobody_is_asked() {
     assert!(world.sent.is_empty(), "{:?}", world.sent);
 }
 
-/// What the one end sends from its cutoff on is what the other gets from there.
+/// The data that one end sends from its cutoff on is the data that the other end gets from there.
 #[test]
 fn cutoffs_are_converted() {
     let world = removal(Faults::default());
@@ -76,7 +76,7 @@ fn each_refusal_leaves_all_as_it_was() {
         world.run(HOUR);
         assert!(!world.settled_locally(MIDDLE), "{what:?} was ignored");
         assert_eq!(world.ends(MIDDLE).len(), 1, "{what:?}");
-        // And it can be tried again when the cause is mended.
+        // The removal can be tried again after the cause is removed.
         world.hosts[MIDDLE].plane.refuse = None;
         world.leave_locally(MIDDLE).unwrap().unwrap();
         world.run(HOUR);
@@ -84,8 +84,7 @@ fn each_refusal_leaves_all_as_it_was() {
     }
 }
 
-/// After the cut a record that cannot be written stops nothing, and neither
-/// does a close that fails.
+/// After the cut neither a record that cannot be written nor a failed close stops the change.
 #[test]
 fn past_the_cut_it_goes_on() {
     for what in [Refuse::ThirdPersist, Refuse::Close] {
@@ -139,7 +138,7 @@ fn cancelled_at_each_step() {
     assert!(kept > 2 && kept < steps);
 }
 
-/// One change of a session at a time, whoever makes it.
+/// A session has one change at a time, whichever host makes it.
 #[test]
 fn it_contends_with_a_bypass() {
     for local_first in [true, false] {
@@ -163,7 +162,7 @@ fn it_contends_with_a_bypass() {
     }
 }
 
-/// A bypass that the neighbours refuse leaves the sessions free for this.
+/// A bypass that the neighbours refuse leaves the sessions free for this mode.
 #[test]
 fn it_follows_a_refused_bypass_at_once() {
     for refusal in [Refuse::Lock, Refuse::Prepare] {
@@ -183,8 +182,7 @@ fn it_follows_a_refused_bypass_at_once() {
     }
 }
 
-/// A neighbour that asks is told how it ended, also by a daemon that died
-/// meanwhile.
+/// A neighbour that asks gets the outcome, also from a daemon that has died meanwhile.
 #[test]
 fn a_neighbour_may_ask_for_it() {
     for asker in [0, 2] {

@@ -1,4 +1,4 @@
-//! The session protocol in a pretended world: see `world.rs`.
+//! The session protocol in a simulated world: see `world.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the report")]
 

@@ -1,5 +1,6 @@
-//! Hosts that a session passes are told by their numbers which of its paths are in use, and
-//! which are given up: they may have been away, and have more of the session than they know.
+//! Path numbers. Hosts that a session passes get the numbers of the paths that are in use and of
+//! those that are given up. A host may have been away, and may have more paths of the session than
+//! it knows.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
 const PATHS: [u32; 2] = [3, 0];
 const NUMBER: u32 = 8;
 
-/// The second host goes behind the first, which stays.
+/// Returns an order that puts the second host behind the first, which stays.
 fn order() -> Order {
     Order {
         before: vec![ip(OLD)],
@@ -32,7 +33,7 @@ struct Deciding {
 }
 
 impl Deciding {
-    /// Both paths are there, and the new one is taken here.
+    /// Returns a head for which both paths exist, and which has taken the new one.
     fn has_cut() -> Deciding {
         let mut head = machine(LEFT);
         let change = head.request_chain(Duration::ZERO, order()).unwrap();
@@ -76,7 +77,8 @@ impl Deciding {
         }));
     }
 
-    /// Both hosts hear what is in use, and the number that the path's SYN will show.
+    /// Checks that both hosts get the numbers in use, and the number that the path's SYN will
+    /// contain.
     fn enlists(&mut self) {
         let said: Vec<_> = std::iter::from_fn(|| self.head.poll_transmit()).collect();
         let enlisted = said.iter().filter_map(|(to, m)| match m {
@@ -92,7 +94,7 @@ impl Deciding {
         assert_eq!(token.map(|t| path_number(&t)), Some(NUMBER));
     }
 
-    /// Time passes, until it is said who is to give up what.
+    /// Lets time pass until the hosts are asked to give up paths, and returns these requests.
     fn dismisses(&mut self) -> Vec<(HostId, Scope, Vec<u32>)> {
         for _ in 0..20 {
             let said = std::iter::from_fn(|| self.head.poll_transmit());
@@ -112,7 +114,7 @@ impl Deciding {
         panic!("nobody is dismissed");
     }
 
-    /// The daemon dies, and begins anew with what it wrote last.
+    /// Kills the daemon and restarts it from its last record.
     fn dies(&mut self) {
         let mut head = machine(LEFT);
         let record = self.records.last().expect("a record");
@@ -122,7 +124,7 @@ impl Deciding {
     }
 }
 
-/// By a process that knows it, or by one that has read it.
+/// By a process that knows the number, or by one that has read it from the record.
 #[test]
 fn a_path_that_is_taken_back_is_given_up_by_its_number() {
     for dies in [false, true] {
@@ -159,7 +161,7 @@ fn the_paths_before_are_given_up_by_their_numbers() {
     }
 }
 
-/// A host does what it is told of them, and by whom it may be.
+/// A host carries out the requests about its paths, if the peer may make them.
 #[test]
 fn a_host_is_handed_the_numbers() {
     let mut host = machine(OLD);

@@ -1,4 +1,4 @@
-//! Inputs from those who may speak, but that do not fit together.
+//! Inputs of peers that may send them, but that do not fit together.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ fn plan_of(subsession: Subsession) -> Plan {
     }
 }
 
-/// The first that host 0 of the world draws.
+/// First identifier that host 0 of the world draws.
 const ATTEMPT: [u8; 16] = 1u128.to_be_bytes();
 
-/// A removal up to the first moment that a host is in this phase.
+/// Returns a removal at the first moment at which a host is in this phase.
 fn until(host: usize, phase: Phase) -> (World, ChangeId) {
     let mut world = World::new(3, Faults::default());
     let change = world.leave(MIDDLE).unwrap().unwrap();
@@ -52,8 +52,8 @@ fn ends_refused(world: &World, reason: Reason) {
 #[test]
 fn a_plan_must_fit_the_lock() {
     let inconsistent = Reason::Inconsistent(MessageName::AckLock);
-    // Before the left anchor's own lock is taken, and for another subsession than
-    // the middle has named.
+    // Before the left anchor has taken its own lock, and for another subsession than the middle has
+    // named.
     for own_lock in [false, true] {
         let (mut world, change) = until(0, Phase::Locking);
         let subsession = world.links[usize::from(!own_lock)];
@@ -76,7 +76,7 @@ fn a_plan_must_fit_the_lock() {
     }
 }
 
-/// It was meant for a process that is gone.
+/// The plan was meant for a process that has ended.
 #[test]
 fn a_plan_for_another_attempt_grants_nothing() {
     let (mut world, change) = until(0, Phase::Locking);
@@ -154,7 +154,7 @@ fn refusal(machine: &mut Machine) -> Option<Reason> {
     .last()
 }
 
-/// Client, middlebox and server on fewer than three hosts.
+/// Client, middlebox and server are on fewer than three hosts.
 #[test]
 fn three_hosts_are_needed() {
     let template = World::new(3, Faults::default());

@@ -1,4 +1,4 @@
-//! One translation out of three hosts' facts.
+//! The translation that follows from three hosts' facts.
 
 use dysco_common::session::{offer, translation};
 use dysco_proto::plan::{TS_LEAD, check, objections, plan};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::plane::offer_of;
 use super::world::{Faults, World};
 
-/// A measurement, and the anchors' views that belong to it.
+/// Returns a measurement, and the anchors' facts that fit it.
 pub fn facts() -> (Measurement, Facts, Facts) {
     let links = World::new(3, Faults::default()).links;
     let (c, pa) = (offer_of(0x1000_0000, 7), offer_of(0xfff0_0000, 3));
@@ -39,7 +39,7 @@ pub fn facts() -> (Measurement, Facts, Facts) {
 fn numbers_move_from_a_to_b() {
     let (m, left, right) = facts();
     let t = plan(&m, &left, &right).unwrap();
-    // The client's first byte is A's isn + 1; ten bytes were taken away since.
+    // The client's first byte is A's isn + 1. Ten bytes were removed since.
     let first = m.a.remote.isn.wrapping_add(1);
     assert_eq!(
         first.wrapping_add(t.seq_out),
@@ -62,7 +62,7 @@ fn numbers_move_from_a_to_b() {
     assert_eq!(t.flags, 0);
 }
 
-/// A box that shifts clocks on the present path is not on the new one.
+/// A device that shifts clocks on the present path is not on the new one.
 #[test]
 fn clocks_that_are_shifted_on_the_way_are_refused() {
     let heard = |m: Measurement, by: [u32; 4]| {
@@ -74,7 +74,7 @@ fn clocks_that_are_shifted_on_the_way_are_refused() {
         plan(&m, &left, &right)
     };
     let m = facts().0;
-    // On its way, or heard since.
+    // Under way, or received since.
     for late in [0, 1, 60_000, 0u32.wrapping_sub(60_000)] {
         assert!(heard(m, [late; 4]).is_ok(), "{late}");
     }
@@ -90,7 +90,7 @@ fn clocks_that_are_shifted_on_the_way_are_refused() {
             assert_eq!(heard(m, by), Err(Reason::Rewritten(which)), "{at} {shift}");
         }
     }
-    // Nobody looks at clocks that were not agreed on.
+    // Clocks are not compared if timestamps were not agreed on.
     let mut m = m;
     m.b.remote.flags &= !offer::TIMESTAMPS;
     let mut right = facts().2;
@@ -99,7 +99,7 @@ fn clocks_that_are_shifted_on_the_way_are_refused() {
     assert!(plan(&m, &facts().1, &right).is_ok());
 }
 
-/// Nothing translates between the two, wherever the session's path leads.
+/// No translation between IPv4 and IPv6 exists, on any path.
 #[test]
 fn two_families_are_refused_before_anybody_is_asked() {
     let (mut m, ..) = facts();
@@ -110,7 +110,7 @@ fn two_families_are_refused_before_anybody_is_asked() {
     assert_eq!(check(&m), Ok(()));
 }
 
-/// A change of the same offer wherever it is seen.
+/// Returns facts in which an option is removed from the offers of A or B, at every observer.
 fn without(flag: u8, on_a: bool, on_b: bool) -> (Measurement, Facts, Facts) {
     let (mut m, mut left, mut right) = facts();
     if on_a {
@@ -168,7 +168,7 @@ fn what_cannot_be_bridged_is_refused_early() {
     let (mut m, ..) = facts();
     m.b.remote.flags |= offer::FOREIGN;
     assert_eq!(check(&m), Err(Reason::Foreign));
-    // What one end alone has asked for is not used.
+    // An option that only one end has asked for is not in use.
     let (mut m, mut left, right) = facts();
     m.a.remote.flags |= offer::UNTRANSLATED;
     left.local.flags |= offer::UNTRANSLATED;
@@ -180,7 +180,7 @@ fn what_cannot_be_bridged_is_refused_early() {
     assert_eq!(check(&m), Err(Reason::Closing));
 }
 
-/// An operator who mends one would meet the next.
+/// All reasons are reported at once, so that an operator does not meet them one by one.
 #[test]
 fn all_that_cannot_be_bridged_is_told_at_once() {
     let (mut m, ..) = without(offer::SACK, true, false);
@@ -193,7 +193,7 @@ fn all_that_cannot_be_bridged_is_told_at_once() {
     assert_eq!(all[1..3], [Reason::Foreign, Reason::SackMismatch]);
     let sizes = |r: &Reason| matches!(r, Reason::MssMismatch { .. });
     assert_eq!(all[3..].iter().filter(|r| sizes(r)).count(), 2, "{all:?}");
-    // Of a session that is over nothing else counts.
+    // No other reason counts for a session that is over.
     m.b.reset = true;
     assert_eq!(objections(&m), [Reason::Closing]);
 }
@@ -211,7 +211,7 @@ fn segments_must_fit_the_other_end() {
     let (mut m, ..) = facts();
     m.a.remote.mss = 1400;
     assert_eq!(check(&m), Err(refused(End::Right)));
-    // Smaller than it need be is fine.
+    // A smaller MSS than necessary is allowed.
     let (mut m, ..) = facts();
     m.a.local.mss = 1000;
     m.b.local.mss = 1000;
@@ -232,14 +232,14 @@ fn what_is_rewritten_on_the_way_is_refused() {
         plan(&m, &left, &right),
         Err(Reason::Rewritten(m.subsession_b))
     );
-    // A clamped MSS is not a rewritten session.
+    // A clamped MSS does not count as a rewritten session.
     let (m, mut left, right) = facts();
     left.remote.mss -= 40;
     plan(&m, &left, &right).unwrap();
 }
 
 proptest! {
-    /// Any numbers: the same byte, and clocks that never step back.
+    /// Any numbers: the same byte, and clocks that never go back.
     #[test]
     fn any_numbers(
         isns in any::<[u32; 4]>(),

@@ -1,5 +1,5 @@
-//! A pretended data plane of one host: it survives its daemon, and panics at
-//! whatever would lose or double a byte.
+//! A simulated data plane of one host. It survives its daemon, and panics at any action that would
+//! lose or duplicate a byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use dysco_proto::{
     ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
 };
 
-/// The cutoff of an end that has not closed.
+/// Returns the cutoff of an end that has not closed.
 pub fn at(number: u32) -> Cutoff {
     Cutoff {
         at: number,
@@ -37,7 +37,7 @@ pub struct Session {
     pub state: State,
     pub cut_out: Option<u32>,
     pub cut_in: Option<u32>,
-    /// Its end got a reset, since the middlebox has died.
+    /// True if the end got a reset because the middlebox has died.
     pub reset: bool,
     pub drained: bool,
     pub gone: bool,
@@ -45,18 +45,18 @@ pub struct Session {
     pub translation: Translation,
 }
 
-/// What a command asks of the world outside this host.
+/// Effect of a command on the world outside this host.
 pub enum Effect {
     Answer(HostEvent),
-    /// The local end will have acknowledged the old path's data some time.
+    /// The local end will acknowledge the old path's data at some time.
     WillDrain(ChangeId, Subsession),
-    /// Both were cut, at this number of the first, and will drain.
+    /// Both sessions were cut, the first at this number, and will drain.
     CutBoth(ChangeId, u32, [Subsession; 2]),
     /// A SYN goes to the right anchor, unless it is lost on the way.
     Trying(ChangeId, bool),
-    /// The proxy is about to be cut off.
+    /// The proxy's sockets are about to be closed.
     Closing,
-    /// The client's answer is looked out for.
+    /// The client's answer is awaited.
     Watching(ChangeId, Result<Watched, Reason>),
     Nothing,
 }
@@ -64,33 +64,33 @@ pub enum Effect {
 #[derive(Default)]
 pub struct Plane {
     pub sessions: BTreeMap<Subsession, Session>,
-    /// Which two sessions the proxy here pairs: A, then B.
+    /// The two sessions that the proxy of this host pairs: A, then B.
     pub pair: Option<(Subsession, Subsession)>,
     pub ports: BTreeSet<ChangeId>,
     pub records: BTreeMap<ChangeId, Vec<u8>>,
     pub written: BTreeMap<ChangeId, u32>,
     pub refuse: Option<Refuse>,
     pub deltas: (i64, i64),
-    /// The left neighbour has not answered this host yet.
+    /// True if the left neighbour has not answered this host yet.
     pub left_is_unknown: bool,
-    /// Lost with the daemon, and told again by its successor.
+    /// Sessions of changes. Lost with the daemon; its successor gets them again.
     pub known: BTreeMap<ChangeId, Subsession>,
-    /// Session B of the changes that hold two.
+    /// Session B of the changes that lock two sessions.
     pub others: BTreeMap<ChangeId, Subsession>,
     pub locked: BTreeMap<Subsession, ChangeId>,
-    /// Sessions A of which replies pass this host by, as far as it was told.
+    /// Sessions A whose replies bypass this host, as far as it was notified.
     pub returned: BTreeSet<Subsession>,
-    /// By the new path nothing comes.
+    /// True if nothing arrives on the new path.
     pub silent: bool,
-    /// It has carried what no old path can.
+    /// True if the new path has carried data that the old path cannot carry.
     pub carried: bool,
-    /// How many segments were sent to clients, and of which session.
+    /// Sessions of the segments that were sent to clients.
     pub proofs: Vec<Subsession>,
-    /// Ever rolled back, ever cut.
+    /// Changes, with flags: ever rolled back, ever cut.
     pub history: BTreeMap<ChangeId, (bool, bool)>,
 }
 
-/// Which command fails on this host.
+/// Command that fails on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refuse {
     Measure,
@@ -110,7 +110,7 @@ pub enum Refuse {
     Close,
 }
 
-/// What a session's other end would say of it.
+/// Returns the facts of a session's other end.
 fn at_the_end(here: &Facts) -> Facts {
     Facts {
         local: here.remote,
@@ -131,15 +131,15 @@ pub fn offer_of(isn: u32, wscale: u8) -> Offer {
 }
 
 impl Plane {
-    /// What is left when the daemon dies.
+    /// Removes the state that does not survive the daemon.
     pub fn crash(&mut self) {
         self.known.clear();
         self.others.clear();
         self.locked.clear();
     }
 
-    /// What a daemon does first: a session half prepared for a change that has
-    /// no record goes back.
+    /// First action of a daemon: a session that is half prepared for a change without a record
+    /// returns to the old path.
     pub fn adopt(&mut self) {
         if self.records.is_empty() {
             for s in self.sessions.values_mut() {
@@ -151,7 +151,7 @@ impl Plane {
         }
     }
 
-    /// Everything takes the old path again.
+    /// Returns everything to the old path.
     fn take_back(&mut self, change: ChangeId) {
         if let Some((_, s)) = self.of(change)
             && s.state == State::TwoPaths
@@ -381,7 +381,7 @@ impl Plane {
                 self.returned.insert(subsession);
                 Effect::Nothing
             }
-            // Of chains, which `tests/protocol/rechain` has.
+            // Commands of chains, which `tests/protocol/rechain` covers.
             Command::Hold { .. }
             | Command::Enlist { .. }
             | Command::AskDelta { .. }
@@ -421,7 +421,7 @@ impl Plane {
         }
     }
 
-    /// Sessions A and B of a change that holds both.
+    /// Returns sessions A and B of a change that locks both.
     fn pair_of(&mut self, change: ChangeId) -> [&mut Session; 2] {
         let (a, b) = (self.known[&change], self.others[&change]);
         let (mut first, mut second) = (None, None);

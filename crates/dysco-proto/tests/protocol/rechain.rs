@@ -1,6 +1,5 @@
-//! A session gets another chain while messages are lost, repeated and overtake
-//! each other, and daemons die. A model of the two anchors' paths says what must
-//! hold at any moment.
+//! Changes of chains while messages are lost, repeated and reordered, and daemons die. A model of
+//! the two anchors' paths contains the properties that must hold at any moment.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +21,7 @@ pub const RIGHT: usize = 1;
 pub const OLD: usize = 2;
 pub const NEW: usize = 3;
 
-/// What the middlebox on the old host has put into the stream.
+/// Bytes that the middlebox on the old host has added to the stream.
 pub const ADDED: Delta = Delta {
     to_server: 20,
     to_client: 0,
@@ -51,7 +50,7 @@ pub fn order() -> Order {
     }
 }
 
-/// Which path an anchor takes, and which it hears.
+/// Paths that an anchor has, takes and receives on.
 #[derive(Clone, Copy, Default, Debug)]
 struct Paths {
     second: bool,
@@ -67,7 +66,7 @@ struct Host {
     ended: Option<Progress>,
 }
 
-/// What is decided by chance.
+/// Source of random choices.
 struct Chance(u64);
 
 impl Chance {
@@ -84,16 +83,16 @@ pub struct World {
     now: Duration,
     hosts: Vec<Host>,
     wire: Vec<(usize, usize, Message)>,
-    /// State that is being moved: who waits for it, and where it is installed.
+    /// State that is being copied: the waiting host, the change, and the host that gets the state.
     states: Vec<(usize, ChangeId, IpAddr)>,
     chance: Chance,
-    /// Per cent of messages that are lost, and as many that come twice.
+    /// Percentage of messages that are lost. The same percentage is duplicated.
     loss: u64,
-    /// The new path carries nothing.
+    /// True if the new path carries nothing.
     dead: bool,
     kills: u32,
-    /// Steps for which nothing reaches or leaves the right anchor, once it takes
-    /// the new path.
+    /// Number of steps for which nothing reaches or leaves the right anchor, once it takes the new
+    /// path.
     silent: u32,
 }
 
@@ -143,7 +142,7 @@ impl World {
         }
     }
 
-    /// Carries out what the machines want, until they want nothing.
+    /// Carries out the machines' outputs until there are none.
     fn pump(&mut self) {
         for at in 0..HOSTS {
             while let Some(command) = self.hosts[at].machine.poll_command() {
@@ -201,7 +200,7 @@ impl World {
             }
             Command::AskDelta { change, from, .. } => {
                 assert_eq!(at, OLD, "who comes in has changed nothing");
-                // It may refuse while state is being moved.
+                // The host may refuse while state is being copied.
                 let result = match self.chance.below(8) {
                     0 if self.loss > 0 => Err(Reason::Closing),
                     _ => Ok(ADDED),
@@ -227,7 +226,7 @@ impl World {
                 delta,
                 ..
             } => {
-                // Who cannot be asked may be left out all the same.
+                // A host that cannot be asked may still be left out.
                 let silent = delta.is_none() && self.loss > 0;
                 assert!(delta == ADDED || silent, "{delta:?}");
                 self.open(at, change, token);
@@ -268,7 +267,8 @@ impl World {
                 paths,
                 ..
             } => {
-                // Whatever its former processes knew: the path that was given up, by name.
+                // The path that was given up, by its number, whatever the host's former processes
+                // had.
                 assert_eq!(paths, [if at == OLD { 0 } else { order().number }]);
                 let moved =
                     |(_, of, to): &(usize, ChangeId, IpAddr)| *of == change && *to == ip(at);
@@ -300,7 +300,8 @@ impl World {
         self.tell(at, HostEvent::Prepared { change, result });
     }
 
-    /// Both take the path, and know from where: it carries what it has to.
+    /// Completes the path's work: both anchors take it and know each other's cutoff, so that it
+    /// carries all that it has to.
     fn settle(&mut self, change: ChangeId) {
         let taken = [LEFT, RIGHT].map(|a| self.hosts[a].paths.takes_new);
         for at in [LEFT, RIGHT] {
@@ -310,7 +311,7 @@ impl World {
         }
     }
 
-    /// What must hold at any moment.
+    /// Checks the properties that must hold at any moment.
     fn check(&self) {
         let [left, right] = [LEFT, RIGHT].map(|a| self.hosts[a].paths);
         for (one, other) in [(left, right), (right, left)] {
@@ -325,7 +326,7 @@ impl World {
         }
     }
 
-    /// A daemon dies, and starts again with what it has written.
+    /// Kills a daemon, and restarts it from its records.
     fn kill(&mut self, at: usize) {
         let now = self.now;
         let mut fresh = Machine::new(vec![ip(at)], move || [200 + at as u8; 16]);
@@ -333,11 +334,11 @@ impl World {
             fresh.restore(now, record).expect("its own record");
         }
         self.hosts[at].machine = fresh;
-        // Nobody there waits for it any more.
+        // No process of that host waits for the state any more.
         self.states.retain(|(by, ..)| *by != at);
     }
 
-    /// State is installed, or cannot be.
+    /// Reports that state was installed, or cannot be installed.
     fn move_state(&mut self) {
         let (at, change, to) = self.states.remove(0);
         let result = match self.chance.below(4) {
@@ -347,7 +348,7 @@ impl World {
         self.tell(at, HostEvent::StateMoved { change, to, result });
     }
 
-    /// One more thing happens. False if nothing is left to happen.
+    /// Carries out one more event. Returns false if there is none.
     fn step(&mut self) -> bool {
         let due = self
             .hosts
@@ -386,8 +387,8 @@ impl World {
         true
     }
 
-    /// Until all has ended; both anchors agree on the path then, and it is free to
-    /// be changed again.
+    /// Runs until all changes have ended. Both anchors then agree on the path, and it is free for
+    /// the next change.
     fn run(&mut self) {
         let mut steps = 0;
         while self.step() {
@@ -446,8 +447,8 @@ fn of_two_requests_the_first_wins() {
     assert!(world.hosts[LEFT].paths.takes_new);
 }
 
-/// Who was refused while the first was under way may ask again once that is over: then
-/// it wins.
+/// A request that was refused during the first change may be repeated after that change, and then
+/// wins.
 #[test]
 fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
     let mut world = World::new(1, 0, true, 0);
@@ -460,7 +461,7 @@ fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
         if phase.is_none() {
             break;
         }
-        // As long as it is there, and it never got to where there is no way back.
+        // As long as the change exists, it has not reached the point of no return.
         assert!(!matches!(phase, Some(Phase::Completing | Phase::Closing)));
         let second = machine.request_chain(now, order());
         assert_eq!(second, Err(Reason::LockedByAnother(first)));
@@ -479,8 +480,8 @@ fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
     assert_eq!(world.hosts[LEFT].ended, Some(Progress::Removed));
 }
 
-/// Its record must not meet two paths of the change before in a successor, which
-/// would take the one back that was given up.
+/// A later process must not find the record of this change together with two paths of the change
+/// before. It would take back the path that was given up.
 #[test]
 fn a_session_is_held_before_the_change_is_recorded() {
     let mut left = machine(LEFT);
@@ -518,8 +519,8 @@ fn nobody_hears_of_a_change_that_cannot_be_recorded() {
     assert_eq!(left.stats().changes, 0);
 }
 
-/// The right anchor had completed it, and its daemon was started anew: a repeated
-/// message has it await a path that nobody will open.
+/// The right anchor had completed the change, and its daemon was restarted. A repeated message
+/// makes it await a path that no host will open.
 #[test]
 fn what_is_over_is_not_made_anew() {
     let mut right = machine(RIGHT);

@@ -1,5 +1,5 @@
-//! Middleboxes that have changed the size of the stream leave: what they say of it,
-//! and what the left anchor makes of that.
+//! The removal of middleboxes that have changed the size of the stream: their reports, and the left
+//! anchor's conclusions.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use dysco_proto::{
 
 use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, ip, machine, order, session};
 
-/// A left anchor that has asked all, and what it has said to whom.
+/// A left anchor that has asked all hosts, and its messages.
 struct Asking {
     left: Machine,
     change: ChangeId,
@@ -67,7 +67,7 @@ impl Asking {
         self.hears(RIGHT, Message::Extended { change, result });
     }
 
-    /// What the path that it opens makes up for; `None` if it opens none.
+    /// Returns the delta that the opened path compensates for, or `None` if no path is opened.
     fn opens(&mut self) -> Option<Delta> {
         let all = std::iter::from_fn(|| self.left.poll_command());
         all.filter_map(|c| match c {
@@ -77,7 +77,7 @@ impl Asking {
         .last()
     }
 
-    /// Who is to forget what.
+    /// Returns the requests to forget, with their receivers.
     fn dismisses(&mut self) -> Vec<(IpAddr, Scope)> {
         let all = std::iter::from_fn(|| self.left.poll_transmit());
         all.filter_map(|(to, m)| match m {
@@ -97,7 +97,7 @@ impl Asking {
     }
 }
 
-/// Two that leave have both changed it.
+/// Both leaving middleboxes have changed the stream.
 #[test]
 fn what_those_that_leave_have_added_is_made_up_for() {
     let (mut asking, said) = Asking::new(&[OLD, NEW], &[]);
@@ -113,13 +113,13 @@ fn what_those_that_leave_have_added_is_made_up_for() {
     };
     asking.told(NEW, Ok(taken));
     assert_eq!(asking.opens(), Some(ADDED.and(&taken)));
-    // Said again.
+    // The report is repeated.
     asking.told(NEW, Ok(taken));
     assert_eq!(asking.opens(), None);
 }
 
-/// What the numbers on a middlebox's host, or at the two ends, do not bear out is
-/// refused, with the reason, and all is as before.
+/// A delta that the numbers on a middlebox's host, or at the two ends, contradict is refused with
+/// the reason. Everything stays as before.
 #[test]
 fn what_the_numbers_contradict_is_refused() {
     let why = || Reason::DeltaContradicted("40 bytes to the server".into());
@@ -145,8 +145,8 @@ fn what_the_numbers_contradict_is_refused() {
     refused(&mut asking);
 }
 
-/// A host that stays keeps a connection that has seen numbers: those before a
-/// middlebox that leaves are not those behind it.
+/// A host that stays has a connection that has seen numbers. The numbers before a leaving middlebox
+/// are not those behind it.
 #[test]
 fn a_host_before_it_does_not_stay() {
     for (before, fits) in [([OLD, NEW], true), ([NEW, OLD], false)] {
@@ -159,7 +159,7 @@ fn a_host_before_it_does_not_stay() {
         if !fits {
             let change = asking.change;
             asking.hears(RIGHT, Message::CancelAck { change });
-            // What comes late of this must not undo what comes next.
+            // A late message of this change must not undo the next one.
             assert_eq!(asking.dismisses(), [(ip(NEW), Scope::Unopened)]);
             asking.hears(NEW, Message::Dismissed { change });
             let why = Reason::DeltaBehind(ip(NEW));
@@ -168,7 +168,7 @@ fn a_host_before_it_does_not_stay() {
     }
 }
 
-/// A host that is down may be left out: it is waited for, but not for ever.
+/// A host that does not run may be left out. Its answer is awaited, but not for ever.
 #[test]
 fn who_does_not_answer_is_left_out() {
     let (mut asking, _) = Asking::new(&[OLD], &[]);
@@ -186,7 +186,7 @@ fn who_does_not_answer_is_left_out() {
     panic!("it waits for ever");
 }
 
-/// Only who leaves, or passes it on, is heard about it.
+/// Only a host that leaves or forwards the session may report a delta.
 #[test]
 fn a_stranger_says_nothing_of_it() {
     let (mut asking, _) = Asking::new(&[OLD], &[]);
@@ -195,7 +195,7 @@ fn a_stranger_says_nothing_of_it() {
     asking.told(NEW, Ok(ADDED));
     assert_eq!(asking.opens(), None);
     assert_eq!(asking.left.stats().violations, 2);
-    // Nor does a host answer anybody but the session's left end.
+    // A host answers only the session's left end.
     let mut old = machine(OLD);
     let (change, session) = (asking.change, session());
     let asks = Message::AskDelta { change, session };

@@ -27,7 +27,7 @@ fn said(machine: &mut Machine) -> Vec<Message> {
         .collect()
 }
 
-/// What it has written before it dies.
+/// Returns the record that the right anchor writes before it dies.
 fn record() -> Vec<u8> {
     let mut right = machine(RIGHT);
     right.handle_message(NOW, &[ip(LEFT)], extend());
@@ -43,8 +43,8 @@ fn record() -> Vec<u8> {
     written.expect("a record")
 }
 
-/// Nobody waits for what its former process knew: the change is taken back at once, and
-/// by the left anchor, which may have cut.
+/// No host waits for the facts of the former process. The left anchor, which may have cut, takes
+/// the change back at once.
 #[test]
 fn a_right_anchor_that_began_anew_says_so_and_leaves_no_path() {
     let mut right = machine(RIGHT);
@@ -73,8 +73,8 @@ fn a_right_anchor_that_began_anew_says_so_and_leaves_no_path() {
     assert_eq!(right.phase_of(CHANGE), None);
 }
 
-/// So is one whose left anchor is a host of the chain, and asks what becomes of it
-/// instead of holding its side.
+/// The same holds if the left anchor is a host of the chain, and asks for the state of the change
+/// instead of locking its side.
 #[test]
 fn who_decides_takes_a_change_back_whose_left_anchor_began_anew() {
     let mut head = machine(LEFT);

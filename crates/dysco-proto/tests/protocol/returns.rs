@@ -1,4 +1,4 @@
-//! Replies go straight to the client, once it is proven that they arrive.
+//! Direct server return: replies go directly to the client, once it is proven that they arrive.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
 const RIGHT: usize = 2;
 
-/// The middlebox is out, and its host relays.
+/// Returns a world in which the middlebox has left and its host relays.
 fn relayed() -> World {
     let mut world = World::new(3, Faults::default());
     world.leave_locally(MIDDLE);
@@ -24,7 +24,7 @@ fn relayed() -> World {
     world
 }
 
-/// From now on it goes wrong like this.
+/// Returns a change to direct server return with these faults.
 fn returned(faults: Faults) -> World {
     let mut world = relayed();
     let before = [0, 1, 2].map(|host| world.hosts[host].steps());
@@ -39,8 +39,8 @@ fn returned(faults: Faults) -> World {
     world
 }
 
-/// Nothing is left over, and either way of a reply is right. True if the middle
-/// knows that they go straight; then they do.
+/// Checks that nothing is left over, and that either way of a reply is correct. Returns true if the
+/// middle has recorded that replies go directly; then they do.
 fn settled(world: &World) -> bool {
     world.quiet();
     for link in [0, 1] {
@@ -69,8 +69,7 @@ fn replies_go_straight_once_proven() {
     assert_eq!(world.hosts[RIGHT].plane.proofs, [world.links[0]]);
 }
 
-/// Before the middlebox leaves nothing is changed: what is learnt is whether it
-/// could be.
+/// Before the middlebox leaves nothing changes. The proof shows only whether the mode is possible.
 #[test]
 fn it_can_be_proven_first() {
     let mut world = World::new(3, Faults::default());
@@ -80,7 +79,7 @@ fn it_can_be_proven_first() {
     assert_eq!(end(&world), Some((Role::Proof, Progress::Removed)));
     assert_eq!(world.sent, ["Prove", "ProveAck"]);
     assert_eq!(world.session(RIGHT, 1).state, State::Tracked);
-    // And the session is free for what follows.
+    // The session is free for the next change.
     world.leave_locally(MIDDLE).unwrap().unwrap();
     world.run(HOUR);
     assert!(world.settled_locally(MIDDLE));
@@ -100,7 +99,7 @@ fn a_client_that_is_not_reached_is_told_apart() {
         Some((Role::Proof, Progress::Refused(Reason::NotProven(_))))
     );
     assert!(refused, "{:?}", end(&world));
-    // It is tried more than once.
+    // The segment is sent more than once.
     assert!(world.hosts[RIGHT].plane.proofs.len() > 2);
     let late = Faults {
         unheard: 2,
@@ -145,7 +144,7 @@ fn each_daemon_dies_before_each_step() {
                 };
                 let mut world = returned(faults);
                 settled(&world);
-                // And it can be asked for again.
+                // The mode can be requested again.
                 world.go_straight(MIDDLE).unwrap().unwrap();
                 world.run(HOUR);
                 assert!(settled(&world), "{host} died before {step}");
@@ -183,7 +182,8 @@ fn a_bypass_may_follow() {
     assert!(world.settled_from(State::Relay, MIDDLE));
 }
 
-/// The server's host is not asked before there is a left anchor: it would stop.
+/// The server's host is not asked before there is a left anchor, because it would stop its direct
+/// replies.
 #[test]
 fn a_bypass_that_has_no_left_anchor_leaves_replies_alone() {
     let mut world = returned(Faults::default());
@@ -204,7 +204,7 @@ fn one_change_of_a_session_at_a_time() {
     assert!(settled(&world));
 }
 
-/// Nobody has this host send packets under an address that is not its own.
+/// No peer can make this host send packets under an address that is not the peer's own.
 #[test]
 fn only_own_addresses_are_lent() {
     let (a, b) = {

@@ -1,5 +1,5 @@
-//! Changes of segments of one session's chain: which hinder each other, and who may
-//! have a host be an anchor.
+//! Changes of segments of one session's chain: those that hinder each other, and the peers that may
+//! make a host an anchor.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use dysco_proto::{ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, R
 use crate::rechain::{LEFT, RIGHT, ip, machine, session};
 use crate::world::rejected;
 
-/// A change of the chain 2, 3, 4 by what it is afterwards.
+/// Returns a change of the chain `before` to the chain `after`.
 fn order(before: &[usize], after: &[usize]) -> Order {
     let hosts = |chain: &[usize]| chain.iter().map(|h| ip(*h)).collect::<Vec<_>>();
     let (before, after) = (hosts(before), hosts(after));
@@ -25,8 +25,8 @@ fn order(before: &[usize], after: &[usize]) -> Order {
 
 const CHAIN: [usize; 3] = [2, 3, 4];
 
-/// The chain afterwards, the anchors that are hosts of it, and what is between them
-/// before and after.
+/// The chain afterwards, the anchors that are hosts of it, and the hosts between them before and
+/// after.
 type Row = (
     &'static [usize],
     [Option<usize>; 2],
@@ -61,7 +61,7 @@ fn a_segment_lies_between_the_nearest_hosts_that_stay() {
 
 #[test]
 fn who_has_no_hop_in_common_both_win() {
-    // What is under way, what is asked for then, and whether that is granted.
+    // The change under way, the requested change, and whether it is granted.
     let table: [(&[usize], &[usize], bool); 10] = [
         (&[3, 4], &[2, 3], true),
         (&[3, 4], &[2, 4], false),
@@ -87,7 +87,7 @@ fn who_has_no_hop_in_common_both_win() {
     }
 }
 
-/// What the chain is called when one of them is done does not matter.
+/// The state of the chain when one of the changes is done does not matter.
 #[test]
 fn a_change_that_is_nearly_done_keeps_its_segment() {
     let mut left = machine(LEFT);
@@ -96,14 +96,14 @@ fn a_change_that_is_nearly_done_keeps_its_segment() {
         .unwrap();
     let refused = left.request_chain(Duration::ZERO, order(&[3, 4], &[5, 3, 4]));
     assert_eq!(refused, Err(Reason::LockedByAnother(first)));
-    // The host that leaves must not come again before it has forgotten.
+    // The host that leaves must not join again before it has forgotten the session.
     let refused = left.request_chain(Duration::ZERO, order(&[3, 4], &[3, 4, 2]));
     assert_eq!(refused, Err(Reason::LockedByAnother(first)));
     let granted = left.request_chain(Duration::ZERO, order(&[3, 4], &[3, 5]));
     assert!(granted.is_ok(), "{granted:?}");
 }
 
-/// A host of the chain is an anchor of both its sides at once, and of each once.
+/// A host of the chain may be an anchor of both its sides at the same time, and of each side once.
 #[test]
 fn each_side_of_a_host_is_held_once() {
     let mut middle = machine(3);
@@ -133,7 +133,7 @@ fn each_side_of_a_host_is_held_once() {
     assert_eq!(asked(4, false), (None, Some("Extended")));
 }
 
-/// The right anchor's end of a path rejects: it says so, and waits for what becomes of it.
+/// The right anchor reports that its end of a path rejects, and waits for the decision.
 #[test]
 fn the_right_anchor_says_that_a_path_rejects() {
     let mut right = machine(RIGHT);
@@ -159,7 +159,7 @@ fn the_right_anchor_says_that_a_path_rejects() {
     let said = say(HostEvent::Prepared { change, result });
     let result = Err(rejected());
     assert_eq!(said, Some(Message::Extended { change, result }));
-    // The path is there until the left anchor has let go of it.
+    // The path stays until the left anchor has released it.
     let told = right.changes().any(|c| c.change == change);
     assert!(told);
 }
@@ -188,7 +188,7 @@ fn only_who_opened_it_decides() {
             })
         ));
     }
-    // Once it is an anchor nobody else has it do anything.
+    // Once the host is an anchor, no other peer can instruct it.
     let mut middle = machine(3);
     middle.handle_message(
         Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Time by hand does what passing time does.
+//! Timers without a clock have the same effect as passing time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn said(machine: &mut Machine) -> Vec<Message> {
         .collect()
 }
 
-/// A proxy's host that has asked its left neighbour, and hears nothing.
+/// Returns a proxy's host that has asked its left neighbour, and receives no answer.
 fn leaving() -> (Machine, Duration) {
     let mut world = World::new(
         3,
@@ -57,7 +57,7 @@ fn a_repetition_says_the_same_and_changes_nothing() {
 fn who_is_reached_again_hears_at_once_what_it_did_not_answer() {
     let (mut machine, now) = leaving();
     let left = "10.0.0.2".parse().unwrap();
-    // Said once, it is on its way.
+    // The message was sent once, and is under way.
     machine.handle_connected(now, left);
     assert_eq!(said(&mut machine), []);
     let due = machine.poll_timeout().unwrap();
@@ -76,7 +76,7 @@ fn a_deadline_by_hand_ends_what_the_clock_would_have_ended() {
     let (mut machine, now) = leaving();
     let mut other = machine.clone();
     assert_eq!(digest(&other), digest(&machine));
-    // Of the wish to leave, and then of its cancel.
+    // The deadlines of the request to leave, and of its cancel.
     for _ in 0..2 {
         let waits = machine.waits().next().unwrap();
         machine.expire(now, waits.timer);

@@ -1,5 +1,5 @@
-//! Hosts in a row, a network that loses, doubles and reorders, daemons that
-//! die between any two of their steps, and a clock that only events move.
+//! A simulated world: hosts in a row, a network that loses, duplicates and reorders messages,
+//! daemons that die between any two of their steps, and a clock that only events advance.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,36 +12,37 @@ use dysco_proto::{
 
 use super::plane::{Effect, Plane, Refuse, Session, State, at, offer_of};
 
-/// What goes wrong.
+/// Faults of the world.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     pub seed: u64,
-    /// Of a hundred messages.
+    /// Percentage of messages that are lost.
     pub lost: u64,
     pub doubled: u64,
-    /// Longest way of a message, milliseconds.
+    /// Longest delay of a message, in milliseconds.
     pub slowest: u64,
-    /// Only until then.
+    /// Time at which these faults end.
     pub until: Duration,
-    /// The message with this number is lost, whatever the above says.
+    /// Number of a message that is lost in any case.
     pub lose: Option<u64>,
-    /// So many segments to a client are lost, or their answers.
+    /// Number of segments to a client that are lost, or whose answers are.
     pub unheard: usize,
-    /// Every message of these names is lost.
+    /// Names of messages that are always lost.
     pub lose_all: Vec<&'static str>,
-    /// From then, until then, the first and the last host do not reach each other.
+    /// Time from which, and until which, the first and the last host do not reach each other.
     pub parted: Option<(Duration, Duration)>,
-    /// These hosts never drain: the new path shows them nothing.
+    /// Hosts that never drain, because the new path carries nothing to them.
     pub stuck: Vec<usize>,
     /// Longest time that old data takes to drain; 0 for three seconds.
     pub slowest_drain: Duration,
-    /// What the right anchor answers on the new path is rejected there by a reset.
+    /// True if a device on the new path rejects the right anchor's answers with a reset.
     pub rejects: bool,
-    /// A host's daemon dies before its step with this number, and is back later.
+    /// Crashes of daemons: the host, the number of the step before which its daemon dies, and the
+    /// time until it restarts.
     pub crashes: Vec<(usize, u64, Duration)>,
 }
 
-/// A path answers by resets.
+/// Returns the reason for a path that answers with resets.
 pub fn rejected() -> Reason {
     let [from, to] = [1, 2].map(|last| HostId::from([10, 0, 0, last]));
     let through = Vec::new();
@@ -53,7 +54,7 @@ pub fn rejected() -> Reason {
 
 enum Item {
     Deliver(usize, Vec<HostId>, Vec<u8>),
-    /// Only for the process that ordered it.
+    /// An event for the process that gave the command, and for no other.
     Event(usize, u64, HostEvent),
     Drain(usize, ChangeId, Subsession),
     Restart(usize),
@@ -81,7 +82,7 @@ pub struct World {
 }
 
 impl World {
-    /// A chain of so many hosts: client, middleboxes, server.
+    /// Creates a chain of this number of hosts: client, middleboxes, server.
     pub fn new(count: usize, faults: Faults) -> World {
         let address = |host: usize, side: u8| IpAddr::from([10, 0, host as u8, side]);
         let links: Vec<Subsession> = (0..count - 1)
@@ -128,7 +129,7 @@ impl World {
         self.pump(host);
     }
 
-    /// A number below `n`.
+    /// Returns a random number below `n`.
     fn roll(&mut self, n: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -141,7 +142,7 @@ impl World {
         self.queue.insert((self.now + delay, self.order), item);
     }
 
-    /// Gives a host's machine an input, and carries out what comes of it.
+    /// Gives a host's machine an input, and carries out the outputs.
     pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
         let now = self.now;
         let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
@@ -149,7 +150,7 @@ impl World {
         result
     }
 
-    /// The daemon's loop: commands first, then messages. It may die before each.
+    /// Runs the daemon's loop: commands first, then messages. The daemon may die before each.
     fn pump(&mut self, host: usize) {
         loop {
             let Some(machine) = self.hosts[host].machine.as_mut() else {
@@ -196,15 +197,15 @@ impl World {
                         self.answer(host, HostEvent::Closed { change, result });
                     }
                     Effect::Trying(change, lost) => {
-                        // Its data plane answers if it hears the path, whatever its daemon
-                        // does.
+                        // The right anchor's data plane answers if it receives on the path,
+                        // whatever its daemon does.
                         let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
                         let hears = right.state == State::TwoPaths;
                         let result = match hears && !lost {
                             true => Ok(()),
                             false => Err(Reason::NewPathUnusable("pretended".into())),
                         };
-                        // The left one hears nothing at all then.
+                        // The left anchor receives nothing in this case.
                         let (at, result) = match self.faults.rejects {
                             true => (host + 2, Err(rejected())),
                             false => (host, result),
@@ -227,8 +228,8 @@ impl World {
         }
     }
 
-    /// A segment was sent to the client, whose answer comes to the host that it
-    /// knows, to the process that watches for it.
+    /// Delivers the client's answer to a segment. The answer arrives at the host that the client
+    /// knows, and counts for the process that watches for it.
     fn client_answers(&mut self, from: usize, change: ChangeId) {
         let sent = self.hosts[from].plane.proofs.len();
         if sent <= self.faults.unheard {
@@ -319,7 +320,7 @@ impl World {
         });
     }
 
-    /// Does what comes next; false if nothing does before `end`.
+    /// Carries out the next event. Returns false if there is none before `end`.
     pub fn step(&mut self, end: Time) -> bool {
         let timer = |h: &Host| h.machine.as_ref().and_then(|m| m.poll_timeout());
         let first_timer = (0..self.hosts.len())
@@ -374,13 +375,13 @@ impl World {
         }
     }
 
-    /// Until nothing is left to happen, at most for so long.
+    /// Runs until no event is left, at most for this time.
     pub fn run(&mut self, most: Duration) {
         let end = self.now + most;
         while self.step(end) {}
     }
 
-    /// Kills a daemon and starts it anew.
+    /// Kills a daemon and restarts it.
     pub fn restart(&mut self, host: usize) {
         let h = &mut self.hosts[host];
         h.life += 1;
@@ -393,13 +394,13 @@ impl World {
         self.input(host, |m, now| m.request_leave(now, a))
     }
 
-    /// Leaves without the neighbours.
+    /// Asks for a removal without the neighbours.
     pub fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_local(now, a))
     }
 
-    /// The server's host shall answer the client itself.
+    /// Asks that the server's host answer the client itself.
     pub fn go_straight(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_return(now, a))

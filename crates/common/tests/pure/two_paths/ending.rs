@@ -20,7 +20,7 @@ fn taught(s: &Session, seg: &Segment) -> Option<Segment> {
     same(s, |at, s| two_paths::taught(at, s, seg))
 }
 
-/// It has acknowledged all before this number.
+/// Returns the session after its end has acknowledged all data before this number.
 fn acked(mut s: Session, ack: u32) -> Session {
     (s.snd_ack, s.rcv_max) = (ack, ack);
     s
@@ -49,7 +49,7 @@ fn data_before_such_a_fin_is_delivered_first() {
     let data = told(&s, &last).unwrap();
     assert_eq!((data.seq, data.len, data.flags), (CUT_IN - 100, 90, ACK));
     assert_eq!(taught(&s, &last).unwrap().flags, ACK);
-    // A hole before it, or nothing acknowledged yet: no reset would be believed.
+    // With a hole before the FIN, or nothing acknowledged yet, no reset would be accepted.
     assert_eq!(told(&s, &fin(CUT_IN - 10, 0)), None);
     assert_eq!(taught(&s, &fin(CUT_IN - 10, 0)), None);
     let s = acked(cut(), CUT_IN - 10);
@@ -63,7 +63,7 @@ fn the_other_ends_own_fin_passes() {
     let own = fin(CUT_IN - 1, 0);
     assert_eq!(told(&s, &own), Some(own));
     assert_eq!(taught(&s, &own), Some(own));
-    // A proxy that dies with the last bytes before it.
+    // The proxy dies with the last bytes before the FIN.
     let s = acked(s, CUT_IN - 2);
     assert_eq!(ending(&s, &fin(CUT_IN - 2, 0)), Ending::Short);
     assert_eq!(two_paths::undelivered(Anchor::Near, &s), 1);
@@ -88,8 +88,8 @@ fn an_end_closed_before_its_cut_if_nothing_came_after_its_fin() {
     assert_eq!(at(true).moved(7).at, CUT_OUT + 7);
 }
 
-/// Its FIN was lost on the way to the host of a far anchor, and an acknowledgement behind it
-/// was not: the cutoff lies behind the FIN, and does not say so.
+/// The end's FIN was lost on the way to a far anchor's host, and an acknowledgement after it was
+/// not. The cutoff is after the FIN, and does not show it.
 #[test]
 fn a_fin_that_comes_after_the_cut_is_the_other_ends_own_if_it_ends_at_the_cutoff() {
     let client = mirrored(&cut());
@@ -117,7 +117,7 @@ fn a_fin_that_comes_after_the_cut_is_the_other_ends_own_if_it_ends_at_the_cutoff
     assert!(!two_paths::closed_before(Anchor::Far, &server));
 }
 
-/// The end that the anchor acts for has sent a FIN.
+/// Returns the session after the end that the anchor acts for has sent a FIN.
 fn ended(at: Anchor, s: &Session) -> Session {
     let mut s = *s;
     match at {
@@ -133,7 +133,7 @@ fn fins_agree_where_each_that_was_heard_was_sent() {
     let seen = |sent, heard| Fins { sent, heard };
     let none = Fins::default();
     assert!(none.agree(none));
-    // It may still be on its way.
+    // The FIN may still be under way.
     assert!(seen(true, false).agree(none) && none.agree(seen(true, false)));
     assert!(seen(true, false).agree(seen(false, true)));
     assert!(!seen(false, true).agree(none) && !none.agree(seen(false, true)));
@@ -144,7 +144,7 @@ fn fins_agree_where_each_that_was_heard_was_sent() {
     }
 }
 
-/// Between the other end's cut and the news of it nothing tells whose FIN it is.
+/// Between the other end's cut and the news of it, the owner of a FIN is unknown.
 #[test]
 fn a_fin_waits_until_the_cutoff_is_known() {
     let mut s = session();
@@ -154,12 +154,12 @@ fn a_fin_waits_until_the_cutoff_is_known() {
     s.shown = 4500;
     assert_eq!(ending(&s), Ending::Undecided);
     assert_eq!(told(&s, &it), None);
-    // More has come by the new path: it is not the other end's.
+    // More data has arrived on the new path: the FIN is not the other end's.
     (s.two.new_data, s.new_low) = (1, CUT_IN);
     assert_eq!(ending(&s), Ending::Undecided);
     (s.two.cut_in_set, s.cut_in) = (1, CUT_IN);
     assert_eq!(ending(&s), Ending::Short);
-    // Another session, whose change has been taken back.
+    // Another session, whose change was taken back.
     s = session();
     (s.shown, s.state) = (4500, State::Tracked as u32);
     assert_eq!(ending(&s), Ending::Passes);
@@ -167,7 +167,7 @@ fn a_fin_waits_until_the_cutoff_is_known() {
     assert_eq!(ending(&s), Ending::Undecided);
 }
 
-/// Whatever the middlebox's kernel says of a session that has ended is a reset.
+/// Any segment of the middlebox's kernel about a session that has ended is a reset.
 #[test]
 fn a_session_that_the_middlebox_has_ended_hears_no_clean_end() {
     let mut s = acked(cut(), CUT_IN);
@@ -198,7 +198,7 @@ fn a_reset_of_the_old_path_ends_the_session_where_the_end_believes_it() {
     assert_eq!(two_paths::taught(Anchor::Near, &s, &rst), Some(rst));
 }
 
-/// Its FIN was delivered before anything was held back.
+/// The middlebox's FIN was delivered before anything was held back.
 #[test]
 fn a_middlebox_that_closed_before_the_cut_has_ended_the_session() {
     let closed = |rcv_max: u32, closes: bool| {

@@ -1,5 +1,5 @@
-//! One direction drains for long, the other goes on: numbers that were close are more than
-//! 2 GiB apart by then.
+//! One direction drains for a long time while the other continues: numbers that were close are then
+//! more than 2 GiB apart.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
     let shows = |ack| segment(76, ack, 0, ACK | PSH);
     let answer = |s: &Session, ack| two_paths::answer_opening(s, &shows(ack)).seq;
     assert_eq!(answer(&s, 5000), 5000);
-    // The other direction drains, and drains.
+    // The other direction drains for long.
     for _ in 0..9 {
         s.snd_max = s.snd_max.wrapping_add(1 << 29);
         let ack = s.snd_max.wrapping_sub(1 << 10);
@@ -21,7 +21,7 @@ fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
     }
 }
 
-/// The same of what comes in, while no daemon tells where the old path ends.
+/// The same for incoming data, while no daemon reports the end of the old path.
 #[test]
 fn what_the_old_path_carries_stays_acknowledged() {
     let mut s = cut();
@@ -45,8 +45,8 @@ fn what_the_old_path_carries_stays_acknowledged() {
     }
 }
 
-/// The proxy holds what was sent before the cutoff for an end that does not read, while the
-/// other direction goes on and on.
+/// The proxy holds data from before the cutoff for an end that does not read, while the other
+/// direction continues.
 #[test]
 fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
     for ahead in [
@@ -60,7 +60,7 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
         s.two.new_data |= 2;
         (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN.wrapping_add(ahead));
         s.shown = s.snd_ack;
-        // It repeats what the proxy has not got.
+        // The end retransmits data that the proxy has not received.
         let early = segment(CUT_OUT - 100, s.snd_ack, 100, ACK);
         let out = outgoing(&s, &early);
         assert_eq!((out.path, out.ack), (Path::Old, CUT_IN), "{ahead}");
@@ -74,13 +74,13 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
         assert!(two_paths::may_reset(&s, s.snd_ack), "{ahead}");
         assert!(!two_paths::may_reset(&s, s.snd_ack + 1), "{ahead}");
         assert_eq!(two_paths::has_far_more(&s), ahead >= 1 << 31, "{ahead}");
-        // Of a segment across the cutoff it hears what the end has of it.
+        // The proxy receives acknowledgements of the end's part of a segment across the cutoff.
         s.rcv_max = CUT_IN + 200;
         assert_eq!(outgoing(&s, &early).ack, CUT_IN + ahead.min(200), "{ahead}");
     }
 }
 
-/// It carries on where the new one is not heard any more, and may have holes.
+/// The old path continues if nothing is received on the new one any more, and may have holes.
 #[test]
 fn a_path_that_may_be_taken_again_hears_what_is_acknowledged() {
     let mut s = carried();
@@ -91,7 +91,7 @@ fn a_path_that_may_be_taken_again_hears_what_is_acknowledged() {
     assert_eq!(heard(&s), Some(s.snd_ack));
     s.deaf = 0;
     assert_eq!(heard(&s), Some(s.snd_ack), "a hole");
-    // Nor where it has carried so much since that this number tells nothing more.
+    // The same if the old path has carried so much since that this number shows nothing more.
     s.deaf = 1;
     s.rcv_max = CUT_IN.wrapping_sub((1 << 19) - 5);
     s.snd_ack = s.rcv_max.wrapping_sub(15);
