@@ -44,8 +44,8 @@ pub struct Link {
 pub type Frames = BufReader<RecvStream>;
 
 impl Link {
-    /// Greets, and waits for the peer's greeting: only that proves to a client
-    /// that the server accepted its certificate.
+    /// Sends a greeting, and waits for the peer's greeting: only that proves to a client that the
+    /// server accepted its certificate.
     pub async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
         let certificate = certificate(&connection).ok_or(DownReason::Anonymous)?;
         let identity = Identity {

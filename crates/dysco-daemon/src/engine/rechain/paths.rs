@@ -100,7 +100,7 @@ impl Engine {
         }
         self.settle_late(own);
         self.may_stay(own)?;
-        // What earlier changes want to be forgotten here is late.
+        // Orders of earlier changes to forget the session here are late from now on.
         let (left, right) = (own.right, own.left);
         for session in [*own, Subsession { left, right }] {
             self.expect_passing(change, session);
