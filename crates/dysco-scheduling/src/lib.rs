@@ -85,21 +85,21 @@ pub fn take(realtime: bool) -> bool {
     false
 }
 
-/// Does short work that a change waits for, on a thread that may block.
+/// Runs short work that a change waits for, on a thread that may block.
 pub fn spawn_short<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::task::spawn_blocking(work)
 }
 
-/// Does long work on a separate thread, under the usual policy.
+/// Runs long work on a separate thread, under the usual policy.
 pub fn spawn_long<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::task::spawn_blocking(|| at_ease(work))
 }
 
-/// Does long work under the usual policy.
+/// Runs long work under the usual policy.
 fn at_ease<T>(work: impl FnOnce() -> T) -> T {
     struct Back;
     impl Drop for Back {

@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Has the kernel send a packet on both sessions of a proxy, which their ends answer.
+    /// Makes the kernel send a packet on both sessions of a proxy, which their ends answer.
     pub(super) fn ask_for_packets(&self, sub: &Subsession) {
         let Some(pair) = self.pair_of_session(sub) else {
             return;

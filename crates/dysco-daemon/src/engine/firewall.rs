@@ -112,7 +112,7 @@ impl Engine {
         self.move_on(actions);
     }
 
-    /// Has host `to`, or each host, expect the state that changes want, once it was asked to get
+    /// Makes host `to`, or each host, expect the state that changes want, once it was asked to get
     /// ready. If that host has more of the session than it should, it forgets that then. State that
     /// arrives there earlier is kept. Returns false if there is nothing to expect.
     pub(super) fn have_expected(&mut self, to: Option<IpAddr>) -> bool {

@@ -104,7 +104,7 @@ impl Engine {
         })
     }
 
-    /// The sessions that could be changed, as far as the data plane knows.
+    /// Returns the sessions that could be changed, as far as the data plane knows.
     fn tracked(&self) -> HashMap<FlowKey, Tracked> {
         let all = self.agent.sessions().into_iter();
         let could = all.filter(|(_, s)| could_change(s));

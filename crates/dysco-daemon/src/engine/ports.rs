@@ -2,7 +2,7 @@
 //! connections to the same server, whose end of the first session lives. They are therefore held as
 //! long as that session.
 //!
-//! Where this host relays, its own entry shows how long. After a bypass the tombstone's session
+//! If this host relays, its own entry shows how long. After a bypass the tombstone's session
 //! lives elsewhere, and the server's host is asked: the tombstone stays as long as that host has
 //! the session. The ports to hold are found in the entries, by a restarted daemon and where a port
 //! could not be held before.

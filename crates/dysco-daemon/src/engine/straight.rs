@@ -52,9 +52,9 @@ pub(super) struct Straight {
 /// Memory of the sessions in this mode.
 #[derive(Default)]
 pub(super) struct Returns {
-    /// Where replies leave: the highest number acknowledged, and since when.
+    /// At the host that replies leave: the highest number acknowledged, and since when.
     stuck: HashMap<u32, (u64, u32, Instant)>,
-    /// Where replies should bypass this host: the number of packets received when that began.
+    /// At the relaying host: the number of packets received when replies began to bypass it.
     strays: HashMap<u32, (u64, u32)>,
 }
 

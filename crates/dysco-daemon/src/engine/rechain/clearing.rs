@@ -1,5 +1,5 @@
-//! Has this host's firewall forget sessions that do not pass here any more. An entry that a look-up
-//! finds is removed at once. If there is none, the whole table has to be searched for other zones,
+//! Removal of sessions that do not pass here any more from this host's firewall. An entry that a
+//! look-up finds is removed at once. If there is none, the whole table has to be searched for other zones,
 //! which may take the kernel tens of milliseconds: one search at a time, for all waiting sessions,
 //! under the usual scheduling policy.
 
@@ -33,7 +33,7 @@ impl Clearing {
 }
 
 impl Engine {
-    /// Has the firewall forget a session that has left, and then sends the answer.
+    /// Makes the firewall forget a session that has left, and then sends the answer.
     pub(super) fn remove_all_state(&self, known: FiveTuple, then: Answer) {
         let answers = self.answers.clone();
         spawn_short(move || {

@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// Is a change over, or is there no way back from it? Then it has won.
+    /// Returns true if a change is over or cannot be rolled back any more: then it has won.
     fn is_decided(&self, change: ChangeId) -> bool {
         let phase = self.machine.phase_of(change);
         matches!(phase, None | Some(Phase::Completing | Phase::Closing))
