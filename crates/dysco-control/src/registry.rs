@@ -89,7 +89,7 @@ impl Registry {
         }
     }
 
-    /// Returns the TLS configuration with which this host connects.
+    /// Returns the QUIC configuration with which this host connects.
     pub fn client(&self) -> ClientConfig {
         self.tables().client.clone()
     }

@@ -1,7 +1,7 @@
 //! Removal of sessions that do not pass here any more from this host's firewall. An entry that a
-//! look-up finds is removed at once. If there is none, the whole table has to be searched for other zones,
-//! which may take the kernel tens of milliseconds: one search at a time, for all waiting sessions,
-//! under the usual scheduling policy.
+//! look-up finds is removed at once. If there is none, the whole table has to be searched for other
+//! zones, which may take the kernel tens of milliseconds: one search at a time, for all waiting
+//! sessions, under the usual scheduling policy.
 
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};

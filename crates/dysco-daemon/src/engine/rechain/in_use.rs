@@ -52,7 +52,7 @@ struct Doubt {
     by: Option<ChangeId>,
     since: Instant,
     asked: Option<Instant>,
-    /// Time at which the session was last seen with two paths.
+    /// Time at which the session was last seen here.
     seen: Instant,
 }
 
