@@ -23,7 +23,7 @@ const QUEUE: usize = 4096;
 /// about to be recognised as dead.
 const LINKS_PER_PEER: usize = 4;
 
-/// Reason for cutting off a peer, as both ends are told.
+/// Reason for cutting off a peer, as reported to both ends.
 const REVOKED: &str = "its certificate is revoked";
 
 /// State that all tasks of the channel share.

@@ -12,7 +12,7 @@ pub const PUBLIC: u32 = 0o644;
 /// Mode of a file that only the owner may read.
 pub const SECRET: u32 = 0o600;
 
-/// Files that are written together, or not.
+/// Files of which all are written or none.
 #[derive(Default)]
 pub struct Batch {
     written: Vec<PathBuf>,

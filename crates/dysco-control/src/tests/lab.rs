@@ -78,7 +78,7 @@ impl Fleet {
     }
 }
 
-/// A daemon's end of the channel.
+/// Channel of one daemon, with its events.
 pub struct Daemon {
     pub control: Control,
     pub events: mpsc::Receiver<Event>,

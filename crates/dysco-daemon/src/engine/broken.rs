@@ -12,8 +12,8 @@ use super::Engine;
 use super::packets::packet_of;
 use super::raw::send_past;
 
-/// Times at which an end gets another reset after the one before. An end accepts only the number
-/// that it expects, and answers any other number with an acknowledgement that shows it.
+/// Intervals after which an end gets another reset. An end accepts only the number that it expects,
+/// and answers any other number with an acknowledgement that shows it.
 const AGAIN: [Duration; 4] = [
     Duration::from_millis(50),
     Duration::from_millis(250),

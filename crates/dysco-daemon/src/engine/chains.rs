@@ -92,7 +92,7 @@ pub(super) struct Chains {
     /// True if this process or an earlier one ever put a policy in force.
     applied: bool,
     keys: HashMap<u64, Shared>,
-    /// Keys that a neighbour has confirmed before this host received them.
+    /// Keys that a neighbour has confirmed before this host knew them.
     early: HashSet<u64>,
     kept: kept::Kept,
     /// Hosts that another host's chains need here.

@@ -216,8 +216,8 @@ impl Engine {
 
     fn unprepare(&self, slot: u32) {
         let s = self.agent.session(slot);
-        // Another change has cut it, which began after this one was taken back; or the data plane
-        // itself, which has received on the new path of a session that is over.
+        // The cut is of another change, which began after this one was rolled back, or of the data
+        // plane itself, which has received a packet on the new path of a session that is over.
         if s.two.cut_armed | s.two.cut_set != 0 {
             return;
         }

@@ -19,7 +19,7 @@ const REPEAT: [Duration; 3] = [
     Duration::from_secs(1),
 ];
 
-/// Time that exceeds that of a program for a packet, even on a busy processor.
+/// Time after which a program has certainly processed its packet, even on a busy processor.
 const SETTLES: Duration = Duration::from_millis(20);
 
 impl Engine {

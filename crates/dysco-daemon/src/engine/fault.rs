@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dysco_common::session::translation;
 
-/// Environment variable: words separated by commas, or `@FILE` with such words. The file is read
-/// again each time, so that a test need not restart the daemon.
+/// Environment variable: words separated by commas, or `@FILE` with the same words. The file is
+/// read again each time, so that a test need not restart the daemon.
 ///
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
 /// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
@@ -27,7 +27,7 @@ enum Kind {
 struct Fault {
     kind: Kind,
     name: String,
-    /// Number of that name until the fault happens; 0 once it has.
+    /// Number of commands or messages of that name until the fault happens; 0 once it has.
     countdown: u32,
 }
 

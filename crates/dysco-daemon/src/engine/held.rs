@@ -23,7 +23,7 @@ const STRICT_FOR: Duration = Duration::from_secs(1);
 pub(super) struct Held {
     /// Slot of the session, and the time at which the session began.
     pub slot: Option<(u32, u64)>,
-    /// Slot and begin of session B, where this host is both anchors.
+    /// Slot and start time of session B, where this host is both anchors.
     pub other: Option<(u32, u64)>,
     /// Subsession of the first session.
     pub own: Option<Subsession>,
@@ -115,7 +115,7 @@ impl Held {
         }
     }
 
-    /// Returns the held slots, each with the begin of its session.
+    /// Returns the held slots, each with the start time of its session.
     pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
         self.slot.into_iter().chain(self.other)
     }

@@ -207,7 +207,7 @@ impl Book {
         }
     }
 
-    /// Begins the file with this text: completely, or not.
+    /// Replaces the file by this text atomically.
     fn replace(&mut self, text: &[u8]) {
         self.waiting.clear();
         let temporary = self.path.with_extension("new");

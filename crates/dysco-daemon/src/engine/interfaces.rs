@@ -69,7 +69,7 @@ impl Engine {
     }
 }
 
-/// Returns the trouble of stacked interfaces: a packet passes both, and the programs are on both.
+/// Returns the text about stacked interfaces: a packet passes both, and the programs are on both.
 /// That began recently, or dyscod would not have started.
 fn stacked(upper: &Link, lower: &Link) -> String {
     format!(

@@ -86,8 +86,8 @@ impl Journal {
         self.live.get(&change).map(|live| live.begun)
     }
 
-    /// Writes a change's record in place of the previous one: completely, or not. `now` is the time
-    /// of the write.
+    /// Writes a change's record in place of the previous one, which stays if the write fails. `now`
+    /// is the time of the write.
     pub fn write(&mut self, change: ChangeId, record: &[u8], now: u64) -> io::Result<()> {
         let begun = self.begun(change).unwrap_or(now);
         self.append(&frame(change, record, &begun.to_le_bytes()))?;

@@ -96,7 +96,7 @@ mod tests {
         let mut s = Session::default();
         (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
         assert!(!is_orphan(&s, None));
-        // Its end does not come closer while nothing passes.
+        // Silence alone does not end it.
         assert_eq!(linger(&s, Duration::from_secs(3600), false), None);
         // Its own FINs end it: where both sides have a chain there is no other relay.
         (s.life.fin_in, s.life.fin_out) = (1, 1);

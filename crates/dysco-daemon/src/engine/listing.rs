@@ -262,8 +262,8 @@ fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
     }
 }
 
-/// Returns the mode by which a proxy has left a session. Two entries are one session in counts:
-/// only the accepted one has a mode.
+/// Returns the mode by which a proxy has left a session. A relayed session has two entries, of
+/// which only the accepted one has a mode: counts have the session once.
 pub(super) fn left_by(s: &Session) -> Option<Mode> {
     let accepted = s.life.opened_here == 0;
     match State::from_word(s.state)? {

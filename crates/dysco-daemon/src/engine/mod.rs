@@ -76,7 +76,7 @@ use removal::Removals;
 /// have to wait.
 const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_PARTS: u32 = 16;
-/// Interval at which the flag of a draining session is also looked at.
+/// Interval at which the flag of a draining session is checked as well.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
 /// Number of readers of metrics that wait for the engine; others wait for these.
 const SCRAPES: usize = 4;
@@ -186,7 +186,7 @@ enum Answer {
     Reread(Box<reload::Reread>),
 }
 
-/// Runs the daemon until it is told to stop. Sessions go on without it.
+/// Runs the daemon until a signal stops it. Sessions go on without it.
 ///
 /// The configuration is read again from `file`.
 pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
@@ -619,7 +619,7 @@ impl Engine {
         self.act();
         if let Some(report) = self.machine.poll_report() {
             let at = Instant::now();
-            // The messages leave first: other hosts wait for them, and nobody for a log.
+            // The messages leave first: other hosts wait for them, and no host for a log.
             tokio::task::yield_now().await;
             self.take_report(report, at);
         }

@@ -61,7 +61,7 @@ impl Neighbours {
         self.keep(peer, Known::Agent);
     }
 
-    /// Takes in that the neighbour is not connected, or no longer.
+    /// Takes in that the neighbour is not connected, or not any more.
     pub fn is_not_there(&mut self, peer: IpAddr, why: &DownReason) {
         match why {
             DownReason::NoAnswer(_)

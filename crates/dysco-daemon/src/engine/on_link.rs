@@ -1,6 +1,6 @@
 //! Proxies that have left, on a link of this host. The stack resolves the address that it knows
 //! before a packet reaches the programs, which send it elsewhere. With the proxy's host off, its
-//! neighbour entry would fail, and the session with it. Where nobody answers for the address any
+//! neighbour entry would fail, and the session with it. Where no host answers for the address any
 //! more, this module therefore confirms the last known neighbour entry to the kernel, as long as a
 //! session needs it.
 
@@ -23,8 +23,8 @@ struct Place {
     asked: u32,
 }
 
-/// Number of looks, a second apart, after which nobody has the address: the kernel asks three
-/// times.
+/// Number of looks, a second apart, after which no host is believed to have the address: the kernel
+/// asks three times.
 const IN_VAIN: u32 = 4;
 
 #[derive(Default)]

@@ -112,7 +112,7 @@ impl Engine {
             .map(|(_, s)| {
                 let known = Tracked {
                     opened_here: s.life.opened_here != 0,
-                    // The begin of an adopted session is not known.
+                    // The start time of an adopted session is not known.
                     born: (!s.is_adopted()).then_some(s.created_ns),
                 };
                 (s.key, known)

@@ -149,8 +149,8 @@ pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
 /// Returns the packets that end a proxy's session for the firewalls on its path. These accept a
 /// reset with the number that they last saw acknowledged, or one directly after a segment that ends
 /// there (Linux, `nf_conntrack_tcp_packet`). An acknowledgement that was lost behind a firewall
-/// leaves that number unknown here. Both packets therefore have the end of all data sent. The other
-/// end's host drops both.
+/// leaves that number unknown here. Both packets therefore have the sequence number at the end of
+/// all data sent. The other end's host drops both.
 pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
     let (local, remote) = (s.key.local().port(), s.key.remote().port());
     [false, true].map(|ends| {

@@ -65,11 +65,11 @@ pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (protocol as u16).to_be();
     address.sll_ifindex = ifindex as i32;
-    // Ethernet address of nobody.
+    // Length of an Ethernet address; the address itself is zero.
     address.sll_halen = 6;
     UNROUTED.with(|cell| {
         let socket = kept(cell, open_unrouted)?;
-        // SAFETY: the kernel reads as much of both as it is told, which outlive the call.
+        // SAFETY: the kernel reads both up to the lengths given, and both outlive the call.
         let sent = unsafe {
             libc::sendto(
                 socket.as_raw_fd(),

@@ -46,8 +46,8 @@ impl Engine {
         held.slot = Some((slots[0], sessions[0].created_ns));
         held.other = Some((slots[1], sessions[1].created_ns));
         held.own = Some(*a);
-        // The clamp is short-lived: nothing is set up. The number of bytes under way to this host
-        // is unknown.
+        // The clamp is short-lived, since nothing has to be set up. The number of bytes under way
+        // to this host is unknown.
         for (slot, s) in slots.into_iter().zip(&sessions) {
             if let Err(error) = self.agent.forget_edge(slot) {
                 tracing::warn!(%change, %error, "the window of an end before stays");

@@ -207,7 +207,8 @@ impl Engine {
         })
     }
 
-    /// Takes up the steps that may fail first, and undoes them after a failure; then the rest.
+    /// Takes the steps that may fail first, and undoes them after a failure. Then takes the other
+    /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
         let refused = |e: String| failure(FailureCode::Refused, e);
         let taken = self.config.taking(&files.config);

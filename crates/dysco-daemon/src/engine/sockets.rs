@@ -25,7 +25,7 @@ pub(super) struct Sockets {
     /// Slots and sessions that once had a socket. Others never have one: addresses are translated,
     /// or the socket is in another namespace.
     seen: HashSet<(u32, u64)>,
-    /// Those of them without a socket at the last look.
+    /// Sessions of `seen` that had no socket at the last look.
     missing: HashSet<(u32, u64)>,
 }
 

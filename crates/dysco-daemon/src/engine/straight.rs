@@ -17,13 +17,13 @@ use super::{Answer, Engine};
 
 /// Time without an acknowledgement after which replies take the old path again.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Times at which the old path is shown again how far replies are: some packets may be lost.
+/// Intervals at which the old path is shown again how far replies are: some packets may be lost.
 const SHOW_AGAIN: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// Number of packets on a path that they should not take that count as last packets.
+/// Number of stray packets that still count as the last ones of a path.
 const LAST_WORDS: u32 = 8;
 
 /// Action that is due once the route to the client is known.
@@ -198,9 +198,8 @@ impl Engine {
     /// A stateful firewall there has not seen those replies, and drops acknowledgements of them as
     /// invalid. It would also drop the acknowledgement of anything retransmitted there, since the
     /// client has received more. This end sent no more than the window that the client's last
-    /// acknowledgement opened, which such a firewall has seen: the firewall accepts a segment with
-    /// the highest number at once. A keep-alive after that segment makes the client acknowledge
-    /// all.
+    /// acknowledgement opened, which the firewall has seen: the firewall accepts a segment with the
+    /// highest number at once. A keep-alive after that segment makes the client acknowledge all.
     fn show_old_way(&self, slot: u32, s: &Session) {
         let (agent, created_ns) = (self.agent.clone(), s.created_ns);
         let say = move || {

@@ -64,7 +64,7 @@ impl Engine {
         self.history.retain(|session| live.contains(&session));
     }
 
-    /// Ends locks that were never recorded, and second paths that nobody used, with their process.
+    /// Ends locks that a former process never recorded, and second paths that were never used.
     fn undo_unrecorded(&mut self) {
         let held = self.held.values().flat_map(Held::slots);
         let held: HashSet<u32> = held.map(|(slot, _)| slot).collect();

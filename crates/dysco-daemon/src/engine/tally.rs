@@ -83,7 +83,7 @@ impl Tally {
             | Progress::Switched
             | Progress::Drained => return,
         };
-        // The part that asked is still to end.
+        // The part that asked has not ended yet.
         if asked_here && matches!(role, Role::Left | Role::Right) {
             return;
         }

@@ -37,7 +37,7 @@ impl Engine {
                 let answers = self.answers.clone();
                 held.opened_at = Some(s.snd_max);
                 held.trial.get_or_insert_with(|| {
-                    // No earlier change has this nonce, since the change began later.
+                    // Differs from the nonce of each earlier change, which began before this one.
                     held.nonce = boot_time().as_nanos() as u32;
                     let syns = packets::bypass_opens(&s, held.nonce);
                     Repeated::send(syns.into(), new.remote(), &REPEAT, move || {
@@ -130,7 +130,7 @@ impl Engine {
         }
         // This precedes all other packets of this end. The first acknowledgement of its stack there
         // may be more than a window behind the number that the other end has shown. A strict
-        // firewall learns nothing from such a segment, and drops the answer.
+        // firewall learns nothing from that segment, and drops the answer.
         let opened_at = held.opened_at;
         let s = self.agent.session(slot);
         let first = opened_at.unwrap_or(s.snd_max);

@@ -59,9 +59,10 @@ impl Engine {
     }
 
     /// Ends the path by the session's own five-tuple. This host's connection tracking knows the
-    /// session by that five-tuple all the time, and no packet of this may pass it. If the other
-    /// end's host does not drop the packets, because they arrive by an interface without its data
-    /// plane, its stack must not accept the reset: the number is one too high.
+    /// session by that five-tuple all the time, and no packet of the farewell may pass connection
+    /// tracking. If the other end's host does not drop the packets, because they arrive by an
+    /// interface without its data plane, its stack must not accept the reset: the number is one too
+    /// high.
     fn end_direct(&self, s: &Session) {
         let path = s.key;
         let packets = packets::path_ends(&Session { path, ..*s }, s.snd_max.wrapping_add(1));

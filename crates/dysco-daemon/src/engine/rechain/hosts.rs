@@ -263,8 +263,8 @@ impl Engine {
         for slot in self.agent.keep_one_path(&keys, Keep::Without(paths)) {
             self.entomb_path(Some(slot));
         }
-        // The session still passes here by a path that was not given up, whatever a former process
-        // was told and whatever the requesting host knows of this host's addresses.
+        // The session still passes here by a path that was not given up, whatever orders a former
+        // process received and whatever the requesting host knows of this host's addresses.
         let has = self.numbers_of(&self.agent.passing_entries(&keys));
         let stays = has.iter().any(|number| !paths.contains(number));
         if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {

@@ -1,7 +1,7 @@
-//! Sessions that pass this host by two paths, of which nobody has said which one is in use: this
-//! daemon was away when a change of their chain ended. The host that opened a session knows, and is
-//! asked. Until it has answered, both paths stay and carry what arrives on them. That host is also
-//! asked whether a session that is silent here is over.
+//! Sessions that pass this host by two paths, of which this host does not know which one is in use:
+//! its daemon was away when a change of their chain ended. The host that opened a session knows,
+//! and is asked. Until it has answered, both paths stay and carry what arrives on them. That host
+//! is also asked whether a session that is silent here is over.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Answers a host that asks which paths of a session are in use, once no change of the session
-    /// is in progress. Before that, the change itself tells the host.
+    /// is in progress. Before that, the change itself notifies the host.
     pub(in crate::engine) fn tell_in_use(&self, asked: Passes, incoming: &Incoming) {
         let Some(slot) = self.find(&asked.session) else {
             // The session is over, and its entry is gone.

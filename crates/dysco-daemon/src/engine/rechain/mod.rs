@@ -235,7 +235,7 @@ impl Rechain {
     }
 
     fn rename(&mut self, from: SessionId, to: SessionId) {
-        // The slot is used again.
+        // The name may be left from an earlier use of the slot.
         self.names.pop(&to);
         if from != to {
             self.names.put(from, to);

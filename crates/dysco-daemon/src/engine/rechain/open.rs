@@ -183,7 +183,7 @@ impl Engine {
             match way.found {
                 Ok(ifindex) => self.agent.set_way(slot, ifindex),
                 Err(error) => {
-                    // The other end gives up the path, since nobody answers its SYN.
+                    // The other end gives up the path, since its SYN gets no answer.
                     return tracing::warn!(path = ?way.path, %error, "no route back on a new path");
                 }
             }

@@ -11,9 +11,8 @@ use lru::LruCache;
 const SESSIONS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 /// Number of finished changes that are remembered: more than can be in progress.
 const DONE: usize = 1024;
-/// Time after which the order of changes means nothing; it exceeds the time that a message is under
-/// way. Another host may have the address of the one that opened the session then, and another
-/// clock.
+/// Time after which the order of changes means nothing. No message is under way for so long.
+/// Another host may have the address of the one that opened the session then, and another clock.
 const LATE: Duration = Duration::from_secs(60);
 
 /// Memory of changes by which sessions pass here, or are to pass.

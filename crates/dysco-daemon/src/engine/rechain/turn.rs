@@ -11,7 +11,7 @@ use super::request::{Running, Task};
 use crate::engine::Engine;
 use crate::engine::chains::MANY;
 
-/// Time that exceeds that of a change which is rolled back because its hosts are silent.
+/// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval after which another host is asked again that holds the session for its own change.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ impl Engine {
         for held in held {
             if held.elsewhere {
                 let accepted = held.connections.iter().filter(|(_, accepted)| *accepted);
-                // Their ends are not known, so that a filter cannot be applied.
+                // It is not known whether they match a filter.
                 let count = accepted.count() as u64;
                 if request.filter.is_empty() && count > 0 {
                     *left.entry(held.process.to_string()).or_default() += count;

@@ -38,7 +38,7 @@ impl Undecided {
 }
 
 impl Engine {
-    /// Begins a removal: at once, or when the neighbours have answered.
+    /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, task: Task) {
         if let Some(why) = self.would_hold_up(&task) {
             let report = task.refused(why.to_string());
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Returns a reason if a bypass would take the session to a path that has recently died. A
-    /// request that names the session is exempt: its operator may know that the path works again.
+    /// request that names the mode is exempt: its operator may know that the path works again.
     fn would_hold_up(&self, task: &Task) -> Option<Reason> {
         let by_itself = task.mode == Mode::Bypass && !task.by_name;
         let hosts = task.neighbours.filter(|_| by_itself)?;
@@ -192,7 +192,7 @@ impl Engine {
         same.into_iter().chain(lacking).collect()
     }
 
-    /// Begins the next change of a removal after one has ended. Returns true if there is one.
+    /// Queues the next change of a removal after one has ended. Returns true if there is one.
     pub(super) fn goes_on(&mut self, running: &Running, progress: &Progress) -> bool {
         let next = match (running.task.way, progress) {
             (Some(Mode::Return), Progress::Removed) => next_stage(running),

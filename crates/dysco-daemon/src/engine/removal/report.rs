@@ -118,7 +118,7 @@ impl Running {
 }
 
 impl Engine {
-    /// Records that a session has taken the way of its task.
+    /// Records that a session has taken the path of its task.
     pub(super) fn keep_history(&mut self, change: ChangeId, task: &Task) {
         let (from, to) = match (task.way, task.stage) {
             // Nothing has changed yet.
