@@ -73,7 +73,7 @@ impl Ending {
         }
     }
 
-    /// Takes in the present activity. After a change, last packets may be under way for two MSL.
+    /// Records the present activity. After a change, last packets may be under way for two MSL.
     fn see(&mut self, activity: Activity, now: Instant) {
         if self.activity != activity {
             (self.activity, self.moved) = (activity, Some(now));
@@ -109,7 +109,7 @@ fn activity(s: &Session) -> Activity {
 }
 
 impl Collector {
-    /// Takes in how many slots of a part are in use. Returns true if the table is crowded.
+    /// Records how many slots of a part are in use. Returns true if the table is crowded.
     fn is_crowded(&mut self, part: u32, taken: usize, capacity: u32) -> bool {
         let part = part as usize;
         if self.taken.len() <= part {
@@ -152,7 +152,7 @@ impl Collector {
 }
 
 impl Engine {
-    /// Takes in that both FINs of a session have passed, or a reset.
+    /// Handles the event that both FINs of a session have passed, or a reset.
     pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
         let s = self.agent.session(slot);
         if reset && self.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {

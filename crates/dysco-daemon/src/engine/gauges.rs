@@ -29,12 +29,12 @@ impl Gauges {
         }
     }
 
-    /// Takes in that the daemon uses other certificates from now on.
+    /// Records the certificates that the daemon uses from now on.
     pub fn renew(&mut self, credentials: &Credentials) {
         self.certificates = certificates(credentials);
     }
 
-    /// Takes in the count of the sessions of a part of the table.
+    /// Records the count of the sessions of a part of the table.
     pub fn counted(&mut self, part: u32, sessions: SessionGauges) {
         let part = part as usize;
         if self.parts.len() <= part {

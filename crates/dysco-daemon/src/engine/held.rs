@@ -88,7 +88,7 @@ impl Showing {
     /// Maximum number of looks between two packets.
     const SELDOM: u32 = 64;
 
-    /// Takes in the number of packets sent there. Returns true if another packet is due that shows
+    /// Records the number of packets sent there. Returns true if another packet is due that shows
     /// the data sent elsewhere: the interval doubles, up to [`Showing::SELDOM`] looks.
     pub fn is_due(&mut self, sent: u32) -> bool {
         if sent != self.sent {
@@ -322,8 +322,8 @@ impl Engine {
         }
     }
 
-    /// Takes in that the local end of a slot's session has acknowledged all data of the old path,
-    /// or that the new path has shown how far the other end had sent.
+    /// Handles the event that the local end of a slot's session has acknowledged all data of the
+    /// old path, or that the new path has shown how far the other end had sent.
     pub(super) fn drained(&mut self, slot: u32) {
         let change = self
             .held

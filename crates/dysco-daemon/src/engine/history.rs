@@ -116,7 +116,7 @@ impl History {
         entries.push_back(past);
     }
 
-    /// Takes in that a session has another name.
+    /// Records that a session has another name.
     pub fn rename(&mut self, session: SessionId, now: SessionId) {
         self.file.write(&Line::Renamed(session, now));
         self.called(session, now);

@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Takes in the index of an interface: routes that leave by it are usable.
+    /// Records the index of an interface: routes that leave by it are usable.
     fn lead_by(&mut self, name: &str, index: u32) {
         let ours = self.config.host.interfaces.iter_mut();
         for interface in ours.filter(|interface| interface.name == name) {

@@ -101,7 +101,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Takes in that the change is over.
+    /// Records that the change is over.
     pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
         if self.live.contains_key(&change) {
             self.append(&frame(change, &[], &[]))?;

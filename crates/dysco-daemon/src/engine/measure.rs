@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that the kernel has confirmed the claims about a pair, or has not. The wire's state
+    /// Handles the kernel's answer to the claims about a pair: confirmed or not. The wire's state
     /// is read now: it is compared with clocks that were read before.
     pub(super) fn measured(
         &mut self,

@@ -56,12 +56,12 @@ impl Neighbours {
         }
     }
 
-    /// Takes in that the neighbour is connected.
+    /// Records that the neighbour is connected.
     pub fn is_there(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Agent);
     }
 
-    /// Takes in that the neighbour is not connected, or not any more.
+    /// Records that the neighbour is not connected, or not any more.
     pub fn is_not_there(&mut self, peer: IpAddr, why: &DownReason) {
         match why {
             DownReason::NoAnswer(_)
@@ -77,22 +77,22 @@ impl Neighbours {
         }
     }
 
-    /// Takes in that the neighbour was asked and did not answer in time.
+    /// Records that the neighbour was asked and did not answer in time.
     pub fn did_not_answer(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Nobody("no answer in time".into()));
     }
 
-    /// Takes in that the new path between these two hosts has died: `silent` did not answer.
+    /// Records that the new path between these two hosts has died: `silent` did not answer.
     pub fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
         self.unusable_between(hosts, Reason::PathDied(silent));
     }
 
-    /// Takes in that a new path between these two hosts would not carry a session.
+    /// Records that a new path between these two hosts would not carry a session.
     pub fn unusable_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
         remember(&mut self.unusable, in_order(hosts), why);
     }
 
-    /// Takes in that a new path between these two hosts lives.
+    /// Records that a new path between these two hosts lives.
     pub fn lives_between(&mut self, hosts: [IpAddr; 2]) {
         self.unusable.remove(&in_order(hosts));
     }

@@ -35,7 +35,7 @@ pub(super) struct OnLink {
 }
 
 impl OnLink {
-    /// Takes in a session of the table.
+    /// Records the proxy that a session of the table needs.
     pub fn see(&mut self, s: &Session) {
         let state = State::from_word(s.state);
         let elsewhere = matches!(state, Some(State::NewPath | State::Switching));

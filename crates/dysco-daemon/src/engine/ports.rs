@@ -80,7 +80,7 @@ impl Ports {
         self.held.values().map(|port| &port.connection)
     }
 
-    /// Takes in that the session of a slot goes on without this host from now on.
+    /// Records that the session of a slot goes on without this host from now on.
     pub fn leaves(&mut self, slot: u32) {
         if let Some(port) = self.held.get_mut(&slot) {
             port.lived = Instant::now();
@@ -177,8 +177,8 @@ impl Engine {
         }
     }
 
-    /// Takes in that the proxy has lost its sockets of a session, and that the port of the socket
-    /// that it opened is held or could not be.
+    /// Records the port of a session whose sockets the proxy has lost: the port of the socket that
+    /// it opened is held, or could not be.
     pub(super) fn hold_port(&mut self, sub: &Subsession, held: io::Result<HeldPort>) {
         let slot = self.find(sub);
         let slot = slot.map(|slot| (slot, self.agent.session(slot)));
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Takes in the answer of a server's host which sessions live.
+    /// Handles the answer of a server's host which sessions live.
     pub(super) fn told_lives(&mut self, told: Vec<(Subsession, bool)>, incoming: &Incoming) {
         for (sub, lives) in told {
             let slot = self.find(&sub);

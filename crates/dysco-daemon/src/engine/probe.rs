@@ -69,7 +69,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Takes in a packet that opens the path.
+    /// Records a packet that opens the path.
     pub fn take(&mut self, arrival: &Arrival, v6: bool) {
         let header = &arrival.header.0;
         if arrival.header.segment(arrival.len).has(SYN) {

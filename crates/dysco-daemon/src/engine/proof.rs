@@ -92,7 +92,7 @@ impl Engine {
         Ok(Lookout(task))
     }
 
-    /// Takes in that replies of this session bypass this host from now on.
+    /// Records that replies of this session bypass this host from now on.
     pub(super) fn returned(&mut self, sub: &Subsession) {
         if let Some([a, b]) = self.relay_of(sub) {
             self.agent.set_returns(a, true);

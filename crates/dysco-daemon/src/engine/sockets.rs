@@ -46,7 +46,7 @@ impl Sockets {
         self.seen.contains(&session) && !self.missing.contains(&session)
     }
 
-    /// Takes in which sockets are open at a time since boot. Returns the slots of the sessions that
+    /// Records which sockets are open at a time since boot. Returns the slots of the sessions that
     /// had a socket and have none, for the second time.
     fn look(
         &mut self,

@@ -58,7 +58,7 @@ impl StateDir {
         self.journal.begun(change).or_else(over)
     }
 
-    /// Takes in that nothing more is reported of the changes that are over.
+    /// Forgets the changes that are over: nothing more is reported of them.
     pub fn all_told(&mut self) {
         self.over.clear();
     }

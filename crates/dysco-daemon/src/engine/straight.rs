@@ -59,7 +59,7 @@ pub(super) struct Returns {
 }
 
 impl Returns {
-    /// Takes in that no reply should arrive by this entry any more.
+    /// Records that no reply should arrive by this entry any more.
     pub fn passed_by(&mut self, slot: u32, s: &Session) {
         self.strays.insert(slot, (s.created_ns, s.new_in));
     }
@@ -120,7 +120,7 @@ impl Engine {
         });
     }
 
-    /// Takes in that the route is known, or that there is none.
+    /// Runs the errand, once the route is known or there is none.
     pub(super) fn sent_straight(&mut self, s: Straight) {
         let change = s.change;
         let result = self.run_errand(s);

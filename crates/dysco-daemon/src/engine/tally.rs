@@ -49,7 +49,7 @@ impl Tally {
         }
     }
 
-    /// Takes in how long a requested and completed change took until its switch and until its end,
+    /// Records how long a requested and completed change took until its switch and until its end,
     /// in microseconds.
     pub fn took(&self, kind: ChangeKind, to_switch: Option<u64>, to_end: Option<u64>) {
         let times = [
@@ -63,7 +63,7 @@ impl Tally {
         }
     }
 
-    /// Takes in that this host's part in a change has ended.
+    /// Counts the end of this host's part in a change.
     pub fn part_ended(
         &mut self,
         change: ChangeId,
@@ -94,12 +94,12 @@ impl Tally {
         }
     }
 
-    /// Takes in that the host that opened a session is asked for another chain.
+    /// Records that the host that opened a session is asked for another chain.
     pub fn asks(&mut self, session: Subsession) {
         self.asking.insert(session);
     }
 
-    /// Takes in that the host has answered, or does not answer.
+    /// Records that the host has answered, or does not answer.
     pub fn asks_no_more(&mut self, session: &Subsession) {
         self.asking.remove(session);
     }

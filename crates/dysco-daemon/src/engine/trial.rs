@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that the far end has answered on the new path of this slot's session.
+    /// Handles the event that the far end has answered on the new path of this slot's session.
     pub(super) fn path_open(&mut self, slot: u32) {
         let Some((change, held)) = self.held_of(slot) else {
             return;

@@ -130,7 +130,7 @@ impl Default for Durations {
 impl Durations {
     pub(super) const LABELS: &'static [&'static str] = &["kind", "mode"];
 
-    /// Takes in the duration of one change.
+    /// Records the duration of one change.
     pub fn observe(&self, kind: ChangeKind, took: Duration) {
         let [kind, mode] = kind.labels();
         let labels = [("kind", kind), ("mode", mode)];

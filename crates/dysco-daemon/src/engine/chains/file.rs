@@ -41,7 +41,7 @@ pub(super) struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// Takes in that the file is about to be read.
+    /// Records that the file is about to be read.
     pub fn reads(&mut self, path: &Path) {
         self.read_as(Stamp::of(path));
     }

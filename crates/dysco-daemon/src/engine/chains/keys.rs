@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Takes in a key that both ends of a new connection have.
+    /// Adds a key that both ends of a new connection have.
     pub(in crate::engine) fn take_key(
         &mut self,
         peer: &Arc<Identity>,
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that the connection of a key has ended.
+    /// Handles a key whose connection has ended.
     pub(in crate::engine) fn key_gone(&mut self, id: u64) {
         let Some(shared) = self.chains.keys.get_mut(&id) else {
             return;

@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that a neighbour no longer holds a session that it was asked about.
+    /// Handles the answer that a neighbour no longer holds a session that it was asked about.
     pub(super) fn not_held(&mut self, path: Subsession, incoming: &Incoming) {
         if !incoming.from.holds(path.left.ip()) {
             return;

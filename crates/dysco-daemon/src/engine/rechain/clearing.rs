@@ -71,7 +71,7 @@ impl Engine {
         });
     }
 
-    /// Takes in that the search is done and its entries are removed.
+    /// Sends the answers once the search is done and its entries are removed.
     pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
         self.rechain.clearing.searching = false;
         for answer in then {

@@ -78,7 +78,7 @@ impl Engine {
         self.rechain.waiting.push(waiting);
     }
 
-    /// Takes in that a session is to pass here by this change's path.
+    /// Records that a session is to pass here by this change's path.
     pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
         let passing = &mut self.rechain.passing;
         passing.expect(change, session, Instant::now());

@@ -57,7 +57,7 @@ struct Doubt {
 }
 
 impl Doubts {
-    /// Takes in that a session passes by these paths. Returns true if it is time to ask.
+    /// Records that a session passes by these paths. Returns true if it is time to ask.
     fn see(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
         if self.0.len() >= MANY {
             self.0.retain(|_, doubt| now - doubt.seen < PATIENCE);
@@ -87,8 +87,7 @@ impl Doubts {
         true
     }
 
-    /// Takes in that the host that opened a session is asked now. Returns false if there is no
-    /// room.
+    /// Records that the host that opened a session is asked now. Returns false if there is no room.
     fn asks(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
         if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
             return false;
@@ -196,7 +195,7 @@ impl Engine {
         self.send_about_chains(incoming.via, &Message::InUse(told));
     }
 
-    /// Takes in the opener's answer which paths of a session are in use.
+    /// Handles the opener's answer which paths of a session are in use.
     pub(in crate::engine) fn told_in_use(&mut self, told: &InUse, incoming: &Incoming) {
         let session = told.asked.session;
         let by = self.rechain.passing.by(&session);

@@ -106,7 +106,7 @@ impl Engine {
         Err(Reason::NoSuchChain(why.into()))
     }
 
-    /// Takes in that a relayed session was reset: changes of its paths are over.
+    /// Ends changes of the paths of a relayed session that was reset.
     pub(in crate::engine) fn relay_was_reset(&mut self, relays: &[u32]) {
         let of = |slot: u32| {
             let relay = self.agent.session(slot).relayed_by();

@@ -204,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that the far end has answered the SYN.
+    /// Handles the far end's answer to the SYN.
     pub(in crate::engine) fn path_answered(&mut self, slot: u32) {
         if let Some(change) = self.rechain.by_slot.get(&slot)
             && let Some(paths) = self.rechain.paths.get_mut(change)
@@ -222,7 +222,8 @@ impl Engine {
         self.show_length(slot);
     }
 
-    /// Takes in that the far end has shown that it receives on the path, or that it takes the path.
+    /// Handles a packet by which the far end shows that it receives on the path, or that it takes
+    /// the path.
     pub(in crate::engine) fn path_primed(&mut self, slot: u32) {
         let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
             return;
@@ -274,7 +275,7 @@ impl Engine {
         }
     }
 
-    /// Takes in a packet that opens a path.
+    /// Records a packet that opens a path.
     pub(in crate::engine) fn chain_arrival(&mut self, arrival: &Arrival) {
         let v6 = self.agent.session(arrival.slot).path.is_v6();
         if let Some(change) = self.rechain.by_slot.get(&arrival.slot)

@@ -33,8 +33,8 @@ impl Default for Passing {
 }
 
 impl Passing {
-    /// Takes in that a session is to pass here by this change: an older change's order to forget
-    /// the session is late.
+    /// Records that a session is to pass here by this change: an older change's order to forget the
+    /// session is late.
     pub fn expect(&mut self, change: ChangeId, session: Subsession, now: Instant) {
         if self.is_done(change) {
             return;
@@ -59,12 +59,12 @@ impl Passing {
         newest.is_some_and(|(by, at)| *by > change && now.duration_since(*at) < LATE)
     }
 
-    /// Takes in that the session has left.
+    /// Records that the session has left.
     pub fn left(&mut self, session: &Subsession) {
         self.by.pop(session);
     }
 
-    /// Takes in that a change is finished here.
+    /// Records that a change is finished here.
     pub fn done_with(&mut self, change: ChangeId) {
         if self.done.len() == DONE {
             self.done.pop_front();

@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that a path was given up: nothing passes here by it any more.
+    /// Ends a path that was given up: nothing passes here by it any more.
     pub(in crate::engine) fn entomb_path(&mut self, slot: Option<u32>) {
         if let Some(slot) = slot {
             self.end_for_firewalls(slot);
@@ -223,7 +223,7 @@ impl Engine {
         Some(self.session_id(slot, &self.agent.session(slot)))
     }
 
-    /// Takes in that a session has another name now.
+    /// Records the present name of a session.
     fn follow(&mut self, before: Option<dysco_api::SessionId>, slot: u32) {
         let now = self.session_id(slot, &self.agent.session(slot));
         if let Some(before) = before {
@@ -400,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that the machine has ended a change. A completed change still admits late packets.
+    /// Ends a change that the machine has ended. A completed change still admits late packets.
     pub(in crate::engine) fn erase_path(&mut self, change: ChangeId) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.erased = true;
@@ -418,7 +418,7 @@ impl Engine {
         }
     }
 
-    /// Takes in that a slot was collected. Returns true if it was a change's.
+    /// Handles the collection of a slot. Returns true if the slot was a change's.
     pub(in crate::engine) fn chain_gone(&mut self, slot: u32, created_ns: u64) -> bool {
         let of =
             |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));

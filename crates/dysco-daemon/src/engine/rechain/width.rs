@@ -82,12 +82,12 @@ pub(super) struct Showing {
 }
 
 impl Showing {
-    /// Takes in that a SYN or its answer is sent.
+    /// Records the time at which a SYN or its answer is sent.
     pub fn opens(&mut self, now: Instant) {
         self.opened = Some(now);
     }
 
-    /// Takes in that an answer to it has arrived.
+    /// Records the round-trip time at the first answer.
     pub fn answered(&mut self, now: Instant) {
         if let Some(at) = self.opened.take() {
             self.round_trip = now - at;

@@ -49,7 +49,7 @@ impl Automatic {
         due.map(|(key, _)| *key).collect()
     }
 
-    /// Takes in that the session waits for its turn, which may take long: meanwhile it is not due
+    /// Records that the session waits for its turn, which may take long: meanwhile it is not due
     /// each second.
     fn taken_on(&mut self, key: &FlowKey, now: Instant) {
         if let Some(again) = self.0.get_mut(key) {

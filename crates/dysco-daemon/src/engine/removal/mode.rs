@@ -56,8 +56,9 @@ impl Engine {
         self.removals.under_way.decide_later(undecided);
     }
 
-    /// Takes in that the new path of this session, between the hosts on both sides, has died. It
-    /// does not hold up waiting removals; a later request may know better.
+    /// Records that the new path of this session, between the hosts on both sides, has died.
+    /// Waiting removals by that path choose another mode, or are refused. The operator of a later
+    /// request may know better.
     pub(super) fn path_died(&mut self, subsession: &Subsession, silent: IpAddr) {
         let Some(hosts) = self.hosts_beside(subsession) else {
             return;
@@ -87,7 +88,7 @@ impl Engine {
         matches!(why, Reason::PathDied(_)).then_some(why)
     }
 
-    /// Takes in that the new path of this session, between the hosts on both sides, would not carry
+    /// Records that the new path of this session, between the hosts on both sides, would not carry
     /// it.
     pub(super) fn path_meddles(&mut self, subsession: &Subsession, why: &Reason) {
         if let Some(hosts) = self.hosts_beside(subsession) {
