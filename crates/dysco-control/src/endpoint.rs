@@ -1,4 +1,4 @@
-//! The sockets, and who knocks on them.
+//! Sockets of the channel, and the peers that connect to them.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -14,11 +14,11 @@ use super::stats::count;
 use super::tls::{self, Tls};
 use super::{ControlConfig, Event, peer};
 
-/// How many handshakes of others may be under way.
+/// Maximum number of incoming handshakes in progress.
 const HANDSHAKES: usize = 256;
-/// From this many on, senders must prove their address first.
+/// Number of handshakes from which senders must prove their address first.
 const PROVE_FROM: usize = 32;
-/// How many events wait for the engine before readers do.
+/// Number of events that wait for the engine before readers wait.
 const EVENTS: usize = 4096;
 
 /// Opens the sockets and starts to accept.
@@ -51,7 +51,7 @@ async fn accept(registry: Arc<Registry>, endpoint: Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         let busy = room.available_permits() <= HANDSHAKES - PROVE_FROM;
         if busy && !incoming.remote_address_validated() && incoming.may_retry() {
-            // It is not kept: a sender that is there will come again.
+            // The packet is not kept: a sender that exists will retransmit.
             let _ = incoming.retry();
             continue;
         }
@@ -68,7 +68,7 @@ async fn accept(registry: Arc<Registry>, endpoint: Endpoint) {
     }
 }
 
-/// A socket; `[::]` takes both families, or IPv4 alone on a host without IPv6.
+/// Opens a socket; `[::]` takes both families, or IPv4 alone on a host without IPv6.
 fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let wildcard = address.is_ipv6() && address.ip().is_unspecified();
     match open(address) {

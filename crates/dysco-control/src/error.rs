@@ -1,42 +1,42 @@
-//! Why the channel did not start, and why a peer is not there.
+//! Reasons for which the channel did not start, and for which a peer is not connected.
 
 use std::net::SocketAddr;
 
-/// The channel did not start.
+/// Error that keeps the channel from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The socket.
+    /// The socket cannot be bound.
     #[error(
         "failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
     )]
     Bind {
-        /// Where.
+        /// Address to listen on.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// No address to listen on.
+    /// There is no address to listen on.
     #[error(
         "failed to listen for peers: [control] listen is empty; leave it out for all addresses"
     )]
     NoAddress,
-    /// The keys.
+    /// TLS cannot use the keys.
     #[error(
         "failed to set up TLS: {0}; issue this host's certificate again with 'dyscoctl pki issue'"
     )]
     Tls(#[from] rustls::Error),
-    /// The authority.
+    /// TLS cannot use the authority.
     #[error("failed to set up TLS: the authority verifies no client: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// The cipher suites.
+    /// No cipher suite fits QUIC.
     #[error("failed to set up TLS: no cipher suite fit for QUIC: {0}")]
     Quic(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
 }
 
-/// Why there is no connection to a peer.
+/// Reason for which there is no connection to a peer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DownReason {
-    /// No answer: no daemon, no route, or a firewall.
+    /// No answer arrived: no daemon, no route, or a firewall.
     #[error("no answer within {0} ms: is dyscod running there, and UDP open?")]
     NoAnswer(u64),
     /// One of the two did not accept the other's certificate.
@@ -45,13 +45,13 @@ pub enum DownReason {
     /// The certificate names no address.
     #[error("its certificate names no address")]
     Anonymous,
-    /// It sent what is not allowed.
+    /// The peer broke the framing.
     #[error("it broke the framing: {0}")]
     Framing(&'static str),
-    /// It closed the connection.
+    /// The peer closed the connection.
     #[error("it closed the connection: {0}")]
     Closed(String),
-    /// It fell silent.
+    /// The peer fell silent.
     #[error("it fell silent")]
     Silent,
     /// This side closed the connection.

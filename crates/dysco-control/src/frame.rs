@@ -1,23 +1,23 @@
-//! Messages on a stream: a length of two bytes, then so many bytes. The first
-//! frame of a stream is empty: it says that the certificate was accepted.
+//! Frames of messages on a stream: a length of two bytes (big-endian), then that number of bytes.
+//! The first frame of a stream is empty: it confirms that the certificate was accepted.
 
 use std::io::ErrorKind;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest message.
+/// Maximum length of a message, in bytes.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// What opens a stream.
+/// First frame of a stream.
 pub const HELLO: [u8; 2] = [0, 0];
 
-/// A stream that is not made of frames.
+/// Error of a stream that does not consist of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Longer than [`MAX_MESSAGE`].
+    /// A frame is longer than [`MAX_MESSAGE`].
     #[error("a frame is too long")]
     Oversized,
-    /// It ended inside a frame.
+    /// The stream ended inside a frame.
     #[error("a frame is cut short")]
     Truncated,
     /// The connection broke.
@@ -25,7 +25,7 @@ pub enum FrameError {
     Broken,
 }
 
-/// Appends a message's frame, if its length can be one.
+/// Appends a message's frame. Returns false if the message's length is not allowed.
 pub fn append(buffer: &mut Vec<u8>, message: &[u8]) -> bool {
     if message.is_empty() || message.len() > MAX_MESSAGE {
         return false;
@@ -35,7 +35,7 @@ pub fn append(buffer: &mut Vec<u8>, message: &[u8]) -> bool {
     true
 }
 
-/// The next frame; `None` where the stream ends between two.
+/// Returns the next frame; `None` if the stream ends between two frames.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
     let mut len = [0; 2];
     match stream.read(&mut len[..1]).await {

@@ -1,11 +1,9 @@
-//! The channel between daemons: QUIC with mutual TLS. A peer is who its
-//! certificate says; whoever has none of the fleet's authority gets the TLS
-//! failure and nothing else.
+//! The channel between daemons: QUIC with mutual TLS. A peer's certificate is its identity. A peer
+//! without a certificate of the fleet's authority gets the TLS failure and nothing else.
 //!
-//! Messages between two daemons are ordered as long as one connection lives.
-//! Nothing is retransmitted across connections: the protocol's own timers do. The crate
-//! carries bytes and knows no message: it depends on `dysco-pki`, and on `dysco-common`
-//! for the form of a key.
+//! Messages between two daemons are ordered as long as one connection lives. Nothing is
+//! retransmitted across connections: the protocol's own timers do that. The crate carries bytes and
+//! knows no message. It depends on `dysco-pki`, and on `dysco-common` for the form of a key.
 
 mod endpoint;
 mod error;
@@ -30,26 +28,26 @@ pub use stats::ControlCounters;
 use registry::Registry;
 use tls::Tls;
 
-/// What the channel needs to start.
+/// Settings that the channel needs to start.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
-    /// Where to listen; `[::]:port` takes both families.
+    /// Addresses to listen on; `[::]:port` takes both families.
     pub listen: Vec<SocketAddr>,
-    /// The port that peers listen on.
+    /// Port that peers listen on.
     pub peer_port: u16,
-    /// This host's certificate and key, and the fleet's authority.
+    /// Certificate and key of this host, and the fleet's authority.
     pub credentials: Credentials,
 }
 
-/// Who sent a message, proven by its certificate.
+/// Sender of a message, proven by its certificate.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
-    /// The addresses that the certificate names; never empty.
+    /// Addresses that the certificate names; never empty.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Identity {
-    /// May it speak for this address?
+    /// Returns true if the peer may speak for this address.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address.to_canonical())
     }
@@ -58,15 +56,15 @@ impl Identity {
 /// A message from a peer.
 #[derive(Clone, Debug)]
 pub struct Incoming {
-    /// Who sent it.
+    /// Sender.
     pub from: Arc<Identity>,
-    /// The address it came from.
+    /// Source address of the connection.
     pub via: IpAddr,
-    /// What it says; at most [`MAX_MESSAGE`] bytes.
+    /// Content; at most [`MAX_MESSAGE`] bytes.
     pub message: Vec<u8>,
 }
 
-/// A key; never shown.
+/// Secret key; never shown.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u64; 2]);
 
@@ -76,56 +74,57 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What the channel tells.
+/// Event that the channel reports.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A peer said something.
+    /// A peer has sent a message.
     Message(Incoming),
-    /// There is a connection to this address now.
+    /// A connection to this address exists now.
     PeerUp(IpAddr),
-    /// A connection's two ends have a key of their own, of which nobody else knows.
+    /// The two ends of a connection have a key that only they know.
     Key {
-        /// Who is at the other end.
+        /// Peer at the other end.
         peer: Arc<Identity>,
-        /// Where its packets come from.
+        /// Source address of the peer's packets.
         via: IpAddr,
-        /// Names the key at both ends.
+        /// Name of the key, the same at both ends.
         id: u64,
-        /// The key.
+        /// Key.
         key: Secret,
     },
     /// The connection of a key has ended.
     KeyGone(u64),
-    /// The same, since the peer's certificate is revoked: nobody is to use the key.
+    /// The connection of a key has ended because the peer's certificate is revoked: nobody may use
+    /// the key.
     KeyRevoked(u64),
-    /// There is none any more, or there could not be one; what was waiting for
-    /// it has been dropped.
+    /// The connection has ended, or could not be made; messages that waited for it have been
+    /// dropped.
     PeerDown(IpAddr, DownReason),
 }
 
-/// A peer, for listings.
+/// State of a peer, for listings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerStatus {
-    /// The address.
+    /// Address of the peer.
     pub address: IpAddr,
-    /// Is there a connection?
+    /// True if there is a connection.
     pub up: bool,
-    /// Its round trip.
+    /// Round-trip time.
     pub rtt: Option<Duration>,
 }
 
-/// Other credentials, ready to be used.
+/// Other credentials, ready for use.
 pub struct Renewal(Tls);
 
-/// The channel. Cheap to clone; it closes when the last clone is dropped or
+/// Handle of the channel. Cheap to clone; the channel closes when the last clone is dropped or
 /// [`Control::shutdown`] is called.
 #[derive(Clone)]
 pub struct Control {
     open: Arc<Open>,
 }
 
-/// Closes the channel with the last handle. The tasks hold the registry too,
-/// so that its own end would never come.
+/// Closes the channel with the last handle. The tasks hold the registry too, so that the registry
+/// would never be dropped otherwise.
 struct Open(Arc<Registry>);
 
 impl Drop for Open {
@@ -142,34 +141,34 @@ impl Control {
         Ok((Control { open }, events))
     }
 
-    /// Sends to the daemon at an address. Never blocks: a task of the peer's
-    /// connects on demand, and drops what cannot be sent.
+    /// Sends a message to the daemon at an address. Never blocks: a task of the peer connects on
+    /// demand, and drops messages that cannot be sent.
     pub fn send(&self, to: IpAddr, message: Vec<u8>) {
         Registry::send(&self.open.0, to.to_canonical(), message);
     }
 
-    /// Connects to the daemon at an address, if there is no connection: what
-    /// comes of it is told by [`Event::PeerUp`] or [`Event::PeerDown`].
+    /// Connects to the daemon at an address, if there is no connection. The result is an
+    /// [`Event::PeerUp`] or [`Event::PeerDown`].
     pub fn reach(&self, peer: IpAddr) {
         Registry::reach(&self.open.0, peer.to_canonical());
     }
 
-    /// The peers that were heard of or sent to.
+    /// Returns the peers from which messages arrived or to which messages were sent.
     pub fn peers(&self) -> Vec<PeerStatus> {
         self.open.0.peers()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> ControlCounters {
         self.open.0.stats.read()
     }
 
-    /// The addresses listened on, with the ports that the system chose.
+    /// Returns the addresses listened on, with the ports that the system chose.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
         self.open.0.local_addresses()
     }
 
-    /// Gets other credentials ready to be used.
+    /// Makes other credentials ready for use.
     ///
     /// # Errors
     /// If TLS cannot use them.
@@ -177,13 +176,13 @@ impl Control {
         Tls::new(credentials).map(Renewal)
     }
 
-    /// Proves this host by other credentials from now on. Connections that there are go on,
-    /// but for those of peers whose certificates are revoked by now.
+    /// Proves this host by other credentials from now on. Existing connections continue, except
+    /// those of peers whose certificates are now revoked.
     pub fn take_up(&self, renewal: Renewal) {
         self.open.0.take_up(renewal.0);
     }
 
-    /// Closes all connections and waits until peers were told.
+    /// Closes all connections and waits until the peers have been notified.
     pub async fn shutdown(&self) {
         self.open.0.shutdown().await;
     }

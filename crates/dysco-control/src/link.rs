@@ -1,4 +1,4 @@
-//! One connection to a peer, from the handshake on.
+//! Connection to a peer, from the handshake on.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use super::error::DownReason;
 use super::frame::{self, FrameError};
 use super::{Identity, Secret};
 
-/// Codes of the connections that this side closes.
+/// Error codes of connections that this side closes.
 pub mod close {
     /// The daemon stops.
     pub const STOPPING: u32 = 0;
@@ -28,24 +28,24 @@ pub mod close {
     pub const REVOKED: u32 = 4;
 }
 
-/// A connection whose both ends have accepted the other's certificate.
+/// Connection whose two ends have accepted each other's certificate.
 pub struct Link {
-    /// Who is there.
+    /// Identity of the peer.
     pub identity: Arc<Identity>,
-    /// By what it proved that.
+    /// Certificate that proves the identity.
     pub certificate: CertificateDer<'static>,
-    /// Why this side has closed it.
+    /// Reason for which this side has closed the connection.
     closed_for: OnceLock<&'static str>,
     connection: Connection,
     out: Mutex<SendStream>,
 }
 
-/// The peer's frames.
+/// Frames of the peer.
 pub type Frames = BufReader<RecvStream>;
 
 impl Link {
-    /// Greets, and waits for the peer's greeting: only that proves to a client
-    /// that the server accepted its certificate.
+    /// Sends a greeting, and waits for the peer's greeting: only that proves to a client that the
+    /// server accepted its certificate.
     pub async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
         let certificate = certificate(&connection).ok_or(DownReason::Anonymous)?;
         let identity = Identity {
@@ -59,7 +59,7 @@ impl Link {
             return Err(DownReason::Anonymous);
         }
         let mut out = connection.open_uni().await.map_err(|e| down_reason(&e))?;
-        // Should it fail, so does the reading below, and knows why.
+        // If this write fails, the read below fails too and returns the reason.
         let _ = out.write_all(&frame::HELLO).await;
         let stream = connection.accept_uni().await.map_err(|e| down_reason(&e))?;
         let mut frames = BufReader::with_capacity(4 * frame::MAX_MESSAGE, stream);
@@ -77,8 +77,8 @@ impl Link {
         }
     }
 
-    /// A key that only the two ends of this connection can make, and its name. Ends that
-    /// write SYNs in another way make others, so that neither steers to the other.
+    /// Returns a key that only the two ends of this connection can derive, and its name. Ends with
+    /// another version of the SYN's format derive other keys, so that neither steers to the other.
     pub fn key(&self) -> Option<(u64, Secret)> {
         let mut bytes = [0; 24];
         self.connection
@@ -91,27 +91,27 @@ impl Link {
         Some((word(0), Secret([word(8), word(16)])))
     }
 
-    /// Writes frames. They are in order with those written before.
+    /// Writes frames, in order with those written before.
     pub async fn write(&self, frames: &[u8]) -> Result<(), quinn::WriteError> {
         self.out.lock().await.write_all(frames).await
     }
 
-    /// The address that the peer's packets come from.
+    /// Returns the source address of the peer's packets.
     pub fn via(&self) -> IpAddr {
         self.connection.remote_address().ip().to_canonical()
     }
 
-    /// Is it usable, as far as known?
+    /// Returns true if the connection is usable, as far as is known.
     pub fn is_open(&self) -> bool {
         self.connection.close_reason().is_none()
     }
 
-    /// The round trip.
+    /// Returns the round-trip time.
     pub fn rtt(&self) -> std::time::Duration {
         self.connection.rtt()
     }
 
-    /// Closes it.
+    /// Closes the connection.
     pub fn close(&self, code: u32, why: &'static str) {
         // The first reason counts.
         let _ = self.closed_for.set(why);
@@ -119,13 +119,13 @@ impl Link {
             .close(VarInt::from_u32(code), why.as_bytes());
     }
 
-    /// Closes it for what the peer sent.
+    /// Closes the connection because of the peer's frames.
     pub fn refuse_framing(&self, why: &'static str) -> DownReason {
         self.close(close::FRAMING, why);
         DownReason::Framing(why)
     }
 
-    /// Waits until it is closed, and says why.
+    /// Waits until the connection is closed, and returns the reason.
     pub async fn why_closed(&self) -> DownReason {
         match (self.connection.closed().await, self.closed_for.get()) {
             (ConnectionError::LocallyClosed, Some(why)) => DownReason::ClosedHere(why),
@@ -143,7 +143,7 @@ fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
 /// TLS alerts are transport errors from here on.
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
 
-/// Why a connection ended, in an operator's words.
+/// Returns the reason for which a connection ended, in an operator's words.
 pub fn down_reason(error: &ConnectionError) -> DownReason {
     match error {
         ConnectionError::TransportError(e) if CRYPTO_ERRORS.contains(&u64::from(e.code)) => {
@@ -172,7 +172,7 @@ pub fn down_reason(error: &ConnectionError) -> DownReason {
     }
 }
 
-/// A peer's words, fit for a log line.
+/// Returns a peer's text, fit for a log line.
 fn printable(words: &[u8]) -> String {
     let words = &words[..words.len().min(100)];
     words.escape_ascii().to_string()

@@ -1,5 +1,4 @@
-//! The task that sends to one address: connects on demand, and drops what
-//! cannot be sent.
+//! Task that sends to one address: connects on demand, and drops messages that cannot be sent.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,16 +14,16 @@ use super::link::{Link, down_reason};
 use super::registry::Registry;
 use super::stats::{add, count};
 
-/// How long a handshake may take.
+/// Maximum duration of a handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(1);
-/// A task with nothing to send ends after this.
+/// Time after which a task with nothing to send ends.
 const IDLE: Duration = Duration::from_secs(300);
-/// Messages given to a connection in one go: those that wait already.
+/// Maximum number of waiting messages that are given to a connection at once.
 const BATCH: usize = 64;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Sends what is queued until the queue is closed, or long idle.
+/// Sends queued messages until the queue is closed, or idle for a long time.
 pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
     let mut backoff = FIRST_BACKOFF;
     let mut is_down = false;
@@ -44,12 +43,13 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
                 write(&registry, &link, &batch).await;
             }
             Err(reason) => {
-                // Each message gets one attempt: what waited with it is as old.
+                // Each message gets one attempt: the messages that waited with it are as old.
                 let mut dropped = said(&batch);
                 while let Ok(message) = queue.try_recv() {
                     dropped += said(&[message]);
                 }
-                // It is tried for as long as anybody wants it: an operator reads it once.
+                // The attempts are repeated as long as messages arrive: an operator reads of it
+                // once.
                 if std::mem::replace(&mut is_down, true) {
                     tracing::debug!(address = %to, %reason, "failed to reach peer again");
                 } else {
@@ -63,7 +63,7 @@ pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<
     }
 }
 
-/// How many messages: an empty one only asks for the connection.
+/// Returns the number of messages: an empty one only asks for the connection.
 fn said(batch: &[Vec<u8>]) -> usize {
     batch.iter().filter(|m| !m.is_empty()).count()
 }
@@ -78,7 +78,7 @@ async fn write(registry: &Registry, link: &Link, batch: &[Vec<u8>]) {
     }
     match link.write(&frames).await {
         Ok(()) => add(&registry.stats.messages_sent, said(batch)),
-        // The reader of the connection knows why, and reports it.
+        // The reader of the connection knows the reason, and reports it.
         Err(_) => add(&registry.stats.dropped_unreachable, said(batch)),
     }
 }
@@ -93,7 +93,7 @@ async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownRea
         Ok((link, frames)) => Ok(registry.add(link, frames).await),
         Err(reason) => Err(reason),
     };
-    // The peer may have connected meanwhile: all keep to the older one.
+    // The peer may have connected meanwhile: all messages take the older connection.
     registry.link(to).map_or(own, Ok)
 }
 
@@ -112,7 +112,7 @@ async fn connect(
     Link::establish(connection).await
 }
 
-/// A socket that can send to an address: of its family, or of both.
+/// Returns a socket that can send to an address: of its family, or of both.
 fn endpoint_for(endpoints: &[Endpoint], to: IpAddr) -> Option<&Endpoint> {
     let fits = |endpoint: &&Endpoint| match endpoint.local_addr() {
         Ok(SocketAddr::V6(own)) => to.is_ipv6() || own.ip().is_unspecified(),
@@ -122,7 +122,7 @@ fn endpoint_for(endpoints: &[Endpoint], to: IpAddr) -> Option<&Endpoint> {
     endpoints.iter().find(fits)
 }
 
-/// Answers a peer that connects.
+/// Accepts a peer that connects.
 pub async fn accept(registry: Arc<Registry>, incoming: quinn::Incoming) {
     let from = incoming.remote_address();
     let handshake = async {

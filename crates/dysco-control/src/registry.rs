@@ -1,4 +1,4 @@
-//! The connections and queues that there are.
+//! Registry of the present connections and queues.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -17,16 +17,16 @@ use super::stats::{Stats, add, count};
 use super::tls::{Judge, Tls};
 use super::{Event, Incoming, PeerStatus, peer};
 
-/// How many messages wait for a peer.
+/// Maximum number of messages that wait for a peer.
 const QUEUE: usize = 4096;
-/// How many connections one certificate may hold: one each way, and as many
-/// that are about to be noticed as dead.
+/// Maximum number of connections of one certificate: one in each direction, and as many that are
+/// about to be recognised as dead.
 const LINKS_PER_PEER: usize = 4;
 
-/// Why a peer was cut off, in the words that both ends are told.
+/// Reason for cutting off a peer, as reported to both ends.
 const REVOKED: &str = "its certificate is revoked";
 
-/// All that the channel's tasks share.
+/// State that all tasks of the channel share.
 pub struct Registry {
     pub endpoints: Vec<Endpoint>,
     pub peer_port: u16,
@@ -39,7 +39,7 @@ pub struct Registry {
 struct Tables {
     client: ClientConfig,
     judge: Judge,
-    /// By each address of the peer's certificate, oldest first.
+    /// Connections by each address of the peer's certificate, oldest first.
     links: HashMap<IpAddr, Vec<Arc<Link>>>,
     queues: HashMap<IpAddr, mpsc::Sender<Vec<u8>>>,
     closed: bool,
@@ -76,8 +76,8 @@ impl Registry {
         })
     }
 
-    /// Accepts and connects by other credentials from now on. Connections that there are go
-    /// on, but for those with a certificate that is revoked by now.
+    /// Accepts and connects by other credentials from now on. Existing connections continue, except
+    /// those whose certificate is now revoked.
     pub fn take_up(&self, tls: Tls) {
         let mut tables = self.tables();
         for endpoint in &self.endpoints {
@@ -89,12 +89,12 @@ impl Registry {
         }
     }
 
-    /// How this host connects.
+    /// Returns the QUIC configuration with which this host connects.
     pub fn client(&self) -> ClientConfig {
         self.tables().client.clone()
     }
 
-    // A panic elsewhere leaves the tables whole: each change is one call.
+    // A panic elsewhere leaves the tables consistent: each change is one call.
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,12 +108,13 @@ impl Registry {
         Registry::queue(this, to, message);
     }
 
-    /// Has a connection made: nothing is not sent, but needs one too.
+    /// Makes a connection without sending anything: an empty message is not sent, but needs a
+    /// connection.
     pub fn reach(this: &Arc<Registry>, to: IpAddr) {
         Registry::queue(this, to, Vec::new());
     }
 
-    /// Queues what is to be sent, and starts the peer's task if there is none.
+    /// Queues a message, and starts the peer's task if there is none.
     fn queue(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
         let mut tables = this.tables();
         if tables.closed {
@@ -133,7 +134,7 @@ impl Registry {
         }
     }
 
-    /// Ends a peer's task, unless something was queued meanwhile.
+    /// Ends a peer's task, unless a message was queued meanwhile.
     pub fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
         let mut tables = self.tables();
         let idle = queue.is_empty();
@@ -143,15 +144,15 @@ impl Registry {
         idle
     }
 
-    /// The oldest connection to an address: all keep to it while it lives, so
-    /// that messages stay in order.
+    /// Returns the oldest connection to an address. All messages take it while it lives, so that
+    /// they stay in order.
     pub fn link(&self, to: IpAddr) -> Option<Arc<Link>> {
         let tables = self.tables();
         let links = tables.links.get(&to)?;
         links.iter().find(|link| link.is_open()).cloned()
     }
 
-    /// Takes a new connection on, and starts to read from it.
+    /// Adds a new connection, and starts to read from it.
     pub async fn add(self: &Arc<Registry>, link: Link, frames: Frames) -> Arc<Link> {
         count(&self.stats.connections);
         let link = Arc::new(link);
@@ -168,7 +169,7 @@ impl Registry {
         link
     }
 
-    /// The addresses that had no connection before.
+    /// Adds a connection. Returns the addresses that had no connection before.
     fn insert(&self, link: &Arc<Link>) -> Vec<IpAddr> {
         let mut tables = self.tables();
         if tables.closed {
@@ -233,7 +234,7 @@ impl Registry {
         }
     }
 
-    /// The addresses that have no connection any more.
+    /// Removes a connection. Returns the addresses that have no connection any more.
     fn remove(&self, link: &Arc<Link>) -> Vec<IpAddr> {
         let mut tables = self.tables();
         let mut gone = Vec::new();
@@ -249,7 +250,7 @@ impl Registry {
         gone
     }
 
-    /// There could be no connection to a peer.
+    /// Reports that a connection to a peer could not be made.
     pub async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
         add(&self.stats.dropped_unreachable, dropped);
         count(&self.stats.handshakes_failed);
@@ -257,7 +258,7 @@ impl Registry {
     }
 
     async fn tell(&self, event: Event) {
-        // Nobody listens any more only when the daemon ends.
+        // The receiver is gone only when the daemon ends.
         let _ = self.events.send(event).await;
     }
 
@@ -295,7 +296,7 @@ impl Registry {
     pub async fn shutdown(&self) {
         self.close();
         for endpoint in &self.endpoints {
-            // Peers that are gone do not hold the daemon up.
+            // Peers that are gone do not delay the daemon.
             let _ = tokio::time::timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
         }
     }

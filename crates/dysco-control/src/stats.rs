@@ -1,4 +1,4 @@
-//! What happened on the channel, counted.
+//! Counters of events on the channel.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,12 +8,12 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Stats { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
 
-        /// The counters' values at one moment.
+        /// Values of the counters at one moment.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct ControlCounters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Stats {
-            /// The values now.
+            /// Returns the present values.
             pub fn read(&self) -> ControlCounters {
                 ControlCounters { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
@@ -26,32 +26,32 @@ counters! {
     messages_sent,
     /// Messages handed up.
     messages_received,
-    /// Messages dropped as the peer's queue was full.
+    /// Messages dropped because the peer's queue was full.
     dropped_queue_full,
-    /// Messages dropped as there was no connection.
+    /// Messages dropped because there was no connection.
     dropped_unreachable,
-    /// Messages not sent as they were too long, or empty.
+    /// Messages not sent because they were too long, or empty.
     dropped_bad_length,
-    /// Connections closed as the peer announced too long a frame.
+    /// Connections closed because the peer announced too long a frame.
     frames_oversized,
     /// Connections that ended inside a frame.
     frames_truncated,
-    /// Connections closed as the peer sent an empty frame.
+    /// Connections closed because the peer sent an empty frame.
     frames_empty,
-    /// Handshakes that failed, either way.
+    /// Handshakes that failed, in either direction.
     handshakes_failed,
-    /// Connections turned away as too many were being set up.
+    /// Connections turned away because too many were being set up.
     handshakes_turned_away,
-    /// Connections set up, either way.
+    /// Connections set up, in either direction.
     connections,
 }
 
-/// One more.
+/// Adds one to a counter.
 pub fn count(counter: &AtomicU64) {
     add(counter, 1);
 }
 
-/// So many more.
+/// Adds a number to a counter.
 pub fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }

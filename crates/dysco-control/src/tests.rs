@@ -1,4 +1,4 @@
-//! Daemons on loopback addresses, each with a certificate of its own.
+//! Tests with daemons on loopback addresses, each with its own certificate.
 
 mod hostile;
 mod lab;

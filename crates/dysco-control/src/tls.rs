@@ -1,5 +1,5 @@
-//! TLS as the channel uses it: version 1.3, both sides with a certificate of
-//! the fleet's authority that is not on its list of revoked ones, no resumption.
+//! TLS as the channel uses it: version 1.3, both sides with a certificate of the fleet's authority
+//! that is not on its list of revoked ones, no resumption.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,18 @@ use rustls::{CertificateError, RootCertStore};
 use super::error::ControlError;
 use super::frame::MAX_MESSAGE;
 
-/// The protocol's name in the handshake.
+/// Name of the protocol in the handshake.
 pub const ALPN: &[u8] = b"dysco/1";
 
 const IDLE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Fleets are near: a lost first packet is sent again after three times this.
+/// Assumed round-trip time. Hosts of a fleet are near: a lost first packet is retransmitted after
+/// three times this.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
-/// Room for so many of the longest messages in flight.
+/// Window with room for 256 of the longest messages in flight.
 const WINDOW: u32 = 256 * MAX_MESSAGE as u32;
 
-/// How this host accepts and connects by certain credentials, ready to be used.
+/// Configuration with which this host accepts and connects by certain credentials, ready for use.
 pub struct Tls {
     pub server: quinn::ServerConfig,
     pub client: quinn::ClientConfig,
@@ -47,7 +48,7 @@ impl Tls {
     }
 }
 
-/// Knows which certificates are revoked.
+/// Judge of whether a certificate is revoked.
 #[derive(Clone)]
 pub struct Judge(Arc<dyn ClientCertVerifier>);
 
@@ -80,7 +81,7 @@ fn server(
     Ok(config)
 }
 
-/// How this host connects.
+/// Returns the configuration with which this host connects.
 pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlError> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(credentials)?, provider());
     let verifier = verifier.with_crls(credentials.revoked.clone()).build()?;
@@ -95,9 +96,9 @@ pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlE
     Ok(config)
 }
 
-/// A daemon that was restarted must be able to tell peers that it knows
-/// nothing of their connections: the keys by which it recognizes these, and
-/// proves itself, outlive it.
+/// Returns the endpoint's configuration. A restarted daemon must be able to report to peers that it
+/// knows nothing of their connections. The keys by which it recognises these connections and proves
+/// its identity therefore outlive it.
 pub fn endpoint(credentials: &Credentials) -> quinn::EndpointConfig {
     let secret = hmac::Key::new(hmac::HMAC_SHA256, credentials.key.secret_der());
     let derive = |label: &[u8]| hmac::sign(&secret, label);

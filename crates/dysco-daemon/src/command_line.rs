@@ -20,7 +20,7 @@ use crate::api::ApiError;
 use crate::engine;
 use crate::metrics::MetricsError;
 
-/// What has a thread of its own may take this long once all else has ended.
+/// Time that threads may take to end once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// The daemon of Dysco: steers TCP sessions of this host, and removes proxies from them.
@@ -40,32 +40,32 @@ struct Cli {
     check: bool,
 }
 
-/// A daemon that did not start, or ended by a fault.
+/// Error of a daemon that did not start, or that ended by a fault.
 #[derive(Debug, thiserror::Error)]
 enum DaemonError {
-    /// About the configuration.
+    /// Error of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// About a policy.
+    /// Error of a policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Standard output.
+    /// Standard output cannot be written.
     #[error("failed to print: {0}")]
     Print(io::Error),
-    /// The engine.
+    /// Error of the engine.
     #[error("failed to run dyscod: {}", causes(.0))]
     Engine(anyhow::Error),
-    /// The runtime.
+    /// The runtime did not start.
     #[error("failed to start the runtime: {0}")]
     Runtime(io::Error),
 }
 
 impl DaemonError {
-    /// The exit code it ends with.
+    /// Returns the exit code.
     fn exit(&self) -> Exit {
         match self {
             DaemonError::Config(_) | DaemonError::Policy(_) => Exit::Usage,
-            // Who reads has had enough.
+            // The reader has closed its end.
             DaemonError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             DaemonError::Engine(error) => engine_exit(error),
             DaemonError::Print(_) | DaemonError::Runtime(_) => Exit::Internal,
@@ -73,7 +73,7 @@ impl DaemonError {
     }
 }
 
-/// Is it the configuration that the engine did not start with?
+/// Returns [`Exit::Usage`] if the engine did not start because of the configuration.
 fn engine_exit(error: &anyhow::Error) -> Exit {
     let keys = error.is::<ConfigError>() || error.is::<PkiError>();
     let api = matches!(
@@ -89,7 +89,7 @@ fn engine_exit(error: &anyhow::Error) -> Exit {
         Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
     );
     let control = match error.downcast_ref::<ControlError>() {
-        // One in use is another dyscod's.
+        // An address in use is another dyscod's.
         Some(ControlError::Bind { source, .. }) => source.kind() == io::ErrorKind::AddrNotAvailable,
         Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
         Some(ControlError::Quic(_)) | None => false,
@@ -100,7 +100,7 @@ fn engine_exit(error: &anyhow::Error) -> Exit {
     }
 }
 
-/// An error and its causes, but for those that it has told already.
+/// Returns an error and its causes, without those that it already contains.
 fn causes(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -118,7 +118,7 @@ pub fn command() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// The whole of `dyscod`.
+/// Runs `dyscod`.
 pub fn dyscod() -> ExitCode {
     let Err(error) = run(Cli::parse()) else {
         return Exit::Done.into();
@@ -130,8 +130,9 @@ pub fn dyscod() -> ExitCode {
     exit.into()
 }
 
-/// A measurement holds duplicates of a proxy's descriptors, of which that has many: as
-/// many as the host allows at all. Without them removals are refused, one by one.
+/// Raises the limit of open files to the maximum that the host allows: a measurement holds
+/// duplicates of a proxy's descriptors, which are many. Without them, removals are refused one by
+/// one.
 fn raise_limit_of_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
@@ -164,8 +165,8 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
     init_logging(&config.log)?;
     raise_limit_of_files();
     can_pin(&config.data_plane.pin_dir)?;
-    // One thread: a removal is a dozen short steps, and waking another thread
-    // for the next costs more than the step. What blocks has threads of its own.
+    // One thread: a removal is a dozen short steps, and waking another thread for the next costs
+    // more than the step. Blocking work has separate threads.
     let realtime = config.scheduling.realtime;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().on_thread_start(move || {
@@ -178,15 +179,15 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Prints a line, or says that nobody reads it.
+/// Prints a line. Returns an error if nobody reads it.
 fn print_line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", text.trim_end())?;
     out.flush()
 }
 
-/// Lets what has threads of its own come to its end. A measurement may wait for a
-/// proxy, which nobody else has to wait for.
+/// Waits for separate threads to end. A measurement may wait for a proxy, for which nobody else has
+/// to wait.
 fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
     runtime.shutdown_timeout(patience);
 }
@@ -232,7 +233,7 @@ mod tests {
         let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
         let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
         assert_eq!(text.matches(&cause).count(), 1, "{text}");
-        // One that the error does not tell is.
+        // A cause that the error's text does not contain is added.
         let outer = anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse));
         let text = DaemonError::Engine(outer.context("failed to listen")).to_string();
         let cause = io::Error::from(io::ErrorKind::AddrInUse);

@@ -1,6 +1,6 @@
-//! `dyscod`, the daemon of a host: the engine is one task that joins the protocol machine,
-//! the data plane's agent, the proxy's side, the firewall, the control channel and the
-//! local API. The crate depends on all of theirs, and none of them on it.
+//! `dyscod`, the daemon of a host. The engine is one task that joins the protocol machine, the data
+//! plane's agent, the proxy's side, the firewall, the control channel and the local API. The crate
+//! depends on all of their crates, and none of them depends on it.
 
 pub mod api;
 mod command_line;

@@ -1,21 +1,21 @@
-//! What the service manager is told. Without one, nothing happens.
+//! Notifications to the service manager. Without one, nothing happens.
 
 use sd_notify::NotifyState;
 
-/// The daemon is up: programs attached, sockets open.
+/// Reports that the daemon is up: programs attached, sockets open.
 pub fn notify_ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The daemon is about to end.
+/// Reports that the daemon is about to end.
 pub fn notify_stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// The daemon reads its configuration again; [`notify_ready`] follows.
+/// Reports that the daemon reads its configuration again; [`notify_ready`] follows.
 pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
-        // systemd tells by the time that the word is about its own request.
+        // By the time, systemd matches the notification with its own request.
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!(%error, "failed to tell the service manager"),
     }

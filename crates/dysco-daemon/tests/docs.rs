@@ -1,5 +1,5 @@
-//! The documents: each link leads somewhere, each page is in the book, and each command that a
-//! page shows is one that the programs accept.
+//! Test of the documents: each link has a target, each page is in the book, and the programs accept
+//! each command that a page shows.
 //!
 //! A command is a line of a fenced block. A line may begin with a prompt (`$ `, `# `, `host# `),
 //! and end in a comment. A shell's pipes and redirections end a command.
@@ -16,14 +16,14 @@ use clap::error::ErrorKind;
 use dysco_common::counter::Counter;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
-/// Languages of fenced blocks whose lines are commands; the empty one, too, so that no command
-/// escapes.
+/// Languages of fenced blocks whose lines are commands. The empty language is included, so that no
+/// command escapes.
 const SHELL: [&str; 4] = ["console", "sh", "bash", ""];
-/// Words before a command that are no part of it.
+/// Words that may precede a command and do not belong to it.
 const PREFIXES: [&str; 3] = ["sudo", "env", "time"];
-/// Placeholders of arguments that have a form of their own.
+/// Placeholders of arguments, each with a valid value.
 const PLACEHOLDERS: [(&str, &str); 1] = [("SESSION", "10.1.0.5:40000>10.2.0.7:443")];
-/// The README is for a reader in a hurry.
+/// Maximum number of words of the README.
 const README_WORDS: usize = 900;
 
 fn root() -> PathBuf {
@@ -31,14 +31,14 @@ fn root() -> PathBuf {
     root.canonicalize().unwrap()
 }
 
-/// A fenced block.
+/// Fenced block.
 struct Block {
     line: usize,
     language: String,
     text: String,
 }
 
-/// A document: what has to be right in it.
+/// Parts of a document that are checked.
 #[derive(Default)]
 struct Page {
     headings: BTreeSet<String>,
@@ -106,7 +106,7 @@ impl Page {
         page
     }
 
-    /// The commands of its blocks, by the line that each begins on.
+    /// Returns the commands of its blocks, with the line on which each begins.
     fn commands(&self) -> Vec<(usize, Vec<String>)> {
         let mut all = Vec::new();
         for block in &self.blocks {
@@ -136,7 +136,7 @@ impl Page {
     }
 }
 
-/// A heading's name in links, as GitHub and mdbook make it.
+/// Returns a heading's name in links, as GitHub and mdbook make it.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),
@@ -146,7 +146,7 @@ fn slug(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// The commands of a shell's line, each as its words.
+/// Returns the commands of a shell's line, each as its words.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let line = without_prompt(line);
     let parts = parts(line).into_iter();
@@ -165,7 +165,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     program.filter(|words| !words.is_empty()).collect()
 }
 
-/// Is it `NAME=value`?
+/// Returns true if the word has the form `NAME=value`.
 fn assigns(word: &str) -> Option<bool> {
     let (name, _) = word.split_once('=')?;
     Some(!name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
@@ -183,7 +183,8 @@ fn without_prompt(line: &str) -> &str {
     if prompts { rest } else { line }
 }
 
-/// What a shell runs one after the other, or side by side, without redirections and comments.
+/// Returns the commands that a shell runs one after the other or at the same time, without
+/// redirections and comments.
 fn parts(line: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let (mut quote, mut escaped, mut redirected) = (None, false, false);
@@ -210,7 +211,7 @@ fn parts(line: &str) -> Vec<String> {
     parts
 }
 
-/// The pages that a reader of the repository meets, by their names there.
+/// Returns the pages of the repository, by their names there.
 fn pages() -> BTreeMap<String, Page> {
     let root = root();
     let mut names: Vec<String> = ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"]
@@ -224,7 +225,7 @@ fn pages() -> BTreeMap<String, Page> {
     names.into_iter().map(read).collect()
 }
 
-/// The names of all files of docs that are pages, and of the list of them.
+/// Returns the names of all pages in docs, including the table of contents.
 fn book() -> Vec<String> {
     let files = fs::read_dir(root().join("docs")).unwrap();
     let paths = files.map(|file| file.unwrap().path());
@@ -233,7 +234,7 @@ fn book() -> Vec<String> {
     pages.map(name).collect()
 }
 
-/// The same path without `.` and `..`; none where it leaves the repository.
+/// Returns the same path without `.` and `..`; none if it leaves the repository.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -249,7 +250,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// What is wrong with a link of a page, if anything is.
+/// Returns the error of a page's link, if there is one.
 fn fault(pages: &BTreeMap<String, Page>, from: &str, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -300,7 +301,7 @@ fn every_link_leads_somewhere() {
     assert!(checked > 50, "{checked}");
 }
 
-/// The book has the files of docs and no other: a link to one would be dead there. Figures of the
+/// The book has only the files of docs: links to other files would be dead there. Figures of the
 /// benchmark link to its results, in the repository.
 #[test]
 fn the_book_links_to_itself() {
@@ -349,7 +350,7 @@ fn every_command_is_understood() {
     assert!(checked > 40, "{checked}");
 }
 
-/// Whether one of our programs refuses a command; none where it is not one of ours.
+/// Returns an error if one of our programs refuses a command; none if the program is not ours.
 fn refused(words: &[String]) -> Option<Result<(), String>> {
     let program = Path::new(words.first()?).file_name()?.to_str()?;
     match program {
@@ -371,14 +372,14 @@ fn is_help(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
 
-/// A word with something in the place of a placeholder.
+/// Returns a word with a value in place of a placeholder.
 fn filled(word: &str) -> &str {
     let found = PLACEHOLDERS.iter().find(|(name, _)| *name == word);
     found.map_or(word, |(_, value)| value)
 }
 
-/// Code within a sentence may leave arguments out, and names no other command or option. `a|b`
-/// and `COMMAND` stand for several.
+/// Returns the error of code within a sentence. It may omit arguments, but names only known
+/// commands and options. `a|b` and `COMMAND` stand for several.
 fn unknown(span: &str) -> Option<String> {
     let words = shlex::split(span).filter(|words| words.len() > 1)?;
     if span.contains('|') || words[1].chars().all(char::is_uppercase) {
@@ -397,7 +398,7 @@ fn unknown(span: &str) -> Option<String> {
     unknown.then(|| error.to_string())
 }
 
-/// `dyscod` has options alone: its help names each.
+/// Returns an error unless the help of `dyscod` names each option; `dyscod` has only options.
 fn dyscod(words: &[String]) -> Result<(), String> {
     let help = Command::new(env!("CARGO_BIN_EXE_dyscod"))
         .arg("--help")
@@ -414,7 +415,7 @@ fn dyscod(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// The commands of `cargo xtask` are the variants of its enum, as those of its demo are.
+/// Returns an error unless the commands of `cargo xtask` and its demo are variants of their enums.
 fn xtask(words: &[String]) -> Result<(), String> {
     let commands = variants("xtask/src/main.rs", "enum Command");
     let is_word = |word: &&String| !word.starts_with('-');
@@ -431,7 +432,7 @@ fn xtask(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// The names that clap gives the variants of an enum.
+/// Returns the names that clap gives the variants of an enum.
 fn variants(file: &str, name: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(root().join(file)).unwrap();
     let (_, body) = text.split_once(&format!("{name} {{\n")).unwrap();
@@ -452,7 +453,7 @@ fn every_counter_of_packets_is_explained() {
     assert!(missing.is_empty(), "docs/counters.md lacks {missing:?}");
 }
 
-/// What is shown as TOML or JSON is that.
+/// Each example in TOML or JSON can be parsed.
 #[test]
 fn every_example_can_be_parsed() {
     let mut faults = Vec::new();

@@ -1,5 +1,5 @@
-//! The programs themselves: exit codes, rights, and what is said of them.
-//! Runs as root, as the daemon does: other users are played by its children.
+//! Tests of the programs: exit codes, permissions, and messages. They run as root, as the daemon
+//! does: child processes play other users.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -21,8 +21,7 @@ use tokio::sync::mpsc;
 const READERS: u32 = 64_123;
 const NOBODY: u32 = 65_534;
 
-/// A socket with a daemon of a few lines, and the programs where anyone may
-/// run them.
+/// Socket with a daemon of a few lines, and the programs in a place where anyone may run them.
 struct Lab {
     dir: TempDir,
     _server: Option<Server>,
@@ -33,8 +32,8 @@ impl Lab {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         let program = dir.path().join("dyscoctl");
-        // Not by this process: its other tests' children would hold the copy
-        // open for writing, and so keep it from being run.
+        // Not copied by this process: children of its other tests would hold the copy open for
+        // writing, and keep it from being run.
         let mut copy = Command::new("cp");
         copy.arg(dyscoctl()).arg(program);
         assert!(copy.status().unwrap().success());
@@ -105,7 +104,7 @@ async fn ran(mut command: Command) -> Ran {
     }
 }
 
-/// One session each of these outcomes.
+/// Returns one session for each of these outcomes.
 fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
     let report = |outcome: &Outcome| {
         Reply::Removal(RemovalReport {
@@ -159,7 +158,7 @@ async fn without_a_daemon_one_line_says_so() {
     assert!(why.contains("--all") && !why.contains("Usage"), "{why}");
 }
 
-/// Its dyscod stops: nothing more is to be heard.
+/// The dyscod stops: the monitor receives no more events.
 #[tokio::test]
 async fn a_monitor_ends_with_its_dyscod() {
     let lab = Lab::empty();
@@ -221,7 +220,7 @@ async fn the_worst_removal_decides_the_exit_code() {
     assert_eq!(done["summary"]["p50_us"], 850);
     assert_eq!(done["removals"][1]["reason"], "not transparent");
 
-    // Nobody waits: it was accepted.
+    // Nobody waits: the request was accepted.
     assert_eq!(lab.run("remove-middlebox self --all").await.code, 0);
     let lab = Lab::with_daemon(|_| removals(&[Outcome::Pending]));
     let ran = lab
@@ -286,7 +285,7 @@ async fn a_failure_keeps_its_words_and_its_code() {
 async fn run_becomes_the_program_with_the_shim_loaded() {
     let lab = Lab::empty();
     let shim = lab.path("shim.so");
-    // Empty: the loader says that it cannot load it, which shows that it tried.
+    // Empty: the loader reports that it cannot load the shim, which shows that it tried.
     fs::write(&shim, "").unwrap();
     let run = |words: &[&str]| {
         let mut command = Command::new(lab.path("dyscoctl"));
@@ -333,7 +332,8 @@ async fn the_shim_reports_to_the_dyscod_that_is_named() {
     assert!(has(&named, other), "{} {}", named.out, named.err);
     let api = format!("DYSCO_API_SOCKET={}", socket.display());
     assert!(has(&named, &api), "{}", named.out);
-    // By the environment as well; and what the caller says of the shim counts.
+    // The environment has the same effect; and the caller's own setting of the shim takes
+    // precedence.
     let mut alone = Command::new(lab.path("dyscoctl"));
     alone.args(say.split(' '));
     let by_variable = run(alone, &[("DYSCO_API_SOCKET", &socket)]).await;
@@ -341,7 +341,7 @@ async fn the_shim_reports_to_the_dyscod_that_is_named() {
     let own = [("DYSCO_SHIM_SOCKET", Path::new("/own"))];
     let own = run(lab.dyscoctl(say), &own).await;
     assert!(has(&own, "DYSCO_SHIM_SOCKET=/own"), "{}", own.out);
-    // Nobody is asked where none is named.
+    // No daemon is asked if none is named.
     let mut alone = Command::new(lab.path("dyscoctl"));
     alone.args(say.split(' '));
     let none = run(alone, &[]).await;
@@ -358,7 +358,7 @@ async fn a_program_does_not_start_without_the_dyscod_that_is_named() {
     let none = ran(command).await;
     assert_eq!((none.code, none.out.as_str()), (3, ""), "{}", none.err);
     assert!(none.err.contains("dyscod.sock"), "{}", none.err);
-    // One from before it told.
+    // A daemon of a release that did not report its socket yet.
     let lab = Lab::with_daemon(|_| vec![Reply::Status(Box::default())]);
     fs::write(lab.path("shim.so"), "").unwrap();
     let mut command = lab.dyscoctl("run -- echo started");
@@ -409,7 +409,7 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     assert_eq!(bad.code, 2);
     assert!(bad.err.contains("--address 127.0.0.2"), "{}", bad.err);
 
-    // The start would fail by the same words.
+    // The start would fail with the same message.
     let pins = format!("[data_plane]\npin_dir = \"{}\"\n", dir("pins/of/this"));
     let nowhere = check_with([127, 0, 0, 1].into(), &pins).await;
     assert_eq!((nowhere.code, nowhere.out.as_str()), (2, ""));
@@ -449,14 +449,14 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     );
 }
 
-/// `dyscoctl` is another package's, which is built into the same folder.
+/// Returns the path of `dyscoctl`, of another package, which is built into the same folder.
 fn dyscoctl() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_dyscod")).with_file_name("dyscoctl");
     assert!(program.exists(), "build it: cargo build -p dysco-ctl");
     program
 }
 
-/// `dyscod --check`, where a BPF file system is mounted: not every machine has one.
+/// Returns `dyscod --check` with a mounted BPF file system, which not every machine has.
 fn dyscod(config: &Path) -> Command {
     let mut command = Command::new("unshare");
     let script = "mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";

@@ -1,144 +1,144 @@
-//! What is wrong with keys and certificates, and what mends it.
+//! Errors of keys and certificates, each with its remedy.
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// A failure about keys or certificates. Never holds key material.
+/// Failure that concerns keys or certificates. Never holds key material.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read.
     #[error("failed to read {what} {path}: {source}; {mend}")]
     Read {
-        /// What the file is.
+        /// Kind of file.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
-        /// What to do.
+        /// Remedy.
         mend: &'static str,
     },
     /// A file cannot be written.
     #[error("failed to write {path}: {source}")]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A file is there already.
+    /// The file exists already.
     #[error("failed to write {path}: it exists; move it away first, nothing was overwritten")]
     Exists {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Others may read a key.
+    /// Other users may read a key.
     #[error(
         "failed to use the key {path}: others may read it (mode {mode:04o}); run 'chmod 0600 {path}'"
     )]
     Exposed {
-        /// The key.
+        /// Path of the key.
         path: PathBuf,
-        /// Its mode.
+        /// File mode.
         mode: u32,
     },
-    /// Not PEM, or not what it should be.
+    /// A file is not PEM, or holds another kind of object.
     #[error("failed to read {path}: it holds no {what} in PEM form; {mend}")]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it should be.
+        /// Expected object.
         what: &'static str,
-        /// What to do.
+        /// Remedy.
         mend: &'static str,
     },
-    /// A key that is not its certificate's.
+    /// A key does not belong to its certificate.
     #[error(
         "failed to use {key}: it is not the key of {cert}; keep the two of one 'dyscoctl pki' run together"
     )]
     Mismatch {
-        /// The key.
+        /// Path of the key.
         key: PathBuf,
-        /// The certificate.
+        /// Path of the certificate.
         cert: PathBuf,
     },
-    /// A certificate out of its time.
+    /// A certificate is not valid at this time.
     #[error(
         "failed to use {path}: {when}; check the clock, or issue a new one with 'dyscoctl pki issue'"
     )]
     OutOfTime {
-        /// The certificate.
+        /// Path of the certificate.
         path: PathBuf,
-        /// Expired when, or valid from when.
+        /// Time of expiry, or time from which it is valid.
         when: String,
     },
-    /// A certificate of another fleet.
+    /// A certificate is of another fleet.
     #[error(
         "failed to use {cert}: the authority {ca} did not issue it for a daemon ({why}); issue it again with 'dyscoctl pki issue'"
     )]
     Untrusted {
-        /// The certificate.
+        /// Path of the certificate.
         cert: PathBuf,
-        /// The authority.
+        /// Path of the authority's certificate.
         ca: PathBuf,
-        /// What the verifier says.
+        /// Message of the verifier.
         why: String,
     },
     /// This host's certificate is revoked.
     #[error("failed to use {cert}: {list} revokes it; issue another with 'dyscoctl pki issue'")]
     Revoked {
-        /// The certificate.
+        /// Path of the certificate.
         cert: PathBuf,
-        /// The list.
+        /// Path of the list.
         list: PathBuf,
     },
-    /// A list of revoked certificates that the authority did not sign.
+    /// The authority did not sign a list of revoked certificates.
     #[error(
         "failed to use {list}: it is not a list of the authority {ca} ({why}); copy the one here that 'dyscoctl pki revoke' wrote"
     )]
     List {
-        /// The list.
+        /// Path of the list.
         list: PathBuf,
-        /// The authority.
+        /// Path of the authority's certificate.
         ca: PathBuf,
-        /// What the verifier says.
+        /// Message of the verifier.
         why: String,
     },
-    /// A certificate for another host.
+    /// A certificate is for another host.
     #[error(
         "failed to use {path}: it does not name this host's address {address} (it names {named}); issue it again with '--address {address}'"
     )]
     WrongHost {
-        /// The certificate.
+        /// Path of the certificate.
         path: PathBuf,
-        /// The address that is missing.
+        /// Address that is missing.
         address: IpAddr,
-        /// Those that are there.
+        /// Addresses that the certificate names.
         named: String,
     },
-    /// A name or address that no certificate can be for.
+    /// No certificate can be issued for a name or an address.
     #[error("failed to issue a certificate: {0}")]
     BadRequest(String),
-    /// A certificate that the authority did not issue to a host.
+    /// The authority did not issue this certificate to a host.
     #[error(
         "failed to revoke {0}: it is not a host's certificate of this authority; name a host.crt that 'dyscoctl pki issue' wrote"
     )]
     NotIssued(PathBuf),
-    /// The library.
+    /// The certificate library failed.
     #[error("failed to {what}: {source}")]
     Generate {
-        /// What was tried.
+        /// Attempted operation.
         what: &'static str,
-        /// Why.
+        /// Cause.
         source: rcgen::Error,
     },
-    /// The TLS library.
+    /// The TLS library refuses the authority.
     #[error("failed to set up the authority {path}: {why}")]
     Authority {
-        /// The authority.
+        /// Path of the authority's certificate.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         why: String,
     },
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::error::PkiError;
 
-/// For anyone to read.
+/// Mode of a file that anyone may read.
 pub const PUBLIC: u32 = 0o644;
-/// For the owner to read.
+/// Mode of a file that only the owner may read.
 pub const SECRET: u32 = 0o600;
 
-/// Files that are written together, or not at all.
+/// Files of which all are written or none.
 #[derive(Default)]
 pub struct Batch {
     written: Vec<PathBuf>,
@@ -36,7 +36,7 @@ impl Batch {
         file.sync_all().map_err(fail)
     }
 
-    /// All are written: keep them.
+    /// Keeps the files, once all are written.
     pub fn keep(mut self) {
         self.written.clear();
     }
@@ -45,13 +45,13 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         for path in &self.written {
-            // Half a batch is worse than a file that could not be taken back.
+            // Half a batch is worse than a file that could not be removed.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Writes a file whole in the place of the one that is there, if any.
+/// Writes a file completely in place of an existing one, if any.
 pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
     let fail = |source| PkiError::Write {
         path: path.into(),
@@ -60,7 +60,7 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // Of a process that was killed.
+    // Left by a process that was killed.
     let _ = fs::remove_file(&new);
     let mut batch = Batch::default();
     batch.write(&new, mode, text)?;
@@ -69,7 +69,7 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// Makes a directory that only its owner enters; an existing one stays as it is.
+/// Makes a directory that only its owner may enter; an existing one stays as it is.
 pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(dir);
@@ -89,7 +89,7 @@ pub fn read(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u
     })
 }
 
-/// Reads a key's file, which nobody but its owner may be able to.
+/// Reads a key's file. Returns an error if anybody but its owner may read it.
 pub fn read_key(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u8>, PkiError> {
     let fail = |source| PkiError::Read {
         what,

@@ -1,4 +1,4 @@
-//! The authority of a fleet, and the certificates that it issues.
+//! Authority of a fleet, and the certificates that it issues.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -16,29 +16,29 @@ use super::error::PkiError;
 use super::files::{self, Batch, PUBLIC, SECRET};
 use super::{CA_CERT, CA_KEY, HOST_CERT, HOST_KEY, subject};
 
-/// How long an authority lasts.
+/// Validity of an authority, in days.
 pub(super) const CA_DAYS: u32 = 3650;
-/// How long a host's certificate lasts, unless told otherwise.
+/// Validity of a host's certificate in days, unless another one is requested.
 pub const HOST_DAYS: u32 = 365;
-/// Clocks of a fleet may differ by this much.
+/// Tolerated difference between clocks of a fleet.
 pub(super) const SKEW: Duration = Duration::from_secs(3600);
 pub(super) const DAY: Duration = Duration::from_secs(86400);
 
 pub(super) const INIT_MEND: &str =
     "make an authority with 'dyscoctl pki init', or name its directory with --dir";
 
-/// What a certificate is to say.
+/// Contents of a certificate to be issued.
 #[derive(Clone, Debug)]
 pub struct IssueRequest {
-    /// The authority's directory.
+    /// Directory of the authority.
     pub dir: PathBuf,
-    /// The host's name.
+    /// Name of the host.
     pub name: String,
-    /// The host's addresses.
+    /// Addresses of the host.
     pub addresses: Vec<IpAddr>,
-    /// Where certificate and key go.
+    /// Directory for certificate and key.
     pub out: PathBuf,
-    /// How long it lasts.
+    /// Validity in days.
     pub days: u32,
 }
 
@@ -90,7 +90,7 @@ pub fn issue(request: &IssueRequest) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// The addresses, sorted and told apart, if a certificate can be for them.
+/// Returns the addresses, sorted and without duplicates, if a certificate can be issued for them.
 fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
     let bad = |why: String| Err(PkiError::BadRequest(why));
     let name = &request.name;
@@ -118,7 +118,7 @@ fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
     }
 }
 
-/// The authority of a directory: its certificate, and what signs by it.
+/// Returns the authority of a directory: its certificate, and its key for signing.
 pub(super) fn authority(dir: &Path) -> Result<(String, Issuer<'static, KeyPair>), PkiError> {
     let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
     let pem = files::read("the authority's certificate", &cert_path, INIT_MEND)?;

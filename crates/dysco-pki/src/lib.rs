@@ -1,7 +1,6 @@
-//! Keys and certificates: one authority per fleet, one certificate per host,
-//! which names the host's addresses. Keys are never printed. The configuration, the
-//! control channel and the command line read and make them; the crate depends on none of
-//! the others, and on no runtime.
+//! Keys and certificates: one authority per fleet, one certificate per host, which names the host's
+//! addresses. Keys are never printed. The configuration, the control channel and the command line
+//! read and make them; the crate depends on none of the others, and on no runtime.
 
 mod error;
 mod files;
@@ -20,33 +19,33 @@ pub use load::{Credentials, load};
 pub use revoke::revoke;
 pub use subject::addresses_of;
 
-/// The authority's certificate, in every directory.
+/// File of the authority's certificate, in every directory.
 pub const CA_CERT: &str = "ca.crt";
-/// The authority's key, where certificates are issued.
+/// File of the authority's key, where certificates are issued.
 pub const CA_KEY: &str = "ca.key";
-/// A host's certificate.
+/// File of a host's certificate.
 pub const HOST_CERT: &str = "host.crt";
-/// A host's key.
+/// File of a host's key.
 pub const HOST_KEY: &str = "host.key";
 
-/// The list of revoked certificates, beside the authority's certificate.
+/// File of the list of revoked certificates, beside the authority's certificate.
 pub const REVOKED: &str = "revoked.crl";
 
-/// Where a host's keys and certificates lie.
+/// Paths of a host's keys and certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PkiPaths {
-    /// The fleet's authority.
+    /// Certificate of the fleet's authority.
     pub ca: PathBuf,
-    /// This host's certificate.
+    /// Certificate of this host.
     pub cert: PathBuf,
-    /// Its key.
+    /// Key of this host.
     pub key: PathBuf,
-    /// The certificates that the authority has revoked; none without a file.
+    /// Certificates that the authority has revoked; none without a file.
     pub revoked: PathBuf,
 }
 
 impl PkiPaths {
-    /// The usual names in a directory.
+    /// Returns the usual names in a directory.
     pub fn in_dir(dir: &Path) -> PkiPaths {
         PkiPaths {
             ca: dir.join(CA_CERT),

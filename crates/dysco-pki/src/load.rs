@@ -1,4 +1,4 @@
-//! What a daemon needs to be known by its peers, checked before it is used.
+//! Credentials by which a daemon is known to its peers, checked before use.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -24,32 +24,32 @@ const RIGHTS_MEND: &str = "only root may read it: run dyscod, and 'dyscod --chec
 
 const LIST_MEND: &str = "copy revoked.crl here again, as 'dyscoctl pki revoke' wrote it";
 
-/// This host's certificate and key, and the fleet's authority.
+/// Certificate and key of this host, and the fleet's authority.
 pub struct Credentials {
-    /// The authority.
+    /// Certificate of the authority.
     pub ca: CertificateDer<'static>,
-    /// The host's certificate.
+    /// Certificate of the host.
     pub cert: CertificateDer<'static>,
-    /// Its key.
+    /// Key of the host.
     pub key: PrivateKeyDer<'static>,
-    /// The authority's list of revoked certificates, if there is one.
+    /// List of revoked certificates of the authority, if there is one.
     pub revoked: Option<CertificateRevocationListDer<'static>>,
-    /// The addresses that the certificate names.
+    /// Addresses that the certificate names.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Credentials {
-    /// Returns when the authority's certificate ends, and when the host's does, in seconds
+    /// Returns the times at which the authority's and the host's certificate expire, in seconds
     /// since 1970.
     pub fn not_after(&self) -> [i64; 2] {
         [&self.ca, &self.cert].map(|der| {
-            // Both were read before.
+            // Both were parsed before.
             let certificate = subject::parse(der);
             certificate.map_or(0, |c| c.validity().not_after.timestamp())
         })
     }
 
-    /// Whole days until the authority's certificate ends, and until the host's does.
+    /// Returns the whole days until the authority's and the host's certificate expire.
     pub fn days_left(&self) -> [i64; 2] {
         let now = ASN1Time::now().timestamp();
         self.not_after().map(|end| (end - now) / 86_400)
@@ -69,7 +69,7 @@ impl Clone for Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    // The key stays unseen.
+    // The key stays hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut s = f.debug_struct("Credentials");
         s.field("addresses", &self.addresses)
@@ -77,8 +77,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Reads a host's credentials, and checks that they belong together, are in
-/// their time, and name all of the host's addresses.
+/// Reads a host's credentials, and checks that they belong together, are valid at this time, and
+/// name all of the host's addresses.
 pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> {
     let ca = certificate("the authority's certificate", &paths.ca)?;
     let cert = certificate("the host's certificate", &paths.cert)?;
@@ -133,7 +133,7 @@ fn certificate(what: &'static str, path: &Path) -> Result<CertificateDer<'static
     CertificateDer::from_pem_slice(&pem).map_err(|_| malformed(path, "certificate"))
 }
 
-/// One that may not be read is there: another would not help.
+/// Replaces the remedy of a file that exists and may not be read: another file would not help.
 fn of_rights(error: PkiError) -> PkiError {
     match error {
         PkiError::Read {

@@ -1,4 +1,4 @@
-//! The authority's list of revoked certificates (RFC 5280, section 5).
+//! List of revoked certificates of the authority (RFC 5280, section 5).
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -18,11 +18,11 @@ use super::error::PkiError;
 use super::issue::{CA_DAYS, DAY, INIT_MEND, SKEW, authority, date, generate};
 use super::{REVOKED, files, subject};
 
-/// Since when each serial number is revoked.
+/// Serial numbers of revoked certificates, and the times of their revocation.
 type Revoked = BTreeMap<Vec<u8>, ASN1Time>;
 
-/// Adds certificates to the list of the authority in `dir`, and signs it anew. Returns its
-/// path, and how many certificates it has now.
+/// Adds certificates to the list of the authority in `dir`, and signs the list again. Returns its
+/// path, and the number of certificates in it.
 pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), PkiError> {
     let (ca, issuer) = authority(dir)?;
     let path = dir.join(REVOKED);
@@ -59,7 +59,8 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), 
     Ok((path, all.len()))
 }
 
-/// The certificates of a list, and its number; none where there is no list yet.
+/// Returns the certificates of a list, and its number; no certificates and 0 if there is no list
+/// yet.
 fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
     let malformed = || PkiError::Malformed {
         path: path.into(),
@@ -81,7 +82,7 @@ fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
     Ok((all.collect(), number.unwrap_or(0)))
 }
 
-/// The serial number of a certificate of this authority.
+/// Returns the serial number of a certificate of this authority.
 fn serial(path: &Path, ca: &str) -> Result<Vec<u8>, PkiError> {
     let mend = "name a host.crt that 'dyscoctl pki issue' wrote";
     let malformed = || PkiError::Malformed {

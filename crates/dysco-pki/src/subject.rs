@@ -1,4 +1,4 @@
-//! What a certificate says of its host.
+//! Contents of a certificate that identify its host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// The certificate, if it is one and nothing follows it.
+/// Returns the certificate, if it is one and nothing follows it.
 pub fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     match parse_x509_certificate(der) {
         Ok(([], certificate)) => Some(certificate),
@@ -15,8 +15,8 @@ pub fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     }
 }
 
-/// The addresses that a certificate names, IPv4-mapped ones as IPv4. Empty for
-/// one that names none, or is none.
+/// Returns the addresses that a certificate names, IPv4-mapped ones as IPv4. Empty if it names
+/// none, or is no certificate.
 pub fn addresses_of(der: &CertificateDer<'_>) -> Vec<IpAddr> {
     let Some(certificate) = parse(der) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Authorities and certificates, good and bad.
+//! Tests of authorities and certificates, good and bad.
 
 use std::fs;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ impl Lab {
         PkiPaths::in_dir(&self.path(out))
     }
 
-    /// A certificate of the authority that `issue` would not make.
+    /// Makes a certificate of the authority that `issue` would refuse.
     fn forge(&self, out: &str, change: impl FnOnce(&mut CertificateParams)) -> PkiPaths {
         let paths = self.issue(&["10.0.0.1"], out);
         let ca_key = KeyPair::from_pem(&read(&self.path("authority"), CA_KEY)).unwrap();
@@ -116,7 +116,7 @@ fn nothing_is_overwritten() {
     let before = (read(&authority, CA_KEY), read(&authority, CA_CERT));
     let exists = |done| matches!(done, Err(PkiError::Exists { .. }));
     assert!(exists(init(&authority)));
-    // Not even by halves: the key was there to be written.
+    // A part is not overwritten either: the key could have been written.
     fs::rename(authority.join(CA_KEY), lab.path("kept")).unwrap();
     assert!(exists(init(&authority)));
     assert!(!authority.join(CA_KEY).exists());
@@ -263,7 +263,7 @@ fn a_revoked_certificate_is_refused_and_the_others_are_not() {
         ..lab.issue(&["10.0.0.1"], name)
     });
     let authority = lab.path("authority");
-    // Once more is not twice, and the list keeps those before.
+    // A repeated revocation adds nothing, and the list keeps earlier ones.
     for (certificate, count) in [(&one, 1), (&one, 1), (&two, 2)] {
         let (_, listed) = revoke(&authority, std::slice::from_ref(&certificate.cert)).unwrap();
         assert_eq!(listed, count);
@@ -274,7 +274,7 @@ fn a_revoked_certificate_is_refused_and_the_others_are_not() {
     }
     let good = load(&three, &[ip("10.0.0.1")]).unwrap();
     assert!(good.revoked.is_some());
-    // A list of somebody else's is none.
+    // A list of another authority is refused.
     let other = Lab::new();
     let theirs = other.issue(&["10.0.0.1"], "host").cert;
     revoke(&other.path("authority"), std::slice::from_ref(&theirs)).unwrap();

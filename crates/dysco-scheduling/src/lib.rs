@@ -1,24 +1,23 @@
-//! When the daemon's threads run. A removal is a chain of short steps on several
-//! hosts: each waits until the daemon gets a processor, which on a busy host is
-//! most of the time it takes. So the threads that take the steps run before
-//! others (`SCHED_RR`, its lowest priority), for as long as they take few turns.
-//! Where the kernel refuses, they ask for short turns that come soon. The daemon and the
-//! proxy's side use it; it depends on none of the other crates.
+//! Scheduling of the daemon's threads. A removal is a chain of short steps on several hosts. Each
+//! waits until the daemon gets a processor, which on a busy host is most of the time that it takes.
+//! The threads that take the steps therefore run before others (`SCHED_RR`, its lowest priority),
+//! as long as they use little processor time. Where the kernel refuses, they ask for short time
+//! slices that come soon. The daemon and the proxy's side use this crate; it depends on none of the
+//! other crates.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long a thread means to run at a time.
+/// Time slice that a thread asks for, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
-/// How often a thread looks at what it has used.
+/// Interval at which a thread checks how much processor time it has used.
 const LOOK: Duration = Duration::from_secs(1);
-/// A thread that ran for more than this part of the time has so much to do that
-/// others must have their share.
+/// Share of the time above which a thread has so much to do that others must have their share.
 const MUCH: f64 = 0.7;
-/// Of the policies that go before the usual one, the last.
+/// Lowest priority of the real-time policies.
 const PRIORITY: i32 = 1;
 
-/// The turns of the engine's thread.
+/// Scheduling of the engine's thread.
 pub struct Turns {
     wanted: bool,
     first: bool,
@@ -27,7 +26,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Of the calling thread, which alone may look at them later.
+    /// Takes the policy for the calling thread, which alone may call [`Turns::look`] later.
     pub fn take(realtime: bool) -> Turns {
         let first = take(realtime);
         Turns {
@@ -38,8 +37,8 @@ impl Turns {
         }
     }
 
-    /// Steps back behind others while there is much to do, and before them
-    /// again afterwards. To be called now and then.
+    /// Gives up the real-time policy while there is much to do, and takes it again afterwards. To
+    /// be called from time to time.
     pub fn look(&mut self) {
         let passed = self.looked.elapsed();
         if !self.wanted || passed < LOOK {
@@ -52,7 +51,7 @@ impl Turns {
         }
     }
 
-    /// `used` is the thread's processor time since it began.
+    /// Changes the policy if needed. `used` is the thread's processor time since it began.
     fn judge(&mut self, passed: Duration, used: Duration) -> io::Result<()> {
         let much = used.saturating_sub(self.used) > passed.mul_f64(MUCH);
         self.used = used;
@@ -68,10 +67,10 @@ impl Turns {
     }
 }
 
-/// Gives the calling thread turns that come soon; `true` if they come first.
+/// Gives the calling thread turns that come soon. Returns true if it runs before others.
 pub fn take(realtime: bool) -> bool {
     if policy() != libc::SCHED_OTHER {
-        // What the operator chose stays.
+        // The policy that the operator chose stays.
         return false;
     }
     if realtime {
@@ -86,21 +85,21 @@ pub fn take(realtime: bool) -> bool {
     false
 }
 
-/// Does short work that a change waits for on a thread that may block.
+/// Runs short work that a change waits for, on a thread that may block.
 pub fn spawn_short<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::task::spawn_blocking(work)
 }
 
-/// Does long work on a thread of its own, in turns like everybody's.
+/// Runs long work on a separate thread, under the usual policy.
 pub fn spawn_long<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::task::spawn_blocking(|| at_ease(work))
 }
 
-/// Does long work in turns like everybody's.
+/// Runs long work under the usual policy.
 fn at_ease<T>(work: impl FnOnce() -> T) -> T {
     struct Back;
     impl Drop for Back {
@@ -113,13 +112,13 @@ fn at_ease<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The calling thread's policy.
+/// Returns the calling thread's policy.
 fn policy() -> i32 {
     // SAFETY: no memory is passed; 0 is the calling thread.
     unsafe { libc::sched_getscheduler(0) }
 }
 
-/// What the thread starts itself does not inherit the policy.
+/// Sets the calling thread's policy. Threads that it starts do not inherit the policy.
 fn set(policy: i32) -> io::Result<()> {
     let sched_priority = match policy {
         libc::SCHED_OTHER => 0,
@@ -137,14 +136,14 @@ fn set(policy: i32) -> io::Result<()> {
     }
 }
 
-/// The processor time of the calling thread.
+/// Returns the processor time of the calling thread.
 fn used() -> Duration {
     let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
     nix::time::clock_gettime(clock).map_or(Duration::ZERO, Into::into)
 }
 
-/// The share of the processor stays what it was. Kernels before 6.12 take no
-/// notice.
+/// Asks for short time slices. The share of the processor stays the same. Kernels before 6.12
+/// ignore the request.
 fn ask_for_short_turns() -> io::Result<()> {
     // SAFETY: plain integers, for which zero is a value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! Peers of another fleet, with the wrong certificate or none, and such as
-//! break the framing.
+//! Tests with peers of another fleet, with the wrong certificate or none, and with peers that break
+//! the framing.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ async fn another_fleets_daemon_is_not_listened_to() {
     let (fleet, other) = (Fleet::new(), Fleet::new());
     let [a, b] = addresses();
     let mut right = fleet.daemon(b);
-    // It trusts the fleet, but is not of it.
+    // It trusts the fleet, but does not belong to it.
     let mut credentials = other.credentials(&[a]);
     credentials.ca = fleet.credentials(&[a]).ca;
     let mut left = Daemon::start(a, credentials);
@@ -91,7 +91,7 @@ async fn a_client_without_certificate_gets_the_tls_failure() {
     assert_eq!(right.control.counters().connections, 0);
 }
 
-/// Sends bytes on a stream of its own, ends it, and returns the close code.
+/// Sends bytes on a separate stream, ends it, and returns the close code.
 async fn refused(fleet: &Fleet, daemon: &mut Daemon, bytes: &[u8], at: std::net::IpAddr) -> VarInt {
     let [a] = addresses();
     let stranger = Stranger::trusted(&fleet.credentials(&[a]), at).await;

@@ -1,4 +1,4 @@
-//! Fleets, their daemons, and clients that are none.
+//! Fleets, their daemons, and clients that are no daemons.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use crate::{Control, ControlConfig, Event, Incoming, tls};
 
-/// No test runs as long as this, unless it fails.
+/// Time that no passing test takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Every test has loopback addresses of its own, so one port does.
+/// Port of all daemons: every test has separate loopback addresses.
 pub const PORT: u16 = 47474;
 
-/// Addresses that no other test has.
+/// Returns addresses that no other test has.
 pub fn addresses<const N: usize>() -> [IpAddr; N] {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let first = NEXT.fetch_add(N as u32, Ordering::Relaxed);
@@ -25,7 +25,7 @@ pub fn addresses<const N: usize>() -> [IpAddr; N] {
     std::array::from_fn(|i| Ipv4Addr::new(127, high, low, (first + i as u32) as u8).into())
 }
 
-/// An authority.
+/// Authority of a fleet.
 pub struct Fleet {
     dir: TempDir,
 }
@@ -37,13 +37,13 @@ impl Fleet {
         Fleet { dir }
     }
 
-    /// A certificate for these addresses.
+    /// Returns credentials for these addresses.
     pub fn credentials(&self, addresses: &[IpAddr]) -> Credentials {
         let keys = self.issue(addresses);
         self.load(&keys, addresses)
     }
 
-    /// The keys of a folder, with the fleet's present list of revoked certificates.
+    /// Loads the keys of a folder, with the fleet's present list of revoked certificates.
     pub fn load(&self, keys: &Path, addresses: &[IpAddr]) -> Credentials {
         let paths = PkiPaths {
             revoked: self.dir.path().join("authority").join(pki::REVOKED),
@@ -58,7 +58,7 @@ impl Fleet {
         pki::revoke(&self.dir.path().join("authority"), &[certificate]).unwrap();
     }
 
-    /// Issues a certificate for these addresses into a folder of its own.
+    /// Issues a certificate for these addresses into a separate folder.
     pub fn issue(&self, addresses: &[IpAddr]) -> PathBuf {
         let out = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
         let request = IssueRequest {
@@ -72,13 +72,13 @@ impl Fleet {
         out
     }
 
-    /// A daemon that listens on an address, and is named by it.
+    /// Starts a daemon that listens on an address, which its certificate names.
     pub fn daemon(&self, address: IpAddr) -> Daemon {
         Daemon::start(address, self.credentials(&[address]))
     }
 }
 
-/// A daemon's end of the channel.
+/// Channel of one daemon, with its events.
 pub struct Daemon {
     pub control: Control,
     pub events: mpsc::Receiver<Event>,
@@ -99,7 +99,7 @@ impl Daemon {
         Daemon { control, events }
     }
 
-    /// The next event that is not of a key.
+    /// Returns the next event that does not concern a key.
     pub async fn event(&mut self) -> Event {
         loop {
             match self.any_event().await {
@@ -109,7 +109,7 @@ impl Daemon {
         }
     }
 
-    /// The next key of a connection; other events before it do not matter.
+    /// Returns the next key of a connection; other events before it do not matter.
     pub async fn key(&mut self) -> (u64, [u64; 2]) {
         loop {
             if let Event::Key { id, key, .. } = self.any_event().await {
@@ -123,7 +123,7 @@ impl Daemon {
         event.expect("no event in time").expect("channel closed")
     }
 
-    /// The next message; what happens to peers before it does not matter.
+    /// Returns the next message; events of peers before it do not matter.
     pub async fn message(&mut self) -> Incoming {
         loop {
             if let Event::Message(incoming) = self.event().await {
@@ -132,13 +132,13 @@ impl Daemon {
         }
     }
 
-    /// Nothing was handed up so far.
+    /// Returns true if no event was reported so far.
     pub fn heard_nothing(&mut self) -> bool {
         self.events.try_recv().is_err()
     }
 }
 
-/// A QUIC client that is no daemon.
+/// QUIC client that is no daemon.
 pub struct Stranger {
     _endpoint: quinn::Endpoint,
     pub connection: quinn::Connection,
@@ -161,7 +161,7 @@ impl Stranger {
         }
     }
 
-    /// Why the daemon closed the connection.
+    /// Returns the reason for which the daemon closed the connection.
     pub async fn closed(&self) -> quinn::ConnectionError {
         let closed = timeout(PATIENCE, self.connection.closed()).await;
         closed.expect("not closed in time")

@@ -1,4 +1,4 @@
-//! Daemons of one fleet.
+//! Tests with daemons of one fleet.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -140,7 +140,7 @@ fn a_peer_that_was_killed_and_came_back_is_noticed_at_once() {
         right.message().await;
         right
     });
-    // Without its runtime it cannot say goodbye; the runtime is gone first.
+    // Without its runtime it cannot close its connections; the runtime is gone first.
     there.shutdown_timeout(Duration::from_secs(30));
     drop(first);
 
@@ -158,7 +158,7 @@ fn a_peer_that_was_killed_and_came_back_is_noticed_at_once() {
     });
 }
 
-/// A daemon's socket goes away when its last task has ended.
+/// Restarts a daemon. Its former socket is closed when its last task has ended.
 async fn come_back(address: std::net::IpAddr, credentials: dysco_pki::Credentials) -> Daemon {
     while std::net::UdpSocket::bind((address, PORT)).is_err() {
         tokio::task::yield_now().await;
@@ -193,7 +193,7 @@ async fn one_socket_takes_both_families() {
 
     left.control.send(v4, b"four".to_vec());
     assert_eq!(right.message().await.via, v4);
-    // The same certificate holds it: the connection serves both.
+    // The same certificate names it: the connection serves both.
     left.control.send(v6, b"six".to_vec());
     assert_eq!(right.message().await.message, b"six");
     let other = Daemon::with(wildcard, port, fleet.credentials(&[a]));

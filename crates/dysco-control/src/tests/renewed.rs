@@ -1,4 +1,4 @@
-//! Certificates that take the place of others, and such as are revoked.
+//! Tests of certificates that replace others, and of revoked ones.
 
 use super::lab::{Daemon, Fleet, addresses};
 use crate::{Control, DownReason, Event};
@@ -26,7 +26,7 @@ async fn a_new_certificate_is_for_new_connections_and_the_others_go_on() {
     assert_eq!(meanwhile.message, b"meanwhile");
     assert_eq!(right.control.counters().connections, 1);
 
-    // As a server and as a client: whoever it talks with now sees the new one.
+    // As a server and as a client: each later peer sees the new certificate.
     let [c, d] = addresses();
     let (mut caller, mut called) = (fleet.daemon(c), fleet.daemon(d));
     caller.control.send(b, b"question".to_vec());
@@ -60,7 +60,7 @@ async fn a_revoked_peer_is_cut_off_at_once_and_both_are_told() {
         panic!("not closed");
     };
     assert_eq!(why, "its certificate is revoked");
-    // It gets no other connection, neither way.
+    // It gets no other connection, in either direction.
     right.control.send(a, b"again".to_vec());
     let DownReason::Tls(why) = down(&mut right).await else {
         panic!("not refused");
@@ -71,13 +71,13 @@ async fn a_revoked_peer_is_cut_off_at_once_and_both_are_told() {
         panic!("not refused");
     };
     assert!(why.contains("evoked"), "{why}");
-    // The others go on.
+    // The other peers continue.
     third.control.send(a, b"meanwhile".to_vec());
     assert_eq!(left.message().await.message, b"meanwhile");
     left.control.send(c, b"answer".to_vec());
     assert_eq!(third.message().await.message, b"answer");
     assert_eq!(third.control.counters().connections, 1);
-    // So does the host itself, by another certificate.
+    // So does the host itself, with another certificate.
     let next = fleet.credentials(&[b]);
     right.control.take_up(Control::prepare(&next).unwrap());
     right.control.send(a, b"renewed".to_vec());

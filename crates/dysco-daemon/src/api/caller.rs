@@ -1,5 +1,5 @@
-//! Who is at the other end of the socket, by the kernel's word, and what that
-//! one may ask.
+//! Process at the other end of the socket, as the kernel reports it, and the requests that it may
+//! make.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,26 +7,26 @@ use std::os::fd::{AsFd, AsRawFd};
 use dysco_api::{Failure, FailureCode, Request};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// A process, as it was when it connected.
+/// Process, as it was when it connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its id, in the daemon's process namespace.
+    /// Process id, in the daemon's process namespace.
     pub pid: i32,
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its effective group, then the supplementary ones.
+    /// Effective group, then the supplementary groups.
     pub gids: Vec<u32>,
 }
 
-/// Who may read. Only root may change.
+/// Rule that says which callers may read. Only root may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Members of this group may read; `None` for root alone.
+    /// Group whose members may read; `None` for root alone.
     pub read_gid: Option<u32>,
 }
 
 impl Caller {
-    /// The one who connected this socket.
+    /// Returns the process that connected this socket.
     pub fn of(socket: &impl AsFd) -> io::Result<Caller> {
         let peer = getsockopt(socket, PeerCredentials)?;
         let mut gids = vec![peer.gid()];
@@ -38,19 +38,19 @@ impl Caller {
         })
     }
 
-    /// Is it root?
+    /// Returns true if the caller is root.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 }
 
 impl Policy {
-    /// May this caller ask anything at all?
+    /// Returns true if this caller may make requests.
     pub fn may_read(&self, caller: &Caller) -> bool {
         caller.is_root() || self.read_gid.is_some_and(|gid| caller.gids.contains(&gid))
     }
 
-    /// The refusal, if the caller may not ask this.
+    /// Returns the refusal, if the caller may not make this request.
     pub fn judge(&self, caller: &Caller, request: &Request) -> Result<(), Failure> {
         let refuse = |what: &str, why: String, mend: &str| {
             Err(Failure {
@@ -81,7 +81,7 @@ impl Policy {
     }
 }
 
-/// How many groups are looked at: as many as a process can have.
+/// Maximum number of groups that are looked at: as many as a process can have.
 const MAX_GROUPS: usize = 65536;
 
 fn supplementary_groups(fd: i32) -> io::Result<Vec<u32>> {
@@ -105,7 +105,7 @@ fn supplementary_groups(fd: i32) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel says how much room it needs.
+        // The kernel reports how much room it needs.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS
         {
             return Err(error);

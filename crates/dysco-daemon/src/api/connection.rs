@@ -1,5 +1,5 @@
-//! One client of the local API: reads its requests one after the other, and
-//! writes what the engine answers.
+//! Connection of one client of the local API: reads its requests one after the other, and writes
+//! the engine's answers.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::caller::{Caller, Policy};
 use super::server::Call;
 use super::stats;
 
-/// The longest request.
+/// Maximum length of a request, in bytes.
 pub const MAX_LINE: usize = 64 * 1024;
-/// A client that asks nothing is closed after this.
+/// Time after which a client that sends no request is closed.
 const SILENT: Duration = Duration::from_secs(30);
-/// So is one that does not read its answers.
+/// Time after which a client that does not read its answers is closed.
 const STUCK: Duration = Duration::from_secs(5);
-/// How many replies wait for the client.
+/// Maximum number of replies that wait for the client.
 const REPLIES: usize = 1024;
-/// Whether a client that waits is still there is looked at this often.
+/// Interval at which it is checked whether a waiting client is still there.
 const LOOK: Duration = Duration::from_secs(1);
-/// Replies that are there are written together, up to this.
+/// Number of bytes up to which waiting replies are written together.
 const WRITE: usize = 64 * 1024;
 
 /// Serves a client until it leaves.
@@ -37,7 +37,7 @@ pub async fn run(
 ) {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
-    // An error means that the client has left: nobody is there to be told.
+    // An error means that the client has left: nobody is there to be notified.
     while let Ok(Ok(Some(line))) = timeout(SILENT, read_line(&mut read)).await {
         let asked = line
             .and_then(|line| parse(&line))
@@ -51,7 +51,7 @@ pub async fn run(
                     caller: caller.clone(),
                     replies,
                 };
-                // Without an engine, `answers` ends at once, and says so.
+                // Without an engine, `answers` ends at once, which reports the error.
                 let _ = calls.send(call).await;
                 relay(&mut read, &mut write, answers, ends).await
             }
@@ -66,7 +66,7 @@ pub async fn run(
     }
 }
 
-/// Says that there is no room.
+/// Reports that there is no room.
 pub fn turn_away(stream: UnixStream) {
     let failure = Failure {
         code: FailureCode::Busy,
@@ -81,7 +81,7 @@ pub fn turn_away(stream: UnixStream) {
     let _ = stream.try_write(&line);
 }
 
-/// The next line; an error inside for one that is too long.
+/// Returns the next line, or an inner error if the line is too long.
 async fn read_line(
     read: &mut (impl AsyncBufRead + Unpin),
 ) -> io::Result<Option<Result<Vec<u8>, Failure>>> {
@@ -92,7 +92,7 @@ async fn read_line(
         None => Ok(None),
         Some(b'\n') => Ok(Some(Ok(line))),
         Some(_) if line.len() > MAX_LINE => {
-            // What follows belongs to no request.
+            // The rest of the line belongs to no request.
             skip_line(read).await?;
             let why = format!("it is longer than {MAX_LINE} bytes");
             Ok(Some(Err(bad_request(why, "ask in several requests"))))
@@ -129,8 +129,9 @@ fn bad_request(why: String, mend: &str) -> Failure {
     }
 }
 
-/// Writes answers up to the final one, as long as the client is there. `ends`: without a
-/// final answer the end is its to choose, by closing, and whatever it says is too early.
+/// Writes answers up to the final one, as long as the client is there. If `ends` is set there is no
+/// final answer: the client ends the exchange by closing, and anything that it sends before is
+/// discarded.
 async fn relay(
     read: &mut BufReader<OwnedReadHalf>,
     write: &mut OwnedWriteHalf,
@@ -159,8 +160,8 @@ async fn relay(
     }
 }
 
-/// Waits until the client has left. Of one that goes on to speak, or closes its half, only
-/// the end of both halves says so.
+/// Waits until the client has left. If the client sends more or closes its half, only the end of
+/// both halves shows that it has left.
 async fn left(read: &mut BufReader<OwnedReadHalf>, ends: bool) -> io::Error {
     loop {
         match read.fill_buf().await {

@@ -1,30 +1,30 @@
-//! Why a server on a unix socket did not start.
+//! Errors that keep a server on a unix socket from starting.
 
 use std::path::PathBuf;
 
-/// The server did not start.
+/// Error that keeps the server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Another daemon answers there.
+    /// Another daemon listens there.
     #[error(
         "failed to listen on {path}: another dyscod answers there; stop it first, or set {key}"
     )]
     InUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The key of the configuration that names it.
+        /// Configuration key that names the path.
         key: &'static str,
     },
-    /// The path or its rights.
+    /// The path, or its permissions, cannot be used.
     #[error("failed to {what} {path}: {source}; set {key} to a path that root can write")]
     Socket {
-        /// What was tried.
+        /// Attempted operation.
         what: &'static str,
-        /// The socket, or its directory.
+        /// Path of the socket or its directory.
         path: PathBuf,
-        /// The key of the configuration that names it.
+        /// Configuration key that names the path.
         key: &'static str,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
 }

@@ -1,5 +1,5 @@
-//! The daemon's end of the local API: a unix socket, one JSON object a line. Reading is
-//! for a group, changing for root.
+//! Server of the local API: a unix socket, one JSON object a line. A group may read, root may
+//! change.
 
 mod caller;
 mod connection;

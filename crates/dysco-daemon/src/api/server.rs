@@ -1,4 +1,4 @@
-//! The daemon's end of the local API.
+//! Server of the local API.
 
 use std::fs::Permissions;
 use std::io;
@@ -15,36 +15,36 @@ use super::caller::{Caller, Policy};
 use super::connection;
 use super::error::ApiError;
 
-/// How many connections readers may have, so that root still gets in.
+/// Maximum number of readers' connections, so that root still gets in.
 const READERS: usize = 64;
-/// How many connections root may have.
+/// Maximum number of root's connections.
 const ROOTS: usize = 64;
 
-/// Where to listen, and for whom.
+/// Socket to listen on, and the clients that may use it.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The socket's path.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// Who may ask.
+    /// Rule that says which callers may ask.
     pub policy: Policy,
 }
 
-/// A request that its caller may make, for the engine to answer. Dropping
-/// `replies` before a final reply tells the client of an internal error.
+/// Permitted request of a caller, for the engine to answer. Dropping `replies` before a final reply
+/// reports an internal error to the client.
 ///
-/// A client that does not read is closed after a while; use
-/// [`mpsc::Sender::try_send`] where the engine must not wait for it.
+/// A client that does not read is closed after a while; use [`mpsc::Sender::try_send`] where the
+/// engine must not wait for the client.
 #[derive(Debug)]
 pub struct Call {
-    /// What is asked.
+    /// Request.
     pub request: Request,
-    /// By whom.
+    /// Process that sent the request.
     pub caller: Caller,
-    /// Where the answer goes. Closed when the client has left.
+    /// Channel for the answer. Closed when the client has left.
     pub replies: mpsc::Sender<Reply>,
 }
 
-/// The listening socket. It goes away with this.
+/// Listening socket. It is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     socket: PathBuf,
@@ -53,10 +53,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Lets others ask from now on, clients that are connected included.
+    /// Applies another policy from now on, to connected clients too.
     ///
     /// # Errors
-    /// If the socket cannot be given to the group: nothing is changed then.
+    /// If the socket cannot be given to the group; nothing is changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), ApiError> {
         admit(&self.socket, policy.read_gid, SOCKET_KEY)?;
         self.policy.send_replace(policy);
@@ -67,12 +67,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // Best effort: the next daemon replaces a socket that nobody answers.
+        // Best effort: the next daemon replaces a socket on which nobody listens.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// The key of the configuration that names the API's socket.
+/// Configuration key that names the API's socket.
 const SOCKET_KEY: &str = "[api] socket";
 
 /// Starts to listen. Must be called inside a tokio runtime.
@@ -87,8 +87,8 @@ pub fn serve(config: ServerConfig, calls: mpsc::Sender<Call>) -> Result<Server, 
     })
 }
 
-/// Listens on a path, in place of a socket that nobody answers. The group may connect,
-/// besides root. `key` of the configuration names the path.
+/// Listens on a path, in place of a socket on which nobody listens. Root and the group may connect.
+/// `key` is the configuration key that names the path.
 pub(crate) fn bind(
     path: &Path,
     gid: Option<u32>,
@@ -113,8 +113,8 @@ pub(crate) fn bind(
     Ok(listener)
 }
 
-/// Lets this group use a socket, beside root. The API checks credentials too; this turns others
-/// away earlier.
+/// Lets this group and root use a socket. The API checks credentials too; the mode refuses other
+/// users earlier.
 fn admit(path: &Path, gid: Option<u32>, key: &'static str) -> Result<(), ApiError> {
     let failed = |what, path| failed(what, path, key);
     std::os::unix::fs::chown(path, None, gid.or(Some(0)))

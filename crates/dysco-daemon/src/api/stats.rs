@@ -1,4 +1,4 @@
-//! Bad input on the local API, counted. Of the process: it has one API.
+//! Counters of bad input on the local API. They are of the process, which has one API.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ pub(super) fn count(code: FailureCode) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The counts of this process.
+/// Counts of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ApiCounts {
     /// Requests that could not be parsed.

@@ -1,4 +1,4 @@
-//! The server and its client over a real socket, with an engine of a few lines.
+//! Tests of the server and its client over a real socket, with an engine of a few lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// A server whose engine answers each request with what `answer` says.
+/// Server whose engine answers each request with the replies of `answer`.
 struct Lab {
     dir: TempDir,
     _server: Server,
@@ -40,7 +40,7 @@ impl Lab {
         self.dir.path().join("dyscod.sock")
     }
 
-    /// Sends these bytes, and reads as many replies.
+    /// Sends these bytes, and reads `replies` replies.
     async fn raw(&self, bytes: Vec<u8>, replies: usize) -> Vec<Reply> {
         let socket = self.socket();
         let done = tokio::task::spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! The daemon of a host.
+//! Main program of `dyscod`, the daemon of a host.
 
 fn main() -> std::process::ExitCode {
     dysco_daemon::dyscod()

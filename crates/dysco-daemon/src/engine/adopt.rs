@@ -1,5 +1,5 @@
-//! Sessions that were there before the daemon: entered at the start, or when
-//! asked for, and changed only after a packet of theirs passed each way.
+//! Sessions older than the daemon: entered at the start or on request, and changed only after a
+//! packet of theirs has passed in each direction.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use tokio::sync::mpsc;
 
 use super::{Answer, Engine};
 
-/// How long the packets are waited for that a silent session is asked for: a
-/// round trip, on any path that a removal is worth its while on.
+/// Time for which requested packets of a silent session are awaited: a round trip, on any path on
+/// which a removal is worthwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between looks whether they have come.
+/// Interval between looks whether they have arrived.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// An adoption under way.
+/// Adoption in progress.
 #[derive(Default)]
 pub(super) struct Adopting {
     begun: Option<Instant>,
-    /// Who wants to hear of it.
+    /// Clients that wait for the result.
     replies: Vec<mpsc::Sender<Reply>>,
 }
 
 impl Engine {
-    /// Begins to enter the sessions of this host's sockets that are not known:
-    /// at the start if the configuration says so, or for somebody who asks.
+    /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
+    /// says so, or for a client.
     pub(super) fn adopt_sessions(&mut self, asker: Option<mpsc::Sender<Reply>>) {
         if asker.is_none() && !self.config.data_plane.adopt {
             return;
@@ -39,7 +39,7 @@ impl Engine {
         }
         self.adopting.begun = Some(Instant::now());
         let (agent, answers) = (self.agent.clone(), self.answers.clone());
-        // The kernel's types are read, and thousands of sockets may be.
+        // The kernel's types are read, and possibly thousands of sockets.
         spawn_long(move || {
             let _ = answers.send(Answer::Adopted(agent.adopt()));
         });
@@ -82,14 +82,14 @@ impl Engine {
         }
     }
 
-    /// The entry of a slot: tracked, if it was adopted and has been heard.
+    /// Returns the entry of a slot: tracked, if it was adopted and has been heard.
     pub(super) fn confirmed(&self, slot: u32) -> Session {
         self.agent.confirm(slot);
         self.agent.session(slot)
     }
 
-    /// Asks for packets of both sessions of the proxy, and measures anew. False
-    /// if that was of no use.
+    /// Asks for packets of both sessions of the proxy, and measures again. Returns false if that
+    /// was of no use.
     pub(super) fn listen(&mut self, change: ChangeId, sub: Subsession) -> bool {
         let held = self.held.entry(change).or_default();
         let first = held.asked.is_none();
@@ -108,15 +108,14 @@ impl Engine {
         true
     }
 
-    /// Measures anew, if the change has not ended meanwhile.
+    /// Measures again, if the change has not ended meanwhile.
     pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
         if self.machine.changes().any(|c| c.change == change) {
             self.measure(change, sub);
         }
     }
 
-    /// Has the kernel send a packet on both sessions of a proxy, which their
-    /// ends answer.
+    /// Makes the kernel send a packet on both sessions of a proxy, which their ends answer.
     pub(super) fn ask_for_packets(&self, sub: &Subsession) {
         let Some(pair) = self.pair_of_session(sub) else {
             return;

@@ -1,6 +1,5 @@
-//! A middlebox that ends a session between two paths, by dying or by closing its sockets:
-//! its kernel has told one end or none. Both get a reset, from here where this host acts for
-//! them.
+//! A middlebox that ends a session between two paths, by dying or by closing its sockets: its
+//! kernel has reset one end or none. Both ends get a reset, from this host if it acts for them.
 
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use super::Engine;
 use super::packets::packet_of;
 use super::raw::send_past;
 
-/// When an end gets another reset after the one before. It believes only the number that it
-/// expects, and tells that by an acknowledgement where it has got another.
+/// Intervals after which an end gets another reset. An end accepts only the number that it expects,
+/// and answers any other number with an acknowledgement that shows it.
 const AGAIN: [Duration; 4] = [
     Duration::from_millis(50),
     Duration::from_millis(250),
@@ -23,7 +22,7 @@ const AGAIN: [Duration; 4] = [
 ];
 
 impl Engine {
-    /// A program has seen that the middlebox ended the session.
+    /// Handles a program's event that the middlebox ended the session.
     pub(super) fn session_broken(&mut self, slot: u32) {
         let change = self
             .held
@@ -35,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Tells a change that the middlebox has ended its session, if that is so.
+    /// Reports to a change that the middlebox has ended its session. Returns true if that is so.
     pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
         let Some(at) = self.held.get(&change).map(|held| held.anchor()) else {
             return false;
@@ -54,7 +53,7 @@ impl Engine {
         true
     }
 
-    /// Ends the session for the ends that this host acts for.
+    /// Resets the session for the ends that this host acts for.
     pub(super) fn reset_ends(&mut self, change: ChangeId) {
         let Some(held) = self.held.get(&change) else {
             return;
@@ -82,8 +81,8 @@ impl Engine {
     }
 }
 
-/// Sends a reset to the end that an entry acts for: to a socket of this host, as from the
-/// other end, or to a remote one.
+/// Sends a reset to the end that an entry acts for: to a socket of this host, as from the other
+/// end, or to a remote end.
 fn reset_end(at: Anchor, s: &Session) {
     let (from, seq, ack) = match at {
         Anchor::Near => (reversed(&s.key), s.snd_ack, s.snd_max),
@@ -98,7 +97,7 @@ fn reset_end(at: Anchor, s: &Session) {
     }
 }
 
-/// The five-tuple as the other end has it.
+/// Returns the five-tuple as the other end has it.
 fn reversed(key: &FlowKey) -> FlowKey {
     FlowKey::new(key.remote(), key.local())
 }

@@ -1,10 +1,9 @@
-//! Chains: the policy in force, the keys of neighbours, and who is there to be
-//! steered through.
+//! Chains: the policy in force, the keys of neighbours, and the hosts through which sessions can be
+//! steered.
 //!
-//! A SYN is steered only to a host with a live connection and a key that both
-//! ends have told each other to have, or to one of before that may be there still
-//! ([`kept`]). A host of a chain has to know the one after it as well: whoever opens
-//! sessions introduces them.
+//! A SYN is steered only to a host with a live connection and a key that both ends have confirmed
+//! to each other, or to a former neighbour that may be there still ([`kept`]). A host of a chain
+//! has to know the next one as well: the host that opens sessions introduces them.
 
 mod file;
 mod kept;
@@ -27,48 +26,48 @@ use keys::Shared;
 use super::rechain::{InUse, Passes};
 use super::{Answer, Engine};
 
-/// What these messages begin with; those of the protocol begin with its version.
+/// First byte of these messages; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
-/// Neighbours that are wanted are asked for this often while they are not there, and
-/// the policy's file is looked at.
+/// Interval at which absent neighbours are asked for, and the policy's file is looked at.
 const ASK: Duration = Duration::from_secs(2);
-/// Hosts are introduced, and ways looked up again, this often.
+/// Interval at which hosts are introduced, and routes looked up again.
 const REFRESH: Duration = Duration::from_secs(20);
-/// An introduction holds for this long.
+/// Time for which an introduction is valid.
 const HOLDS: Duration = Duration::from_secs(90);
-/// The most hosts in one introduction, and in all.
+/// Maximum number of hosts in one introduction, and in all.
 const FEW: usize = 16;
 pub(super) const MANY: usize = 1024;
 
-/// What daemons say to each other about chains, and about sessions that live elsewhere.
+/// Messages between daemons about chains, and about sessions that live elsewhere.
 #[derive(Debug, Serialize, Deserialize, strum::IntoStaticStr)]
 pub(super) enum Message {
-    /// The key of this name is believed here.
+    /// The sender accepts the key of this name.
     Believed(u64),
-    /// You will be asked to pass sessions on to these: know them.
+    /// The receiver will be asked to pass sessions on to these hosts, and has to know them.
     Meet(Vec<IpAddr>),
-    /// Is the key of this name believed there? Its word was lost, if it was said.
+    /// Asks whether the receiver accepts the key of this name. Its `Believed` was lost, if it was
+    /// sent.
     IsBelieved(u64),
-    /// Do you hold this session still?
+    /// Asks whether the receiver still holds this session.
     Has(stale::Held),
-    /// No more the one of this subsession.
+    /// The sender no longer has the session of this subsession.
     HasNot(Subsession),
-    /// Which of these sessions to you live, whose ports are held here?
+    /// Asks which of these sessions to the receiver live; the sender holds their ports.
     Lives(Vec<Subsession>),
-    /// These do, or do not.
+    /// Sessions, each with true if it lives.
     Lived(Vec<(Subsession, bool)>),
-    /// By which of its paths does this session pass here?
+    /// Asks by which of its paths this session passes the sender.
     WhichPath(Passes),
-    /// By these, if at all.
+    /// Paths by which the session passes; none if it does not.
     InUse(InUse),
 }
 
-/// Is it one of these messages?
+/// Returns true if it is one of these messages.
 pub(super) fn is_ours(message: &[u8]) -> bool {
     message.first() == Some(&TAG)
 }
 
-/// The way to a neighbour.
+/// Route to a neighbour.
 pub(super) struct Way {
     to: IpAddr,
     from: IpAddr,
@@ -76,27 +75,27 @@ pub(super) struct Way {
 }
 
 impl Chains {
-    /// Are these addresses of one host, as far as its certificate was seen?
+    /// Returns true if these addresses are of one host, as far as its certificate was seen.
     pub(super) fn is_one_host(&self, one: IpAddr, other: IpAddr) -> bool {
         let both = |s: &Shared| s.peer.holds(one) && s.peer.holds(other);
         one == other || self.keys.values().any(both)
     }
 }
 
-/// All that is known about chains.
+/// State of all chains on this host.
 #[derive(Default)]
 pub(super) struct Chains {
-    /// The one that the data plane has.
+    /// Policy that the data plane has.
     policy: Policy,
-    /// Why the file's is another one.
+    /// Reason for which the file's policy is not in force.
     error: Option<String>,
-    /// Was one ever put in force, by this process or an earlier one?
+    /// True if this process or an earlier one ever put a policy in force.
     applied: bool,
     keys: HashMap<u64, Shared>,
-    /// Keys that a neighbour believes, of which nothing was heard here yet.
+    /// Keys that a neighbour has confirmed before this host knew them.
     early: HashSet<u64>,
     kept: kept::Kept,
-    /// Hosts that another's chains need here.
+    /// Hosts that another host's chains need here.
     met: HashMap<IpAddr, Instant>,
     /// Entries about which a neighbour was asked, by slot.
     doubted: HashMap<u32, stale::Asked>,
@@ -106,7 +105,7 @@ pub(super) struct Chains {
 }
 
 impl Engine {
-    /// Takes up what a former process left, and puts the policy in force.
+    /// Takes up the state of a former process, and puts the policy in force.
     pub(super) fn start_chains(&mut self) {
         let now = Instant::now();
         self.adopt_keys(now);
@@ -126,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Looks up the ways to addresses of a neighbour with a key.
+    /// Looks up the routes to addresses of a neighbour with a key.
     fn find_ways(&self, addresses: &[IpAddr]) {
         for &to in addresses {
             let own = self.config.host.addresses.iter().copied();
@@ -146,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with a way that was looked up.
+    /// Installs a route that was looked up.
     pub(super) fn way_found(&mut self, way: &Way) {
         let Some((key_id, key)) = self.key_for(way.to) else {
             return;
@@ -178,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// A neighbour said something about chains.
+    /// Handles a neighbour's message about chains.
     pub(super) fn take_chain_message(&mut self, incoming: &Incoming) {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
@@ -214,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// A session came to this host that should go on to one that is not known.
+    /// Handles a session that came to this host and should go on to an unknown one.
     pub(super) fn stranger(&mut self, slot: u32) {
         let s = self.agent.session(slot);
         // A NAT of this host has chosen the server.
@@ -230,8 +229,8 @@ impl Engine {
         }
     }
 
-    /// Now and then: look at the policy, ask for who is not there, introduce those who
-    /// are, and forget old keys.
+    /// From time to time: looks at the policy, asks for absent neighbours, introduces present ones,
+    /// and forgets old keys.
     pub(super) fn sweep_chains(&mut self) {
         let now = Instant::now();
         self.sweep_kept(now);
@@ -263,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// Tells these hosts of the policy's chains whom they need.
+    /// Introduces to these hosts of the policy's chains the hosts that they need.
     fn introduce(&self, whom: impl Fn(IpAddr) -> bool) {
         let mut all: HashMap<IpAddr, Vec<IpAddr>> = HashMap::new();
         let acquaintances = self.chains.policy.acquaintances().into_iter();

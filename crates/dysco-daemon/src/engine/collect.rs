@@ -1,5 +1,4 @@
-//! Ends of sessions, and their collection: nothing lives longer than its
-//! session and two MSL.
+//! Ends of sessions, and their collection: no entry lives longer than its session and two MSL.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,54 +11,54 @@ use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
 use super::{Engine, gauges, held, measure, ports};
 use crate::metrics::SessionGauges;
 
-/// From so much of the table on, in percent, it is crowded: new sessions need the room
-/// of those that have ended, whose last words may be lost.
+/// Use of the table, in percent, from which it is crowded. New sessions then need the room of ended
+/// ones, whose last packets may be lost.
 const CROWDED: u64 = 75;
-/// In a crowded table a session that nobody changed, and that may have no end here, is
-/// done without after so long a silence: it goes on, and cannot be changed.
+/// Silence after which a crowded table gives up a session that nobody changed and that may have no
+/// end here. The session goes on, and cannot be changed.
 const QUIET_CROWDED: Duration = Duration::from_secs(300);
 
-/// After so long a silence the host that opened a session is asked whether that still passes
-/// here: who told this host to forget it may have known of one of its paths only.
+/// Silence after which the host that opened a session is asked whether the session still passes
+/// here. A host that ordered this one to forget it may have known only one of its paths.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// By then a session's socket was listed, if it has one here.
+/// Time by which a session's socket is listed, if the session has one here.
 const SEEN_BY: Duration = Duration::from_secs(60);
 
-/// A session that no socket of this host ends.
+/// Session that no socket of this host ends.
 enum Quiet {
-    /// It goes on through this host.
+    /// The session passes through this host.
     Passes,
-    /// It has a chain that begins or ends here, and was not seen to have a socket.
+    /// The session has a chain that begins or ends here, and no socket of it was seen.
     Led,
-    /// Nobody changed it, and it was not seen to have a socket.
+    /// Nobody changed the session, and no socket of it was seen.
     Unseen,
 }
 
-/// Which slots end when.
+/// Slots that end, and the times at which they are collected.
 #[derive(Default)]
 pub(super) struct Collector {
     ending: HashMap<u32, Ending>,
-    /// Sessions that no socket of this host ends, and when they last moved.
+    /// Sessions that no socket of this host ends, and the times at which they last moved.
     quiet: HashMap<u32, Ending>,
-    /// Slots of sessions whose reset was told, and when these began.
+    /// Slots of sessions whose reset was reported, and the times at which these sessions began.
     reset: HashMap<u32, u64>,
-    /// How many slots of each part of the table were somebody's.
+    /// Number of slots in use, for each part of the table.
     taken: Vec<u64>,
 }
 
-/// A slot whose session has ended, by all that was seen.
+/// Slot whose session has ended as far as was seen.
 #[derive(Clone, Copy)]
 struct Ending {
     created_ns: u64,
     since: Instant,
     due: Instant,
     activity: Activity,
-    /// When that was last seen to change.
+    /// Time at which the activity was last seen to change.
     moved: Option<Instant>,
 }
 
-/// What moves while the session still does: packets, of a session that was changed, numbers,
+/// Values that change while the session moves: packets (of a changed session), sequence numbers,
 /// and the clocks of its ends.
 type Activity = [u32; 7];
 
@@ -74,19 +73,20 @@ impl Ending {
         }
     }
 
-    /// Takes in what has moved by now: last words are under way for two MSL from then on.
+    /// Records the present activity. After a change, last packets may be under way for two MSL.
     fn see(&mut self, activity: Activity, now: Instant) {
         if self.activity != activity {
             (self.activity, self.moved) = (activity, Some(now));
         }
     }
 
-    /// May anything of it still be under way?
+    /// Returns true if a packet of the session may still be under way.
     fn moves(&self, now: Instant) -> bool {
         self.moved.is_some_and(|at| now < at + TWO_MSL)
     }
 
-    /// Is its time over? Of a crowded table's, which are no tombstones, it is sooner.
+    /// Returns true if the time of the entry is over. In a crowded table it is over sooner, except
+    /// for tombstones.
     fn is_due(&self, s: &Session, crowded: bool) -> bool {
         let hurries = crowded && s.state != State::Tombstone as u32;
         let now = Instant::now();
@@ -109,7 +109,7 @@ fn activity(s: &Session) -> Activity {
 }
 
 impl Collector {
-    /// Takes in how many slots of a part are taken. Is too much of the table?
+    /// Records how many slots of a part are in use. Returns true if the table is crowded.
     fn is_crowded(&mut self, part: u32, taken: usize, capacity: u32) -> bool {
         let part = part as usize;
         if self.taken.len() <= part {
@@ -119,21 +119,21 @@ impl Collector {
         self.taken.iter().sum::<u64>() * 100 > u64::from(capacity) * CROWDED
     }
 
-    /// A slot's session has lost its socket: its time is over.
+    /// Ends a slot at once, because its session has lost its socket.
     pub fn abandoned(&mut self, slot: u32, s: &Session) {
         self.ending
             .insert(slot, Ending::new(s, activity(s), Instant::now()));
     }
 
-    /// A slot became the tombstone of one of a session's paths: what is under way
-    /// there comes soon.
+    /// Ends a slot that became the tombstone of one of a session's paths. Packets that are under
+    /// way there arrive soon.
     pub fn left(&mut self, slot: u32, s: &Session) {
         let due = Instant::now() + UNCHANGED;
         self.ending.insert(slot, Ending::new(s, activity(s), due));
     }
 
-    /// A tombstone's session is over elsewhere: it goes as soon as nothing of it can be under
-    /// way any more.
+    /// Ends a tombstone whose session is over elsewhere, as soon as none of its packets can be
+    /// under way.
     pub fn over(&mut self, slot: u32, s: &Session) {
         let now = Instant::now();
         let fresh = Ending::new(s, activity(s), now + UNCHANGED);
@@ -144,7 +144,7 @@ impl Collector {
         ending.due = ending.due.min(now.max(ending.since + UNCHANGED));
     }
 
-    /// A slot became a tombstone.
+    /// Ends a slot that became a tombstone, after two MSL.
     pub fn entombed(&mut self, slot: u32, s: &Session) {
         self.ending
             .insert(slot, Ending::new(s, activity(s), Instant::now() + TWO_MSL));
@@ -152,21 +152,21 @@ impl Collector {
 }
 
 impl Engine {
-    /// Both FINs have passed, or a reset.
+    /// Handles the event that both FINs of a session have passed, or a reset.
     pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
         let s = self.agent.session(slot);
         if reset && self.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
             return;
         }
-        // After the cut the acknowledgements of the FINs tell that all is
-        // drained; before it, and after a reset, there is nothing to wait for.
+        // After the cutoff, the acknowledgements of the FINs show that all data is drained. Before
+        // the cutoff, and after a reset, there is nothing to wait for.
         let unchanged = [
             State::Tracked as u32,
             State::Adopted as u32,
             State::Return as u32,
         ];
-        // A change of its chain ends by itself, or as the entry is collected: one end may
-        // not leave a path that the other is about to take, and sends its last words by.
+        // A change of its chain ends by itself, or when the entry is collected: one end must not
+        // leave a path that the other is about to take and sends its last packets on.
         let ends = unchanged.contains(&s.state) && !self.rechain.leads_from(slot);
         if reset || ends {
             let opened = s.life.opened_here != 0;
@@ -196,7 +196,7 @@ impl Engine {
         if !reset {
             self.tell_over(&s);
         }
-        // One that is relayed is told of once.
+        // A relayed session is reported once.
         if s.is_beside_relay() {
             return;
         }
@@ -207,7 +207,7 @@ impl Engine {
             State::Passing as u32,
         ];
         if sent_elsewhere.contains(&s.state) {
-            // A relayed session goes by the name of the one that was accepted.
+            // A relayed session has the name of the accepted one.
             let other = self.linked(slot, &s).filter(|_| s.life.opened_here != 0);
             let (slot, s) = other.map_or((slot, s), |o| (o, self.agent.session(o)));
             let id = self.session_id(slot, &s);
@@ -216,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Collects what has ended, in one of so many parts of the table; with the
-    /// first of them, starts what waits.
+    /// Collects ended sessions in one of `parts` parts of the table. With the first part, starts
+    /// waiting work.
     pub(super) fn sweep(&mut self, part: u32, parts: u32) {
         self.history.flush();
         self.say_farewells();
@@ -242,12 +242,12 @@ impl Engine {
             self.on_link.see(&s);
             self.doubt_paths(&s);
             if s.state == State::Adopted as u32 {
-                // If it was heard, and the ring was full.
+                // The session was heard, and the ring was full.
                 self.agent.confirm(slot);
             }
             let known = self.collector.ending.get(&slot).copied();
             let linger = self.linger(&s, boot, crowded);
-            // The other entry of one that is being made, or changed, may not have been seen.
+            // The other entry of a session that is being made or changed may not have been seen.
             let stays = s.two.part == part::CURRENT || linger.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
             let mut ending = match (known, linger) {
@@ -269,7 +269,7 @@ impl Engine {
                 continue;
             }
             if !crowded && self.keeps_ports(slot, &s) {
-                // Another host is asked about it, each time.
+                // Another host is asked about the session each time.
                 let again = Ending::new(&s, self.activity(slot, &s), now + TWO_MSL);
                 self.collector.ending.insert(slot, again);
             } else if self.still_needed(slot, &s, &ending, now) {
@@ -285,9 +285,10 @@ impl Engine {
 }
 
 impl Engine {
-    /// A FIN that was seen may not have arrived, and a reset may have been
-    /// nobody's: without its entry a changed session that lives would meet no
-    /// socket. It goes when nothing of it moves and its socket is gone.
+    /// Returns true if an entry whose session seems to have ended is still needed. A FIN that was
+    /// seen may not have arrived, and anybody may have sent a reset. Without its entry, a changed
+    /// session that lives would reach no socket. The entry ends when nothing of it moves and its
+    /// socket is gone.
     fn still_needed(&self, slot: u32, s: &Session, ending: &Ending, now: Instant) -> bool {
         let changed = matches!(
             State::from_word(s.state),
@@ -304,15 +305,15 @@ impl Engine {
         changed && (ending.moves(now) || self.sockets.listed(slot, s.created_ns))
     }
 
-    /// Does it hold a port, or the one that goes with it?
+    /// Returns true if the entry, or the one that it is joined to, holds a port.
     fn keeps_ports(&mut self, slot: u32, s: &Session) -> bool {
         let other = self.linked(slot, s);
         let other = other.map(|other| (other, self.agent.session(other)));
         self.keeps_port(slot, s) || other.is_some_and(|(slot, s)| self.keeps_port(slot, &s))
     }
 
-    /// No socket of this host ends a session that passes it, and ends that vanish say
-    /// nothing: one that is silent for long is taken for dead.
+    /// Looks at a session that passes this host and has no socket here. Ends that vanish send
+    /// nothing: a session that is silent for long is taken for dead.
     fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant, crowded: bool) {
         let Some(quiet) = self.may_be_quiet(slot, s) else {
             self.collector.quiet.remove(&slot);
@@ -326,7 +327,7 @@ impl Engine {
         };
         let passes = !matches!(quiet, Quiet::Unseen);
         let by_chain = matches!(quiet, Quiet::Passes) && s.two.chained != 0;
-        // One half may have been closed before the session came here.
+        // One direction may have been closed before the session came to this host.
         let half_closed = s.life.fin_in | s.life.fin_out != 0;
         let asks = if half_closed { UNCHANGED } else { SILENT };
         let fresh = Ending::new(s, self.activity(slot, s), now + asks);
@@ -337,7 +338,7 @@ impl Engine {
         let quiet = *quiet;
         if by_chain && s.life.opened_here == 0 && quiet.due <= now {
             self.ask_whether_over(s);
-            // Each time after twice as long.
+            // The interval doubles each time.
             let again = now + now.saturating_duration_since(quiet.since);
             self.collector.quiet.insert(
                 slot,
@@ -358,9 +359,9 @@ impl Engine {
         self.collect(slot, s);
     }
 
-    /// Is it a session that no socket of this host ends, as far as can be seen?
+    /// Returns the kind of session if no socket of this host ends it, as far as can be seen.
     fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
-        // The other path of a session goes with the one that it takes.
+        // The other path of a session is collected with the one that the session takes.
         if s.two.part != part::CURRENT && s.state != State::Relay as u32 {
             return None;
         }
@@ -374,21 +375,21 @@ impl Engine {
         }
         match State::from_word(s.state) {
             Some(State::Tracked | State::Adopted) if !self.is_changing(slot) => Some(Quiet::Unseen),
-            // A host that leads a session to a server without an agent, or opens it for another;
-            // or the session's socket went without a word while no daemon listed sockets.
+            // A host that leads a session to a server without an agent, or opens it for another; or
+            // the session's socket vanished while no daemon listed sockets.
             Some(State::NewPath | State::Return) if self.sockets.are_listed() => Some(Quiet::Led),
             _ => None,
         }
     }
 
-    /// Has a change this entry?
+    /// Returns true if a change has this entry.
     pub(super) fn is_changing(&self, slot: u32) -> bool {
         let mut held = self.held.values().flat_map(held::Held::slots);
         let of_chain = self.rechain.has(slot) || self.rechain.leads_from(slot);
         of_chain || held.any(|(held, _)| held == slot)
     }
 
-    /// What moves, in both directions where they are entries of their own.
+    /// Returns the activity in both directions, where these are separate entries.
     fn activity(&self, slot: u32, s: &Session) -> Activity {
         let mut activity = activity(s);
         let heard = |slot: u32, s: &Session| {
@@ -396,7 +397,7 @@ impl Engine {
             other.unwrap_or(0)
         };
         activity[0] = activity[0].wrapping_add(heard(slot, s));
-        // By whichever of two paths a session passes here: it lives.
+        // A session that passes here by either of its two paths lives.
         if let Some(other) = s.other_path().filter(|_| s.state == State::Passing as u32) {
             let o = self.agent.session(other);
             let moved = o
@@ -408,15 +409,15 @@ impl Engine {
         activity
     }
 
-    /// The entry that a session is joined to, if that is still its own.
+    /// Returns the entry that a session is joined to, if that entry is joined back to it.
     pub(super) fn linked(&self, slot: u32, s: &Session) -> Option<u32> {
         let other = s.joined_to()?;
         let back = self.agent.session(other).joined_to();
         (back == Some(slot)).then_some(other)
     }
 
-    /// Forgets a session, with the one that it is joined to: neither carries
-    /// anything without the other.
+    /// Forgets a session, with the one that it is joined to: neither carries data without the
+    /// other.
     pub(super) fn collect(&mut self, slot: u32, s: &Session) {
         let other = self.linked(slot, s);
         self.forget(slot, s);
@@ -425,8 +426,8 @@ impl Engine {
         }
     }
 
-    /// How long an entry is still needed. The path of a session that is relayed is,
-    /// as long as the relay.
+    /// Returns how long an entry is still needed. The path of a relayed session is needed as long
+    /// as the relay.
     fn linger(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
         let other = s.other_path().map(|slot| self.agent.session(slot));
         if is_orphan(s, other.as_ref()) {
@@ -439,7 +440,7 @@ impl Engine {
         gone.then_some(Duration::ZERO)
     }
 
-    /// Forgets an entry, and tells a change that still had it.
+    /// Forgets an entry, and notifies a change that still had it.
     fn forget(&mut self, slot: u32, s: &Session) {
         self.collector.ending.remove(&slot);
         self.collector.quiet.remove(&slot);
@@ -459,15 +460,15 @@ impl Engine {
         }
     }
 
-    /// A change of this session's chain may be one of a segment that does not begin here: no
-    /// entry of this host is its.
+    /// Notifies a change of this session's chain that concerns a segment which does not begin here,
+    /// so that no entry of this host is the segment's.
     fn tell_elsewhere(&mut self, s: &Session) {
         if s.two.part != part::CURRENT || s.state == State::Tombstone as u32 {
             return;
         }
         let names = [Some(s.key), s.alias()];
         for subsession in names.iter().flatten().map(measure::opened) {
-            // Another session may have the name by now.
+            // Another session may have the name meanwhile.
             if self.machine.is_changing(&subsession) && self.find(&subsession).is_none() {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
@@ -475,7 +476,7 @@ impl Engine {
     }
 }
 
-/// CLOCK_BOOTTIME, as the programs stamp sessions.
+/// Returns CLOCK_BOOTTIME, with which the programs stamp sessions.
 pub(super) fn boot_time() -> Duration {
     match nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
         Ok(t) => Duration::new(t.tv_sec() as u64, t.tv_nsec() as u32),

@@ -1,5 +1,5 @@
-//! The machine's commands, carried out. What needs the kernel's or the proxy's
-//! patience runs in a task of its own and answers later.
+//! Execution of the machine's commands. A step that waits for the kernel or the proxy runs in a
+//! separate task and answers later.
 
 use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, Fins, has_shown_all};
@@ -15,13 +15,13 @@ use super::rechain::Enlisting;
 use super::straight::Errand;
 use super::{Answer, Engine};
 
-/// Bytes of window that the old path may announce from the lock on, at least: what the
-/// proxy holds shrinks while the new path is set up. The paper's value, less one.
+/// Minimum bytes of window that the old path may announce from the lock on: the data that the proxy
+/// holds shrinks while the new path is set up. The paper's value, less one.
 const CLAMP: u32 = u16::MAX as u32;
 
-/// That window as it is sent with this scale: no less than so many bytes, which are under
-/// way now, or a long path starves; and a quarter of the widest, since as much goes ahead
-/// of what firewalls on the new path have seen in each of its round trips.
+/// Returns that window, as sent with this scale. It is no less than the bytes that are under way
+/// now, or a long path starves. It is at most a quarter of the widest window, since in each round
+/// trip of the new path that much data is ahead of what the path's firewalls have seen.
 pub(super) fn clamp_of(under_way: u32, wscale: u8) -> u16 {
     let wscale = u32::from(wscale & 15);
     let sent = |bytes: u32| bytes.div_ceil(1 << wscale).min(u16::MAX.into());
@@ -216,8 +216,8 @@ impl Engine {
 
     fn unprepare(&self, slot: u32) {
         let s = self.agent.session(slot);
-        // By another change, which has come since this one was taken back, or by the data
-        // plane itself, which has heard the new path of a session that is over.
+        // The cut is of another change, which began after this one was rolled back, or of the data
+        // plane itself, which has received a packet on the new path of a session that is over.
         if s.two.cut_armed | s.two.cut_set != 0 {
             return;
         }
@@ -228,18 +228,17 @@ impl Engine {
         }
     }
 
-    /// The slot of a session, by whichever of its ends is here, and whether
-    /// this host opened it.
+    /// Returns the slot of a session of which either end is here.
     pub(super) fn find(&self, sub: &Subsession) -> Option<u32> {
         let opened = FlowKey::new(sub.left, sub.right);
         let accepted = FlowKey::new(sub.right, sub.left);
-        // On a host with a NAT one side has it by its own five-tuple, the other by name.
+        // On a host with a NAT one side has the session by its own five-tuple, the other by name.
         let found = self.agent.find_called(&opened);
         found.or_else(|| self.agent.find_called(&accepted))
     }
 
-    /// The same of a change's session, which is older than the change: one that is younger
-    /// has its five-tuple after it.
+    /// Returns the slot of a change's session, which is older than the change: a younger session
+    /// has reused its five-tuple.
     pub(super) fn find_for(&self, change: ChangeId, sub: &Subsession) -> Option<u32> {
         let slot = self.find(sub)?;
         let begun = self.state.begun(change);
@@ -249,7 +248,7 @@ impl Engine {
 
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
         let slot = (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub))?;
-        // Back to the way that the change is about, which is open all the while.
+        // Returns to the path that the change concerns, which is open all the while.
         if self.agent.session(slot).state == State::Return as u32 {
             self.agent.unprepare(slot);
         }
@@ -258,7 +257,7 @@ impl Engine {
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, s.created_ns));
         held.own = Some(*sub);
-        // Modulo 2^32; an acknowledgement may be ahead of what was seen being sent.
+        // Modulo 2^32; an acknowledgement may be ahead of the highest number that was seen leaving.
         let under_way = s.snd_max.wrapping_sub(s.rcv_ack) as i32;
         let clamp = clamp_of(under_way.max(0) as u32, Anchor::Near.wscale(&s));
         self.agent.clamp(slot, clamp);
@@ -290,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// A five-tuple from this host's end of A to the server's end of B.
+    /// Returns a free five-tuple from this host's end of A to the server's end of B.
     fn free_path(&mut self, a: &Subsession, b: &Subsession) -> Result<Subsession, Reason> {
         let mut new = Subsession {
             left: a.left,
@@ -395,8 +394,8 @@ impl Engine {
         }
     }
 
-    /// A session that its proxy has left: both its ends take the new path. Firewalls
-    /// on the old one would remember it for days.
+    /// Ends a session that its proxy has left: both its ends take the new path. Firewalls on the
+    /// old path would remember it for days.
     fn entomb(&mut self, change: ChangeId, sub: &Subsession) {
         if let Some(slot) = self.find_for(change, sub) {
             self.agent.tombstone(slot);
@@ -414,13 +413,13 @@ impl Engine {
     fn close(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
-        // One that has A's five-tuple after it has another B.
+        // A pair that has reused A's five-tuple has another B.
         let found = self.proxy.find(&key_a).filter(|p| p.b.key == key_b);
         let pair = known.or(found);
         let proxy = self.proxy.clone();
         let (answers, opened) = (self.answers.clone(), *b);
         tokio::spawn(async move {
-            // A daemon that started anew may not have been told of it.
+            // A restarted daemon may not have received the shim's report.
             let pair = match pair {
                 Some(pair) => Some(pair),
                 None => proxy.holder_of(key_a, key_b).await,
@@ -433,7 +432,7 @@ impl Engine {
                 }
             };
             if result.is_ok() {
-                // At once, before the kernel gives it to another.
+                // At once, before the kernel gives the port to another socket.
                 let _ = answers.send(Answer::Left(opened, HeldPort::hold(&key_b)));
             }
             let result = result.map_err(|e| Reason::Failed(e.to_string()));
@@ -448,7 +447,7 @@ mod tests {
 
     #[test]
     fn the_window_is_what_is_under_way_within_bounds() {
-        // Without scaling there is no more than 64 KiB to be said.
+        // Without scaling, a window is at most 64 KiB.
         assert_eq!(clamp_of(0, 0), u16::MAX);
         assert_eq!(clamp_of(u32::MAX, 0), u16::MAX);
         assert_eq!(clamp_of(0, 7), 512);

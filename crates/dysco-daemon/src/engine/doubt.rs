@@ -1,5 +1,5 @@
-//! A bypass that dies while two paths are in use: it is asked to answer, not heard any
-//! more, and taken back. See `dysco_proto::left::doubt`.
+//! A bypass that dies while two paths are in use: this host asks the other anchor to answer,
+//! accepts nothing from the path any more, and takes it back. See `dysco_proto::left::doubt`.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use super::held::Look;
 use super::raw::Repeated;
 use super::{Answer, Engine, packets};
 
-/// When it is asked again after the first time, and when it had time enough to answer.
+/// Intervals between requests to answer, and from the last one until the path has had time to
+/// answer.
 const REPEAT: [Duration; 3] = [
     Duration::from_millis(300),
     Duration::from_millis(700),
     Duration::from_secs(1),
 ];
 
-/// No program takes longer for a packet, even on a processor that others have.
+/// Time after which a program has certainly processed its packet, even on a busy processor.
 const SETTLES: Duration = Duration::from_millis(20);
 
 impl Engine {
-    /// The right anchor's data plane answers what shows it how far this end has sent,
-    /// whether its daemon runs or not.
+    /// Asks a new path to answer. The right anchor's data plane answers a packet that shows how far
+    /// this end has sent, whether its daemon runs or not.
     pub(super) fn look(&mut self, change: ChangeId) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
@@ -44,7 +45,7 @@ impl Engine {
         });
     }
 
-    /// It had time to answer.
+    /// Judges a new path that has had time to answer.
     pub(super) fn looked(&mut self, change: ChangeId) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
@@ -52,8 +53,8 @@ impl Engine {
         let look = self.held.get_mut(&change).and_then(|h| h.look.take());
         let Some(look) = look else { return };
         let s = self.agent.session(slot);
-        // What comes by itself does not tell that the other end hears anything, and what the
-        // data planes say to each other does not tell that the stacks do.
+        // Packets that arrive unasked do not show that the other end receives anything. Answers of
+        // the data planes do not show that the stacks receive anything.
         let answers = s.answers != look.answers;
         let unheard = look.waits && is_unheard(Anchor::Near, &s);
         let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
@@ -64,13 +65,13 @@ impl Engine {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
         };
-        // Of a session that is over nothing is taken back.
+        // A session that is over keeps its path.
         let between = is_between(&self.agent.session(slot));
         if !between || !self.agent.deafen(slot) {
             let deaf = false;
             return self.tell_machine(HostEvent::Deafened { change, deaf });
         }
-        // A program that has just heard something may be held up before it says so.
+        // A program that has just received a packet may be delayed before it reports that.
         let answers = self.answers.clone();
         tokio::spawn(async move {
             tokio::time::sleep(SETTLES).await;
@@ -78,7 +79,7 @@ impl Engine {
         });
     }
 
-    /// Whatever was under way at the programs has been told.
+    /// Completes the deafening: all events of the programs have been reported.
     pub(super) fn deafened(&mut self, change: ChangeId) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
@@ -104,7 +105,7 @@ impl Engine {
         let s = self.agent.session(slot);
         let sides = [(new.left, new.right), (new.right, new.left)];
         let ours = sides.iter().any(|(l, r)| s.path == FlowKey::new(*l, *r));
-        // Another change may have the session, where this one's record outlived it.
+        // Another change may have the session, if the record of this one outlived the session.
         if s.state != State::TwoPaths as u32 || !ours {
             return self.tell_machine(HostEvent::TakenBack { change });
         }
@@ -117,7 +118,7 @@ impl Engine {
         self.sweep_returns();
     }
 
-    /// Ends the second path of those whose old path has caught up.
+    /// Ends the second path of sessions whose old path has caught up.
     pub(super) fn sweep_returns(&mut self) {
         let returning = self.held.iter().filter(|(_, h)| h.returns);
         let mut done = Vec::new();

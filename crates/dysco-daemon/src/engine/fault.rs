@@ -1,19 +1,18 @@
-//! Faults on purpose, for tests of what happens when a daemon dies or a
-//! message is lost at a given moment. Asked for by the environment; without
-//! it, nothing here does anything.
+//! Injected faults, for tests of a daemon that dies or a message that is lost at a given moment.
+//! The environment requests them; without it, this module does nothing.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dysco_common::session::translation;
 
-/// The variable: words separated by commas, or `@FILE` with such words, which
-/// is read anew each time so that a test need not start the daemon again.
+/// Environment variable: words separated by commas, or `@FILE` with the same words. The file is
+/// read again each time, so that a test need not restart the daemon.
 ///
-/// `die:NAME` ends the process, as SIGKILL would, before the command or message
-/// of that name; `drop:NAME` loses the first command or message of that name,
-/// `lose:NAME` every one. `die:NAME:2` and `drop:NAME:2` mean the second of them.
-/// `spoil:Sack` leaves the SACK blocks of new paths untranslated at this end.
+/// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
+/// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
+/// and `drop:NAME:2` mean the second of them. `spoil:Sack` leaves the SACK blocks of new paths
+/// untranslated at this end.
 const VARIABLE: &str = "DYSCOD_FAULTS";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +27,11 @@ enum Kind {
 struct Fault {
     kind: Kind,
     name: String,
-    /// How many more of that name until it happens; 0 once it has.
+    /// Number of commands or messages of that name until the fault happens; 0 once it has.
     countdown: u32,
 }
 
-/// The faults asked for.
+/// Requested faults.
 #[derive(Default)]
 pub(super) struct Faults {
     file: Option<PathBuf>,
@@ -46,7 +45,7 @@ struct Asked {
 }
 
 impl Faults {
-    /// Those of the environment.
+    /// Returns the faults that the environment requests.
     pub fn from_env() -> Faults {
         let asked = std::env::var(VARIABLE).unwrap_or_default();
         let mut faults = Faults::default();
@@ -57,7 +56,7 @@ impl Faults {
         faults
     }
 
-    /// What is asked for at this moment.
+    /// Returns the faults that are requested at this moment.
     fn now(&self) -> MutexGuard<'_, Asked> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &self.file {
@@ -66,13 +65,13 @@ impl Faults {
         asked
     }
 
-    /// To be called before a command or message of this name; false if it
-    /// shall be lost.
+    /// To be called before a command or message of this name. Returns false if the command or
+    /// message has to be lost.
     pub fn pass(&self, name: &str) -> bool {
         self.now().pass(name)
     }
 
-    /// Bits for the translation of a new path.
+    /// Returns bits for the translation of a new path.
     pub fn spoilt(&self) -> u32 {
         let asked = self.now();
         let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == "Sack";
@@ -100,7 +99,7 @@ impl Asked {
             fault.countdown = fault.countdown.saturating_sub(1);
             match fault.kind {
                 Kind::Die if due => {
-                    // No destructor runs, no peer is told.
+                    // No destructor runs, no peer is notified.
                     let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
                 }
                 Kind::Lose => pass = false,

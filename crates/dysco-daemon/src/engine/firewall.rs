@@ -1,6 +1,6 @@
-//! State of sessions, exported from this host's firewall and installed there.
-//! Where a table of many entries has to be searched the kernel is asked on a
-//! thread of its own; what a change of a chain waits for is only looked up.
+//! State of sessions, exported from this host's firewall and installed there. Where a table of many
+//! entries has to be searched, a separate thread asks the kernel. State that a change of a chain
+//! waits for is only looked up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,23 +22,23 @@ use super::{Answer, Engine};
 
 type Replies = mpsc::Sender<Reply>;
 
-/// State of sessions that goes from host to host.
+/// Transfers of sessions' state from host to host.
 #[derive(Default)]
 pub(super) struct Moves {
     transfers: Transfers,
-    /// Who waits for those that this host began.
+    /// Clients that wait for transfers that this host began.
     waiting: HashMap<TransferId, (bool, Replies)>,
-    /// For which change, and to which host, those are that a change wanted.
+    /// Change and destination host of transfers that a change wanted.
     wanted: HashMap<TransferId, (ChangeId, IpAddr)>,
-    /// What those say to hosts that have not been asked to get ready.
+    /// Actions of those transfers for hosts that have not been asked to get ready.
     next: Vec<(IpAddr, Action)>,
 }
 
-/// What a task did for another host.
+/// Result of a task for another host.
 pub(super) enum Done {
-    /// Exported, or why not.
+    /// The export is done, or the reason why not.
     Exported(Give, Result<Vec<u8>, String>),
-    /// Installed, or why not.
+    /// The installation is done, or the reason why not.
     Installed(TransferId, Result<Moved, String>),
 }
 
@@ -108,13 +108,13 @@ impl Engine {
             |action: &mut Action| matches!(action, Action::Transmit(host, _) if *host == to);
         let expects = actions.extract_if(.., to_it).map(|action| (to, action));
         self.moves.next.extend(expects);
-        // The change waits longest for what the old host exports.
+        // The change waits longest for the old host's export.
         self.move_on(actions);
     }
 
-    /// Has this host, or all, expect the state that changes want, once it was asked to get
-    /// ready: if it has more of the session than it should it forgets that then. What comes
-    /// there before is kept. False if there is nothing.
+    /// Makes host `to`, or each host, expect the state that changes want, once it was asked to get
+    /// ready. If that host has more of the session than it should, it forgets that then. State that
+    /// arrives there earlier is kept. Returns false if there is nothing to expect.
     pub(super) fn have_expected(&mut self, to: Option<IpAddr>) -> bool {
         let asked = |(host, _): &mut (IpAddr, Action)| to.is_none_or(|to| *host == to);
         let next: Vec<_> = self.moves.next.extract_if(.., asked).collect();
@@ -176,7 +176,7 @@ impl Engine {
     pub(super) fn sweep_moves(&mut self) {
         let now = self.now();
         let mut actions = self.moves.transfers.tick(now);
-        // What ends by itself has ended since its time was over.
+        // A transfer that ends by itself has timed out.
         let over = |action: &mut Action| matches!(action, Action::Ended { .. });
         let over: Vec<_> = actions.extract_if(.., over).collect();
         self.move_on(actions);
@@ -190,7 +190,7 @@ impl Engine {
         }
     }
 
-    /// A session is being forgotten here.
+    /// Expects no state of a session that this host is forgetting.
     pub(super) fn expect_no_state(&mut self, session: &FiveTuple) {
         self.moves.transfers.forget(session);
     }
@@ -233,8 +233,8 @@ impl Engine {
         }
     }
 
-    /// Exports a session's state for another host: here, if a few look-ups do, since the
-    /// kernel answers these sooner than a thread wakes up.
+    /// Exports a session's state for another host. A few look-ups are done here, since the kernel
+    /// answers them sooner than a thread wakes up.
     fn export_for(&mut self, give: Give, session: FiveTuple, kinds: Vec<KindName>) {
         let found = self.is_called_so(&session).and_then(|()| {
             state::export_at_once(&session, &kinds).map_err(|error| error.to_string())
@@ -252,7 +252,7 @@ impl Engine {
         });
     }
 
-    /// Installs what another host has sent, as above.
+    /// Installs state that another host has sent, here or on a thread as for an export.
     fn install_for(
         &mut self,
         transfer: TransferId,
@@ -284,8 +284,8 @@ impl Engine {
         });
     }
 
-    /// Where a session has passed a NAT, the firewall's entries are of another one, and
-    /// the host that is to get them awaits no such.
+    /// Returns an error if the session has passed a NAT: the firewall's entries are then of another
+    /// five-tuple, which the host that is to get them does not expect.
     fn is_called_so(&self, session: &FiveTuple) -> Result<(), String> {
         let known = self.known_to_firewall(session);
         match known == *session {
@@ -296,8 +296,8 @@ impl Engine {
         }
     }
 
-    /// What this host's firewall calls a session that it passes on: as it comes here, by
-    /// a NAT or not.
+    /// Returns the five-tuple by which this host's firewall knows a session that this host passes
+    /// on: as the session arrives here, through a NAT or not.
     pub(super) fn known_to_firewall(&self, session: &FiveTuple) -> FiveTuple {
         let comes = FlowKey::new(session.destination, session.source);
         let slot = self.agent.find_called(&comes);
@@ -309,7 +309,8 @@ impl Engine {
         })
     }
 
-    /// A transfer has ended; `code` is for who waits for one that was not done.
+    /// Handles the end of a transfer. `code` is for the client that waits for a transfer that was
+    /// not done.
     fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>, code: FailureCode) {
         if let Some((change, to)) = self.moves.wanted.remove(&transfer) {
             let result = result.map(|_| ()).map_err(Reason::StateNotMoved);
@@ -355,8 +356,8 @@ impl Engine {
         });
     }
 
-    /// A firewall has state of sessions that are none of its own: a five-tuple
-    /// needs no session here. One that is, is what firewalls call it.
+    /// Returns the five-tuple by which firewalls know a session. A firewall also has state of other
+    /// hosts' sessions: a five-tuple needs no session here.
     fn five_tuple(&self, name: &SessionName) -> Option<FiveTuple> {
         let own = self.slot_named(name).map(|slot| self.agent.session(slot));
         let (source, destination) = match (own.map(|s| s.on_wire().key), name) {
@@ -371,12 +372,12 @@ impl Engine {
     }
 }
 
-/// As hosts name them to each other.
+/// Returns the kinds as hosts name them to each other.
 fn as_named(kinds: &[StateKind]) -> Vec<KindName> {
     kinds.iter().map(|kind| (*kind).into()).collect()
 }
 
-/// As the host knows it that opened it.
+/// Returns the five-tuple of a session in the direction in which it was opened.
 pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
     FiveTuple {
         source: session.left,
@@ -384,8 +385,8 @@ pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
     }
 }
 
-/// Documents for another host. Who names a kind needs it there: without, the session
-/// would be dropped.
+/// Encodes documents for another host. Each named kind must be there: without it, that host would
+/// drop the session.
 fn packed(session: &FiveTuple, kinds: &[KindName], all: &[Document]) -> Result<Vec<u8>, String> {
     state::has_each(session, kinds, all).map_err(|error| error.to_string())?;
     serde_json::to_vec(all).map_err(|error| error.to_string())
@@ -409,7 +410,7 @@ fn refused(why: &str, mend: &str) -> Failure {
     }
 }
 
-/// The failure that a text of ours tells.
+/// Returns the failure that one of our error texts describes.
 fn told(code: FailureCode, text: &str) -> Failure {
     // The text is "failed to WHAT: WHY; MEND".
     let rest = text.strip_prefix("failed to ").unwrap_or(text);

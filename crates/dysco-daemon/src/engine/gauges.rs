@@ -1,4 +1,4 @@
-//! The engine's numbers, for metrics and `status`.
+//! Numbers of the engine, for metrics and `status`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,11 +11,11 @@ use super::Engine;
 use super::listing::{left_by, state_word};
 use crate::metrics::{Certificate, Changes, SessionGauges, Snapshot};
 
-/// What is kept for metrics alone.
+/// Values that are kept for metrics alone.
 pub(super) struct Gauges {
     started: f64,
     certificates: Vec<Certificate>,
-    /// The sessions of each part of the table, as they were counted last.
+    /// Sessions of each part of the table at the last count.
     parts: Vec<SessionGauges>,
 }
 
@@ -29,12 +29,12 @@ impl Gauges {
         }
     }
 
-    /// The daemon uses other certificates from now on.
+    /// Records the certificates that the daemon uses from now on.
     pub fn renew(&mut self, credentials: &Credentials) {
         self.certificates = certificates(credentials);
     }
 
-    /// The sessions of a part of the table were counted.
+    /// Records the count of the sessions of a part of the table.
     pub fn counted(&mut self, part: u32, sessions: SessionGauges) {
         let part = part as usize;
         if self.parts.len() <= part {
@@ -66,7 +66,7 @@ fn certificates(credentials: &Credentials) -> Vec<Certificate> {
         .collect()
 }
 
-/// Counts an entry, and its session if it is that of the session's path.
+/// Counts an entry, and its session if the entry is that of the session's path.
 pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
     sessions.entries += 1;
     if s.two.part != part::CURRENT {
@@ -83,7 +83,7 @@ pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
 }
 
 impl Engine {
-    /// Takes what is counted anyway: no session is looked at.
+    /// Returns the snapshot from numbers that are kept anyway: no session is looked at.
     pub(super) fn snapshot(&self) -> Snapshot {
         let messages = self.machine.stats();
         let attached = self.agent.attached().into_iter();

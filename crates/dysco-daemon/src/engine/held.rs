@@ -1,5 +1,5 @@
-//! What this host holds for its changes: slots, five-tuples, and what waits for a
-//! route or for old data to drain.
+//! Slots and five-tuples that this host holds for its changes, and the work that waits for a route
+//! or for old data to drain.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -15,80 +15,81 @@ use super::proof::Lookout;
 use super::raw::Repeated;
 use super::{Answer, DRAIN_SWEEP, Engine};
 
-/// Settings of interfaces are read again after this.
+/// Time after which the settings of interfaces are read again.
 const STRICT_FOR: Duration = Duration::from_secs(1);
 
-/// What this host holds for a change.
+/// Resources and progress of one change on this host.
 #[derive(Default)]
 pub(super) struct Held {
-    /// The slot of the session, and when its session began.
+    /// Slot of the session, and the time at which the session began.
     pub slot: Option<(u32, u64)>,
-    /// The same of session B, where this host is both anchors.
+    /// Slot and start time of session B, where this host is both anchors.
     pub other: Option<(u32, u64)>,
-    /// The first session's subsession.
+    /// Subsession of the first session.
     pub own: Option<Subsession>,
-    /// The five-tuple of the new path, from this host's side.
+    /// Five-tuple of the new path, seen from this host.
     pub new: Option<FlowKey>,
-    /// The pair of the proxy, at the middle.
+    /// Pair of the proxy, on the proxy's host.
     pub pair: Option<Pair>,
-    /// When packets of its adopted sessions were asked for first.
+    /// Time of the first request for packets of its adopted sessions.
     pub asked: Option<Instant>,
-    /// A cutoff is set and `Drained` not yet told.
+    /// True if a cutoff is set and `Drained` is not yet reported.
     pub draining: bool,
-    /// While this end may have to show on the new path what it has sent elsewhere.
+    /// Set while this end may have to show on the new path the data that it has sent elsewhere.
     pub showing: Option<Showing>,
-    /// The new path has answered a SYN.
+    /// True if the new path has answered a SYN.
     pub opened: bool,
-    /// It was sent one, and has not.
+    /// SYN that is repeated on the new path until an answer arrives.
     pub trial: Option<Repeated>,
-    /// The name of that.
+    /// Nonce of that SYN.
     pub nonce: u32,
-    /// The answer shows that the path leaves packets as they are.
+    /// True if the answer shows that the path leaves packets unchanged.
     pub unchanged: bool,
-    /// What the local end had sent when that was made.
+    /// Highest number that the local end had sent when that SYN was made.
     pub opened_at: Option<u32>,
-    /// While its new path is asked to answer.
+    /// Set while the new path is asked to answer.
     pub look: Option<Look>,
-    /// The old path is done with, and the new one has not shown yet that it carries: it is
-    /// looked at again after this.
+    /// Interval to the next look: the old path is drained, and the new one has not yet shown that
+    /// it carries data.
     pub unconfirmed: Option<Duration>,
-    /// Its new path is taken back, and the old one has not carried all that it did.
+    /// True if the new path is taken back, and the old one has not yet carried all data that the
+    /// new one did.
     pub returns: bool,
-    /// Waits for what the client answers.
+    /// Lookout for the answer of the client.
     pub lookout: Option<Lookout>,
-    /// What waits for a route.
+    /// Step that waits for a route.
     pub waiting: Option<Waiting>,
 }
 
-/// A new path that is asked to answer.
+/// New path that is asked to answer.
 pub(super) struct Look {
-    /// How often it had before.
+    /// Number of answers before this request.
     pub answers: u16,
-    /// The end had sent something there that was not acknowledged.
+    /// True if the end had sent data there that was not acknowledged.
     pub waits: bool,
-    /// What asks.
+    /// Request that is repeated.
     pub _ask: Repeated,
 }
 
-/// Between the first two looks whether a new path carries; doubled for the next, until the
-/// sweep is as often.
+/// Interval between the first two looks at whether a new path carries data. It doubles with each
+/// look, up to the interval of the sweep.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 
-/// How long an end has sent nothing on its new path.
+/// Silence of an end on its new path.
 #[derive(Default)]
 pub(super) struct Showing {
-    /// How many packets had gone there when it was looked at last.
+    /// Number of packets sent there at the last look.
     pub sent: u32,
-    /// How often it was looked at since.
+    /// Number of looks since then.
     pub looks: u32,
 }
 
 impl Showing {
-    /// The most looks between two packets.
+    /// Maximum number of looks between two packets.
     const SELDOM: u32 = 64;
 
-    /// Looks again, when so many packets have gone there. Is it time for another that
-    /// shows what was sent elsewhere? After as many looks as before the last.
+    /// Records the number of packets sent there. Returns true if another packet is due that shows
+    /// the data sent elsewhere: the interval doubles, up to [`Showing::SELDOM`] looks.
     pub fn is_due(&mut self, sent: u32) -> bool {
         if sent != self.sent {
             *self = Showing { sent, looks: 0 };
@@ -100,12 +101,13 @@ impl Showing {
 }
 
 impl Held {
-    /// Is it between two paths?
+    /// Returns true if the change is between two paths.
     pub fn is_underway(&self) -> bool {
         self.draining || self.showing.is_some() || self.returns
     }
 
-    /// Which end of its sessions this host stands at: of a pair that it relays, the far ones.
+    /// Returns the end of its sessions at which this host stands. For a pair that the host relays,
+    /// these are the far ends.
     pub fn anchor(&self) -> Anchor {
         match self.other {
             None => Anchor::Near,
@@ -113,29 +115,29 @@ impl Held {
         }
     }
 
-    /// The slots that are held.
+    /// Returns the held slots, each with the start time of its session.
     pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
         self.slot.into_iter().chain(self.other)
     }
 }
 
-/// What waits for a route.
+/// Step of a change that waits for a route.
 pub(super) enum Waiting {
     Reserve { new: Subsession },
     Prepare { translation: Translation },
     Join { translation: Translation },
 }
 
-/// What a route look-up brought.
+/// Result of a route look-up: the index of the interface.
 pub(super) type Routed = Result<u32, AgentError>;
 
 impl Engine {
-    /// The slot of a change's session, if that session still has it.
+    /// Returns the slot of a change's session, if that session still has it.
     pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
         self.same(self.held.get(&change)?.slot?)
     }
 
-    /// The slots of a change's sessions, of those that still have theirs.
+    /// Returns the slots of a change's sessions that still have theirs.
     pub(super) fn slots_of(&self, change: ChangeId) -> Vec<u32> {
         let held = self.held.get(&change).into_iter();
         held.flat_map(Held::slots)
@@ -143,20 +145,20 @@ impl Engine {
             .collect()
     }
 
-    /// The slot, if the session that began then still has it.
+    /// Returns the slot, if the session that began at that time still has it.
     fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
         let s = self.agent.session(slot);
         (s.created_ns == created && s.state != State::Free as u32).then_some(slot)
     }
 
-    /// The session of a change has been collected.
+    /// Notifies the machine that the session of a change has been collected.
     pub(super) fn tell_gone(&mut self, change: ChangeId) {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
             self.tell_machine(HostEvent::SessionGone { subsession });
         }
     }
 
-    /// Is the interface one that the data plane is on?
+    /// Returns true if the data plane is attached to the interface.
     pub(super) fn is_ours(&self, ifindex: u32) -> bool {
         let ours = &self.config.host.interfaces;
         ours.iter().any(|i| i.index == ifindex)
@@ -182,7 +184,7 @@ impl Engine {
                 Some(ifindex) => Ok(ifindex),
                 None => routes.get(from, to).await.map(|r| r.ifindex),
             };
-            // What comes by the new path bears the address of the session's other end.
+            // Packets on the new path have the address of the session's other end.
             let found = match (found, own) {
                 (Ok(ifindex), Some(own)) if strict.contains(&ifindex) => {
                     let (local, remote) = (own.local.ip(), own.remote.ip());
@@ -197,8 +199,8 @@ impl Engine {
         });
     }
 
-    /// The interfaces where the kernel drops IPv4 packets whose source it reaches by another
-    /// (RFC 3704, 2.2).
+    /// Returns the interfaces on which the kernel drops IPv4 packets whose source it reaches by
+    /// another interface (RFC 3704, 2.2).
     fn strict_interfaces(&mut self) -> Vec<u32> {
         let now = Instant::now();
         if let Some((at, known)) = &self.strict
@@ -212,7 +214,7 @@ impl Engine {
         strict
     }
 
-    /// Goes on with what waited for the route.
+    /// Continues the step that waited for the route.
     pub(super) fn routed(&mut self, change: ChangeId, found: Routed) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
@@ -227,7 +229,7 @@ impl Engine {
             })
             .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
         let event = match waiting {
-            // It waits for two: see `ways_found`.
+            // A join waits for two routes: see `ways_found`.
             Waiting::Join { .. } => return,
             Waiting::Reserve { new } => HostEvent::Reserved {
                 change,
@@ -246,7 +248,7 @@ impl Engine {
         self.tell_machine(event);
     }
 
-    /// A route that was found, if the data plane can use it.
+    /// Returns the interface of a route that was found, if the data plane can use it.
     pub(super) fn usable_way(
         &mut self,
         from: IpAddr,
@@ -262,16 +264,17 @@ impl Engine {
         Ok(ifindex)
     }
 
-    /// Has a session nothing more to do with the path by the proxy, and is what its end
-    /// has sent on the new one acknowledged? An end that has reset it waits for nothing.
+    /// Returns true if a session has nothing more to do with the path through the proxy, and all
+    /// that its end has sent on the new path is acknowledged. An end that has reset the session
+    /// waits for nothing.
     pub(super) fn is_drained(&self, slot: u32, at: Anchor) -> bool {
         let s = self.agent.session(slot);
         let drained = s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s);
         drained || has_reset(&s)
     }
 
-    /// Is a change drained at this host, so that only a new path that does not carry keeps
-    /// the proxy in its session?
+    /// Returns true if a change is drained at this host, and only a new path that does not carry
+    /// data keeps the proxy in its session.
     pub(super) fn is_unconfirmed(&self, change: ChangeId) -> bool {
         let held = self.held.get(&change).filter(|held| held.draining);
         held.is_some_and(|held| {
@@ -285,7 +288,7 @@ impl Engine {
         })
     }
 
-    /// Tells that a change is drained at this host, or looks again after so long.
+    /// Reports that a change is drained at this host, or schedules another look after `wait`.
     pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
         let Some(held) = self.held.get(&change).filter(|held| held.draining) else {
             return;
@@ -311,7 +314,7 @@ impl Engine {
         });
     }
 
-    /// The far end may have acknowledged something meanwhile.
+    /// Looks again, because the far end may have acknowledged something meanwhile.
     pub(super) fn look_confirmed(&mut self, change: ChangeId) {
         let held = self.held.get_mut(&change).filter(|held| held.draining);
         if let Some(wait) = held.and_then(|held| held.unconfirmed.take()) {
@@ -319,8 +322,8 @@ impl Engine {
         }
     }
 
-    /// The local end of a slot's session has acknowledged all of the old path, or the
-    /// new one has shown how far the other end had sent.
+    /// Handles the event that the local end of a slot's session has acknowledged all data of the
+    /// old path, or that the new path has shown how far the other end had sent.
     pub(super) fn drained(&mut self, slot: u32) {
         let change = self
             .held
@@ -331,8 +334,8 @@ impl Engine {
         }
     }
 
-    /// Looks at sessions that drain, in case an event was missed, and shows again what may
-    /// have been lost.
+    /// Looks at draining sessions, in case an event was missed, and repeats packets that may have
+    /// been lost.
     pub(super) fn sweep_drains(&mut self) {
         let draining = self.held.iter().filter(|(_, h)| h.draining);
         let draining: Vec<_> = draining.map(|(c, h)| (*c, h.anchor())).collect();
@@ -358,7 +361,7 @@ mod tests {
             (1..=200).filter(|_| showing.is_due(sent)).collect()
         };
         assert_eq!(due(0, &mut showing), [1, 2, 4, 8, 16, 32, 64, 128, 192]);
-        // It has sent something: what it sent elsewhere has been shown by that.
+        // The end has sent a packet, which has shown the data that it sent elsewhere.
         assert!(!showing.is_due(1));
         assert!(showing.is_due(1));
     }

@@ -1,6 +1,6 @@
-//! What happened to sessions, in memory and in a file that the next process
-//! reads: one JSON object a line, appended. What it does not say is lost to
-//! those who list sessions, and to nothing else.
+//! History of sessions, in memory and in a file that the next process reads: one JSON object a
+//! line, appended. An event that the file lacks is missing in listings of sessions, and nowhere
+//! else.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 
 use super::collect::boot_time;
 
-/// How much of a session's history is kept.
+/// Maximum number of entries of a session's history.
 const ENTRIES: usize = 16;
-/// Bytes that wait to be written together.
+/// Maximum number of bytes that wait to be written together.
 const BUFFERED: usize = 64 << 10;
-/// The file is written anew when it is longer than this and mostly of the past.
+/// Length from which the file is rewritten when most of it is obsolete.
 const LONG: u64 = 1 << 20;
 
-/// What happened to sessions, of so many at most.
+/// Histories of a limited number of sessions.
 pub(super) struct History {
     of: HashMap<SessionId, VecDeque<Past>>,
     sessions: usize,
     file: Book,
 }
 
-/// Something that happened.
+/// Event of a session's past.
 #[derive(Clone, Serialize, Deserialize)]
 struct Past {
-    /// Since the machine began: milliseconds.
+    /// Milliseconds since the machine began.
     at: u64,
     what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,24 +40,24 @@ struct Past {
     change_id: Option<String>,
 }
 
-/// A line of the file.
+/// Line of the file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
     Happened(SessionId, Past),
-    /// It goes by the second name from here.
+    /// The session has the second name from here on.
     Renamed(SessionId, SessionId),
 }
 
 impl History {
-    /// Reads what a former process wrote; `sessions` is of how many it is kept.
+    /// Reads the file of a former process. Keeps the histories of `sessions` sessions at most.
     pub fn open(path: &Path, sessions: usize) -> History {
         let mut history = History {
             of: HashMap::new(),
             sessions,
             file: Book::at(path),
         };
-        // The last line may be torn.
+        // The last line may be incomplete.
         let text = fs::read(path).unwrap_or_default();
         for line in text.split(|b| *b == b'\n') {
             match serde_json::from_slice(line) {
@@ -69,18 +69,18 @@ impl History {
         history
     }
 
-    /// Forgets all but these, and begins the file with what is left.
+    /// Forgets all sessions but these, and rewrites the file.
     pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
         self.of.retain(|session, _| lives(*session));
         self.rewrite();
     }
 
-    /// Something happened, by a change of this id.
+    /// Adds an event, caused by a change of this id.
     pub fn add(&mut self, session: SessionId, what: &str, change_id: Option<String>) {
         self.push(session, what.to_owned(), None, change_id);
     }
 
-    /// Another way was taken, by a change of this id.
+    /// Adds that another path was taken, by a change of this id.
     pub fn changed(&mut self, session: SessionId, change: WayChange, change_id: Option<String>) {
         let what = format!("{} to {}", change.from, change.to);
         self.push(session, what, Some(change), change_id);
@@ -116,7 +116,7 @@ impl History {
         entries.push_back(past);
     }
 
-    /// A session goes by another name.
+    /// Records that a session has another name.
     pub fn rename(&mut self, session: SessionId, now: SessionId) {
         self.file.write(&Line::Renamed(session, now));
         self.called(session, now);
@@ -128,12 +128,12 @@ impl History {
         }
     }
 
-    /// A session has gone.
+    /// Forgets a session that is gone.
     pub fn forget(&mut self, session: SessionId) {
         self.of.remove(&session);
     }
 
-    /// What happened to a session, the oldest first.
+    /// Returns the history of a session, oldest entry first.
     pub fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
         let now = boot_time();
         let entries = self.of.get(&session).into_iter().flatten();
@@ -148,8 +148,8 @@ impl History {
             .collect()
     }
 
-    /// Writes what waits to be written, and leaves the past out of the file if
-    /// that is most of it. To be called from time to time.
+    /// Writes waiting lines, and rewrites the file if most of it is obsolete. To be called from
+    /// time to time.
     pub fn flush(&mut self) {
         self.file.flush();
         if self.file.length > LONG && self.file.length > 4 * self.file.anew {
@@ -168,13 +168,13 @@ impl History {
     }
 }
 
-/// The file. What cannot be written is said once, and kept in memory only.
+/// The file. A line that cannot be written is reported once, and kept in memory only.
 struct Book {
     path: PathBuf,
     file: Option<File>,
     waiting: Vec<u8>,
     length: u64,
-    /// How long it was when it was last written anew.
+    /// Length of the file when it was last rewritten.
     anew: u64,
     failed: bool,
 }
@@ -207,7 +207,7 @@ impl Book {
         }
     }
 
-    /// Begins it with this text: whole, or not at all.
+    /// Replaces the file by this text atomically.
     fn replace(&mut self, text: &[u8]) {
         self.waiting.clear();
         let temporary = self.path.with_extension("new");
@@ -231,7 +231,7 @@ impl Book {
 }
 
 fn append(text: &mut Vec<u8>, line: &Line) {
-    // Strings and numbers: there is nothing that JSON could not say.
+    // Strings and numbers can always be encoded as JSON.
     if serde_json::to_writer(&mut *text, line).is_ok() {
         text.push(b'\n');
     }

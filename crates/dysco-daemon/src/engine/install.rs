@@ -1,4 +1,4 @@
-//! State is installed on this host, and looked at until it judges as any other.
+//! Installation of state on this host, and checks until the state judges packets like any other.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use dysco_firewall::conntrack::{Settled, Settling};
 use dysco_firewall::{self as state, Document, FiveTuple, StateError};
 use dysco_scheduling::spawn_long;
 
-/// New entries are looked at this often until they have settled …
+/// Interval at which new entries are checked until they have settled …
 const LOOK: Duration = Duration::from_millis(250);
-/// … so many times, and then this often: a session that stays silent needs no judge yet.
+/// … up to this number of checks, and `LATE` afterwards: a silent session needs no judge yet.
 const LOOKS: u32 = 2400;
 const LATE: Duration = Duration::from_secs(30);
 
-/// Installs documents, or sees whether they could be.
+/// Installs documents, or checks whether they could be installed.
 pub(super) fn install(
     runtime: &tokio::runtime::Handle,
     session: &FiveTuple,
@@ -37,7 +37,7 @@ pub(super) fn install(
     Ok(report)
 }
 
-/// Looks at a new entry until it judges windows again.
+/// Checks a new entry until it judges windows again.
 async fn settle(mut settling: Settling) {
     for look in 0_u32.. {
         if look == LOOKS {

@@ -1,4 +1,4 @@
-//! Interfaces that are deleted, and made anew, while sessions pass them.
+//! Interfaces that are deleted, and made again, while sessions pass them.
 
 use dysco_agent::links::{self, Link};
 use dysco_agent::{Attach, Attached, InterfaceChange};
@@ -7,7 +7,7 @@ use dysco_api::InterfaceReport;
 use super::Engine;
 
 impl Engine {
-    /// Looks whether the data plane still is where it was put.
+    /// Checks whether the data plane is still attached to its interfaces.
     pub(super) fn sweep_interfaces(&mut self) {
         for (interface, change) in self.agent.look_at_interfaces() {
             match change {
@@ -32,14 +32,15 @@ impl Engine {
         }
     }
 
-    /// Routes that leave by it are usable.
+    /// Records the index of an interface: routes that leave by it are usable.
     fn lead_by(&mut self, name: &str, index: u32) {
         let ours = self.config.host.interfaces.iter_mut();
         for interface in ours.filter(|interface| interface.name == name) {
             interface.index = index;
         }
     }
-    /// Where the programs are, and what keeps them from seeing sessions there.
+    /// Returns the interfaces of the programs, with any obstacle that keeps the programs from
+    /// seeing sessions there.
     pub(super) fn interface_reports(&self) -> Vec<InterfaceReport> {
         let all = links::links().unwrap_or_default();
         let attached = self.agent.attached();
@@ -68,8 +69,8 @@ impl Engine {
     }
 }
 
-/// A packet passes both, and the programs are on both: since a while ago, or dyscod would
-/// not have started.
+/// Returns the text about stacked interfaces: a packet passes both, and the programs are on both.
+/// That began recently, or dyscod would not have started.
 fn stacked(upper: &Link, lower: &Link) -> String {
     format!(
         "{} is a {} over {} now, so that a packet passes both and is changed twice: sessions \

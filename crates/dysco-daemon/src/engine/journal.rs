@@ -1,12 +1,11 @@
-//! The records of changes under way, in one file that is appended to: a record
-//! is on the way of every change, and a write is a tenth of what a file of its
-//! own costs.
+//! Records of changes in progress, in one file that is appended to. A record is needed in every
+//! change, and an append costs a tenth of a separate file.
 //!
-//! A frame is the length of its body and the body's CRC-32, both little-endian
-//! words, and the body: the change's 16 bytes, its record, and when it was first written
-//! (nanoseconds of CLOCK_BOOTTIME, little-endian); once the change is over its bytes alone.
-//! Not synced: it outlives the process, and sessions
-//! do not outlive the machine.
+//! A frame is the length of its body and the body's CRC-32, both little-endian words, and the body.
+//! The body is the change's 16 bytes, its record, and the time at which it was first written
+//! (nanoseconds of CLOCK_BOOTTIME, little-endian). Once the change is over, the body is its 16
+//! bytes alone. The file is not synced: it outlives the process, and sessions do not outlive the
+//! machine.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -17,13 +16,13 @@ use std::path::{Path, PathBuf};
 use dysco_config::private;
 use dysco_proto::ChangeId;
 
-/// The file is written anew when it is longer than this and mostly of the past.
+/// Length from which the file is rewritten when most of it is obsolete.
 const LONG: u64 = 1 << 20;
-/// Bytes before a body.
+/// Number of bytes before a body.
 const HEAD: usize = 8;
 const ID: usize = 16;
 
-/// The file, and what it says.
+/// Journal file and its contents.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
@@ -31,16 +30,15 @@ pub(super) struct Journal {
     live: HashMap<ChangeId, Live>,
 }
 
-/// What it says of a change.
+/// Contents of the journal for one change.
 struct Live {
     begun: u64,
     record: Vec<u8>,
 }
 
 impl Journal {
-    /// Reads the file, or begins it. Its last frame may be torn: that one was
-    /// acted on by nobody. Any other damage is an error, since what a change
-    /// needs would be forgotten.
+    /// Reads the file, or begins it. Its last frame may be incomplete: nobody has acted on that
+    /// one. Any other damage is an error, since the data that a change needs would be lost.
     pub fn open(path: &Path) -> io::Result<Journal> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -48,7 +46,7 @@ impl Journal {
             .create(true)
             .mode(0o600)
             .open(path)?;
-        // One of an earlier release may be for all.
+        // A file of an earlier release may be readable by all.
         file.set_permissions(Permissions::from_mode(0o600))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -73,36 +71,37 @@ impl Journal {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The records of changes that were not over when it was read.
+    /// Returns the records of changes that were not over when the file was read.
     pub fn records(&self) -> Vec<Vec<u8>> {
         self.live.values().map(|live| live.record.clone()).collect()
     }
 
-    /// When a change was written first, in nanoseconds of CLOCK_BOOTTIME.
+    /// Returns the time at which a change was first written, in nanoseconds of CLOCK_BOOTTIME.
     pub fn begun(&self, change: ChangeId) -> Option<u64> {
         self.live.get(&change).map(|live| live.begun)
     }
 
-    /// Writes a change's record in place of the one before: whole, or not at all. `now` is
-    /// when.
+    /// Writes a change's record in place of the previous one, which stays if the write fails. `now`
+    /// is the time of the write.
     pub fn write(&mut self, change: ChangeId, record: &[u8], now: u64) -> io::Result<()> {
         let begun = self.begun(change).unwrap_or(now);
         self.append(&frame(change, record, &begun.to_le_bytes()))?;
         let record = record.to_vec();
         self.live.insert(change, Live { begun, record });
-        // What is written is: nobody may be told that it is not.
+        // The record is written: a failure to shorten the file must not be reported as a failed
+        // write.
         if let Err(error) = self.shorten() {
             tracing::warn!(%error, "the journal cannot be shortened");
         }
         Ok(())
     }
 
-    /// The change is over.
+    /// Records that the change is over.
     pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
         if self.live.contains_key(&change) {
             self.append(&frame(change, &[], &[]))?;
@@ -121,7 +120,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Leaves the past out, if that is most of the file.
+    /// Removes obsolete frames, if they are most of the file.
     fn shorten(&mut self) -> io::Result<()> {
         if self.length <= LONG {
             return Ok(());
@@ -136,7 +135,7 @@ impl Journal {
         }
         let temporary = self.path.with_extension("new");
         private::write(&temporary, &frames)?;
-        // Before it has the name: what fails until then changes nothing.
+        // The file is opened before it has its final name: a failure until then changes nothing.
         let file = OpenOptions::new().append(true).open(&temporary)?;
         fs::rename(&temporary, &self.path)?;
         (self.file, self.length) = (file, frames.len() as u64);
@@ -158,7 +157,7 @@ fn frame(change: ChangeId, record: &[u8], begun: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The first body and what follows it; `None` where no whole frame is left.
+/// Returns the first body and what follows it; `None` if no complete frame is left.
 fn split_frame(bytes: &[u8]) -> io::Result<Option<(&[u8], &[u8])>> {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Ok(None);
@@ -180,7 +179,7 @@ fn split_body(body: &[u8]) -> Option<(ChangeId, u64, &[u8])> {
     if rest.is_empty() {
         return Some((ChangeId(*id), 0, rest));
     }
-    // What another release wrote begins with its version all the same.
+    // A record of another release also begins with its version.
     let (record, begun) = rest.split_last_chunk()?;
     Some((ChangeId(*id), u64::from_le_bytes(*begun), record))
 }
@@ -228,7 +227,8 @@ mod tests {
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"second"]);
     }
 
-    /// As the release before wrote it: what is over is over, and what is not has its version.
+    /// Written as by the previous release: ended changes are over, and the others have their
+    /// version.
     #[test]
     fn another_releases_is_read_as_far_as_it_goes() {
         let (_dir, path) = place();

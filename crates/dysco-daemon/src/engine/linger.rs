@@ -1,22 +1,22 @@
-//! How long an entry is still needed, by what it says itself.
+//! Time for which an entry is still needed, as far as the entry shows.
 
 use std::time::Duration;
 
 use dysco_common::session::part;
 use dysco_common::{Session, State};
 
-/// Two MSL, as Linux takes it for TIME-WAIT (TCP_TIMEWAIT_LEN).
+/// Two MSL, as Linux takes it for TIME_WAIT (TCP_TIMEWAIT_LEN).
 pub(super) const TWO_MSL: Duration = Duration::from_secs(60);
-/// A session that nobody changed needs its entry only for last words.
+/// Time for which an unchanged session needs its entry for last packets.
 pub(super) const UNCHANGED: Duration = Duration::from_secs(2);
-/// A SYN that was never answered, or the answer to it: longer than Linux repeats one.
+/// Time for a SYN that was never answered, or the answer to it: longer than Linux retransmits one.
 const UNANSWERED: Duration = Duration::from_secs(135);
-/// The same in a crowded table, which somebody may be filling with SYNs.
+/// The same time in a crowded table, which somebody may be filling with SYNs.
 const UNANSWERED_CROWDED: Duration = Duration::from_secs(5);
 
-/// Is this an entry of one path of a session, and that of its other path is gone? That may
-/// have been collected while no daemon could take back a change, and be another's since. A
-/// relay goes on by a chain's path, and has no other.
+/// Returns true if this is an entry of one path of a session whose other path's entry is gone. The
+/// other entry may have been collected while no daemon could take back a change, and be another
+/// session's since. A relay continues on a chain's path, and has no other.
 pub(super) fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
     if s.two.part == part::CURRENT || s.state == State::Relay as u32 {
         return false;
@@ -25,8 +25,8 @@ pub(super) fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
     other.is_none_or(|other| nobodys.contains(&other.state) || other.key != s.key)
 }
 
-/// Was a session's SYN answered, and that answer not? A listener that sends cookies has no
-/// socket for it, and no end of it is ever seen.
+/// Returns true if a session's SYN was answered, and that answer was not. A listener that sends
+/// cookies has no socket for the session, and no end of the session is ever seen.
 fn is_half_open(s: &Session) -> bool {
     match s.life.opened_here {
         0 => s.rcv_ack == s.local.isn,
@@ -34,7 +34,7 @@ fn is_half_open(s: &Session) -> bool {
     }
 }
 
-/// How long an entry is still needed; `None` while its session lives.
+/// Returns how long an entry is still needed; `None` while its session lives.
 pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
     let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
     let patience = match crowded {
@@ -47,7 +47,7 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
         State::Tracked if is_half_open(s) && age > patience => Some(Duration::ZERO),
         State::Tracked | State::Adopted => None,
         State::Tombstone => Some(TWO_MSL),
-        // The session's other entry ends it; a relay that goes on by a chain has none.
+        // The session's other entry ends this one; a relay that continues on a chain has no other.
         state if s.two.part != part::CURRENT && state != State::Relay => None,
         State::TwoPaths
         | State::NewPath
@@ -85,7 +85,7 @@ mod tests {
             other.state = state as u32;
             assert!(is_orphan(&s, Some(&other)));
         }
-        // Its slot was given to another.
+        // Its slot was given to another session.
         other.state = State::Tracked as u32;
         other.key.local_port = 2;
         assert!(is_orphan(&s, Some(&other)));
@@ -96,9 +96,9 @@ mod tests {
         let mut s = Session::default();
         (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
         assert!(!is_orphan(&s, None));
-        // Nor does its end come closer while nothing passes.
+        // Silence alone does not end it.
         assert_eq!(linger(&s, Duration::from_secs(3600), false), None);
-        // Its own last words do: where both sides have a chain there is no other relay.
+        // Its own FINs end it: where both sides have a chain there is no other relay.
         (s.life.fin_in, s.life.fin_out) = (1, 1);
         assert_eq!(linger(&s, Duration::from_secs(3600), false), Some(TWO_MSL));
     }
@@ -113,7 +113,7 @@ mod tests {
             let age = age + Duration::from_millis(1);
             linger(s, Duration::from_secs(1) + age, crowded)
         };
-        // By the end that has answered, and by one that passes the answer on.
+        // The end that has answered, and a host that passes the answer on.
         for opened in [0, 1] {
             s.life.opened_here = opened;
             assert_eq!(after(&s, UNANSWERED, false), Some(Duration::ZERO));

@@ -1,4 +1,4 @@
-//! What the local API shows.
+//! Contents of the local API's listings.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
-        // About a millisecond apart: no slot is used twice in that time.
+        // The stamp counts units of about a millisecond: no slot is used twice in that time.
         SessionId::new(slot, (s.created_ns >> 20) as u32)
     }
 
@@ -83,14 +83,14 @@ impl Engine {
                 let fits = slot < self.agent.capacity();
                 (fits && self.session_id(slot, &self.agent.session(slot)) == *id).then_some(slot)
             }
-            // The host of a NAT knows one by two five-tuples.
+            // The host of a NAT knows one session by two five-tuples.
             SessionName::Tuple { local, remote } => self
                 .agent
                 .find_called(&dysco_common::FlowKey::new(*local, *remote)),
         }
     }
 
-    /// What is listed of a session.
+    /// Returns the listed values of a session.
     pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
         SessionReport {
             history: self.history.of(self.session_id(slot, s)),
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// The same without its history, at this time since the machine began.
+    /// Returns the same without the history. `boot` is the time since the machine began.
     pub(super) fn brief_report(&self, slot: u32, s: &Session, boot: Duration) -> SessionReport {
         let id = self.session_id(slot, s);
         let pair = self.proxy.of(&s.key);
@@ -115,7 +115,7 @@ impl Engine {
         };
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
-        // By the relay's own entry, where the path is another.
+        // By the relay's own entry, where the path has another entry.
         let joined = match s.relayed_by() {
             Some(relay) => self.linked(relay, &self.agent.session(relay)),
             None => self.linked(slot, s),
@@ -131,13 +131,13 @@ impl Engine {
                 state,
                 Some(State::NewPath | State::Switching | State::Passing)
             );
-        // Only the host that opened it knows them.
+        // Only the host that opened the session knows the hosts.
         let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
-        // A proxy may have left it before it was given the chain.
+        // A proxy may have left the session before it was given the chain.
         let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
         let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
         let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
-        // What a relayed session is sent comes in by the other.
+        // Data sent to a relayed session arrives by the other entry.
         let relayed = joined.filter(|_| state == Some(State::Relay));
         let bytes_out = relayed.map_or(s.bytes_out, |other| self.agent.session(other).bytes_in);
         SessionReport {
@@ -181,7 +181,7 @@ impl Engine {
             (Some(State::Tombstone | State::Relay), _) => no(who_has_left(s)),
             (_, None) => no(no_proxy(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
-                // Asked for a packet, it is heard.
+                // A session that has only not been heard is asked for a packet first.
                 [] | [Reason::NotHeard(_), ..] => Removable::Yes,
                 reasons => Removable::no(reasons.iter().map(Reason::to_string).collect()),
             },
@@ -211,7 +211,7 @@ impl Engine {
                 Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
                     sessions.changing += 1;
                 }
-                // Its chain has left it, so that it goes straight from end to end.
+                // Its chain has left the session, which passes directly from end to end.
                 Some(State::NewPath) if !through && left.is_none() && !s.is_beside_relay() => {
                     sessions.tracked += 1;
                 }
@@ -262,8 +262,8 @@ fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
     }
 }
 
-/// The way by which a proxy has left a session. Two entries are one session to whoever
-/// counts them: it is told of the one that was accepted.
+/// Returns the mode by which a proxy has left a session. A relayed session has two entries, of
+/// which only the accepted one has a mode: counts have the session once.
 pub(super) fn left_by(s: &Session) -> Option<Mode> {
     let accepted = s.life.opened_here == 0;
     match State::from_word(s.state)? {
@@ -277,7 +277,7 @@ pub(super) fn left_by(s: &Session) -> Option<Mode> {
     }
 }
 
-/// Who has left whom, of an entry that is over here or relays.
+/// Returns a text that says who has left whom, for an entry that is over here or relays.
 fn who_has_left(s: &Session) -> &'static str {
     match left_by_chain(s) {
         true => "the session has left this host",
@@ -285,12 +285,12 @@ fn who_has_left(s: &Session) -> &'static str {
     }
 }
 
-/// Is this what a chain has left behind, which the session passes no more?
+/// Returns true if a chain has left this entry behind, and the session no longer passes it.
 pub(super) fn left_by_chain(s: &Session) -> bool {
     s.state == State::Tombstone as u32 && s.two.chained != 0 && !s.was_bypassed()
 }
 
-/// What may be done with a session that no proxy here relays.
+/// Returns a text that says what can be done with a session that no proxy here relays.
 fn no_proxy(s: &Session) -> &'static str {
     match super::rechain::opens(s) && s.two.chained > 1 {
         true => {
@@ -301,9 +301,9 @@ fn no_proxy(s: &Session) -> &'static str {
     }
 }
 
-/// Does a session of which this host has a subsession pass any host between its ends?
-/// Where it was opened its chain is known; a host of the chain has two entries; and
-/// whoever accepted it sees whether it comes from the other end itself.
+/// Returns true if a session of which this host has a subsession passes any host between its ends.
+/// The host that opened it knows its chain. A host of the chain has two entries. The host that
+/// accepted it sees whether it comes from the other end directly.
 fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
     match hosts {
         Some(hosts) => !hosts.is_empty(),
@@ -311,7 +311,7 @@ fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
     }
 }
 
-/// The way by which a proxy has left a session in this state, or is leaving.
+/// Returns the mode by which a proxy has left, or is leaving, a session in this state.
 fn mode_of(state: Option<State>) -> Option<Mode> {
     match state? {
         State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
@@ -357,7 +357,7 @@ mod tests {
         FlowKey::new(([10, 0, 3, 1], 9000).into(), (remote, port).into())
     }
 
-    /// What a server's host has of a session that came to it by this host.
+    /// Returns the entry of a server's host for a session that came by this host.
     fn accepted_from(remote: [u8; 4]) -> Session {
         Session {
             state: State::NewPath as u32,
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks for a state that is listed gets it.
+    /// Each listed state has a word that a filter accepts.
     #[test]
     fn every_word_for_a_state_is_one_that_a_filter_knows() {
         let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
@@ -387,11 +387,11 @@ mod tests {
         assert!(is_in_chain(&accepted_from(firewall), None));
         let direct = accepted_from([10, 0, 1, 1]);
         assert!(!is_in_chain(&direct, None));
-        // Where it was opened, after its chain has left it and before.
+        // On the host that opened it, after its chain has left it and before.
         let opened = accepted_from([10, 0, 1, 1]);
         assert!(!is_in_chain(&opened, Some(&[])));
         assert!(is_in_chain(&opened, Some(&[IpAddr::from(firewall)])));
-        // A host of the chain, whose neighbours are the two ends.
+        // On a host of the chain whose neighbours are the two ends.
         let between = Session {
             joined: 8,
             ..direct
@@ -435,7 +435,7 @@ mod tests {
             ..entry(State::NewPath, 0)
         };
         assert_eq!(left_by(&anchor), Some(Mode::Bypass));
-        // No proxy, but a chain, has left these.
+        // A chain, and no proxy, has left these.
         assert_eq!(left_by(&accepted_from([10, 0, 1, 1])), None);
         let forgotten = Session {
             state: State::Tombstone as u32,

@@ -1,4 +1,4 @@
-//! What this host knows of a session, and of the proxy that relays it.
+//! Knowledge of this host about a session, and about the proxy that relays it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ impl Engine {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
                 if before.is_none() {
-                    // What counts is measured, once both anchors are locked.
+                    // The measurement that counts is made once both anchors are locked.
                     let left = pair.a.key.remote().ip();
                     let result = Ok(Measurement {
                         left_answers: self.neighbours.know(left) == Known::Agent,
@@ -44,8 +44,8 @@ impl Engine {
         }
     }
 
-    /// The kernel has borne out what is claimed of a pair, or has not. What the wire has
-    /// of it is looked at now: it is held against clocks that were read before.
+    /// Handles the kernel's answer to the claims about a pair: confirmed or not. The wire's state
+    /// is read now: it is compared with clocks that were read before.
     pub(super) fn measured(
         &mut self,
         change: ChangeId,
@@ -57,7 +57,8 @@ impl Engine {
             let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
             let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
             let claimed = claimed(pair, a, b);
-            // The stack is the old path there, behind what shifts them: not all drain.
+            // The stack is the old path there, behind the device that shifts timestamps: not all
+            // data drains.
             let local = self.is_pair(change);
             if local && is_shifted(&claimed, &m) {
                 return Err(Reason::NotTransparent(SHIFTED.into()));
@@ -70,7 +71,7 @@ impl Engine {
         self.tell_machine(HostEvent::Measured { change, result });
     }
 
-    /// The pair of a proxy here that has the session, on either side.
+    /// Returns the pair of a proxy here that has the session on either side.
     pub(super) fn pair_of_session(&self, sub: &Subsession) -> Option<Pair> {
         let of_a = FlowKey::new(sub.right, sub.left);
         let of_b = FlowKey::new(sub.left, sub.right);
@@ -78,7 +79,7 @@ impl Engine {
         found.or_else(|| self.proxy.of(&of_b).filter(|p| p.b.key == of_b))
     }
 
-    /// The pair that relays the session, if all says that it may go.
+    /// Returns the pair that relays the session, if nothing objects to the proxy's leaving.
     pub(super) fn measurable(
         &self,
         sub: &Subsession,
@@ -95,8 +96,7 @@ impl Engine {
         }
     }
 
-    /// All that stands in the way of a proxy's leaving a session, the reason that counts
-    /// first.
+    /// Returns all reasons that keep a proxy in a session, the decisive one first.
     pub(super) fn objections(&self, sub: &Subsession, word: bool) -> Vec<Reason> {
         let Some(pair) = self.pair_of_session(sub) else {
             return self.measurable(sub, word).err().into_iter().collect();
@@ -105,15 +105,15 @@ impl Engine {
         judged.err().unwrap_or_default()
     }
 
-    /// Whether the window of an end is too small for the other one, by what the sockets of a
-    /// pair say now.
+    /// Returns a reason if the window of one end is too small for the other, by the present state
+    /// of a pair's sockets.
     pub(super) fn window_objection(&self, pair: &Pair, sending: &[Sending; 2]) -> Option<Reason> {
         let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key)).ok()?;
         let b = self.facts_of(&pair.b.key, &opened(&pair.b.key)).ok()?;
         windows_suffice(&claimed(pair, a, b), sending).err()
     }
 
-    /// The same for a listing: by what this host has at hand, and without a word for it.
+    /// Returns the objections for a listing: from data at hand, and without the operator's word.
     pub(super) fn seeming_objections(&self, pair: &Pair) -> Vec<Reason> {
         let known = |key: &FlowKey, sub: &Subsession| match self.agent.find(key) {
             Some(slot) => facts(&self.confirmed(slot), sub),
@@ -123,8 +123,8 @@ impl Engine {
         judged.err().unwrap_or_default()
     }
 
-    /// What is known of both sessions of a pair, if nothing stands in the way. Reasons that
-    /// stay come first, and what a packet would mend last.
+    /// Returns the facts of both sessions of a pair, or all objections: permanent reasons first,
+    /// and those that a packet would remove last.
     fn judge(
         &self,
         pair: &Pair,
@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Does the proxy only pass on what it gets, by all that is said of it?
+    /// Returns an error unless all statements about the proxy say that it only passes on data.
     fn is_vouched_for(&self, pair: &Pair, word: bool) -> Result<(), Reason> {
         let listener = pair.a.key.local();
         let said = self.config.listener(listener);
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Is a session not seen here since this host itself translates it?
+    /// Returns a reason if a session is not seen here because this host itself translates it.
     pub(super) fn translated(&self, sub: &Subsession) -> Option<Reason> {
         let here = |end: &SocketAddr| self.config.host.addresses.contains(&end.ip());
         let (source, destination) = match here(&sub.left) {
@@ -210,8 +210,8 @@ impl Engine {
 
 const SHIFTED: &str = "something on this host, such as SYNPROXY, shifts timestamps between the proxy's socket and the wire; take it out, or let the hosts on both sides run dyscod and use --mode bypass";
 
-/// Why a proxy is not between two other hosts, each with its own addresses. `ours` says
-/// which are this host's.
+/// Returns the reason for which a proxy is not between two other hosts, each with its own
+/// addresses. `ours` returns true for addresses of this host.
 fn not_between(pair: &Pair, ours: impl Fn(&IpAddr) -> bool) -> Option<Reason> {
     let (client, server) = (pair.a.key.remote().ip(), pair.b.key.remote().ip());
     let borrows = |own: IpAddr, of: IpAddr| own == of && !ours(&own);
@@ -227,7 +227,7 @@ fn not_between(pair: &Pair, ours: impl Fn(&IpAddr) -> bool) -> Option<Reason> {
         .map(Reason::SameHost)
 }
 
-/// A pair as the shim has it: enough to refuse early, and to begin.
+/// Returns a pair's measurement as the shim claims it: enough to refuse early, and to begin.
 fn claimed(pair: &Pair, a: Facts, b: Facts) -> Measurement {
     Measurement {
         delta_forward: pair.forward.delta,
@@ -243,7 +243,7 @@ fn claimed(pair: &Pair, a: Facts, b: Facts) -> Measurement {
     }
 }
 
-/// The subsession of a socket that this host accepted.
+/// Returns the subsession of a socket that this host accepted.
 pub(super) fn accepted(key: &FlowKey) -> Subsession {
     Subsession {
         left: key.remote(),
@@ -251,7 +251,7 @@ pub(super) fn accepted(key: &FlowKey) -> Subsession {
     }
 }
 
-/// The subsession of a socket that this host opened.
+/// Returns the subsession of a socket that this host opened.
 pub(super) fn opened(key: &FlowKey) -> Subsession {
     Subsession {
         left: key.local(),
@@ -259,7 +259,7 @@ pub(super) fn opened(key: &FlowKey) -> Subsession {
     }
 }
 
-/// What is known of a session, if it can be changed.
+/// Returns the facts of a session, if it can be changed.
 pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
         Some(State::Tracked) => {}
@@ -288,7 +288,7 @@ fn changed() -> Reason {
     Reason::Failed(why.into())
 }
 
-/// What is known of a session that has not ended.
+/// Returns the facts of a session that has not ended.
 pub(super) fn known(s: &Session) -> Result<Facts, Reason> {
     if s.life.reset != 0 || (s.life.fin_in != 0 && s.life.fin_out != 0) {
         return Err(Reason::Closing);
@@ -344,7 +344,7 @@ mod tests {
         let (client, server) = ([10, 0, 1, 1], [10, 0, 3, 1]);
         let told = |pair: &Pair| not_between(pair, |ip| *ip == IpAddr::from(OURS));
         assert_eq!(told(&pair(client, OURS, OURS, server)), None);
-        // `usesrc clientip`, and a listener for what is addressed to the server.
+        // `usesrc clientip`, and a listener on the server's address.
         for borrows in [
             pair(client, OURS, client, server),
             pair(client, server, client, server),

@@ -1,16 +1,16 @@
-//! From what the kernel says of a proxy's sockets to what holds on the wire. Pure.
+//! Translation from the kernel's data about a proxy's sockets to what is valid on the wire. Pure.
 
 use dysco_common::session::offer;
 use dysco_proto::{End, Facts, Measurement, Reason};
 use dysco_proxy::{Measured, Sending};
 
-/// Bytes of the timestamps option.
+/// Number of bytes of the timestamps option.
 const TIMESTAMPS_LEN: u32 = 12;
-/// Milliseconds by which clocks that were read one after the other may be apart.
+/// Milliseconds by which clocks that were read one after the other may differ.
 const SLACK: u32 = 2_000;
 
-/// Completes the measurement `claimed` by what the kernel has confirmed. Both sessions'
-/// facts in it were taken after that.
+/// Completes the measurement `claimed` by what the kernel has confirmed. Its facts about both
+/// sessions were taken after that.
 pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reason> {
     windows_suffice(&claimed, &[m.sending_a, m.sending_b])?;
     let [clock_a, clock_b] = clocks(&claimed, m);
@@ -23,20 +23,21 @@ pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reaso
     })
 }
 
-/// Checks that both ends offer windows into which the other one would send without the proxy.
-/// `sending` are the proxy's sockets of side A and side B.
+/// Returns an error unless both ends offer windows into which the other one would send without the
+/// proxy. `sending` are the proxy's sockets of side A and side B.
 pub fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> Result<(), Reason> {
     let [a, b] = sending;
     is_heard(End::Right, &claimed.a, &claimed.b, b)?;
     is_heard(End::Left, &claimed.b, &claimed.a, a)
 }
 
-/// Does something on this host shift the clocks of the sockets on their way to the wire?
+/// Returns true if something on this host shifts the clocks of the sockets on their way to the
+/// wire.
 pub fn is_shifted(claimed: &Measurement, m: &Measured) -> bool {
     clocks(claimed, m) != [m.clock_a, m.clock_b]
 }
 
-/// The clocks of both sessions as the wire shows them.
+/// Returns the clocks of both sessions as the wire shows them.
 fn clocks(claimed: &Measurement, m: &Measured) -> [u32; 2] {
     let clock =
         |socket, sending: &Sending, facts: &Facts| match negotiated(facts, offer::TIMESTAMPS) {
@@ -49,25 +50,25 @@ fn clocks(claimed: &Measurement, m: &Measured) -> [u32; 2] {
     ]
 }
 
-/// The clock that the wire shows of a socket, whose own is `socket`. The last timestamp that
-/// left is `last`; no data has left for `silent` milliseconds. Something between the socket
-/// and the wire may shift it (SYNPROXY): then `last` is not in the time since. What the wire
-/// shows next is no later than the clock returned.
+/// Returns the clock that the wire shows of a socket with the clock `socket`. The last timestamp
+/// that left is `last`; no data has left for `silent` milliseconds. A device between the socket and
+/// the wire may shift the clock (SYNPROXY): `last` is then outside that time. The next timestamp on
+/// the wire is no later than the clock returned.
 fn wire_clock(socket: u32, silent: u32, last: u32) -> u32 {
     let age = socket.wrapping_sub(last).wrapping_add(SLACK);
-    // 0 where none has been seen.
+    // 0 if no timestamp has been seen.
     if last == 0 || age <= silent.saturating_add(2 * SLACK) {
         return socket;
     }
     last.wrapping_add(silent).wrapping_add(SLACK)
 }
 
-/// Would the other end, whose session with the proxy is `from`, send into the windows that
-/// `end` offers? `to` is that one's session, `sending` the proxy's socket of it.
+/// Returns an error if the other end, whose session with the proxy is `from`, would not send into
+/// the windows that `end` offers. `to` is the session of `end`, `sending` the proxy's socket of it.
 ///
-/// A sender waits until a whole segment fits. Linux makes segments no longer than half of
-/// the widest window that it has been offered: the other end has been offered the proxy's,
-/// which are wider, and hears the small ones in the unit of its own session.
+/// A sender waits until a complete segment fits. Linux makes segments no longer than half of the
+/// widest window that it has been offered. The other end has been offered the proxy's windows,
+/// which are wider, and receives the small ones in the unit of its own session.
 fn is_heard(end: End, from: &Facts, to: &Facts, sending: &Sending) -> Result<(), Reason> {
     let sent = |f: &Facts, mss: u16| {
         let timestamps = match negotiated(f, offer::TIMESTAMPS) {
@@ -143,7 +144,7 @@ mod tests {
     fn a_window_below_two_segments_is_too_small() {
         let usual = facts(1460, 1460, 7);
         assert_eq!(heard(&usual, &usual, &sending(1448, 2896)), Ok(()));
-        // Closed for a moment: it was wider.
+        // Closed for a moment: the window was wider.
         assert_eq!(heard(&usual, &usual, &sending(1448, 0)), Ok(()));
         for (segment, window) in [(576, 1152), (1152, 2304), (1447, 2895)] {
             let judged = heard(&usual, &usual, &sending(segment, window));
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn short_segments_have_other_causes() {
         let usual = facts(1460, 1460, 7);
-        // The path, or what the peer takes.
+        // The cause is the path, or the peer's limit.
         let by_path = Sending {
             allowed: 1248,
             ..sending(1248, 2496)
@@ -168,14 +169,14 @@ mod tests {
             ),
             Ok(())
         );
-        // The other end sends no longer ones.
+        // The other end sends no longer segments.
         assert_eq!(
             heard(&facts(588, 1460, 7), &usual, &sending(576, 1152)),
             Ok(())
         );
     }
 
-    /// The other end hears windows in the unit of its own session: what is less is nothing.
+    /// The other end receives windows in the unit of its own session: a smaller window is zero.
     #[test]
     fn a_window_below_two_units_is_too_small() {
         let (coarse, usual) = (facts(1460, 1460, 14), facts(1460, 1460, 7));
@@ -206,7 +207,8 @@ mod tests {
         }
     }
 
-    /// What the wire shows next is not later, and it is not far ahead either.
+    /// The next timestamp on the wire is not later than the clock, and the clock is not far ahead
+    /// either.
     #[test]
     fn a_shifted_clock_is_taken_from_the_wire() {
         for shift in [100_000, 0x4000_0000, 0x8000_0000, 0xfff0_0000_u32] {

@@ -1,6 +1,6 @@
-//! The engine of `dyscod`: one task that owns the protocol machine and carries
-//! its commands to the data plane and the proxy's side, its messages to peers.
-//! Everything else hands it inputs over channels.
+//! The engine of `dyscod`: one task that owns the protocol machine. It carries the machine's
+//! commands to the data plane and the proxy's side, and its messages to peers. All other tasks send
+//! it inputs over channels.
 
 mod adopt;
 mod broken;
@@ -71,19 +71,19 @@ use history::History;
 use rechain::Enlisting;
 use removal::Removals;
 
-/// Sessions are collected, and what a full ring may have lost is looked for,
-/// this often: in parts, since a large table takes milliseconds, for which a
-/// removal would have to wait.
+/// Interval at which sessions are collected, and events are looked for that a full ring may have
+/// lost. The table is swept in parts: a large one takes milliseconds, for which a removal would
+/// have to wait.
 const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_PARTS: u32 = 16;
-/// While a session drains, its flag is also looked at this often.
+/// Interval at which the flag of a draining session is checked as well.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
-/// So many readers of metrics wait for the engine, and the others for them.
+/// Number of readers of metrics that wait for the engine; others wait for these.
 const SCRAPES: usize = 4;
-/// A full table is told again after this.
+/// Interval between warnings of a full table.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 
-/// All that the engine owns.
+/// State that the engine owns.
 struct Engine {
     config: Config,
     reload: reload::Reload,
@@ -95,7 +95,7 @@ struct Engine {
     control: Control,
     machine: Machine,
     started: Instant,
-    /// What the data plane holds for each change.
+    /// Resources that the data plane holds for each change.
     held: HashMap<ChangeId, Held>,
     /// Answers of tasks that carry out a command.
     answers: mpsc::UnboundedSender<Answer>,
@@ -103,7 +103,7 @@ struct Engine {
     history: History,
     collector: collect::Collector,
     on_link: on_link::OnLink,
-    /// Interfaces with strict reverse-path filtering, and when that was read.
+    /// Interfaces with strict reverse-path filtering, and the time at which that was read.
     strict: Option<(Instant, Vec<u32>)>,
     neighbours: neighbours::Neighbours,
     returns: straight::Returns,
@@ -115,24 +115,24 @@ struct Engine {
     faults: fault::Faults,
     chains: chains::Chains,
     monitors: Vec<mpsc::Sender<dysco_api::Reply>>,
-    /// State of sessions that goes from host to host.
+    /// Transfers of sessions' state from host to host.
     moves: firewall::Moves,
-    /// Listings of sessions that go on.
+    /// Listings of sessions in progress.
     pages: pages::Pages,
     /// Sessions that get another chain.
     rechain: rechain::Rechain,
-    /// How changes ended.
+    /// Counts of how changes ended.
     tally: tally::Tally,
     gauges: gauges::Gauges,
-    /// When it was said last that there is no room.
+    /// Time of the last warning of a full table.
     no_room_told: Option<Instant>,
 }
 
-/// What a task of the engine's comes back with.
+/// Answer of one of the engine's tasks.
 enum Answer {
-    /// For the machine.
+    /// Event for the machine.
     Event(HostEvent),
-    /// The proxy has left a session, and the port by which it was opened is held, or not.
+    /// The proxy has left a session, and the port by which it was opened is held, or could not be.
     Left(Subsession, std::io::Result<HeldPort>),
     /// A pair of a change was measured.
     Measured(ChangeId, Box<(Pair, Result<Measured, MeasureError>)>),
@@ -140,43 +140,43 @@ enum Answer {
     PathDead(ChangeId),
     /// A session that has left a chain is forgotten for this change of that host.
     Forgotten(ChangeId, IpAddr),
-    /// So is one that is about to come here anew.
+    /// State of a session that is about to pass here again is forgotten.
     Cleared(Enlisting),
-    /// Or by now, and nobody waits for it.
+    /// State of a session is forgotten, and nobody waits for that.
     Removed,
-    /// The firewall has to be searched for one.
+    /// The firewall has to be searched for a session.
     Unknown(Box<rechain::Cleared>),
-    /// It was, for those of which this was to be said then.
+    /// The firewall was searched. These answers were held back until then.
     Searched(Vec<Answer>),
     /// A route was found for a change.
     Route(ChangeId, held::Routed),
-    /// The ways to both ends of a pair were found for a change.
+    /// The routes to both ends of a pair were found for a change.
     Ways(ChangeId, relay::Ways),
-    /// The way back of a path whose SYN has come was looked up.
+    /// The route back of a path whose SYN has arrived was looked up.
     Uplink(Box<rechain::Uplink>),
-    /// The way to a client was looked up.
+    /// The route to a client was looked up.
     Straight(Box<straight::Straight>),
     /// A new path did not open.
     Unopened(ChangeId),
     /// A new path that was in doubt has had time to answer.
     Looked(ChangeId),
-    /// A new path has had time to carry what was sent on it.
+    /// A new path has had time to carry the data that was sent on it.
     Confirmed(ChangeId),
-    /// One that is not heard any more has been silent for a moment.
+    /// A new path from which nothing is accepted any more has been silent for a moment.
     Deafened(ChangeId),
     /// Windows of the sessions of a dry run were read.
     Windows(Box<removal::Windows>),
-    /// This host's connections.
+    /// Connections of this host.
     Sockets(std::io::Result<HashSet<FlowKey>>),
-    /// Sessions that were there first were entered, or could not be.
+    /// Sessions older than the daemon were entered, or could not be.
     Adopted(Result<Adoption, AgentError>),
     /// Packets of a change's adopted sessions were asked for.
     Asked(ChangeId, Subsession),
-    /// The way to a neighbour, by one of this host's own addresses.
+    /// Route to a neighbour, from one of this host's own addresses.
     Way(chains::Way),
-    /// Something was written in the place of the policy.
+    /// The policy's file was written.
     PolicyWritten,
-    /// It is known what processes under the shim hold, for a removal of all.
+    /// The sockets that processes under the shim hold are known, for a removal of all sessions.
     Held(Box<removal::Begun>),
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
@@ -186,7 +186,7 @@ enum Answer {
     Reread(Box<reload::Reread>),
 }
 
-/// Runs the daemon until it is told to stop. Sessions go on without it.
+/// Runs the daemon until a signal stops it. Sessions go on without it.
 ///
 /// The configuration is read again from `file`.
 pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
@@ -212,7 +212,7 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where inputs come from.
+/// Sources of inputs.
 struct Inputs {
     events: Events,
     control: mpsc::Receiver<control::Event>,
@@ -224,7 +224,7 @@ struct Inputs {
     hang_up: Signal,
 }
 
-/// Names a change: later ones are greater, as long as the host is up.
+/// Returns a name for a change. Later names are greater, as long as the host is up.
 fn new_id() -> [u8; 16] {
     let since_boot = collect::boot_time().as_nanos() as u64;
     let chance: u64 = rand::random();
@@ -233,7 +233,7 @@ fn new_id() -> [u8; 16] {
 
 fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, Inputs)> {
     let hang_up = signal(SignalKind::hangup()).context("failed to wait for SIGHUP")?;
-    // First of all: it refuses to run beside another one.
+    // First of all: the agent refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
     state::reserve_ports(&config.removal)?;
     let unusable = config
@@ -385,7 +385,7 @@ fn proxy_config(config: &Config) -> ProxyConfig {
         transparent_listeners: declared
             .flat_map(|l| l.address.socket_addresses())
             .collect(),
-        // Each has two entries of the data plane.
+        // Each pair has two entries of the data plane.
         max_pairs: config.data_plane.max_sessions as usize,
         haproxy: haproxy
             .map(|path| dysco_proxy::HaproxySocket {
@@ -405,8 +405,8 @@ fn proxy_config(config: &Config) -> ProxyConfig {
     }
 }
 
-/// Ticks, of which none is made up for: what is done at a tick looks at
-/// everything, and who has not ticked for long has no time to do it many times.
+/// Returns ticks of which missed ones are not made up for. The work of a tick covers everything,
+/// and a task that is late has no time to do it several times.
 fn every(period: Duration) -> Interval {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -464,7 +464,7 @@ impl Engine {
                     self.reload.warn_of_keys(Instant::now());
                     self.turns.look();
                 }
-                // Last: all else has its turn before the next page.
+                // Last: all other inputs have their turn before the next page.
                 Some(begun) = inputs.pages.recv() => self.list_page(begun),
             }
             self.pump().await;
@@ -475,8 +475,8 @@ impl Engine {
         for arrival in happened.arrivals.drain(..) {
             self.take_arrival(&arrival);
         }
-        // Of what was shown while no daemon ran there may be much, and each is answered.
-        // A reset may be sent by anybody, as often as he likes.
+        // Many events may have collected while no daemon ran, and each is answered. Anybody may
+        // send any number of resets.
         let mut told = HashSet::new();
         for (kind, slot) in happened.events.drain(..) {
             let repeats = matches!(
@@ -566,7 +566,7 @@ impl Engine {
                 self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
                 self.neighbours.is_not_there(peer, &why);
                 self.neighbour_gone(peer);
-                // One that closed may be there anew: repetition finds out.
+                // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals_without(peer);
                 }
@@ -591,18 +591,18 @@ impl Engine {
             EventKind::Stranger => self.stranger(slot),
             EventKind::Taken => self.subsession_taken(slot),
             EventKind::Rejected => self.path_rejected(slot),
-            // Told with what has arrived: see `take_arrival`.
+            // Reported with the packet that has arrived: see `take_arrival`.
             EventKind::Arrived => {}
             EventKind::Opened => {
                 let s = self.agent.session(slot);
-                // Not where it is another path of a session.
+                // Not if it is another path of a session.
                 if !self.monitors.is_empty() && s.two.part == part::CURRENT {
                     let id = self.session_id(slot, &s);
                     self.report("opened", Some(id), format!("{:?}", s.key));
                 }
             }
             EventKind::NoRoom => {
-                // Of each SYN that finds no room there is such an event, and a counter.
+                // Each SYN that finds no room makes such an event, and is counted.
                 let told = self.no_room_told;
                 if told.is_none_or(|at| at.elapsed() > NO_ROOM_AGAIN) {
                     self.no_room_told = Some(Instant::now());
@@ -614,19 +614,19 @@ impl Engine {
         }
     }
 
-    /// Carries out what the machine wants until it wants nothing more.
+    /// Carries out the machine's commands until it has none.
     async fn pump(&mut self) {
         self.act();
         if let Some(report) = self.machine.poll_report() {
             let at = Instant::now();
-            // The messages leave first: others wait for them, and nobody for a log.
+            // The messages leave first: other hosts wait for them, and no host for a log.
             tokio::task::yield_now().await;
             self.take_report(report, at);
         }
         self.pump_at_once();
     }
 
-    /// The same in one turn.
+    /// Carries out the machine's commands without yielding to other tasks.
     fn pump_at_once(&mut self) {
         self.act();
         while let Some(report) = self.machine.poll_report() {
@@ -636,7 +636,7 @@ impl Engine {
         self.state.all_told();
     }
 
-    /// All commands, then the messages, until there are none.
+    /// Carries out all commands, then sends the messages, until there are none.
     fn act(&mut self) {
         loop {
             while let Some(command) = self.machine.poll_command() {
@@ -654,7 +654,7 @@ impl Engine {
                 self.send(to, &message);
             }
             if matches!(message, Message::Enlist { .. }) {
-                // At once: what the old host exports is on its way there.
+                // At once: the old host's export is on its way there.
                 self.have_expected(Some(to));
             }
         }

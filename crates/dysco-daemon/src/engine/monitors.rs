@@ -1,4 +1,4 @@
-//! Who watches what happens: `dyscoctl monitor`.
+//! Clients that watch events: `dyscoctl monitor`.
 
 use std::time::SystemTime;
 
@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 use super::Engine;
 
 impl Engine {
-    /// Tells whoever watches, and the log.
+    /// Reports an event to the monitors and the log.
     pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
         self.report_part(None, kind, session, text);
     }
 
-    /// The same of a part of a change, by the id that all its hosts share.
+    /// Reports an event of a part of a change, with the id that all its hosts share.
     pub(super) fn report_part(
         &mut self,
         change: Option<String>,
@@ -26,7 +26,7 @@ impl Engine {
             Some(change) => tracing::info!(kind, session = named, %change, "{text}"),
             None => tracing::info!(kind, session = named, "{text}"),
         }
-        // Of one that has gone nothing is kept, since nothing would forget it.
+        // No history is kept of a session that is gone, since nothing would remove it.
         let lives = |id: &SessionId| self.slot_named(&SessionName::Id(*id)).is_some();
         if let Some(session) = session.filter(lives) {
             self.history.add(session, &text, change.clone());
@@ -34,7 +34,7 @@ impl Engine {
         self.send_event(change, kind, session, text);
     }
 
-    /// Tells whoever watches alone.
+    /// Reports an event to the monitors alone.
     pub(super) fn tell_monitors(&self, kind: &str, session: Option<SessionId>, text: String) {
         self.send_event(None, kind, session, text);
     }
@@ -57,18 +57,18 @@ impl Engine {
             text,
         };
         for monitor in &self.monitors {
-            // One that does not keep up misses events.
+            // A monitor that does not keep up misses events.
             let _ = monitor.try_send(Reply::Event(event.clone()));
         }
     }
 
-    /// Somebody wants to hear of what happens.
+    /// Adds a client that wants to receive events.
     pub(super) fn monitored(&mut self, by: mpsc::Sender<Reply>) {
         self.monitors.push(by);
         self.watch_openings();
     }
 
-    /// One that has left goes.
+    /// Removes monitors that have left.
     pub(super) fn sweep_monitors(&mut self) {
         let before = self.monitors.len();
         self.monitors.retain(|monitor| !monitor.is_closed());

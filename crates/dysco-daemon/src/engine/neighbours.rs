@@ -1,6 +1,6 @@
-//! Which neighbours answer as agents, and between which of them a new path has died.
-//! Found out once and remembered: one that does not answer costs a time-out, and such a
-//! path holds each session up for as long as it takes to find out.
+//! Neighbours that answer as agents, and pairs of hosts between which a new path has died. Results
+//! are remembered: a neighbour that does not answer costs a time-out, and a path that dies holds up
+//! each session until the failure is found.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,35 +10,35 @@ use std::time::{Duration, Instant};
 use dysco_control::DownReason;
 use dysco_proto::Reason;
 
-/// How long it is believed that nobody is there.
+/// Time for which a neighbour is believed to have no agent.
 const REMEMBER: Duration = Duration::from_secs(300);
-/// After this it is asked again, without anybody waiting for it.
+/// Time after which such a neighbour is asked again, without anybody waiting for the answer.
 const ASK_AGAIN: Duration = Duration::from_secs(20);
-/// How many are remembered: clients on the Internet are many.
+/// Maximum number of remembered neighbours: clients on the Internet are many.
 const MOST: usize = 65_536;
 
-/// What is known of one neighbour.
+/// Knowledge about one neighbour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     /// An agent answers there.
     Agent,
-    /// None does, for this reason.
+    /// No agent answers there, for this reason.
     Nobody(String),
     /// Nothing is known.
     Nothing,
 }
 
-/// What is known of all.
+/// Knowledge about all neighbours.
 #[derive(Default)]
 pub(super) struct Neighbours {
     known: HashMap<IpAddr, (Known, Instant)>,
-    /// Two hosts between which a new path has died, or would not have carried a session, the
-    /// lower address first, and why.
+    /// Pairs of hosts between which a new path has died or would not have carried a session, the
+    /// lower address first, with the reason.
     unusable: HashMap<[IpAddr; 2], (Reason, Instant)>,
 }
 
 impl Neighbours {
-    /// What is known of this one.
+    /// Returns the knowledge about this neighbour.
     pub fn know(&self, peer: IpAddr) -> Known {
         match self.known.get(&peer) {
             Some((Known::Nobody(_), at)) if at.elapsed() > REMEMBER => Known::Nothing,
@@ -47,7 +47,7 @@ impl Neighbours {
         }
     }
 
-    /// Would it be good to hear of this one?
+    /// Returns true if it is worth asking this neighbour.
     pub fn worth_asking(&self, peer: IpAddr) -> bool {
         match self.known.get(&peer) {
             Some((Known::Nobody(_), at)) => at.elapsed() > ASK_AGAIN,
@@ -56,12 +56,12 @@ impl Neighbours {
         }
     }
 
-    /// It is connected.
+    /// Records that the neighbour is connected.
     pub fn is_there(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Agent);
     }
 
-    /// It is not, or not any more.
+    /// Records that the neighbour is not connected, or not any more.
     pub fn is_not_there(&mut self, peer: IpAddr, why: &DownReason) {
         match why {
             DownReason::NoAnswer(_)
@@ -70,34 +70,34 @@ impl Neighbours {
             | DownReason::Framing(_)
             | DownReason::Silent
             | DownReason::Unreachable(_) => self.keep(peer, Known::Nobody(why.to_string())),
-            // It may be there anew.
+            // The neighbour may have been restarted.
             DownReason::Closed(_) | DownReason::ClosedHere(_) => {
                 self.known.remove(&peer);
             }
         }
     }
 
-    /// It was asked long enough ago.
+    /// Records that the neighbour was asked and did not answer in time.
     pub fn did_not_answer(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Nobody("no answer in time".into()));
     }
 
-    /// The new path between these two has died: this one did not answer.
+    /// Records that the new path between these two hosts has died: `silent` did not answer.
     pub fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
         self.unusable_between(hosts, Reason::PathDied(silent));
     }
 
-    /// A new path between these two would not carry a session.
+    /// Records that a new path between these two hosts would not carry a session.
     pub fn unusable_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
         remember(&mut self.unusable, in_order(hosts), why);
     }
 
-    /// A new path between these two lives.
+    /// Records that a new path between these two hosts lives.
     pub fn lives_between(&mut self, hosts: [IpAddr; 2]) {
         self.unusable.remove(&in_order(hosts));
     }
 
-    /// Why none is to be tried between them, if that was found a while ago.
+    /// Returns the reason for which no path is to be tried between them, if one was found recently.
     pub fn why_not_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
         let (why, at) = self.unusable.get(&in_order(hosts))?;
         (at.elapsed() < REMEMBER).then(|| why.clone())
@@ -114,7 +114,7 @@ impl Neighbours {
     }
 }
 
-/// A path is the same from both its ends.
+/// Returns the two hosts in order, because a path is the same from both its ends.
 pub(super) fn in_order(mut hosts: [IpAddr; 2]) -> [IpAddr; 2] {
     hosts.sort();
     hosts

@@ -1,7 +1,8 @@
 //! Proxies that have left, on a link of this host. The stack resolves the address that it knows
-//! before a packet gets to the programs, which send it elsewhere: with the proxy's host off its
-//! neighbour would fail, and the session with it. So where nobody answers for the address any
-//! more the kernel is told, as long as a session needs it, that it is where it was.
+//! before a packet reaches the programs, which send it elsewhere. With the proxy's host off, its
+//! neighbour entry would fail, and the session with it. Where no host answers for the address any
+//! more, this module therefore confirms the last known neighbour entry to the kernel, as long as a
+//! session needs it.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -12,28 +13,29 @@ use dysco_common::{Session, State};
 
 use super::Engine;
 
-/// Where those are that sessions need, by address and interface.
+/// Places of the neighbours that sessions need, by address and interface.
 type Known = HashMap<(IpAddr, u32), Place>;
 
-/// Where one was last.
+/// Last known place of a neighbour.
 struct Place {
     at: Neighbour,
-    /// For so many looks the kernel has asked all on the link, and was not answered.
+    /// Number of looks for which the kernel has asked the whole link without an answer.
     asked: u32,
 }
 
-/// After so many, a second apart, nobody has the address: the kernel asks thrice.
+/// Number of looks, a second apart, after which no host is believed to have the address: the kernel
+/// asks three times.
 const IN_VAIN: u32 = 4;
 
 #[derive(Default)]
 pub(super) struct OnLink {
-    /// The proxies that sessions have been seen to need, in this pass over the table.
+    /// Proxies that sessions were seen to need in this pass over the table.
     needed: HashSet<IpAddr>,
     known: Arc<Mutex<Known>>,
 }
 
 impl OnLink {
-    /// Takes in a session of the table.
+    /// Records the proxy that a session of the table needs.
     pub fn see(&mut self, s: &Session) {
         let state = State::from_word(s.state);
         let elsewhere = matches!(state, Some(State::NewPath | State::Switching));
@@ -44,8 +46,8 @@ impl OnLink {
     }
 }
 
-/// Which of all neighbours are to be confirmed. Keeps in mind where they are. As long as a
-/// broadcast may find it, also elsewhere, the kernel is let alone.
+/// Returns the neighbours that have to be confirmed, and records where all are. The kernel is left
+/// alone as long as a broadcast may find the address, also elsewhere.
 fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) -> Vec<Neighbour> {
     known.retain(|(address, _), _| needed.contains(address));
     let mut doubted = Vec::new();
@@ -84,7 +86,7 @@ async fn keep(routes: Routes, known: Arc<Mutex<Known>>, needed: HashSet<IpAddr>)
     };
     for neighbour in doubted {
         if let Err(error) = routes.confirm(&neighbour).await {
-            // Its interface may be gone, and made anew.
+            // Its interface may be gone, and made again.
             let name = (neighbour.address, neighbour.ifindex);
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
             known.remove(&name);
@@ -98,8 +100,8 @@ fn warn(error: &AgentError) {
 }
 
 impl Engine {
-    /// Keeps the neighbours that sessions were seen to need. Once in each pass over the table,
-    /// which is sooner than the kernel has asked in vain.
+    /// Keeps the neighbours that sessions were seen to need. Runs once in each pass over the table,
+    /// which is sooner than the kernel gives up asking.
     pub(super) fn keep_neighbours(&mut self) {
         let needed = std::mem::take(&mut self.on_link.needed);
         if needed.is_empty() {
@@ -139,7 +141,7 @@ mod tests {
                 .filter_map(|n| Some(n.link.as_ref()?[5]))
                 .collect::<Vec<_>>()
         };
-        // Never seen; there; asked for itself, and then all on the link.
+        // Never seen; there; probed by unicast, and then on the whole link.
         let states = [
             (0, Failed),
             (1, Reachable),
@@ -154,10 +156,10 @@ mod tests {
             assert!(looked(at(1, 0, Incomplete)).is_empty());
         }
         assert_eq!(looked(at(1, 0, Incomplete)), [1]);
-        // From then on it is not asked for again.
+        // From then on the kernel does not ask again.
         assert!(looked(at(1, 1, Reachable)).is_empty() && looked(at(1, 1, Stale)).is_empty());
         assert_eq!(looked(at(1, 1, Delay)), [1]);
-        // Until somebody has the address.
+        // Until another host has the address.
         assert!(looked(at(1, 7, Stale)).is_empty() && looked(at(1, 7, Probe)).is_empty());
         for _ in 1..IN_VAIN {
             assert!(looked(at(1, 0, Incomplete)).is_empty());

@@ -1,5 +1,5 @@
-//! Proxies that are named by their process: what they hold, and their sessions
-//! watched from outside where no shim tells.
+//! Proxies that are named by their process: the sockets that they hold, and their sessions, watched
+//! from outside where no shim reports.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,16 +17,16 @@ use super::removal::{Said, Task};
 use super::{Answer, Engine};
 use crate::api::Caller;
 
-/// What a task saw of a proxy, and who asked.
+/// Result of a task that looked at a proxy, and the client that asked.
 pub(super) struct Seen {
     what: What,
     replies: mpsc::Sender<Reply>,
 }
 
 enum What {
-    /// Its processes and sockets.
+    /// Processes and sockets of the proxy.
     Looked(Result<Scene, ProcessError>),
-    /// Its pairs, for a removal.
+    /// Pairs of the proxy, for a removal.
     Watched {
         request: Remove,
         said: Said,
@@ -104,7 +104,7 @@ impl Engine {
         })
     }
 
-    /// The sessions that could be changed, as far as the data plane knows.
+    /// Returns the sessions that could be changed, as far as the data plane knows.
     fn tracked(&self) -> HashMap<FlowKey, Tracked> {
         let all = self.agent.sessions().into_iter();
         let could = all.filter(|(_, s)| could_change(s));
@@ -112,7 +112,7 @@ impl Engine {
             .map(|(_, s)| {
                 let known = Tracked {
                     opened_here: s.life.opened_here != 0,
-                    // Of an adopted one it is not known.
+                    // The start time of an adopted session is not known.
                     born: (!s.is_adopted()).then_some(s.created_ns),
                 };
                 (s.key, known)
@@ -120,7 +120,7 @@ impl Engine {
             .collect()
     }
 
-    /// A task has seen what was asked.
+    /// Handles the result of a task.
     pub(super) fn seen(&mut self, seen: Seen) {
         let replies = seen.replies;
         match seen.what {
@@ -162,7 +162,7 @@ impl Engine {
         };
         let mut met = HashSet::new();
         for (key, basis) in watched.sessions {
-            // It may have ended while it was watched.
+            // The session may have ended while it was watched.
             let Some(slot) = self.agent.find(&key) else {
                 continue;
             };
@@ -219,7 +219,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Why a session of the proxy's is not known.
+    /// Returns the reason for which a session of the proxy is not known.
     pub(super) fn unknown(&self, key: &FlowKey) -> String {
         let client = key.remote().ip();
         if client.is_loopback() || self.config.host.addresses.contains(&client) {
@@ -235,7 +235,8 @@ impl Engine {
         )
     }
 
-    /// Is an address on an interface where the data plane is not, or reads nothing?
+    /// Returns the reason if an address is on an interface without the data plane, or on one where
+    /// the data plane cannot read packets.
     fn unsteered(&self, local: std::net::IpAddr) -> Option<String> {
         let all = dysco_config::interfaces().ok()?;
         let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
@@ -254,12 +255,12 @@ impl Engine {
     }
 }
 
-/// Could it be changed, as far as its state says?
+/// Returns true if the session's state allows a change.
 fn could_change(s: &dysco_common::Session) -> bool {
     [State::Tracked as u32, State::Adopted as u32].contains(&s.state)
 }
 
-/// Root may look at everybody's processes, others at their own.
+/// Returns the user whose processes the caller may look at; `None`, for root, means all users.
 fn user(caller: &Caller) -> Option<u32> {
     (!caller.is_root()).then_some(caller.uid)
 }
@@ -279,7 +280,7 @@ fn failure(error: &ProcessError) -> Failure {
             FailureCode::NotFound,
             "see 'ps' for processes, and 'ss -ltnp' for who listens",
         ),
-        // Its words have the mend.
+        // The error's text contains the remedy.
         ProcessError::Elsewhere(_) => (FailureCode::Refused, "then ask that dyscod"),
         ProcessError::Ambiguous { .. } => (FailureCode::Refused, "name one by its number"),
         ProcessError::NotAllowed { .. } => (FailureCode::NotAllowed, "run as root"),

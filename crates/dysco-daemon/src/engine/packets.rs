@@ -1,4 +1,4 @@
-//! What the anchors send on a new path by themselves, in the numbers of the wire.
+//! Packets that the anchors send on a new path by themselves, in the numbers of the wire.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 use super::collect::boot_time;
 
 const HOP_LIMIT: u8 = 64;
-/// The window of an acknowledgement whose socket's window is not known, as it is sent.
+/// Window, as sent, of an acknowledgement whose socket's window is not known.
 const OWN_WINDOW: u16 = 1024;
-/// The most steps in which a bypass is shown what was sent elsewhere.
+/// Maximum number of steps in which a bypass is shown the data sent elsewhere.
 const STEPS: u32 = 64;
 
-/// The SYN that opens a path through a chain: its number is just before those that
-/// follow, its options are what the session agreed on.
+/// Returns the SYN that opens a path through a chain. Its number is just before those that follow;
+/// its options are those that the session agreed on.
 pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec<u8> {
     let origin = s.name();
     let s = &s.on_wire();
@@ -36,7 +36,7 @@ pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec
     packet(s, tcp, &payload.to_bytes())
 }
 
-/// The answer to it.
+/// Returns the answer to that SYN.
 pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
     let s = &s.on_wire();
     let mut tcp = header(s, s.snd_max.wrapping_sub(1));
@@ -47,23 +47,23 @@ pub(super) fn syn_ack(s: &Session) -> Vec<u8> {
     packet(s, tcp, &[])
 }
 
-/// See `two_paths::opens_windows`. `seq` is the local end's.
+/// Returns a packet as `two_paths::opens_windows` describes. `seq` is in the local end's numbers.
 pub(super) fn primer(s: &Session, seq: u32) -> Vec<u8> {
     let seq = s.sent_on_wire(seq);
     let s = &s.on_wire();
     opens_windows(s, seq, s.rcv_max)
 }
 
-/// See `two_paths::may_show_length`: a segment of so many bytes, its options among
-/// them, on a path that was opened with the number before `first`, the local end's. It
-/// carries what becomes of the other end's packets, if that is known.
+/// Returns a packet as `two_paths::may_show_length` describes: a segment of `mss` bytes, TCP
+/// options included, on a path that was opened with the number before `first` (local end's
+/// numbers). It carries the known changes of the other end's packets.
 pub(super) fn long_primer(s: &Session, first: u32, mss: u16, seen: Option<Change>) -> Vec<u8> {
     let before = s.sent_on_wire(first).wrapping_sub(1);
     let s = &s.on_wire();
     let mut tcp = pushes(s, before, s.rcv_max);
     let options = tcp.header_len() - TcpHeader::MIN_LEN;
     let length = usize::from(mss).saturating_sub(options).max(PROBE);
-    // No longer than 16 bits say.
+    // The length fits into 16 bits.
     tcp.sequence_number = before.wrapping_sub(length as u32);
     let (seq, ack) = (tcp.sequence_number, tcp.acknowledgment_number);
     let stamps = agreed(s, offer::TIMESTAMPS).then_some([s.tsval_out, s.tsval_in]);
@@ -78,14 +78,14 @@ pub(super) fn long_primer(s: &Session, first: u32, mss: u16, seen: Option<Change
     packet(s, tcp, &begins_with(&shown.to_bytes(), length))
 }
 
-/// A payload of so many bytes.
+/// Returns a payload of at least `length` bytes that begins with `bytes`.
 fn begins_with(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut payload = bytes.to_vec();
     payload.resize(length.max(bytes.len()), 0);
     payload
 }
 
-/// The options that this end's SYN has on the wire.
+/// Returns the options that this end's SYN has on the wire.
 fn offered(s: &Session) -> Offer {
     let mut tcp = header(s, 0);
     set_offer(&mut tcp, s);
@@ -93,15 +93,15 @@ fn offered(s: &Session) -> Offer {
     said.map(|said| said.offer).unwrap_or_default()
 }
 
-/// What opens a bypass, one right behind the other: a SYN as the session would have
-/// sent it, with its numbers and options of now, and the same once more, whose answer
+/// Returns the two packets that open a bypass, one directly after the other: a SYN as the session
+/// would have sent it, with its present numbers and options, and the same SYN again, whose answer
 /// opens windows (`two_paths::answer_opening`).
 ///
-/// The first is as long as the longest segment that will come, and comes back so: a
-/// path too narrow for that is refused, since no router's word about it would find
-/// its socket. The MSS counts neither header (RFC 6691).
+/// The first is as long as the longest segment that will follow, and so is its answer: a path too
+/// narrow for that is refused, since no router's message would find its socket. The MSS counts
+/// neither header (RFC 6691).
 ///
-/// It carries what it was sent as, by this name of the opening (`dysco_common::probe`).
+/// It carries its headers as sent, under the nonce of the opening (`dysco_common::probe`).
 pub(super) fn bypass_opens(s: &Session, nonce: u32) -> [Vec<u8>; 2] {
     let wire = &s.on_wire_of(s.path);
     let first = wire.snd_max.wrapping_sub(1);
@@ -119,18 +119,19 @@ pub(super) fn bypass_opens(s: &Session, nonce: u32) -> [Vec<u8>; 2] {
     ]
 }
 
-/// What completes the opening of a bypass: the widest window of this end, for firewalls
-/// that have seen none but those of the SYNs. `first` is what that opened with, the local
-/// end's.
+/// Returns the packet that completes the opening of a bypass: the widest window of this end, for
+/// firewalls that have seen only those of the SYNs. `first` is the number of that opening, in the
+/// local end's numbers.
 pub(super) fn bypass_opened(s: &Session, first: u32) -> Vec<u8> {
     let wire = &s.on_wire_of(s.path);
     let heard = s.received_on_wire(s.shown);
     opens_windows(wire, s.sent_on_wire(first), heard)
 }
 
-/// What shows on a bypass up to where this end has sent by the proxy, in steps of the
-/// widest window: firewalls let numbers go ahead no further. It opened at `opened`
-/// (local end's space), if that is known, and the far end has not got all that.
+/// Returns the packets that show on a bypass how far this end has sent through the proxy, in steps
+/// of the widest window: firewalls let numbers advance no further at once. The bypass opened at
+/// `opened` (local end's numbers), if that is known, and the far end has not received all of that
+/// data.
 pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
     let wire = &s.on_wire_of(s.path);
     let heard = s.received_on_wire(s.shown);
@@ -145,11 +146,11 @@ pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Ends a proxy's session for the firewalls on its path. They believe a reset with the
-/// number that they saw acknowledged last, which an acknowledgement that was lost behind
-/// them leaves unknown here, or one right behind a segment that ends there (Linux,
-/// `nf_conntrack_tcp_packet`). So it is the end of all that was sent, twice. The other
-/// end's host drops both.
+/// Returns the packets that end a proxy's session for the firewalls on its path. These accept a
+/// reset with the number that they last saw acknowledged, or one directly after a segment that ends
+/// there (Linux, `nf_conntrack_tcp_packet`). An acknowledgement that was lost behind a firewall
+/// leaves that number unknown here. Both packets therefore have the sequence number at the end of
+/// all data sent. The other end's host drops both.
 pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
     let (local, remote) = (s.key.local().port(), s.key.remote().port());
     [false, true].map(|ends| {
@@ -160,10 +161,10 @@ pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
     })
 }
 
-/// An acknowledgement as the session's own socket sends them, with this number.
+/// Returns an acknowledgement as the session's own socket sends it, with this number.
 pub(super) fn own_ack(s: &Session, seq: u32) -> Vec<u8> {
     let (local, remote) = (s.key.local().port(), s.key.remote().port());
-    // Its window is not known here: one that is narrower than it was opens nothing.
+    // Its window is not known here: a window narrower than before opens nothing.
     let mut tcp = TcpHeader::new(local, remote, seq, OWN_WINDOW);
     tcp.ack = true;
     tcp.acknowledgment_number = s.snd_ack;
@@ -171,8 +172,8 @@ pub(super) fn own_ack(s: &Session, seq: u32) -> Vec<u8> {
     packet_of(&s.key, tcp, &[])
 }
 
-/// The same for a path that a session has left: see `two_paths::ends_path`. `seq` is the
-/// local end's.
+/// Returns the packets that end a path which a session has left: see `two_paths::ends_path`. `seq`
+/// is in the local end's numbers.
 pub(super) fn path_ends(s: &Session, seq: u32) -> [Vec<u8>; 2] {
     let seq = s.sent_on_wire(seq);
     let wire = &s.on_wire_of(s.path);
@@ -183,7 +184,7 @@ pub(super) fn path_ends(s: &Session, seq: u32) -> [Vec<u8>; 2] {
     })
 }
 
-/// See `two_paths::opens_windows`. The session is as the wire has it.
+/// Returns a packet as `two_paths::opens_windows` describes. The session is in the wire's numbers.
 fn opens_windows(s: &Session, seq: u32, ack: u32) -> Vec<u8> {
     packet(s, pushes(s, seq, ack), &[])
 }
@@ -196,7 +197,7 @@ fn pushes(s: &Session, seq: u32, ack: u32) -> TcpHeader {
     tcp
 }
 
-/// Timestamps, where they are agreed on, as segments have them.
+/// Sets timestamps as segments have them, if they are agreed on.
 fn set_clocks(tcp: &mut TcpHeader, s: &Session) {
     if agreed(s, offer::TIMESTAMPS) {
         let stamps = TcpOptionElement::Timestamp(s.tsval_out, s.tsval_in);
@@ -234,7 +235,7 @@ fn packet(s: &Session, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
     packet_of(&s.path, tcp, payload)
 }
 
-/// The packet, or nothing if it cannot be written, which is not sent.
+/// Returns the packet, or nothing if it cannot be written; nothing is sent then.
 pub(super) fn packet_of(key: &FlowKey, tcp: TcpHeader, payload: &[u8]) -> Vec<u8> {
     let (from, to) = (key.local, key.remote);
     let builder = match (from.ip(), to.ip()) {

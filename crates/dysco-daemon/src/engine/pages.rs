@@ -1,6 +1,6 @@
-//! Listings of sessions, a page in a turn of the engine: a large table neither keeps the
-//! engine from its work nor is copied. What is listed waits in the client's channel, and the
-//! next page until there is room for it.
+//! Listings of sessions, one page in each turn of the engine: a large table neither delays the
+//! engine nor is copied. Listed sessions wait in the client's channel, and the next page waits
+//! until there is room for it.
 
 use dysco_api::{Listing, Reply};
 use dysco_common::session::part;
@@ -8,32 +8,32 @@ use tokio::sync::mpsc;
 
 use super::{Engine, collect};
 
-/// Sessions of one turn, which take less than a millisecond.
+/// Number of sessions in one turn, which take less than a millisecond.
 const PAGE: usize = 128;
-/// Slots that are looked at in one turn: most of a large table are nobody's.
+/// Number of slots that are looked at in one turn: most slots of a large table are free.
 const SLOTS: u32 = 16_384;
 
-/// A listing that goes on.
+/// Listing in progress.
 pub(super) struct Begun {
     listing: Listing,
-    /// The first slot that was not looked at.
+    /// First slot that was not looked at.
     next: u32,
     replies: mpsc::Sender<Reply>,
 }
 
-/// Where listings wait for the engine's next turn.
+/// Queue in which listings wait for the engine's next turn.
 pub(super) struct Pages {
     sender: mpsc::UnboundedSender<Begun>,
 }
 
 impl Pages {
-    /// Also returns where the engine takes them from.
+    /// Returns the queue, and the receiver from which the engine takes listings.
     pub fn new() -> (Pages, mpsc::UnboundedReceiver<Begun>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Pages { sender }, receiver)
     }
 
-    /// Somebody wants a listing.
+    /// Begins a listing.
     pub fn begin(&self, listing: Listing, replies: mpsc::Sender<Reply>) {
         let next = listing.after.map_or(0, |id| id.slot().saturating_add(1));
         self.go_on(Begun {
@@ -43,11 +43,11 @@ impl Pages {
         });
     }
 
-    /// Has the engine go on once the client has room for a page.
+    /// Continues the listing once the client has room for a page.
     fn go_on(&self, begun: Begun) {
         let sender = self.sender.clone();
         tokio::spawn(async move {
-            // One that has left wants no more. The end of the listing has room, too.
+            // A client that has left wants no more. The end of the listing has room, too.
             if begun.replies.reserve_many(PAGE + 1).await.is_ok() {
                 let _ = sender.send(begun);
             }
@@ -56,8 +56,8 @@ impl Pages {
 }
 
 impl Begun {
-    /// Sends a session, if it is wanted and there is room. Returns false once the page, or
-    /// what was asked for, is full.
+    /// Sends a session, if it is wanted and there is room. Returns false once the page, or the
+    /// requested number, is full.
     fn offer(&mut self, report: dysco_api::SessionReport) -> bool {
         if !self.listing.filter.matches(&report) {
             return true;
@@ -71,7 +71,7 @@ impl Begun {
 }
 
 impl Engine {
-    /// Lists the next sessions, of so many as fit into a turn.
+    /// Lists the next sessions, as many as fit into a turn.
     pub(super) fn list_page(&self, mut begun: Begun) {
         let boot = collect::boot_time();
         let slots = begun.next..begun.next.saturating_add(SLOTS).min(self.agent.capacity());
@@ -98,7 +98,7 @@ impl Engine {
         }
         match wants && begun.next < self.agent.capacity() {
             true => self.pages.go_on(begun),
-            // There is room for a page and more, unless the client has left.
+            // There is room for more than a page, unless the client has left.
             false => drop(begun.replies.try_send(Reply::Done { summary: None })),
         }
     }

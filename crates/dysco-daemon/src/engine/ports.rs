@@ -1,10 +1,11 @@
-//! Ports of sessions that their proxy has left. Its kernel would choose them for others to
-//! the same server, whose end of the first session lives: so they are held here as long.
+//! Ports of sessions that their proxy has left. The proxy's kernel would choose them for new
+//! connections to the same server, whose end of the first session lives. They are therefore held as
+//! long as that session.
 //!
-//! Where this host relays, its own entry says how long. After a bypass it is the tombstone's
-//! session that lives elsewhere, and the server's host is asked: as long as it has that, the
-//! tombstone stays. What to hold is found in the entries: by a daemon that starts anew, and
-//! where it could not be held before.
+//! If this host relays, its own entry shows how long. After a bypass the tombstone's session
+//! lives elsewhere, and the server's host is asked: the tombstone stays as long as that host has
+//! the session. The ports to hold are found in the entries, by a restarted daemon and where a port
+//! could not be held before.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -22,38 +23,38 @@ use super::listing::left_by_chain;
 use super::{Engine, measure};
 use crate::metrics;
 
-/// A session is taken for over when its host has not said for so long that it lives: it has
-/// lost its memory, or is gone.
+/// Time without word from its host after which a session is taken for over: the host has lost its
+/// memory, or is gone.
 const UNHEARD: Duration = Duration::from_secs(3600);
-/// The most in one message, which has to fit into a frame (`dysco_proto::MAX_MESSAGE`).
+/// Maximum number in one message, which has to fit into a frame (`dysco_proto::MAX_MESSAGE`).
 const SOME: usize = 64;
-/// The most that are tried again at once.
+/// Maximum number of ports that are tried again at once.
 const AGAIN: usize = 64;
 
-/// Ports by the slots of the sessions that they were chosen for.
+/// Held ports, by the slots of the sessions that they were chosen for.
 pub(super) struct Ports {
     held: HashMap<u32, Port>,
-    /// No more than this: each is an open file.
+    /// Maximum number of held ports: each is an open file.
     most: usize,
     not_held: u64,
-    /// Where the next that could not be held is looked for.
+    /// Slot from which the next port that could not be held is looked for.
     next: u32,
-    /// What other hosts are to be asked about.
+    /// Sessions that other hosts are to be asked about.
     asking: HashMap<IpAddr, HashSet<Subsession>>,
 }
 
 struct Port {
     created_ns: u64,
     connection: FlowKey,
-    /// When the session was known to live.
+    /// Time at which the session was last known to live.
     lived: Instant,
-    /// Its server's host says that it does not any more.
+    /// True if the server's host says that the session is over.
     over: bool,
     _held: HeldPort,
 }
 
 impl Ports {
-    /// Half of the files that this process may open are for ports.
+    /// Makes an empty table. Half of the files that this process may open are for ports.
     pub fn new() -> Ports {
         use nix::sys::resource::{Resource, getrlimit};
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(files, _)| files);
@@ -66,7 +67,7 @@ impl Ports {
         }
     }
 
-    /// How many are held, and how many could not be, as was tried last.
+    /// Returns the number of held ports, and of those that could not be held at the last attempt.
     pub fn counts(&self) -> metrics::Ports {
         metrics::Ports {
             held: self.held.len() as u64,
@@ -74,12 +75,12 @@ impl Ports {
         }
     }
 
-    /// The five-tuples that are held, which no session's socket has.
+    /// Returns the held five-tuples, which no session's socket has.
     pub fn connections(&self) -> impl Iterator<Item = &FlowKey> {
         self.held.values().map(|port| &port.connection)
     }
 
-    /// The session of a slot goes on without this host from now on.
+    /// Records that the session of a slot goes on without this host from now on.
     pub fn leaves(&mut self, slot: u32) {
         if let Some(port) = self.held.get_mut(&slot) {
             port.lived = Instant::now();
@@ -94,35 +95,38 @@ impl Ports {
         self.held.remove(&slot);
     }
 
-    /// Is this session's held?
+    /// Returns true if this session's port is held.
     fn has(&self, slot: u32, created_ns: u64) -> bool {
         let port = self.held.get(&slot);
         port.is_some_and(|port| port.created_ns == created_ns)
     }
 }
 
-/// Did a proxy of this host open this session, and has left it?
+/// Returns true if a proxy of this host opened this session and has left it.
 fn is_left(s: &Session) -> bool {
     let left = match State::from_word(s.state) {
         Some(State::Relay | State::Return) => true,
         Some(State::Tombstone) => s.two.part == part::CURRENT && !left_by_chain(s),
         _ => false,
     };
-    // Once both ends have closed it, its port may be another's: who has it still answers for it.
+    // Once both ends have closed it, another session may take its port: the host that still has the
+    // old one answers for it.
     left && !is_closed(s) && s.life.opened_here != 0
 }
 
-/// Is nobody's word needed that the session is over, so that its port need not be held?
+/// Returns true if nobody has to confirm that the session is over, so that its port need not be
+/// held.
 pub(super) fn frees_port(s: &Session) -> bool {
     s.life.opened_here != 0 && is_closed(s)
 }
 
-/// Have both ends closed it? A reset may be anybody's.
+/// Returns true if both ends have closed the session. A reset does not count: anybody may send one.
 fn is_closed(s: &Session) -> bool {
     s.life.fin_in != 0 && s.life.fin_out != 0
 }
 
-/// Would a SYN of another session be lost where this is the entry of its five-tuple?
+/// Returns true if a SYN of another session would be lost where this is the entry of its
+/// five-tuple.
 fn is_used(entry: Option<&Session>) -> bool {
     let unused = [
         State::Free as u32,
@@ -152,8 +156,8 @@ impl Engine {
         self.port_held(slot, s, held);
     }
 
-    /// Tries again where no socket has the five-tuple, of those that were listed: a few, and
-    /// others the next time.
+    /// Tries again to hold ports of five-tuples that no listed socket has: a few at a time, others
+    /// the next time.
     pub(super) fn hold_missing_ports(
         &mut self,
         sessions: &[(u32, Session)],
@@ -173,8 +177,8 @@ impl Engine {
         }
     }
 
-    /// The proxy has lost its sockets of a session, and the port of the one that it opened is
-    /// held, or could not be.
+    /// Records the port of a session whose sockets the proxy has lost: the port of the socket that
+    /// it opened is held, or could not be.
     pub(super) fn hold_port(&mut self, sub: &Subsession, held: io::Result<HeldPort>) {
         let slot = self.find(sub);
         let slot = slot.map(|slot| (slot, self.agent.session(slot)));
@@ -206,7 +210,8 @@ impl Engine {
         tracing::debug!(session = ?s.key, %error, "a port is not held: a SYN by it is lost");
     }
 
-    /// Does a tombstone hold a port still? Its server's host is asked, and answers later.
+    /// Returns true if a tombstone still holds a port. Its server's host is asked, and answers
+    /// later.
     pub(super) fn keeps_port(&mut self, slot: u32, s: &Session) -> bool {
         if s.state != State::Tombstone as u32 || !self.ports.has(slot, s.created_ns) {
             return false;
@@ -220,7 +225,7 @@ impl Engine {
         true
     }
 
-    /// Asks about what has come together.
+    /// Asks other hosts about the sessions that have been collected for them.
     pub(super) fn ask_about_ports(&mut self) {
         for (host, all) in std::mem::take(&mut self.ports.asking) {
             let all: Vec<Subsession> = all.into_iter().collect();
@@ -230,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// A host asks which of the sessions that it has opened to this one live.
+    /// Answers a host that asks which of the sessions that it has opened to this one live.
     pub(super) fn tell_lives(&self, all: Vec<Subsession>, incoming: &Incoming) {
         let its = |sub: &Subsession| incoming.from.holds(sub.left.ip());
         let told = all.into_iter().take(SOME).filter(its).map(|sub| {
@@ -242,8 +247,8 @@ impl Engine {
         self.send_about_chains(incoming.via, &Message::Lived(told));
     }
 
-    /// A session has ended by which a host that a proxy has left is held in its port. That
-    /// host is told, and need not ask.
+    /// Notifies the proxy's host that a session has ended, if a proxy has left it and its port is
+    /// held there. That host need not ask.
     pub(super) fn tell_over(&self, s: &Session) {
         let proxy = s.key.remote().ip();
         let by_proxy = s.state == State::NewPath as u32 && s.was_bypassed();
@@ -253,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// A server's host says which live.
+    /// Handles the answer of a server's host which sessions live.
     pub(super) fn told_lives(&mut self, told: Vec<(Subsession, bool)>, incoming: &Incoming) {
         for (sub, lives) in told {
             let slot = self.find(&sub);
@@ -295,7 +300,7 @@ mod tests {
             assert!(!is_left(&s), "{state:?}: the client chose the port");
             s.life.opened_here = 1;
             assert!(is_left(&s) && !frees_port(&s), "{state:?}");
-            // One end may still send, as long as it likes.
+            // One end may still send as long as it likes.
             s.life.fin_in = 1;
             assert!(is_left(&s) && !frees_port(&s), "{state:?}");
             s.life.fin_out = 1;
@@ -307,7 +312,7 @@ mod tests {
         let mut s = entry(State::NewPath);
         s.life.opened_here = 1;
         assert!(!is_left(&s), "it has a socket");
-        // A host of a chain opened none, nor is a path that a session has left a proxy's.
+        // A host of a chain opened none; a path that a session has left is no proxy's.
         s.state = State::Tombstone as u32;
         (s.two.chained, s.two.part) = (2, part::CURRENT);
         assert!(!is_left(&s));
@@ -342,7 +347,7 @@ mod tests {
         ] {
             assert!(is_used(Some(&entry(state))), "{state:?}");
         }
-        // Another session has the five-tuple already, or may have it.
+        // Another session has the five-tuple already, or may take it.
         for state in [State::Free, State::Opening, State::Tracked, State::Adopted] {
             assert!(!is_used(Some(&entry(state))), "{state:?}");
         }

@@ -1,4 +1,4 @@
-//! What a path has done to the packets that opened it, as both anchors have seen them. See
+//! Effects of a path on the packets that opened it, as both anchors have seen them. See
 //! `dysco_common::probe`.
 
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use dysco_common::tcp::SYN;
 use dysco_common::{FlowKey, Session};
 use dysco_proto::{Meddling, Reason, Way};
 
-/// The longest segment that either end may send.
+/// Returns the longest segment that either end may send.
 fn longest(s: &Session) -> u16 {
     s.local.mss.min(s.remote.mss)
 }
 
-/// Why a path between these hosts cannot be used on which the packets of this one, which is the
-/// first, were changed so, and those of the other so.
+/// Returns an error if a path between these hosts cannot be used, given how packets were changed
+/// there and back. This host is the first of `ends`.
 pub(super) fn judge(
     s: &Session,
     ends: (IpAddr, IpAddr),
@@ -29,14 +29,14 @@ pub(super) fn judge(
     }
 }
 
-/// Something between these hosts, in this direction, does that.
+/// Returns the reason that something between these hosts meddles with packets in this direction.
 pub(super) fn meddles((from, to): (IpAddr, IpAddr), through: &[IpAddr], does: Meddling) -> Reason {
     let through = through.to_vec();
     let way = Way { from, to, through };
     Reason::PathMeddles { way, does }
 }
 
-/// Judges the answer to the SYN of a bypass. Nothing if it is to another.
+/// Judges the answer to the SYN of a bypass. Returns nothing if the answer is to another SYN.
 pub(super) fn judge_answer(
     s: &Session,
     path: &FlowKey,
@@ -57,19 +57,19 @@ pub(super) fn judge_answer(
     })
 }
 
-/// What is known of a path through a chain that is being opened.
+/// Known effects of a path through a chain that is being opened.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The other end's SYN, or its answer, as it came.
+    /// The other end's SYN, or its answer, as received.
     syn: Option<Said>,
-    /// What becomes of the other end's packets.
+    /// Effect on the other end's packets.
     pub coming: Option<Change>,
-    /// What becomes of this end's, as the other has told.
+    /// Effect on this end's packets, as reported by the other end.
     pub going: Option<Change>,
 }
 
 impl Seen {
-    /// Takes in a packet that opens the path.
+    /// Records a packet that opens the path.
     pub fn take(&mut self, arrival: &Arrival, v6: bool) {
         let header = &arrival.header.0;
         if arrival.header.segment(arrival.len).has(SYN) {
@@ -85,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// What becomes of packets both ways, once that is known.
+    /// Returns the effects in both directions, once they are known.
     pub fn changes(&self) -> Option<[Change; 2]> {
         Some([self.going?, self.coming?])
     }

@@ -1,11 +1,10 @@
-//! The proof, before replies go straight to a client, that they would arrive.
-//! The server's host sends the client, under this host's address, a segment that
-//! the client has acknowledged before. A client that gets it discards it, and
-//! says so to whom it thinks it came from: it acknowledges at once, with a D-SACK
-//! block of just those numbers (RFC 2883), which nothing else makes it send.
+//! Proof, before replies go directly to a client, that they would arrive. The server's host sends
+//! the client, under this host's address, a segment that the client has acknowledged before. A
+//! client that receives it discards it and acknowledges at once, to the apparent sender, with a
+//! D-SACK block of exactly those numbers (RFC 2883). Nothing else makes the client send that block.
 //!
-//! Nobody limits how often such answers are sent, as they do with those to
-//! segments without data. A client without D-SACK proves nothing.
+//! No rate limit applies to such answers, as it does to those to segments without data. A client
+//! without D-SACK proves nothing.
 
 use std::io::{self, Read};
 
@@ -20,12 +19,12 @@ use tokio::io::unix::AsyncFd;
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
 
-/// Bytes of options of a segment with timestamps.
+/// Number of bytes of options of a segment with timestamps.
 const TIMESTAMPS: u16 = 12;
-/// What is looked at of a packet; its headers are shorter.
+/// Number of bytes that are looked at of a packet; its headers are shorter.
 const SNAP: usize = 256;
 
-/// Waits for the client's answer. Dropped, it waits no longer.
+/// Task that waits for the client's answer. Dropping it ends the wait.
 pub(super) struct Lookout(tokio::task::JoinHandle<()>);
 
 impl Drop for Lookout {
@@ -35,8 +34,7 @@ impl Drop for Lookout {
 }
 
 impl Engine {
-    /// Begins to look out for the client of a session, before it is sent
-    /// anything.
+    /// Begins to watch for the client's answer, before anything is sent to the client.
     pub(super) fn watch_client(&mut self, change: ChangeId, sub: &Subsession) {
         let result = self.watch_for_answer(change, sub);
         self.tell_machine(HostEvent::Watching { change, result });
@@ -94,7 +92,7 @@ impl Engine {
         Ok(Lookout(task))
     }
 
-    /// Replies of this session pass this host by from now on.
+    /// Records that replies of this session bypass this host from now on.
     pub(super) fn returned(&mut self, sub: &Subsession) {
         if let Some([a, b]) = self.relay_of(sub) {
             self.agent.set_returns(a, true);
@@ -103,13 +101,13 @@ impl Engine {
     }
 }
 
-/// The numbers of a segment that the client has acknowledged already. As long as
-/// the longest that will come: a path too narrow for that proves nothing.
+/// Returns the numbers of a segment that the client has acknowledged already. It is as long as the
+/// longest that will follow: a path too narrow for that proves nothing.
 fn probe(a: &Session, b: &Session, relays: bool) -> Probe {
     let timestamps = a.local.flags & a.remote.flags & offer::TIMESTAMPS != 0;
     let options = if timestamps { TIMESTAMPS } else { 0 };
     let longest = b.local.mss.min(a.remote.mss);
-    // What the server has acknowledged, as the client numbers it.
+    // Number that the server has acknowledged, in the client's numbers.
     let relayed = b.rcv_ack.wrapping_sub(b.translation.seq_in);
     Probe {
         end: a.rcv_ack,
@@ -119,7 +117,7 @@ fn probe(a: &Session, b: &Session, relays: bool) -> Probe {
     }
 }
 
-/// The D-SACK block that answers it.
+/// Returns the D-SACK block that answers the probe.
 fn block(probe: &Probe) -> (u32, u32) {
     let begin = probe.end.wrapping_sub(u32::from(probe.len));
     (begin, probe.end)
@@ -140,7 +138,7 @@ async fn answered(tap: &AsyncFd<Tap>, client: &FlowKey, block: (u32, u32)) -> io
     }
 }
 
-/// Is it the client's word that it got those numbers a second time?
+/// Returns true if the packet is the client's report that it received those numbers a second time.
 fn answers(packet: &[u8], client: &FlowKey, block: (u32, u32)) -> bool {
     let Ok(packet) = LaxSlicedPacket::from_ip(packet) else {
         return false;
@@ -170,13 +168,12 @@ fn answers(packet: &[u8], client: &FlowKey, block: (u32, u32)) -> bool {
     })
 }
 
-/// A socket that gets a copy of a client's packets, of those with options only.
+/// Socket that gets a copy of a client's packets, limited to those with options.
 struct Tap(Option<Socket>);
 
 impl Tap {
     fn open(client: &FlowKey) -> io::Result<Tap> {
-        // A tap of one protocol would come after the data plane, which takes a
-        // relayed packet away.
+        // A tap of one protocol would come after the data plane, which takes a relayed packet away.
         let every = libc::ETH_P_ALL as u16;
         let protocol = Protocol::from(i32::from(every.to_be()));
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol))?;
@@ -200,7 +197,7 @@ impl std::os::fd::AsRawFd for Tap {
 }
 
 impl Drop for Tap {
-    /// The kernel waits in it until no processor uses the socket any more.
+    /// Closes the socket on a thread: the kernel waits until no processor uses it any more.
     fn drop(&mut self) {
         let socket = self.0.take();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -209,7 +206,7 @@ impl Drop for Tap {
     }
 }
 
-/// Classic BPF: TCP with options between the two, offsets from the IP header.
+/// Returns a classic BPF filter: TCP with options between the two, offsets from the IP header.
 fn filter(client: &FlowKey) -> Vec<SockFilter> {
     let ports = u32::from(client.remote().port()) << 16 | u32::from(client.local().port());
     let (words, header): (Vec<(u32, u32)>, _) = match (client.remote().ip(), client.local().ip()) {
@@ -324,7 +321,7 @@ mod tests {
         assert!(!answers(&ack(3, 40_000, &told), &client(), block));
         assert!(!answers(&ack(1, 40_001, &told), &client(), block));
         assert!(!answers(&ack(1, 40_000, &[clock]), &client(), block));
-        // A hole of its own, which happens to end there.
+        // A separate hole, which happens to end there.
         let hole = [sack((300, 400), [Some(block), None, None])];
         assert!(!answers(&ack(1, 40_000, &hole), &client(), block));
         assert!(!answers(&[0x45, 0, 1], &client(), block));

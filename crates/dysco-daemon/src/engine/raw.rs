@@ -1,4 +1,4 @@
-//! Packets whose headers are ours, sent as this host's own.
+//! Packets with headers made here, sent as this host's own.
 
 use std::cell::OnceCell;
 use std::io;
@@ -13,37 +13,37 @@ use nix::sys::socket::sockopt::SndBufForce;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::JoinHandle;
 
-/// IPPROTO_RAW: the header is ours.
+/// IPPROTO_RAW: the caller makes the IP header.
 const RAW: i32 = 255;
 
-/// Room for packets of all paths at once, in bytes: what waits for a neighbour that does
-/// not answer must not keep others back.
+/// Send buffer for packets of all paths at once, in bytes: packets that wait for a neighbour that
+/// does not answer must not delay others.
 const ROOM: usize = 4 << 20;
 
-/// The sockets of one family. They stay, since a path that opens waits for each packet.
-/// None waits for room, for which the whole daemon would.
+/// Sockets of one family. They stay open, since a path that opens waits for each packet. None of
+/// them waits for room, for which the whole daemon would wait.
 #[derive(Default)]
 struct Sockets {
     plain: OnceCell<Socket>,
-    /// Of sessions whose packets this host drops.
+    /// Socket for sessions whose packets this host drops.
     past: OnceCell<Socket>,
 }
 
 thread_local! {
     static V4: Sockets = Sockets::default();
     static V6: Sockets = Sockets::default();
-    /// Of both, and any interface. The kernel closes one only after a while.
+    /// Socket of both families, for any interface. The kernel closes one only after a while.
     static UNROUTED: OnceCell<Socket> = const { OnceCell::new() };
 }
 
-/// Sends a packet by whatever way leads there.
+/// Sends a packet by the route to its destination.
 pub(super) fn send(packet: &[u8], to: SocketAddr) -> io::Result<()> {
     with(to, |all| {
         send_on(kept(&all.plain, || open(to))?, packet, to)
     })
 }
 
-/// The same, of a session whose packets this host drops.
+/// Sends a packet of a session whose packets this host drops.
 pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
     let marked = || {
         let socket = open(to)?;
@@ -53,8 +53,8 @@ pub(super) fn send_past(packet: &[u8], to: SocketAddr) -> io::Result<()> {
     with(to, |all| send_on(kept(&all.past, marked)?, packet, to))
 }
 
-/// Sends a packet by this interface past this host's netfilter, which may know the
-/// session by the same five-tuple. Our program of egress finds the neighbour.
+/// Sends a packet by this interface past this host's netfilter, which may know the session by the
+/// same five-tuple. The egress program finds the neighbour.
 pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::Result<()> {
     let protocol = match to {
         SocketAddr::V4(_) => libc::ETH_P_IP,
@@ -65,11 +65,11 @@ pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = (protocol as u16).to_be();
     address.sll_ifindex = ifindex as i32;
-    // An Ethernet address, of nobody.
+    // Length of an Ethernet address; the address itself is zero.
     address.sll_halen = 6;
     UNROUTED.with(|cell| {
         let socket = kept(cell, open_unrouted)?;
-        // SAFETY: the kernel reads as much of both as it is told, which outlive the call.
+        // SAFETY: the kernel reads both up to the lengths given, and both outlive the call.
         let sent = unsafe {
             libc::sendto(
                 socket.as_raw_fd(),
@@ -88,7 +88,7 @@ pub(super) fn send_unrouted(packet: &[u8], to: SocketAddr, ifindex: u32) -> io::
 }
 
 fn open_unrouted() -> io::Result<Socket> {
-    // Of no protocol: nothing comes in by it.
+    // Of no protocol: nothing is received on it.
     let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
     socket.set_nonblocking(true)?;
     let _ = setsockopt(&socket, SndBufForce, &ROOM);
@@ -96,7 +96,7 @@ fn open_unrouted() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The same as [`send`], by one interface and no other.
+/// Sends a packet as [`send`] does, by one interface and no other.
 pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) -> io::Result<()> {
     let Some(interface) = interface else {
         return send(packet, to);
@@ -106,11 +106,12 @@ pub(super) fn send_by(packet: &[u8], to: SocketAddr, interface: Option<&str>) ->
     send_on(&socket, packet, to)
 }
 
-/// Packets that are sent again until somebody has answered: then it is dropped.
+/// Packets that are sent repeatedly. The receiver of the answer drops this value, which ends the
+/// repetition.
 pub(super) struct Repeated(JoinHandle<()>);
 
 impl Repeated {
-    /// Sends them now, and again after each of `waits` but the last, after which they are
+    /// Sends the packets now, and again after each of `waits` but the last, after which they are
     /// given up.
     pub fn send(
         packets: Vec<Vec<u8>>,
@@ -152,7 +153,7 @@ fn with<T>(to: SocketAddr, work: impl FnOnce(&Sockets) -> T) -> T {
     }
 }
 
-/// The socket that is kept there, which is made if there is none.
+/// Returns the socket that is kept there, which is made if there is none.
 fn kept(cell: &OnceCell<Socket>, make: impl FnOnce() -> io::Result<Socket>) -> io::Result<&Socket> {
     match cell.get() {
         Some(socket) => Ok(socket),
@@ -171,10 +172,11 @@ fn open(to: SocketAddr) -> io::Result<Socket> {
     };
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
     socket.set_nonblocking(true)?;
-    // Where the kernel refuses, its own measure has to do. Nobody reads.
+    // If the kernel refuses, its own limit applies. Nobody reads from the socket.
     let _ = setsockopt(&socket, SndBufForce, &ROOM);
     socket.set_recv_buffer_size(0)?;
-    // The session's own segments leave past what the kernel has heard of routers.
+    // The session's own segments leave regardless of the path MTU that routers reported to the
+    // kernel.
     let (level, name, probe) = match to {
         SocketAddr::V4(_) => (
             libc::IPPROTO_IP,

@@ -1,5 +1,5 @@
-//! Removals in which this host is both anchors: its two sessions are joined by
-//! a path through its own data plane.
+//! Removals in which this host is both anchors: a path through its own data plane joins its two
+//! sessions.
 
 use std::net::IpAddr;
 
@@ -15,16 +15,16 @@ use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
 use super::{Answer, Engine};
 
-/// The interfaces towards the left and the right end.
+/// Interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;
 
 impl Engine {
-    /// Is this host both anchors of the change?
+    /// Returns true if this host is both anchors of the change.
     pub(super) fn is_pair(&self, change: ChangeId) -> bool {
         self.held.get(&change).is_some_and(|h| h.other.is_some())
     }
 
-    /// The slots of A and of B, if both sessions still have theirs.
+    /// Returns the slots of A and of B, if both sessions still have theirs.
     fn pair_of(&self, change: ChangeId) -> Option<[u32; 2]> {
         self.slots_of(change).try_into().ok()
     }
@@ -46,7 +46,8 @@ impl Engine {
         held.slot = Some((slots[0], sessions[0].created_ns));
         held.other = Some((slots[1], sessions[1].created_ns));
         held.own = Some(*a);
-        // It is not for long: nothing is to be set up. What is under way to here is not known.
+        // The clamp is short-lived, since nothing has to be set up. The number of bytes under way
+        // to this host is unknown.
         for (slot, s) in slots.into_iter().zip(&sessions) {
             if let Err(error) = self.agent.forget_edge(slot) {
                 tracing::warn!(%change, %error, "the window of an end before stays");
@@ -57,8 +58,8 @@ impl Engine {
         Ok(ends)
     }
 
-    /// Notes up to where both ends let the proxy's sockets send. It may hold more for one of
-    /// them than that has room for, and then there is none for what the other sends.
+    /// Notes how far both ends let the proxy's sockets send. The proxy may hold more for one of
+    /// them than that end has room for, which leaves no room for what the other end sends.
     pub(super) fn note_edges(&self, change: ChangeId, claimed: &Measurement, m: &Measured) {
         let Some(slots) = self.pair_of(change) else {
             return;
@@ -74,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Finds the ways to both ends, and joins the sessions then.
+    /// Looks up the routes to both ends, and then joins the sessions.
     pub(super) fn join(
         &mut self,
         change: ChangeId,
@@ -101,7 +102,7 @@ impl Engine {
         });
     }
 
-    /// Goes on with the join that waited for the ways.
+    /// Continues the join that waited for the routes.
     pub(super) fn ways_found(&mut self, change: ChangeId, ways: Ways) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
@@ -147,10 +148,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Cuts both sessions and tells each where the other's new data begins.
+    /// Cuts both sessions, and notes for each where the other's new data begins.
     pub(super) fn cut_pair(&mut self, change: ChangeId) {
         let Some([a, b]) = self.pair_of(change) else {
-            // A former process may have cut both while both were there.
+            // A former process may have cut both while both existed.
             let left = self.slots_of(change).into_iter();
             let cut = left
                 .map(|slot| self.agent.session(slot))
@@ -174,7 +175,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The slots of A and of B of a session that this host relays.
+    /// Returns the slots of A and of B of a session that this host relays.
     pub(super) fn relay_of(&self, sub: &Subsession) -> Option<[u32; 2]> {
         self.relay_at(self.find(sub)?)
     }
@@ -191,8 +192,7 @@ impl Engine {
         })
     }
 
-    /// Of each session that this host relays, and that is not in this mode, the
-    /// slot of A.
+    /// Returns the slot of A of each session that this host relays and that is not in this mode.
     pub(super) fn relayed_slots(&self, mode: Mode) -> Vec<u32> {
         let all = self.agent.sessions().into_iter();
         let relayed = all.filter(|(slot, s)| {
@@ -204,8 +204,8 @@ impl Engine {
         relayed.map(|(slot, _)| slot).collect()
     }
 
-    /// What a session is that this host relays. Its data plane adds a constant
-    /// to each number, which is all that there is to measure.
+    /// Measures a session that this host relays. Its data plane adds a constant to each number,
+    /// which is all that has to be measured.
     pub(super) fn measure_relay(
         &mut self,
         change: ChangeId,
@@ -236,7 +236,7 @@ impl Engine {
     }
 }
 
-/// What the far end of a session would say of it.
+/// Returns the facts that the far end of a session would report.
 fn at_the_end(s: &Session, here: Facts) -> Facts {
     Facts {
         local: here.remote,

@@ -1,5 +1,5 @@
-//! Takes another configuration, other keys and another policy while `dyscod` runs: all is read
-//! and checked first, and a fault of any leaves everything as it was.
+//! Takes another configuration, other keys and another policy while `dyscod` runs. All files are
+//! read and checked first; an error in any leaves everything unchanged.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use crate::api;
 
 const MEND: &str = "nothing was changed; try the file with 'dyscod --check'";
 
-/// Certificates that end soon are told of this often.
+/// Interval between warnings of certificates that expire soon.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Who waits for an answer; nobody after a SIGHUP.
+/// Client that waits for an answer; none after a SIGHUP.
 type Asker = Option<mpsc::Sender<Reply>>;
 
-/// What is needed to read everything again.
+/// Data needed to read everything again.
 pub(super) struct Reload {
     file: PathBuf,
     credentials: Credentials,
-    /// When it was looked last whether they end soon.
+    /// Time of the last check whether the certificates expire soon.
     looked: Option<Instant>,
-    /// Is it being read?
+    /// True while the files are being read.
     reading: bool,
-    /// Is it to be read again then, since a SIGHUP came meanwhile?
+    /// True if a SIGHUP arrived meanwhile, so that the files are read again afterwards.
     again: bool,
 }
 
@@ -45,7 +45,7 @@ impl Reload {
         }
     }
 
-    /// How long the certificates in use are valid.
+    /// Returns how long the certificates in use are valid.
     pub fn keys(&self) -> KeysReport {
         let [authority_days, certificate_days] = self.credentials.days_left();
         KeysReport {
@@ -54,7 +54,7 @@ impl Reload {
         }
     }
 
-    /// Warns of certificates that end soon, once a day.
+    /// Warns of certificates that expire soon, once a day.
     pub fn warn_of_keys(&mut self, now: Instant) {
         if self.looked.is_some_and(|at| now - at < DAY) {
             return;
@@ -66,14 +66,14 @@ impl Reload {
     }
 }
 
-/// What was read, and for whom.
+/// Result of reading the files, and the client that waits for it.
 pub(super) struct Reread {
     dry_run: bool,
     asker: Asker,
     files: Result<Files, Failure>,
 }
 
-/// A configuration and what it names, each checked.
+/// Configuration and the files that it names, each checked.
 struct Files {
     config: Config,
     credentials: Credentials,
@@ -81,7 +81,7 @@ struct Files {
     policy: Option<Policy>,
 }
 
-/// What keeps a configuration from being read.
+/// Error that keeps a configuration from being read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(transparent)]
@@ -146,7 +146,7 @@ impl Engine {
         });
     }
 
-    /// Takes up what was read, or says why not.
+    /// Takes up the files that were read, or reports why not.
     pub(super) fn reload(&mut self, read: Reread) {
         self.reload.reading = false;
         let done = read.files.and_then(|files| {
@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// What is other in the files, and whether it can be taken up.
+    /// Returns what differs in the files, if it can be taken up.
     fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
         let internal = |e| failure(FailureCode::Internal, e);
         let taken = self.config.taking(&files.config);
@@ -207,7 +207,8 @@ impl Engine {
         })
     }
 
-    /// First what may fail, each with what undoes it; then the rest.
+    /// Takes the steps that may fail first, and undoes them after a failure. Then takes the other
+    /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
         let refused = |e: String| failure(FailureCode::Refused, e);
         let taken = self.config.taking(&files.config);
@@ -266,7 +267,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sessions that leave by an interface would stop without the programs there.
+    /// Returns an error if sessions leave by an interface: they would stop without the programs
+    /// there.
     fn may_leave(&self, interface: &str) -> Result<(), String> {
         let ours = self.config.host.interfaces.iter();
         let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
@@ -286,7 +288,7 @@ impl Engine {
         self.agent.track(&new.rules()).map_err(|e| e.to_string())
     }
 
-    /// Takes back what was done for another configuration.
+    /// Undoes the steps that were taken for another configuration.
     fn undo(&self, before: &Config, taken: &Config) {
         for added in only_in(taken, before) {
             self.agent.remove_interface(added);
@@ -302,14 +304,14 @@ impl Engine {
     }
 }
 
-/// The interfaces that the one has and the other has not.
+/// Returns the interfaces that the first configuration has and the second has not.
 fn only_in<'a>(one: &'a Config, other: &'a Config) -> impl Iterator<Item = &'a str> {
     let has = |name: &str| other.host.interfaces.iter().any(|i| i.name == name);
     let names = one.host.interfaces.iter().map(|i| i.name.as_str());
     names.filter(move |name| !has(name))
 }
 
-/// For the log.
+/// Returns a report's text for the log.
 fn text(report: &ReloadReport) -> String {
     let keys = report.changed.iter().map(|change| change.key.as_str());
     let changed: Vec<_> = keys

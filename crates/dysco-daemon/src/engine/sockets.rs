@@ -1,5 +1,5 @@
-//! Sessions whose socket is gone without a FIN or reset passing (a peer that
-//! died, a time-out): looked for from time to time, so that their entries go.
+//! Sessions whose socket vanished without a FIN or reset (a peer that died, a time-out). They are
+//! looked for from time to time, so that their entries are collected.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,43 +11,43 @@ use dysco_scheduling::spawn_long;
 
 use super::{Answer, Engine, collect};
 
-/// How often is looked.
+/// Interval between looks.
 const EVERY: Duration = Duration::from_secs(30);
-/// A session younger than this may not have its socket listed yet.
+/// Age below which a session's socket may not be listed yet.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// What the last look found.
+/// Result of the last look.
 #[derive(Default)]
 pub(super) struct Sockets {
     last: Option<Instant>,
-    /// They have been listed.
+    /// True if the sockets have been listed.
     ever: bool,
-    /// Slots and sessions that had a socket, some time. Others never do: where
-    /// addresses are translated, or the socket is in another namespace.
+    /// Slots and sessions that once had a socket. Others never have one: addresses are translated,
+    /// or the socket is in another namespace.
     seen: HashSet<(u32, u64)>,
-    /// Those of them without one, the last time.
+    /// Sessions of `seen` that had no socket at the last look.
     missing: HashSet<(u32, u64)>,
 }
 
 impl Sockets {
-    /// Could this host's sockets be listed?
+    /// Returns true if this host's sockets could be listed.
     pub fn are_listed(&self) -> bool {
         self.ever
     }
 
-    /// Had this session a socket, some time?
+    /// Returns true if this session once had a socket.
     pub fn had_one(&self, slot: u32, created_ns: u64) -> bool {
         self.seen.contains(&(slot, created_ns))
     }
 
-    /// Had this session a socket when it was last looked?
+    /// Returns true if this session had a socket at the last look.
     pub fn listed(&self, slot: u32, created_ns: u64) -> bool {
         let session = (slot, created_ns);
         self.seen.contains(&session) && !self.missing.contains(&session)
     }
 
-    /// Takes in which sockets are open at a time since boot. Returns the slots of the sessions
-    /// that had one and have none, for the second time.
+    /// Records which sockets are open at a time since boot. Returns the slots of the sessions that
+    /// had a socket and have none, for the second time.
     fn look(
         &mut self,
         sessions: &[(u32, Session)],
@@ -68,7 +68,7 @@ impl Sockets {
                 continue;
             }
             let listed = open.contains(&s.key);
-            // An adopted one was found by its socket, and may never be heard: its packets may
+            // An adopted session was found by its socket, and may never be heard: its packets may
             // take another interface.
             let adopted = s.state == State::Adopted as u32;
             let had_one = listed || adopted || self.seen.contains(&session);
@@ -86,21 +86,21 @@ impl Sockets {
 }
 
 impl Engine {
-    /// Collects sessions that had no socket the last two times.
+    /// Collects sessions that had no socket at the last two looks.
     pub(super) fn sweep_sockets(&mut self) {
         if self.sockets.last.is_some_and(|at| at.elapsed() < EVERY) {
             return;
         }
         self.sockets.last = Some(Instant::now());
         let answers = self.answers.clone();
-        // Milliseconds on a host with a large table: not in the engine's time.
+        // Takes milliseconds on a host with a large table: not on the engine's thread.
         spawn_long(move || {
             let open = table::rows().map(|rows| rows.iter().map(|r| r.key).collect());
             let _ = answers.send(Answer::Sockets(open));
         });
     }
 
-    /// Goes on with what was listed.
+    /// Continues with the listed sockets.
     pub(super) fn sockets_listed(&mut self, open: io::Result<HashSet<FlowKey>>) {
         let mut open = match open {
             Ok(open) => open,
@@ -108,7 +108,7 @@ impl Engine {
         };
         let sessions = self.agent.sessions();
         self.hold_missing_ports(&sessions, &open);
-        // Those are no session's.
+        // These sockets are no session's.
         for connection in self.ports.connections() {
             open.remove(connection);
         }

@@ -1,4 +1,4 @@
-//! What outlives the daemon, and small things it remembers meanwhile.
+//! State that outlives the daemon, and small memories of the engine.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,17 +13,17 @@ use dysco_proto::ChangeId;
 use super::collect::boot_time;
 use super::journal::Journal;
 
-/// A route is asked for again after this.
+/// Time after which a route is looked up again.
 const ROUTE_AGE: Duration = Duration::from_secs(1);
 
-/// The directory of records, and the engine's memory.
+/// Directory of records, and the engine's memory.
 pub(super) struct StateDir {
     journal: Journal,
-    /// Changes that are over, of which it may still be told, and since when there was a record.
+    /// Changes that are over but may still be reported, and the time since which each had a record.
     over: HashMap<ChangeId, u64>,
     next_port: u16,
     routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
-    /// Messages that did not decode.
+    /// Number of messages that did not decode.
     pub malformed: u64,
 }
 
@@ -51,14 +51,14 @@ impl StateDir {
         self.journal.write(change, record, now)
     }
 
-    /// Since when this host has a record of a change, in nanoseconds as the programs stamp
-    /// sessions.
+    /// Returns the time since which this host has a record of a change, in nanoseconds of the clock
+    /// with which the programs stamp sessions.
     pub fn begun(&self, change: ChangeId) -> Option<u64> {
         let over = || self.over.get(&change).copied();
         self.journal.begun(change).or_else(over)
     }
 
-    /// Nothing is told any more of the changes that are over.
+    /// Forgets the changes that are over: nothing more is reported of them.
     pub fn all_told(&mut self) {
         self.over.clear();
     }
@@ -73,12 +73,12 @@ impl StateDir {
         }
     }
 
-    /// What a former process left, and where it is.
+    /// Returns the records of a former process, and their path.
     pub fn records(&self) -> (PathBuf, Vec<Vec<u8>>) {
         (self.journal.path().to_owned(), self.journal.records())
     }
 
-    /// The next source port to try.
+    /// Returns the next source port to try.
     pub fn next_port(&mut self, ports: PortRange) -> u16 {
         let inside = self.next_port >= ports.first && self.next_port < ports.last;
         self.next_port = if inside {
@@ -89,7 +89,7 @@ impl StateDir {
         self.next_port
     }
 
-    /// A route looked up a moment ago.
+    /// Returns the interface of a route that was looked up a moment ago.
     pub fn route(&self, from: IpAddr, to: IpAddr) -> Option<u32> {
         let (ifindex, at) = self.routes.get(&(from, to))?;
         (at.elapsed() < ROUTE_AGE).then_some(*ifindex)
@@ -103,8 +103,7 @@ impl StateDir {
     }
 }
 
-/// Keeps the kernel from using the new paths' source ports for its own
-/// connections.
+/// Keeps the kernel from using the new paths' source ports for its own connections.
 pub(super) fn reserve_ports(removal: &Removal) -> anyhow::Result<()> {
     dysco_config::reserve_ports(removal).context(
         "failed to reserve the ports of new paths; set net.ipv4.ip_local_reserved_ports yourself and reserve_ports = false in [removal]",

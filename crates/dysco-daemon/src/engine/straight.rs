@@ -1,5 +1,5 @@
-//! Replies that leave the server's host straight for the client (mode `return`),
-//! at that host; and what both hosts see of whether they still do.
+//! Direct server return (mode `return`) at the server's host: replies leave it for the client
+//! directly. Also the check, on both hosts, whether they still do.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,51 +15,51 @@ use super::packets::{self, packet_of};
 use super::raw::{send, send_by};
 use super::{Answer, Engine};
 
-/// Replies that nobody acknowledges for so long take the old way again.
+/// Time without an acknowledgement after which replies take the old path again.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// When the old way is shown how far replies are, after the first time: some may be lost.
+/// Intervals at which the old path is shown again how far replies are: some packets may be lost.
 const SHOW_AGAIN: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
-/// So many packets on the way that they should not take are no last words.
+/// Number of stray packets that still count as the last ones of a path.
 const LAST_WORDS: u32 = 8;
 
-/// What is to be done once the way to the client is known.
+/// Action that is due once the route to the client is known.
 #[derive(Clone, Copy)]
 pub(super) enum Errand {
-    /// Send it a segment under the relaying host's address.
+    /// Send the client a segment under the relaying host's address.
     Prove {
         probe: Probe,
         translation: Option<Translation>,
     },
-    /// Send it all replies so.
+    /// Send the client all replies that way.
     Return { translation: Translation },
 }
 
-/// The way to a client was looked up.
+/// Result of looking up the route to a client.
 pub(super) struct Straight {
     change: ChangeId,
-    /// This host's session.
+    /// Session of this host.
     own: Subsession,
-    /// The one that the client knows.
+    /// Session that the client knows.
     path: Subsession,
     errand: Errand,
     found: Result<u32, AgentError>,
 }
 
-/// What is remembered of sessions in this mode.
+/// Memory of the sessions in this mode.
 #[derive(Default)]
 pub(super) struct Returns {
-    /// Where replies leave: since when nothing was acknowledged, and up to where.
+    /// At the host that replies leave: the highest number acknowledged, and since when.
     stuck: HashMap<u32, (u64, u32, Instant)>,
-    /// Where they should pass by: how many have come nevertheless.
+    /// At the relaying host: the number of packets received when replies began to bypass it.
     strays: HashMap<u32, (u64, u32)>,
 }
 
 impl Returns {
-    /// No reply should come in by this entry any more.
+    /// Records that no reply should arrive by this entry any more.
     pub fn passed_by(&mut self, slot: u32, s: &Session) {
         self.strays.insert(slot, (s.created_ns, s.new_in));
     }
@@ -69,7 +69,7 @@ impl Returns {
         self.strays.remove(&slot);
     }
 
-    /// Has nothing been acknowledged for too long?
+    /// Returns true if nothing has been acknowledged for too long.
     fn is_stuck(&mut self, slot: u32, s: &Session, now: Instant) -> bool {
         if !after(s.snd_max, s.rcv_ack) {
             self.stuck.remove(&slot);
@@ -83,7 +83,7 @@ impl Returns {
         now.duration_since(known.2) >= PATIENCE
     }
 
-    /// Do replies come in here though they should not?
+    /// Returns true if replies arrive here although they should not.
     fn are_back(&mut self, slot: u32, s: &Session) -> bool {
         let known = self.strays.entry(slot).or_insert((s.created_ns, s.new_in));
         if known.0 != s.created_ns {
@@ -94,7 +94,7 @@ impl Returns {
 }
 
 impl Engine {
-    /// Looks up the way to the client, and does the errand then.
+    /// Looks up the route to the client, and then runs the errand.
     pub(super) fn send_straight(
         &mut self,
         change: ChangeId,
@@ -120,7 +120,7 @@ impl Engine {
         });
     }
 
-    /// The way is known, or there is none.
+    /// Runs the errand, once the route is known or there is none.
     pub(super) fn sent_straight(&mut self, s: Straight) {
         let change = s.change;
         let result = self.run_errand(s);
@@ -169,8 +169,8 @@ impl Engine {
             .map(|i| i.name.as_str())
     }
 
-    /// Once a second for each session: replies that do not arrive take the old
-    /// way again, which is always open.
+    /// Runs once a second for each session: replies that do not arrive take the old path again,
+    /// which is always open.
     pub(super) fn sweep_return(&mut self, slot: u32, s: &Session, now: Instant) {
         match State::from_word(s.state) {
             Some(State::Return) if self.returns.is_stuck(slot, s, now) => {
@@ -193,14 +193,13 @@ impl Engine {
         }
     }
 
-    /// Shows firewalls on the way by the relaying host how far this end has sent past it.
+    /// Shows firewalls on the path by the relaying host how far this end has sent past it.
     ///
-    /// A stateful firewall there has not seen those replies, and drops what acknowledges
-    /// them as invalid. So it would drop the acknowledgement of whatever is retransmitted
-    /// there, since the client has got more. This end sent no more than the window that the
-    /// last acknowledgement of the client opened, which such a firewall has seen: it accepts
-    /// a segment with the highest number at once. A keep-alive behind it has the client
-    /// acknowledge all.
+    /// A stateful firewall there has not seen those replies, and drops acknowledgements of them as
+    /// invalid. It would also drop the acknowledgement of anything retransmitted there, since the
+    /// client has received more. This end sent no more than the window that the client's last
+    /// acknowledgement opened, which the firewall has seen: the firewall accepts a segment with the
+    /// highest number at once. A keep-alive after that segment makes the client acknowledge all.
     fn show_old_way(&self, slot: u32, s: &Session) {
         let (agent, created_ns) = (self.agent.clone(), s.created_ns);
         let say = move || {
@@ -237,7 +236,7 @@ impl Engine {
     }
 }
 
-/// The segment that the client has got before, and answers.
+/// Returns the segment that the client has received before, and answers.
 fn segment(
     s: &Session,
     path: &Subsession,
@@ -248,8 +247,8 @@ fn segment(
     let mut tcp = TcpHeader::new(path.right.port(), path.left.port(), from, 1024);
     tcp.ack = true;
     tcp.acknowledgment_number = probe.ack;
-    // Where this host's own clock is the one that the client knows, it is better
-    // than what the relaying host has heard of it last.
+    // Where this host's own clock is the one that the client knows, it is more recent than the
+    // value that the relaying host has seen last.
     let own = translation.map(|t| {
         (
             s.tsval_out.wrapping_add(t.ts_out),

@@ -1,5 +1,5 @@
-//! What a former process left: records of changes, and sessions in the data
-//! plane that none of them names.
+//! State of a former process: records of changes, and sessions in the data plane that no record
+//! names.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ impl Engine {
         self.agent.mend_parts();
         self.rechain.taking_up = Some(self.agent.second_paths());
         for record in records {
-            // Without its record this host would tell the others that it knows
-            // of no change, and they would roll back what may have been cut.
+            // Without its record this host would report to the others that it knows of no change,
+            // and they would roll back a session that may have been cut.
             let change = self.machine.restore(now, &record).with_context(|| {
                 format!(
                     "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
@@ -57,15 +57,14 @@ impl Engine {
         Ok(())
     }
 
-    /// What happened to sessions that are still there.
+    /// Takes up the history of sessions that still exist.
     fn take_up_history(&mut self) {
         let all = self.agent.sessions().into_iter();
         let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
         self.history.retain(|session| live.contains(&session));
     }
 
-    /// A lock that was never recorded ends with its process, and so does a
-    /// second path that nobody used.
+    /// Ends locks that a former process never recorded, and second paths that were never used.
     fn undo_unrecorded(&mut self) {
         let held = self.held.values().flat_map(Held::slots);
         let held: HashSet<u32> = held.map(|(slot, _)| slot).collect();
@@ -96,7 +95,7 @@ impl Engine {
                 Some(State::TwoPaths | State::FarTwoPaths) if !s.has_ended() => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
-                // By two paths: the host that opened it says which is in use (`in_use`).
+                // By two paths: the host that opened the session knows which is in use (`in_use`).
                 Some(State::Passing) => {}
                 _ => {}
             }

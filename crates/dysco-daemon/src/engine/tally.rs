@@ -1,6 +1,6 @@
-//! How changes ended on this host, counted by their end and its reason, whoever asked for
-//! them. What was asked for here is counted with its report, and so once for each session,
-//! however many changes that took.
+//! Counts of how changes ended on this host, by their end and its reason, whichever host requested
+//! them. A change requested here is counted with its report, and therefore once for each session,
+//! however many changes the request took.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -12,16 +12,16 @@ use lru::LruCache;
 
 use crate::metrics::{ChangeKind, End, Ended};
 
-/// The most changes whose other part here may still end.
+/// Maximum number of changes whose other part here may still end.
 const PARTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Since `dyscod` started. A reason that was never given is not listed.
+/// Counts since `dyscod` started. A reason that was never given is not listed.
 pub(super) struct Tally {
     counts: Ended,
-    /// What has ended here by one part: who asks may be an anchor as well.
+    /// Changes of which one part has ended here: the host that asks may be an anchor as well.
     ended: LruCache<ChangeId, ()>,
-    /// Sessions for which their opener is asked for another chain. This host's own part
-    /// in that ends before the answer comes.
+    /// Sessions for which their opener is asked for another chain. This host's own part in the
+    /// change ends before the answer arrives.
     asking: HashSet<Subsession>,
 }
 
@@ -36,10 +36,10 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// What was asked for here has ended so, for one session. The reason is not known by
-    /// its name where another host has given it.
+    /// Counts the end of a requested change of one session. The name of the reason is not known if
+    /// another host has given it.
     pub fn told(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
-        // The end of what is pending is counted when it comes.
+        // The end of a pending change is counted when it arrives.
         let Some(end) = End::of(outcome) else {
             return;
         };
@@ -49,8 +49,8 @@ impl Tally {
         }
     }
 
-    /// What was asked for here, and was done, has taken so long to its switch and to its
-    /// end, in microseconds.
+    /// Records how long a requested and completed change took until its switch and until its end,
+    /// in microseconds.
     pub fn took(&self, kind: ChangeKind, to_switch: Option<u64>, to_end: Option<u64>) {
         let times = [
             (&self.counts.to_switch, to_switch),
@@ -63,7 +63,7 @@ impl Tally {
         }
     }
 
-    /// This host's part in a change has ended.
+    /// Counts the end of this host's part in a change.
     pub fn part_ended(
         &mut self,
         change: ChangeId,
@@ -83,7 +83,7 @@ impl Tally {
             | Progress::Switched
             | Progress::Drained => return,
         };
-        // The part that asked is still to end.
+        // The part that asked has not ended yet.
         if asked_here && matches!(role, Role::Left | Role::Right) {
             return;
         }
@@ -94,17 +94,17 @@ impl Tally {
         }
     }
 
-    /// The host that opened a session is asked for another chain.
+    /// Records that the host that opened a session is asked for another chain.
     pub fn asks(&mut self, session: Subsession) {
         self.asking.insert(session);
     }
 
-    /// It has answered, or does not.
+    /// Records that the host has answered, or does not answer.
     pub fn asks_no_more(&mut self, session: &Subsession) {
         self.asking.remove(session);
     }
 
-    /// For metrics.
+    /// Returns the counts, for metrics.
     pub fn counts(&self) -> Ended {
         self.counts.clone()
     }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(tally.counts.ends, ends.into());
     }
 
-    /// By `return` it takes three changes.
+    /// The mode `return` takes three changes.
     #[test]
     fn what_was_asked_for_here_is_counted_with_its_report_alone() {
         let mut tally = Tally::default();

@@ -1,7 +1,7 @@
-//! A bypass is opened before it is used: the left anchor sends SYNs on it, which the
-//! right anchor's data plane answers, and then, as in any handshake, an acknowledgement. A
-//! path that does not carry them is refused while nothing has changed. Later the left anchor shows firewalls on the path up to where
-//! it had sent elsewhere; the right one answers with its own number.
+//! Opening of a bypass before it is used. The left anchor sends SYNs on it, which the right
+//! anchor's data plane answers, and then, as in any handshake, an acknowledgement. A path that does
+//! not carry these is refused while nothing has changed. Later the left anchor shows firewalls on
+//! the path how far it had sent elsewhere; the right anchor answers with its own number.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::collect::boot_time;
 use super::raw::{self, Repeated};
 use super::{Answer, Engine, Held, packets, probe};
 
-/// When SYNs are sent after the first, and when the path is given up.
+/// Intervals between SYNs, and from the last one until the path is given up.
 const REPEAT: [Duration; 5] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -23,7 +23,7 @@ const REPEAT: [Duration; 5] = [
 ];
 
 impl Engine {
-    /// The right anchor is prepared: the path can open.
+    /// Opens the path, once the right anchor is prepared.
     pub(super) fn try_path(&mut self, change: ChangeId) {
         let Some(slot) = self.slot_of(change) else {
             return self.tell_gone(change);
@@ -37,7 +37,7 @@ impl Engine {
                 let answers = self.answers.clone();
                 held.opened_at = Some(s.snd_max);
                 held.trial.get_or_insert_with(|| {
-                    // Of no change before, since that began.
+                    // Differs from the nonce of each earlier change, which began before this one.
                     held.nonce = boot_time().as_nanos() as u32;
                     let syns = packets::bypass_opens(&s, held.nonce);
                     Repeated::send(syns.into(), new.remote(), &REPEAT, move || {
@@ -46,14 +46,14 @@ impl Engine {
                 });
                 return;
             }
-            // It has carried packets already.
+            // The path has carried packets already.
             (Some(State::TwoPaths | State::NewPath), Some(_)) => Ok(()),
             _ => Err(Reason::Closing),
         };
         self.tell_machine(HostEvent::Tried { change, result });
     }
 
-    /// The change of this slot's session.
+    /// Returns the change of this slot's session.
     fn held_of(&mut self, slot: u32) -> Option<(ChangeId, &mut Held)> {
         let mut held = self.held.iter_mut();
         let here = |h: &Held| h.slot.is_some_and(|(s, _)| s == slot);
@@ -61,7 +61,7 @@ impl Engine {
         Some((*change, held))
     }
 
-    /// A packet has come that opens a path.
+    /// Handles a packet that opens a path.
     pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
         let slot = arrival.slot;
         if self.rechain.has(slot) {
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// A reset has come on a path by which nothing of its session has.
+    /// Handles a reset on a path on which no other packet of its session has arrived.
     pub(super) fn path_rejected(&mut self, slot: u32) {
         if self.rechain.has(slot) {
             return self.chain_rejected(slot);
@@ -90,7 +90,7 @@ impl Engine {
         let Some((change, held)) = self.held_of(slot) else {
             return;
         };
-        // Late, of a change that is over.
+        // The reset is late, of a change that is over.
         let Some(path) = held.new.filter(|path| s.path == *path) else {
             return;
         };
@@ -103,7 +103,7 @@ impl Engine {
         self.tell_machine(HostEvent::Tried { change, result });
     }
 
-    /// The new path cannot be used: nothing has gone there yet.
+    /// Gives up the new path, on which no data has been sent yet.
     fn give_up_trial(&mut self, change: ChangeId, reason: Reason) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
@@ -114,12 +114,13 @@ impl Engine {
         }
     }
 
-    /// The far end has answered on the new path of this slot's session.
+    /// Handles the event that the far end has answered on the new path of this slot's session.
     pub(super) fn path_open(&mut self, slot: u32) {
         let Some((change, held)) = self.held_of(slot) else {
             return;
         };
-        // What answered the SYN itself was lost, or it is not known to whom: it is sent again.
+        // The answer to the SYN itself was lost, or it is not known which SYN it answers: the SYN
+        // is sent again.
         if held.trial.is_some() && !held.unchanged {
             return;
         }
@@ -127,9 +128,9 @@ impl Engine {
         if held.trial.take().is_none() {
             return;
         }
-        // Before anything else of this end: what its stack acknowledges there first may be
-        // more than a window behind what the other end has shown, and for a strict firewall
-        // such a segment tells nothing, so that it drops the answer.
+        // This precedes all other packets of this end. The first acknowledgement of its stack there
+        // may be more than a window behind the number that the other end has shown. A strict
+        // firewall learns nothing from that segment, and drops the answer.
         let opened_at = held.opened_at;
         let s = self.agent.session(slot);
         let first = opened_at.unwrap_or(s.snd_max);
@@ -140,7 +141,7 @@ impl Engine {
         });
     }
 
-    /// Shows what this end has sent by the proxy, if it is the left anchor of a bypass.
+    /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.
     pub(super) fn show_cut(&mut self, change: ChangeId, slot: u32) {
         let s = self.agent.session(slot);
         let cut = s.state == State::TwoPaths as u32 && s.two.cut_set != 0;
@@ -157,9 +158,9 @@ impl Engine {
         }
     }
 
-    /// The same of all whose end has sent nothing on the new path since: that may be
-    /// lost, and firewalls learn from data as well. More and more seldom: an end may be
-    /// silent, and another read nothing, for as long as they like.
+    /// Shows that again for all sessions whose end has sent nothing on the new path since: the
+    /// packet may be lost, and firewalls learn from data as well. The interval grows: an end may be
+    /// silent, and another read nothing, as long as they like.
     pub(super) fn show_silent_cuts(&mut self) {
         let mut silent = Vec::new();
         for (change, held) in &mut self.held {
@@ -175,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// No answer came.
+    /// Gives up a path on which no answer arrived.
     pub(super) fn path_unopened(&mut self, change: ChangeId) {
         let new = self.held.get(&change).and_then(|h| h.new);
         let path = new.map_or(String::new(), |key| format!("{key:?}"));

@@ -1,4 +1,4 @@
-//! What is counted of changes: how they ended, for which reasons, and how long they took.
+//! Counts of changes: their ends, the reasons, and how long they took.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
-/// The kinds of changes that are told apart.
+/// Kinds of changes that are distinguished.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ChangeKind {
-    /// A proxy leaves in a mode, where that is known.
+    /// A proxy leaves in a mode, if the mode is known.
     Removal(Option<Mode>),
     /// A session gets another chain.
     Chain,
 }
 
 impl ChangeKind {
-    /// The kind of a removal that was asked for.
+    /// Returns the kind of a removal that was requested.
     pub fn removal(mode: Option<Mode>) -> ChangeKind {
-        // One that was not begun may have none yet.
+        // A removal that was not begun may have no mode yet.
         ChangeKind::Removal(mode.filter(|mode| *mode != Mode::Auto))
     }
 
-    /// The kind of a change in which a host has this part.
+    /// Returns the kind of a change in which a host has this part.
     pub fn of(role: Role) -> ChangeKind {
         match role {
             Role::Left | Role::Middle | Role::Right | Role::Asker => {
@@ -37,7 +37,7 @@ impl ChangeKind {
         }
     }
 
-    /// The values of the labels `kind` and `mode`; a change of chains has no mode.
+    /// Returns the values of the labels `kind` and `mode`; a change of chains has no mode.
     pub fn labels(self) -> [&'static str; 2] {
         match self {
             ChangeKind::Removal(Some(Mode::Bypass)) => ["removal", "bypass"],
@@ -49,24 +49,24 @@ impl ChangeKind {
     }
 }
 
-/// The ends of changes that are counted.
+/// Ends of changes that are counted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum End {
-    /// It was done.
+    /// The change was done.
     Done,
-    /// It was undone.
+    /// The change was rolled back.
     RolledBack,
-    /// It was refused.
+    /// The change was refused.
     Refused,
-    /// The session ended with it.
+    /// The session ended with the change.
     Lost,
 }
 
 impl End {
-    /// All of them.
+    /// All ends.
     pub const ALL: [End; 4] = [End::Done, End::RolledBack, End::Refused, End::Lost];
 
-    /// The end of what has this outcome, unless it is still to come.
+    /// Returns the end that an outcome stands for, unless the end is still to come.
     pub fn of(outcome: Outcome) -> Option<End> {
         match outcome {
             Outcome::Removed => Some(End::Done),
@@ -77,7 +77,7 @@ impl End {
         }
     }
 
-    /// The label's value.
+    /// Returns the label's value.
     pub fn label(self) -> &'static str {
         match self {
             End::Done => "done",
@@ -88,21 +88,21 @@ impl End {
     }
 }
 
-/// The changes of this host, since `dyscod` started.
+/// Changes of this host, since `dyscod` started.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// How many ended so.
+    /// Number of changes, by kind and end.
     pub ends: BTreeMap<(ChangeKind, End), u64>,
-    /// Why those that were not done were not, by the reason's name.
+    /// Number of changes that were not done, by the name of the reason.
     pub reasons: BTreeMap<&'static str, u64>,
-    /// From the request to new data on the new path.
+    /// Durations from the request to new data on the new path.
     pub to_switch: Durations,
-    /// From the request to the end.
+    /// Durations from the request to the end.
     pub to_end: Durations,
 }
 
 impl Ended {
-    /// How many ended so, of all kinds.
+    /// Returns the number of changes with this end, of all kinds.
     pub fn count(&self, end: End) -> u64 {
         let of_end = self.ends.iter().filter(|((_, e), _)| *e == end);
         of_end.map(|(_, n)| n).sum()
@@ -111,11 +111,12 @@ impl Ended {
 
 type Labels = [(&'static str, &'static str); 2];
 
-/// How long changes took, by their kind and mode.
+/// Durations of changes, by their kind and mode.
 #[derive(Clone, Debug)]
 pub struct Durations(Family<Labels, Histogram>);
 
-/// From a round trip in a data centre to the longest time that a removal may be given.
+/// Upper bounds in seconds: from a round trip in a data centre to the longest time that a removal
+/// may be given.
 const BUCKETS: [f64; 13] = [
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 600.0,
 ];
@@ -129,7 +130,7 @@ impl Default for Durations {
 impl Durations {
     pub(super) const LABELS: &'static [&'static str] = &["kind", "mode"];
 
-    /// One has taken so long.
+    /// Records the duration of one change.
     pub fn observe(&self, kind: ChangeKind, took: Duration) {
         let [kind, mode] = kind.labels();
         let labels = [("kind", kind), ("mode", mode)];

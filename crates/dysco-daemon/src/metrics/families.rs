@@ -1,11 +1,11 @@
-//! Every metric of `dyscod`: its name, its labels, its help, and where its values are in a
-//! snapshot. A metric is added here, and nowhere else.
+//! Every metric of `dyscod`: its name, labels, help, and the place of its values in a snapshot. A
+//! metric is added here, and nowhere else.
 
 use super::changes::{Durations, End};
 use super::page::Page;
 use super::{Certificate, Snapshot, packets};
 
-/// Makes the page of a snapshot.
+/// Returns the page of a snapshot.
 pub(super) fn page(s: &Snapshot) -> Page {
     let mut page = Page::default();
     host(&mut page, s);
@@ -274,7 +274,7 @@ fn api(page: &mut Page, s: &Snapshot) {
     .listed("api_clients_turned_away", &["too_many"], s.api.turned_away);
 }
 
-/// Adds what `status` lists of the ends of changes of all kinds.
+/// Returns the ends of changes of all kinds, as `status` lists them.
 pub(super) fn sums(s: &Snapshot) -> impl Iterator<Item = (String, u64)> + '_ {
     let ends = End::ALL.map(|end| (end, s.changes.ended.count(end)));
     let shown = ends

@@ -1,5 +1,5 @@
-//! Metrics, for Prometheus and for `status`: the engine gives a snapshot of its numbers,
-//! and a page is made of that. `families` declares every metric; `server` hands pages out.
+//! Metrics, for Prometheus and for `status`. The engine gives a snapshot of its numbers, from which
+//! a page is made. `families` declares every metric; `server` serves pages.
 
 mod changes;
 mod families;
@@ -22,47 +22,47 @@ pub use changes::{ChangeKind, Durations, End, Ended};
 pub use page::{Format, Page};
 pub use server::{MetricsError, Scrape, Server, ServerConfig, serve};
 
-/// The numbers of a daemon at one moment. Taking one costs the engine counts, and no
-/// listing of sessions.
+/// Numbers of a daemon at one moment. A snapshot costs the engine counts, and no listing of
+/// sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When the daemon started, in seconds since 1970.
+    /// Time at which the daemon started, in seconds since 1970.
     pub started: f64,
-    /// The certificates in use.
+    /// Certificates in use.
     pub certificates: Vec<Certificate>,
-    /// The interfaces of the configuration, and whether the data plane is on them.
+    /// Interfaces of the configuration, with true if the data plane is on them.
     pub interfaces: Vec<(String, bool)>,
-    /// How many sessions there are.
+    /// Number of sessions, by kind.
     pub sessions: SessionGauges,
-    /// What happened to packets.
+    /// Packet counters.
     pub packets: Vec<(Counter, u64)>,
-    /// Changes.
+    /// Changes in progress, waiting and ended.
     pub changes: Changes,
     /// Ports of proxies that have left.
     pub ports: Ports,
-    /// Hosts that were talked to.
+    /// Hosts with which this daemon has communicated.
     pub peers: Vec<PeerStatus>,
-    /// Addresses to which sessions may be steered.
+    /// Number of addresses to which sessions may be steered.
     pub chain_neighbours: u64,
-    /// The control channel.
+    /// Counters of the control channel.
     pub control: ControlCounters,
-    /// Messages of the session protocol.
+    /// Counters of the session protocol's messages.
     pub messages: dysco_proto::Stats,
-    /// Messages that could not be parsed.
+    /// Number of messages that could not be parsed.
     pub malformed: u64,
-    /// The shims' socket.
+    /// Counters of the shims' socket.
     pub shim: ShimStats,
-    /// The local API.
+    /// Counters of the local API.
     pub api: ApiCounts,
 }
 
 impl Snapshot {
-    /// Makes the page of it.
+    /// Returns the page of the snapshot.
     pub fn page(&self) -> Page {
         families::page(self)
     }
 
-    /// Returns what `status` lists as counters.
+    /// Returns the counters that `status` lists.
     pub fn listed(&self) -> BTreeMap<String, u64> {
         let mut listed = self.page().listed();
         listed.extend(families::sums(self));
@@ -70,48 +70,48 @@ impl Snapshot {
     }
 }
 
-/// A certificate in use.
+/// Certificate in use.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// Whose it is.
+    /// Owner of the certificate: the host or the authority.
     pub name: &'static str,
-    /// When it expires, in seconds since 1970.
+    /// Time at which it expires, in seconds since 1970.
     pub not_after: i64,
 }
 
-/// How many sessions there are.
+/// Number of sessions, by kind.
 #[derive(Clone, Debug, Default)]
 pub struct SessionGauges {
-    /// By the words of listings.
+    /// Number of sessions, by the states of listings.
     pub by_state: BTreeMap<&'static str, u64>,
-    /// Those that a proxy has left by `bypass`.
+    /// Number of sessions that a proxy has left by `bypass`.
     pub bypass: u64,
-    /// The same by `local`.
+    /// Number of sessions that a proxy has left by `local`.
     pub local: u64,
-    /// The same by `return`.
+    /// Number of sessions that a proxy has left by `return`.
     pub returned: u64,
-    /// Entries in use.
+    /// Number of entries in use.
     pub entries: u64,
-    /// Entries that there are.
+    /// Number of all entries.
     pub room: u64,
 }
 
-/// Changes that are under way, and that ended.
+/// Changes in progress, waiting and ended.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// In progress.
+    /// Number of changes in progress.
     pub under_way: u64,
-    /// Not begun.
+    /// Number of changes that have not begun.
     pub waiting: u64,
-    /// Over.
+    /// Changes that have ended.
     pub ended: Ended,
 }
 
 /// Ports of proxies that have left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ports {
-    /// Held now.
+    /// Number of ports held now.
     pub held: u64,
-    /// Not held, as was tried last.
+    /// Number of ports that could not be held at the last attempt.
     pub not_held: u64,
 }

@@ -1,10 +1,10 @@
-//! The data plane's counters: the family of each, and its label there.
+//! Counters of the data plane: the family of each, and its label there.
 
 use dysco_common::Counter;
 
 use super::page::Page;
 
-/// A family of counters, and the label by which its members differ.
+/// Family of counters, and the label by which its members differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Group {
     Tracked,
@@ -24,7 +24,7 @@ enum Group {
 }
 
 impl Group {
-    /// In the order of the page.
+    /// All families, in the order of the page.
     const ALL: [Group; 14] = [
         Group::Tracked,
         Group::NotTracked,
@@ -42,7 +42,7 @@ impl Group {
         Group::ChainUnusual,
     ];
 
-    /// Name, labels and help.
+    /// Returns name, labels and help.
     #[rustfmt::skip]
     fn declared(self) -> (&'static str, &'static [&'static str], &'static str) {
         match self {
@@ -64,7 +64,7 @@ impl Group {
     }
 }
 
-/// The family of a counter, and the values of its labels.
+/// Returns the family of a counter, and the values of its labels.
 fn place(counter: Counter) -> (Group, &'static [&'static str]) {
     match counter {
         Counter::Tracked => (Group::Tracked, &[]),
@@ -105,7 +105,7 @@ fn place(counter: Counter) -> (Group, &'static [&'static str]) {
     }
 }
 
-/// Adds what happened to packets.
+/// Adds the packet counters to a page.
 pub(super) fn declare(page: &mut Page, counters: &[(Counter, u64)]) {
     for group in Group::ALL {
         let (name, labels, help) = group.declared();

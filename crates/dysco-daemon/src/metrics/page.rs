@@ -1,4 +1,4 @@
-//! A page of metrics: what is declared of each, and its values at one moment.
+//! Page of metrics: the declaration of each, and its values at one moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,15 +12,15 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::Durations;
 
-/// The beginning of each name.
+/// Prefix of each name.
 pub(super) const PREFIX: &str = "dysco";
 
-/// The text formats of a page.
+/// Text formats of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus' own, version 0.0.4, for readers that do not ask for OpenMetrics.
+    /// Prometheus text format 0.0.4, for readers that do not ask for OpenMetrics.
     Prometheus,
 }
 
@@ -30,7 +30,7 @@ pub struct Page {
     pub(super) families: Vec<Family>,
 }
 
-/// A metric, with a value for each set of labels.
+/// Metric, with a value for each set of labels.
 #[derive(Debug)]
 pub(super) struct Family {
     pub name: &'static str,
@@ -46,11 +46,11 @@ pub(super) struct Family {
 struct Sample {
     labels: Vec<(&'static str, String)>,
     value: Value,
-    /// The name under Counters of `status`.
+    /// Name under Counters of `status`.
     listed: Option<String>,
 }
 
-/// A sample's value.
+/// Value of a sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     Count(u64),
@@ -149,7 +149,7 @@ impl Page {
         listed.collect()
     }
 
-    /// Writes the page.
+    /// Returns the text of the page.
     pub fn write(self, format: Format) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix(PREFIX);
         registry.register_collector(Box::new(self));
@@ -163,12 +163,12 @@ impl Page {
 }
 
 impl Family {
-    /// Adds a value, by those of the labels in their order.
+    /// Adds a value, with the values of its labels in their order.
     pub fn value(&mut self, labels: &[&str], value: impl Into<Value>) -> &mut Family {
         self.add(labels, value.into(), None)
     }
 
-    /// Adds a value that `status` lists by a name of its own.
+    /// Adds a value that `status` lists by a separate name.
     pub fn listed(&mut self, name: &str, labels: &[&str], count: u64) -> &mut Family {
         self.add(labels, Value::Count(count), Some(name.to_owned()))
     }
@@ -184,7 +184,7 @@ impl Family {
         self
     }
 
-    /// Returns the names of its series in a page.
+    /// Returns the names of the metric's series in a page.
     #[cfg(test)]
     pub fn series(&self) -> Vec<String> {
         let unit = self.unit.as_ref().map(|unit| format!("_{}", unit.as_str()));

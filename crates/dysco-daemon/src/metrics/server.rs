@@ -1,4 +1,4 @@
-//! Hands pages out by HTTP: on a unix socket, and on a TCP port if one is configured.
+//! Server of pages by HTTP: on a unix socket, and on a TCP port if one is configured.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,54 +27,54 @@ use super::tls::{self, TlsError};
 use super::{Format, Snapshot};
 use crate::api::{self, ApiError};
 
-/// The connections that there may be: a page is made for one after the other.
+/// Maximum number of connections: pages are made one after the other.
 const CONNECTIONS: usize = 16;
-/// A client that does not end its request, or its TLS handshake, is closed after this.
+/// Time after which a client is closed that does not complete its request or its TLS handshake.
 const SLOW: Duration = Duration::from_secs(10);
-/// A connection is closed after this, whatever its client does.
+/// Time after which a connection is closed, whatever its client does.
 const LONGEST: Duration = Duration::from_secs(600);
-/// An accept that failed is tried again after this.
+/// Time after which a failed accept is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A request for the numbers of now.
+/// Request for the present numbers.
 pub type Scrape = oneshot::Sender<Snapshot>;
 
-/// The server did not start.
+/// Error that keeps the server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The unix socket.
+    /// The unix socket cannot be used.
     #[error(transparent)]
     Socket(#[from] ApiError),
-    /// The TCP port.
+    /// The TCP port cannot be used.
     #[error(
         "failed to listen on {address} for metrics: {source}; set [metrics] listen to an address and a free port of this host"
     )]
     Listen {
-        /// The address and port.
+        /// Address and port.
         address: SocketAddr,
-        /// The cause.
+        /// Cause.
         source: io::Error,
     },
-    /// The keys.
+    /// TLS cannot use the keys.
     #[error(
         "failed to set up TLS for metrics: {0}; set [metrics] tls = false, or issue the host's certificate anew"
     )]
     Tls(#[from] TlsError),
 }
 
-/// The places to listen on.
+/// Sockets to listen on.
 pub struct ServerConfig {
-    /// The unix socket.
+    /// Path of the unix socket.
     pub socket: PathBuf,
-    /// The group that may read it.
+    /// Group that may use the unix socket.
     pub gid: Option<u32>,
-    /// The TCP port.
+    /// TCP address and port.
     pub listen: Option<SocketAddr>,
-    /// The keys for TLS on that port.
+    /// Keys for TLS on that port.
     pub tls: Option<Credentials>,
 }
 
-/// The server. It ends with this.
+/// Server of metrics. It ends when this value is dropped.
 pub struct Server {
     socket: PathBuf,
     tls: watch::Sender<Option<TlsAcceptor>>,
@@ -82,11 +82,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Accepts readers by other keys from now on, where it does by TLS. Connections that there
-    /// are go on.
+    /// Accepts readers by other keys from now on, if it uses TLS. Existing connections continue.
     ///
     /// # Errors
-    /// If the keys cannot be used: the present ones stay.
+    /// If the keys cannot be used; the present keys stay.
     pub fn renew(&self, credentials: &Credentials) -> Result<(), TlsError> {
         if self.tls.borrow().is_some() {
             self.tls.send_replace(Some(tls::acceptor(credentials)?));
@@ -98,7 +97,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // Best effort: the next daemon replaces a socket that nobody answers.
+        // Best effort: the next daemon replaces a socket on which nobody listens.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -154,7 +153,7 @@ async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrap
     }
 }
 
-/// Serves a connection if there is room; one too many is closed.
+/// Serves a connection if there is room, and closes it otherwise.
 fn take(room: &Arc<Semaphore>, serve: impl FnOnce(OwnedSemaphorePermit) -> JoinHandle<()>) {
     if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
         serve(permit);
@@ -167,7 +166,7 @@ pub(super) async fn answer_tls(
     permit: OwnedSemaphorePermit,
     scrapes: mpsc::Sender<Scrape>,
 ) {
-    // A client that fails here has no certificate of the fleet, and is told by TLS.
+    // A client that fails here has no certificate of the fleet; TLS reports that to it.
     if let Ok(Ok(stream)) = timeout(SLOW, tls.accept(stream)).await {
         answer(stream, permit, scrapes).await;
     }
@@ -229,7 +228,7 @@ fn plain(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     response
 }
 
-/// The format that a reader accepts: Prometheus names OpenMetrics, other programs do not.
+/// Returns the format that a reader accepts: Prometheus names OpenMetrics, other programs do not.
 fn wanted<'a>(mut accepted: impl Iterator<Item = &'a HeaderValue>) -> Format {
     let names = |value: &HeaderValue| {
         let value = value.to_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Pages and what reads them: the reference, the alerts, the dashboard, and readers by HTTP.
+//! Tests of pages and of their readers: the reference, the alerts, the dashboard, and HTTP clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,8 @@ use super::*;
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
 
-/// A host on which each counter of the data plane has its own value, and two removals ended.
+/// Returns the snapshot of a host on which each counter of the data plane has a different value,
+/// and two removals ended.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot {
         packets: (1..).zip(Counter::ALL).map(|(n, c)| (*c, n)).collect(),
@@ -48,10 +49,10 @@ fn file(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap()
 }
 
-/// A line of the table in docs/metrics.md.
+/// Returns a line of the table in docs/metrics.md.
 fn row(family: &Family) -> String {
     let name = match family.kind {
-        // Its series differ by their ends.
+        // Its series differ by their suffixes.
         MetricType::Histogram => family.series()[1].trim_end_matches("_sum").to_owned(),
         _ => family.series()[0].clone(),
     };
@@ -98,7 +99,7 @@ fn the_alerts_and_the_dashboard_use_metrics_that_there_are() {
     serde_json::from_str::<serde_json::Value>(&file("packaging/grafana/dysco.json")).unwrap();
 }
 
-/// What `status` lists is named as ever.
+/// The counters that `status` lists keep their names.
 #[test]
 fn the_counters_of_status_have_their_names() {
     let listed = snapshot().listed();
@@ -120,7 +121,7 @@ fn the_counters_of_status_have_their_names() {
     assert!(!listed.contains_key("changes_lost"), "there was none");
 }
 
-/// The series of a page and their values; each belongs to the family declared above it.
+/// Returns the series of a page and their values; each belongs to the family declared above it.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     let (mut family, mut helped) = (String::new(), BTreeSet::new());
@@ -180,7 +181,7 @@ fn a_page_is_openmetrics() {
     assert!(text.contains("# UNIT dysco_change_duration_seconds seconds\n"));
 }
 
-/// A server with an engine that has this snapshot for everybody.
+/// Server with an engine that answers each reader with the same snapshot.
 struct Lab {
     dir: tempfile::TempDir,
     server: Option<Server>,
@@ -205,7 +206,7 @@ impl Lab {
         Lab { dir, server }
     }
 
-    /// The whole answer to a request, after which the connection ends.
+    /// Returns the whole answer to a request, after which the connection ends.
     async fn ask(&self, line: &str, accept: &str) -> String {
         let socket = self.dir.path().join("metrics.sock");
         let stream = UnixStream::connect(socket).await.unwrap();

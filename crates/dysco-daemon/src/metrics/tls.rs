@@ -1,4 +1,4 @@
-//! TLS of the metrics' port: this host's certificate, for clients with one of the same
+//! TLS of the metrics' port: this host's certificate, for clients with a certificate of the same
 //! authority.
 
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 
-/// The keys cannot be used.
+/// Error of keys that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// This host's certificate, or its key.
+    /// This host's certificate, or its key, cannot be used.
     #[error(transparent)]
     Keys(#[from] rustls::Error),
-    /// The authority's certificate.
+    /// The authority's certificate cannot be used.
     #[error(transparent)]
     Verifier(#[from] VerifierBuilderError),
 }
 
-/// Accepts by the keys of this host.
+/// Returns an acceptor with the keys of this host.
 pub(super) fn acceptor(credentials: &Credentials) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -63,7 +63,7 @@ mod tests {
         dysco_pki::load(&PkiPaths::in_dir(&dir.path().join("host")), &addresses).unwrap()
     }
 
-    /// The answer that a client hears, with a certificate of these keys or without one.
+    /// Returns the answer that a client receives, with a certificate of these keys or without one.
     async fn scrape(host: &Credentials, own: Option<&Credentials>) -> std::io::Result<String> {
         let (near, far) = tokio::io::duplex(1 << 20);
         let (scrapes, mut asked) = mpsc::channel::<Scrape>(1);

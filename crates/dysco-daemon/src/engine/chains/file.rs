@@ -1,6 +1,6 @@
-//! When the policy's file is read: at once after something was written whole there, and
-//! otherwise when two looks at it have seen the same. So one that an editor is about
-//! to write anew is not taken for gone, and one that nobody can watch is read too.
+//! Decides when the policy's file is read: at once after a complete write, and otherwise when two
+//! looks have seen the same file. A file that an editor is about to rewrite is therefore not taken
+//! for removed, and a file that cannot be watched is read too.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,13 +9,13 @@ use std::path::Path;
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
-/// What can be seen of a file without reading it.
+/// Attributes of a file that can be seen without reading it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     /// Device and inode.
     file: (u64, u64),
     size: u64,
-    /// When it was changed, in seconds and the rest.
+    /// Time of the change, in seconds and nanoseconds.
     changed: (i64, i64),
 }
 
@@ -30,23 +30,23 @@ impl Stamp {
     }
 }
 
-/// The file, and what was seen of it.
+/// Policy file, with what was seen of it.
 #[derive(Default)]
 pub(super) struct PolicyFile {
-    /// As it was read; nothing if it was not there.
+    /// Stamp at the last read; none if the file was absent.
     read: Option<Stamp>,
-    /// As the last look saw it.
+    /// Stamp at the last look.
     seen: Option<Stamp>,
     watcher: Option<RecommendedWatcher>,
 }
 
 impl PolicyFile {
-    /// It is about to be read.
+    /// Records that the file is about to be read.
     pub fn reads(&mut self, path: &Path) {
         self.read_as(Stamp::of(path));
     }
 
-    /// A look at it: is it to be read?
+    /// Looks at the file. Returns true if it has to be read.
     pub fn look(&mut self, path: &Path) -> bool {
         self.sees(Stamp::of(path))
     }
@@ -60,7 +60,7 @@ impl PolicyFile {
         settled && self.read != now
     }
 
-    /// Has this called when something was written whole at this path.
+    /// Calls `written` when a file was completely written at this path.
     pub fn watch(
         &mut self,
         path: &Path,
@@ -80,8 +80,8 @@ impl PolicyFile {
     }
 }
 
-/// May the file be read after this? One that is being written may be empty, which
-/// is a policy too; so may the next one of an editor that renames the one before.
+/// Returns true if the file may be read after this event. A file that is being written may be
+/// empty, which is a valid policy; so may the new file of an editor that renames the old one.
 fn is_whole(kind: EventKind) -> bool {
     matches!(
         kind,
@@ -104,7 +104,7 @@ mod tests {
         })
     }
 
-    /// How often it is read while so much is seen of it.
+    /// Returns how often the file is read while these stamps are seen.
     fn reads(looks: &[Option<Stamp>]) -> usize {
         let mut file = PolicyFile::default();
         file.read_as(stamp(10));
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(reads(&[before, before]), 0);
         assert_eq!(reads(&[after, after, after]), 1);
         assert_eq!(reads(&[stamp(0), after, stamp(21)]), 0);
-        // Another takes its place, or it is gone.
+        // Another file takes its place, or it is removed.
         assert_eq!(reads(&[None, after, after]), 1);
         assert_eq!(reads(&[None, before, before]), 0);
         assert_eq!(reads(&[None, None, None]), 1);
@@ -155,7 +155,7 @@ mod tests {
         fs::write(&path, "a").unwrap();
         assert!(!file.look(&path) && file.look(&path));
         file.reads(&path);
-        // As an editor does it that keeps the one before.
+        // As an editor does that keeps the old file.
         fs::rename(&path, dir.path().join("policy.toml~")).unwrap();
         assert!(!file.look(&path));
         fs::write(&path, "b").unwrap();

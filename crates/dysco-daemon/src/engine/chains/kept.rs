@@ -1,6 +1,6 @@
-//! Hops without a key that both ends of a connection have told each other to believe:
-//! those of an earlier process, until it is known who is still there, and those of a
-//! neighbour that came back, until its new key is believed. It believes the one before.
+//! Hops without a key that both ends of a connection have confirmed: those of an earlier process,
+//! until it is known which hosts are still there, and those of a neighbour that came back, until it
+//! confirms its new key. It still accepts the previous key.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use dysco_common::chain::Hop;
 use super::keys::KEPT;
 use crate::engine::Engine;
 
-/// A neighbour that is connected has so long to believe the new key.
+/// Time in which a connected neighbour has to confirm the new key.
 const SETTLES: Duration = Duration::from_secs(20);
-/// So many hosts of an earlier process are asked for at once.
+/// Number of hosts of an earlier process that are asked for at once.
 const AT_ONCE: usize = 64;
 
-/// Until when each is kept, and who is still to be asked for.
+/// Hosts that are kept, with the time until which each is, and those still to be asked for.
 #[derive(Default)]
 pub(super) struct Kept {
     until: HashMap<IpAddr, Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// An earlier process could steer to these.
+    /// Keeps the hosts to which an earlier process could steer.
     pub fn adopt(&mut self, hosts: impl IntoIterator<Item = IpAddr>, now: Instant) {
         for host in hosts {
             self.until.insert(host, now + KEPT);
@@ -32,36 +32,36 @@ impl Kept {
         }
     }
 
-    /// Some of those that nobody has heard of yet.
+    /// Returns some of the hosts that have not been heard of yet.
     pub fn next_to_ask(&mut self) -> Vec<IpAddr> {
         let some = self.to_ask.len().min(AT_ONCE);
         let some = self.to_ask.drain(..some);
         some.filter(|host| self.until.contains_key(host)).collect()
     }
 
-    /// It has another connection, whose key it has not said to believe.
+    /// Keeps a host that has another connection, whose key it has not confirmed.
     pub fn keep(&mut self, host: IpAddr, now: Instant) {
         self.until.insert(host, now + SETTLES);
     }
 
-    /// The same, if it is one of these.
+    /// Shortens the time of a host that is back, if it is one of these.
     pub fn is_back(&mut self, host: IpAddr, now: Instant) {
         if let Some(until) = self.until.get_mut(&host) {
             *until = (*until).min(now + SETTLES);
         }
     }
 
-    /// It has a key, or is gone. Was it one of these?
+    /// Removes a host that has a key or is gone. Returns true if it was one of these.
     pub fn remove(&mut self, host: IpAddr) -> bool {
         self.until.remove(&host).is_some()
     }
 
-    /// Is it one of these?
+    /// Returns true if the host is one of these.
     pub fn has(&self, host: IpAddr) -> bool {
         self.until.contains_key(&host)
     }
 
-    /// Those that had their time.
+    /// Removes and returns the hosts whose time is over.
     pub fn late(&mut self, now: Instant) -> Vec<IpAddr> {
         let late = self.until.extract_if(|_, until| *until <= now);
         late.map(|(host, _)| host).collect()
@@ -69,7 +69,7 @@ impl Kept {
 }
 
 impl Engine {
-    /// There is no connection to this host, and there could not be one.
+    /// Handles a host to which there is no connection, or could not be one.
     pub(in crate::engine) fn neighbour_gone(&mut self, host: IpAddr) {
         if !self.is_connected(host) && self.chains.kept.remove(host) {
             self.agent.remove_hop(host);
@@ -81,13 +81,13 @@ impl Engine {
         self.agent.remove_hop(host);
     }
 
-    /// What leads to a host that believes this host's key as far as is known.
+    /// Returns the hop to a host that accepts this host's key as far as is known.
     pub(in crate::engine) fn known_hop(&self, host: IpAddr) -> Option<Hop> {
         let kept = self.chains.kept.has(host);
         self.agent.hop(host).filter(|_| !kept)
     }
 
-    /// Asks for hosts of before, and gives up those that nothing was heard of.
+    /// Asks for hosts of an earlier process, and gives up those that were not heard of.
     pub(super) fn sweep_kept(&mut self, now: Instant) {
         for host in self.chains.kept.next_to_ask() {
             if !self.is_connected(host) {
@@ -117,13 +117,13 @@ mod tests {
         assert_eq!(kept.next_to_ask(), [host(1), host(2), host(3)]);
         assert!(kept.next_to_ask().is_empty());
         assert!(kept.late(now + SETTLES).is_empty());
-        // One does not answer; one does, and never believes the key.
+        // One host does not answer; one does, and never confirms the key.
         assert!(kept.remove(host(1)) && !kept.remove(host(1)));
         kept.is_back(host(2), now);
         kept.is_back(host(9), now);
         assert!(kept.has(host(2)) && kept.has(host(3)) && !kept.has(host(9)));
         assert_eq!(kept.late(now + SETTLES), [host(2)]);
-        // Nobody believes a key for longer.
+        // No host accepts a key for longer.
         assert_eq!(kept.late(now + KEPT), [host(3)]);
     }
 

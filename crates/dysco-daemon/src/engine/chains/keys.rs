@@ -1,4 +1,4 @@
-//! Keys shared with neighbours: SYNs that come with one are believed.
+//! Keys shared with neighbours: SYNs with such a key are accepted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,27 +9,26 @@ use dysco_control::{Identity, Secret};
 use super::{Chains, MANY, Message};
 use crate::engine::Engine;
 
-/// A key is still believed for so long after its connection has ended: a
-/// neighbour without a daemon goes on to use it.
+/// Time for which a key is accepted after its connection has ended: a neighbour without a daemon
+/// continues to use it.
 pub(super) const KEPT: Duration = Duration::from_secs(3600);
-/// And so many of one neighbour, the newest: one whose connection comes and goes takes no
-/// more room.
+/// Maximum number of such keys of one neighbour; the newest are kept. A neighbour whose connection
+/// is set up again and again takes no more room.
 const KEPT_OF_ONE: usize = 8;
 
-/// A key shared with a neighbour.
+/// Key shared with a neighbour.
 pub(super) struct Shared {
     pub peer: Arc<Identity>,
     pub key: Secret,
-    /// The neighbour believes it too.
+    /// True if the neighbour accepts the key too.
     pub confirmed: bool,
-    /// Its connection has ended.
+    /// Time at which its connection ended.
     pub gone: Option<Instant>,
 }
 
 impl Chains {
-    /// The keys of this neighbour whose connections have ended, if there are more than are
-    /// kept: those that ended first, and before all those that the neighbour may never have
-    /// come to use.
+    /// Returns the surplus keys of this neighbour whose connections have ended: the oldest first,
+    /// and before these the keys that the neighbour never confirmed and may never have used.
     fn too_many(&self, peer: &Identity) -> Vec<u64> {
         let its = self.keys.iter().filter(|(_, s)| *s.peer == *peer);
         let gone = its.filter_map(|(id, s)| Some((s.confirmed, s.gone?, *id)));
@@ -39,7 +38,7 @@ impl Chains {
         gone.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// The key whose connection ended first.
+    /// Returns the key whose connection ended first.
     fn first_gone(&self) -> Option<u64> {
         let gone = self.keys.iter().filter_map(|(id, s)| Some((s.gone?, *id)));
         gone.min().map(|(_, id)| id)
@@ -47,7 +46,7 @@ impl Chains {
 }
 
 impl Engine {
-    /// Takes up those that a former process has shared with neighbours.
+    /// Takes up the keys that a former process has shared with neighbours.
     pub(super) fn adopt_keys(&mut self, now: Instant) {
         for id in self.agent.key_ids() {
             let nobody = Shared {
@@ -60,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Both ends of a new connection have a key.
+    /// Adds a key that both ends of a new connection have.
     pub(in crate::engine) fn take_key(
         &mut self,
         peer: &Arc<Identity>,
@@ -72,7 +71,7 @@ impl Engine {
             self.forget_key(id);
         }
         let mut added = self.agent.add_key(id, key.0);
-        // There is no room: what is over makes some.
+        // There is no room: a key whose connection has ended makes room.
         if added.is_err()
             && let Some(first) = self.chains.first_gone()
         {
@@ -100,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// The connection of a key has ended.
+    /// Handles a key whose connection has ended.
     pub(in crate::engine) fn key_gone(&mut self, id: u64) {
         let Some(shared) = self.chains.keys.get_mut(&id) else {
             return;
@@ -119,8 +118,8 @@ impl Engine {
         self.greet_again(&addresses);
     }
 
-    /// The connection of a key has ended since its peer is revoked: nothing is steered to that
-    /// one any more, and its SYNs are not believed.
+    /// Handles a key whose connection has ended because its peer is revoked: nothing is steered to
+    /// that peer any more, and its SYNs are not accepted.
     pub(in crate::engine) fn key_revoked(&mut self, id: u64) {
         let peer = self.chains.keys.get(&id).map(|s| Arc::clone(&s.peer));
         self.key_gone(id);
@@ -133,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Forgets all whose connections have ended: some may be of peers that are revoked.
+    /// Forgets all keys whose connections have ended: some may be of peers that are revoked.
     pub(in crate::engine) fn forget_gone_keys(&mut self) {
         let gone = self.chains.keys.iter().filter(|(_, s)| s.gone.is_some());
         let ids: Vec<u64> = gone.map(|(id, _)| *id).collect();
@@ -142,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// What was said to a neighbour went by the connection that has ended, and may be
-    /// lost, if it came back meanwhile.
+    /// Repeats the greeting of a neighbour that has another connection: messages to it used the
+    /// connection that has ended, and may be lost.
     fn greet_again(&self, addresses: &[IpAddr]) {
         let its = |s: &Shared| s.gone.is_none() && addresses.iter().any(|a| s.peer.holds(*a));
         for (id, shared) in self.chains.keys.iter().filter(|(_, s)| its(s)) {
@@ -154,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Asks a neighbour once more whether it believes the keys shared with it.
+    /// Asks a neighbour again whether it accepts the keys shared with it.
     pub(in crate::engine) fn ask_about_keys(&self, host: IpAddr) {
         let keys = self.chains.keys.iter();
         let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
@@ -163,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// The same of all whose word is missing.
+    /// Asks all neighbours again that have not confirmed a key.
     pub(super) fn ask_about_all_keys(&self) {
         let keys = self.chains.keys.iter();
         for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
@@ -203,7 +202,7 @@ impl Engine {
         self.agent.remove_key(id);
     }
 
-    /// Forgets those whose connections have ended long ago.
+    /// Forgets the keys whose connections ended long ago.
     pub(super) fn forget_old_keys(&mut self, now: Instant) {
         let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
         let ids: Vec<u64> = self

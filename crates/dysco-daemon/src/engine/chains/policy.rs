@@ -1,4 +1,4 @@
-//! The policy in force, the file that it is read from, and what is said of both.
+//! Policy in force, the file that it is read from, and the reports about both.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -45,23 +45,23 @@ impl Engine {
         }
     }
 
-    /// Something was written whole. One that was renamed or removed may be written anew:
-    /// looks at it will tell.
+    /// Reads the file after a complete write. A file that was renamed or removed may be about to be
+    /// rewritten: later looks at it decide.
     pub(in crate::engine) fn policy_written(&mut self) {
         if self.config.chain.policy.exists() {
             self.read_policy();
         }
     }
 
-    /// Reads the policy's file if it has changed, and nobody has said so.
+    /// Reads the policy's file if it has changed without a notification.
     pub(super) fn look_at_policy(&mut self) {
         if self.chains.file.look(&self.config.chain.policy) {
             self.read_policy();
         }
     }
 
-    /// Reads the policy's file, and puts it in force if it is another one. The
-    /// one before stays where it cannot be used.
+    /// Reads the policy's file, and puts it in force if it differs. If it cannot be used, the
+    /// previous policy stays.
     fn read_policy(&mut self) {
         self.chains.file.reads(&self.config.chain.policy);
         let read = self.policy_of_file().map_err(|e| e.to_string());
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// A file that is not there is the empty policy, unless it was another one.
+    /// Returns the file's policy. An absent file is the empty policy, unless rules are in force.
     fn policy_of_file(&self) -> Result<Policy, PolicyError> {
         let (path, own) = (&self.config.chain.policy, &self.config.host.addresses);
         self.policy_of(path, Policy::load(path, own)?)
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// Would the policy that was read at a path be another one?
+    /// Returns true if the policy that was read at a path differs from the one in force.
     pub(in crate::engine) fn is_other_policy(
         &self,
         path: &Path,
@@ -99,7 +99,7 @@ impl Engine {
         Ok(self.policy_of(path, read)? != self.chains.policy)
     }
 
-    /// Puts the policy that was read at a path in force, and looks at that one from now on.
+    /// Puts the policy that was read at a path in force, and watches that file from now on.
     pub(in crate::engine) fn take_up_policy(
         &mut self,
         path: &Path,
@@ -116,7 +116,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is in force where a file is not.
+    /// Returns a text that says what is in force when a file is not.
     fn what_stays(&self) -> String {
         match self.chains.policy.rules.len() {
             0 => "no rule is in force, all sessions go direct".into(),
@@ -189,7 +189,7 @@ impl Engine {
             write_whole(&file, text.as_bytes())
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
             self.put_in_force(policy).inspect_err(|_| {
-                // Or it would be put in force as soon as somebody looks at the file.
+                // Otherwise the next look at the file would put it in force.
                 let back = match before {
                     Some(before) => write_whole(&file, &before),
                     None => std::fs::remove_file(&file),
@@ -262,7 +262,7 @@ impl Engine {
     }
 }
 
-/// No session has two such ends.
+/// Returns the failure for two ends of different families, which no session has.
 fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
     Failure {
         code: FailureCode::BadRequest,
@@ -277,7 +277,7 @@ fn words(hosts: &[IpAddr]) -> String {
     words.join(", ")
 }
 
-/// Writes a file so that it is there whole or as before, also after a loss of power.
+/// Writes a file so that it is complete or unchanged, even after a loss of power.
 fn write_whole(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));

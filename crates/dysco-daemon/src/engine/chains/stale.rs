@@ -1,6 +1,7 @@
-//! Sessions that a neighbour has lost without a word: with its power, or since the word was
-//! lost. It gives their subsessions again, and a SYN for another session finds them taken
-//! here. So the neighbour is asked: what it holds no more is forgotten.
+//! Sessions that a neighbour has lost silently: it lost its power, or its message was lost. The
+//! neighbour assigns their subsessions again, and a SYN of another session finds them taken here.
+//! This host therefore asks the neighbour, and forgets the sessions that the neighbour no longer
+//! holds.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -14,28 +15,28 @@ use serde::{Deserialize, Serialize};
 use super::{MANY, Message};
 use crate::engine::{Engine, measure};
 
-/// A neighbour is asked about a session this often at most: anybody may repeat a SYN.
+/// Minimum interval between questions to a neighbour about a session: anybody may repeat a SYN.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A session by its subsession, as two neighbours know it.
+/// Session by its subsession, as two neighbours know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::engine) struct Held {
-    /// The subsession between them, from who has opened it.
+    /// Subsession between the neighbours, from the one that opened it.
     path: Subsession,
-    /// What the session is called, from the end that opened it.
+    /// Names of the session, from the end that opened it.
     names: Vec<Subsession>,
-    /// The initial sequence number of its SYN.
+    /// Initial sequence number of its SYN.
     isn: u32,
 }
 
-/// What was asked about an entry.
+/// Question about an entry.
 pub(super) struct Asked {
     created_ns: u64,
     at: Instant,
 }
 
-/// Is it a session that a neighbour has entered here by a chain, whose path does not change,
-/// and bears the name that the neighbour has for it?
+/// Returns true if a neighbour has entered this session here by a chain, its path does not change,
+/// and it has the name that the neighbour has for it.
 fn entered(s: &Session) -> bool {
     s.state == State::NewPath as u32
         && s.two.chained != 0
@@ -46,8 +47,8 @@ fn entered(s: &Session) -> bool {
         && s.relay == 0
 }
 
-/// Does this entry, if there is one, hold what a neighbour asks about? While its SYN is not
-/// answered it may be the same session, opened anew.
+/// Returns true if there is an entry and it holds the session that a neighbour asks about. While
+/// its SYN is not answered it may be the same session, opened again.
 fn holds(entry: Option<&Session>, asked: &Held) -> bool {
     let Some(s) = entry else {
         return false;
@@ -60,8 +61,8 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
 }
 
 impl Engine {
-    /// A SYN came for another session by the subsession of this entry, or for this session by
-    /// another.
+    /// Handles a SYN of another session that arrived by the subsession of this entry, or of this
+    /// session by another subsession.
     pub(in crate::engine) fn subsession_taken(&mut self, slot: u32) {
         let s = self.agent.session(slot);
         if !entered(&s) {
@@ -93,7 +94,7 @@ impl Engine {
         self.send_about_chains(held.path.left.ip(), &Message::Has(held));
     }
 
-    /// A neighbour asks whether this host holds a session still.
+    /// Answers a neighbour that asks whether this host still holds a session.
     pub(super) fn is_held(&self, asked: &Held, incoming: &Incoming) {
         if !incoming.from.holds(asked.path.right.ip()) || !self.is_own(asked.path.left.ip()) {
             return;
@@ -107,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// A neighbour holds a session no more that it was asked about.
+    /// Handles the answer that a neighbour no longer holds a session that it was asked about.
     pub(super) fn not_held(&mut self, path: Subsession, incoming: &Incoming) {
         if !incoming.from.holds(path.left.ip()) {
             return;
@@ -157,12 +158,12 @@ mod tests {
         };
         (s.two.chained, s.local.isn) = (2, 99);
         assert!(holds(Some(&s), &asked));
-        // It is being opened, or was anew.
+        // The session is being opened, or was opened again.
         s.two.chained = 1;
         assert!(!holds(Some(&s), &asked));
         s.local.isn = 7;
         assert!(holds(Some(&s), &asked));
-        // Of another path of a session that lives it is another number.
+        // An entry of another path of a live session has another number.
         (s.two.part, s.local.isn) = (part::NEXT, 99);
         assert!(holds(Some(&s), &asked));
         s.key.local_port ^= 1;

@@ -1,5 +1,6 @@
-//! Other chains for sessions that another host has opened: that one is asked. And for
-//! sessions of this host, when a host that they pass asks, or the one that they go to.
+//! Requests for another chain of a session that another host opened: that host is asked. Also
+//! requests to this host for its own sessions, by a host that they pass or the one that accepted
+//! them.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,7 @@ use super::request::{Task, Whose};
 use crate::engine::{Engine, measure};
 
 impl Engine {
-    /// A session as the host has it that opened it, where that is another.
+    /// Returns the session as the host that opened it knows it, if that is another host.
     pub(in crate::engine) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
         let passes = s.joined_to().is_some() && s.state != State::Relay as u32;
         match (s.life.opened_here != 0, passes) {
@@ -23,7 +24,8 @@ impl Engine {
         }
     }
 
-    /// Slots of the sessions that pass this host by a chain, by the side they come from.
+    /// Returns the slots of the sessions that pass this host by a chain, on the side from which
+    /// they come.
     pub(in crate::engine) fn passing_here(&self) -> Vec<u32> {
         let comes = |s: &Session| s.life.opened_here == 0 && s.two.part == part::CURRENT;
         let all = self.agent.sessions().into_iter();
@@ -98,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// A host wants another chain for a session.
+    /// Judges another host's request for another chain of a session.
     fn judge_ask(&mut self, ask: AskId, from: &[IpAddr], asked: Asked) {
         let Some(slot) = self.asked_about(from, &asked.session) else {
             let why = "the host that the session's address names has opened no such session, or \
@@ -121,7 +123,8 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    /// The slot of a session of this host that the asker is a host of.
+    /// Returns the slot of a session of this host in whose chain, or at whose end, the asking host
+    /// is.
     fn asked_about(&self, from: &[IpAddr], session: &Subsession) -> Option<u32> {
         let slot = self.find(session)?;
         let s = self.agent.session(slot);
@@ -154,12 +157,12 @@ impl Engine {
     }
 }
 
-/// Is this one of the two entries of a session that passes this host by its chain?
+/// Returns true if this is one of the two entries of a session that passes this host by its chain.
 pub(in crate::engine) fn passes(s: &Session) -> bool {
     has_passed(s) && !s.has_ended()
 }
 
-/// Or did, as long as it was not over.
+/// Returns true if this is such an entry, or was until its session ended.
 pub(in crate::engine) fn has_passed(s: &Session) -> bool {
     let state = State::from_word(s.state);
     let here = matches!(

@@ -1,6 +1,6 @@
-//! Back to the path before, after the new one has carried the session. The firewalls on
-//! it have seen nothing since: to a strict one all that comes next acknowledges what was
-//! never sent, in both directions. So both ends show there how far they have sent, as
+//! Return to the previous path after the new one has carried the session. The firewalls on the
+//! previous path have seen nothing since: to a strict one, the next packets acknowledge data that
+//! was never sent, in both directions. Both ends therefore show there how far they have sent, as
 //! they do on a new path.
 
 use std::time::{Duration, Instant};
@@ -11,31 +11,32 @@ use dysco_common::{Session, State, seq};
 use super::open::shown_next;
 use crate::engine::Engine;
 
-/// For so long. Each round trip may take the numbers further by the widest window, and
-/// the other anchor may go back later.
+/// Time for which this is repeated. Each round trip may advance the numbers by the widest window,
+/// and the other anchor may return later.
 const SHOW: Duration = Duration::from_secs(3);
 
-/// A path that a session went back to.
+/// Path that a session has returned to.
 pub(super) struct Back {
     slot: u32,
     created_ns: u64,
     since: Instant,
-    /// How far this end had sent when it was left: the number, and bytes in all.
+    /// State when the path was left: highest number that this end had sent, and its bytes in all.
     left_at: (u32, u64),
 }
 
-/// Numbers tell no more than twice as many bytes apart.
+/// Number of bytes up to which sequence numbers are compared; they distinguish no more than twice
+/// as many.
 const IN_SIGHT: u64 = 1 << 30;
 
-/// Does no stack at the other end of an entry's path hear what is for firewalls? One that
-/// relays beside a path hears it.
+/// Returns true if no stack at the other end of an entry's path receives packets meant for
+/// firewalls. A stack that relays beside a path would receive them.
 fn is_shown(s: &Session) -> bool {
     s.state == State::NewPath as u32 || s.state == State::Tracked as u32
 }
 
 impl Engine {
-    /// What is to be shown if the session goes back to its first path. There may be
-    /// firewalls on a direct one as well, which nobody has told anybody of.
+    /// Returns what has to be shown if the session returns to its first path. A direct path may
+    /// have firewalls as well, of which this host has no knowledge.
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
         let s = self.agent.session(first);
         let was_left = self.agent.session(second).two.part == part::CURRENT;
@@ -54,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Often, as long as there are any.
+    /// Repeats what has to be shown. Runs often, as long as there is any such path.
     pub(super) fn show_ways_back(&mut self) {
         self.rechain.back.retain(|b| b.since.elapsed() < SHOW);
         for back in &self.rechain.back {
@@ -69,8 +70,8 @@ impl Engine {
             let (left_at, bytes) = back.left_at;
             let next = shown_next(&s);
             let in_sight = s.bytes_out.saturating_sub(bytes) < IN_SIGHT;
-            // The firewalls have seen that: it lets the other end's numbers go ahead by the
-            // widest window, as that end's does this one's.
+            // The firewalls have seen that number: it lets the other end's numbers advance by the
+            // widest window, as that end's packet does for the numbers of this one.
             if in_sight {
                 self.prime(back.slot, left_at);
             }

@@ -1,5 +1,5 @@
-//! The chain that a session has, as the host knows it that opened it, and which one it
-//! may get.
+//! The chain that a session has, as the host that opened it knows it, and the chains that it may
+//! get.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use dysco_proto::{Order, Reason, Subsession};
 use crate::engine::{Engine, measure};
 
 impl Engine {
-    /// The hosts that a session passes, where it was opened here.
+    /// Returns the hosts that a session passes, where the session was opened here.
     pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
         if s.two.chained == 0 {
             return Vec::new();
@@ -18,8 +18,8 @@ impl Engine {
         self.agent.chain_of(slot).unwrap_or_default()
     }
 
-    /// What a session was given, where it was opened here: a direct one has had a chain, or
-    /// the attempt to give it one.
+    /// Returns the chain and numbers that a session was given, where it was opened here. A direct
+    /// session has had a chain, or the attempt to give it one.
     pub(in crate::engine) fn given(&self, slot: u32, s: &Session) -> Given {
         let given = self.agent.given(slot).unwrap_or_default();
         match s.two.chained {
@@ -31,7 +31,8 @@ impl Engine {
         }
     }
 
-    /// The slots of a session's paths, of which one may be about to be taken, or left.
+    /// Returns the slots of a session's paths. The session may be about to take or leave one of
+    /// them.
     fn path_slots(&self, slot: u32) -> impl Iterator<Item = u32> + use<> {
         let mut paths = self.rechain.paths.values();
         let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
@@ -40,8 +41,8 @@ impl Engine {
         [Some(slot), other].into_iter().flatten()
     }
 
-    /// Gives the path that a change is about to lay its number, and takes down which paths
-    /// the session has now. The number is noted before anybody hears of it, so that none is
+    /// Gives a number to the path that a change is about to lay, and records which paths the
+    /// session has now. The number is recorded before any host learns it, so that no number is
     /// given twice, even if this process dies.
     pub(super) fn number_path(&self, order: &mut Order) -> Result<(), Reason> {
         let slot = self.find(&order.session).ok_or(Reason::Closing)?;
@@ -60,7 +61,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes down what a session passes now between two hosts of its chain, or its ends, and
+    /// Records the hosts that a session passes now between two hosts of its chain, or its ends, and
     /// the number of the path that leads there.
     pub(in crate::engine) fn splice_chain(
         &mut self,
@@ -84,14 +85,14 @@ impl Engine {
         }
     }
 
-    /// Does the path before this one, which a session takes, only let in what is late?
+    /// Returns true if the path before this one, which a session takes, only admits late packets.
     fn is_done_with_before(&self, slot: u32) -> bool {
         let change = self.rechain.by_slot.get(&slot);
         let paths = change.and_then(|change| self.rechain.paths.get(change));
         paths.is_none_or(|paths| paths.completed.is_some())
     }
 
-    /// What speaks against it, as far as this host knows.
+    /// Returns an error if, as far as this host knows, the session cannot get the chain.
     pub(super) fn fits(
         &self,
         s: &Session,
@@ -119,8 +120,8 @@ impl Engine {
     }
 }
 
-/// Can any session to this server have the chain? Hosts are told apart as far as their
-/// addresses are known.
+/// Returns an error if no session to this server can have the chain. Hosts are distinguished as far
+/// as their addresses are known.
 fn can_be(
     chain: &[IpAddr],
     server: IpAddr,
@@ -157,14 +158,15 @@ fn can_be(
     Ok(())
 }
 
-/// Do the hosts of its chain know the session as its ends do? Then each of them may be
-/// an anchor.
+/// Returns true if the hosts of its chain know the session as its ends do, so that each of them may
+/// be an anchor.
 pub(super) fn is_whole(s: &Session) -> bool {
     !s.was_bypassed() && s.relay == 0 && s.state != State::Relay as u32
 }
 
-/// What a session has with other hosts between two of its chain, or its ends, and a path of
-/// this number between them; none if its chain has them not.
+/// Returns the chain of a session after it got other hosts between two hosts of its chain, or its
+/// ends, and a path of this number between them. Returns nothing if its chain does not have the
+/// two.
 pub(super) fn relaid(
     now: &Given,
     (left, right): (Option<IpAddr>, Option<IpAddr>),
@@ -191,7 +193,7 @@ pub(super) fn relaid(
     })
 }
 
-/// Can it get another chain now?
+/// Returns true if the session can get another chain now.
 pub(super) fn live(s: &Session) -> bool {
     match State::from_word(s.state) {
         Some(State::Tracked | State::Relay) => !s.has_ended(),
@@ -202,7 +204,7 @@ pub(super) fn live(s: &Session) -> bool {
     }
 }
 
-/// Why it cannot.
+/// Returns the reason for which the session cannot get another chain.
 fn not_live(s: &Session, own: Subsession) -> Reason {
     let why = match State::from_word(s.state) {
         Some(State::Free) | None => return Reason::NotTracked(own),
@@ -228,8 +230,8 @@ fn not_live(s: &Session, own: Subsession) -> Reason {
 
 const UNOPENED: &str = "it has not been seen to open: its SYN was not answered yet, or the answer passes this host by; ask again when it was";
 
-/// Whose state goes to whom: the first that leaves to the first that comes. Who
-/// stays has it.
+/// Returns the pairs of hosts between which state moves: from the first that leaves to the first
+/// that comes, and so on. A host that stays has the state.
 pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, IpAddr)>, Reason> {
     let not_in = |hosts: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
         let only = hosts.iter().filter(|host| !others.contains(host));
@@ -273,7 +275,7 @@ mod tests {
         let inner = laid(Some(3), Some(5), &[6, 8]).unwrap();
         assert_eq!(inner, given(&[3, 6, 8, 5], &[0, 9, 9, 9, 2]));
         assert_eq!(laid(Some(3), None, &[]), Some(given(&[3], &[0, 9])));
-        // Told twice.
+        // The same order arrives twice.
         let hosts = [6, 8].map(ip);
         let again = relaid(&inner, (Some(ip(3)), Some(ip(5))), &hosts, 9);
         assert_eq!(again, Some(inner));
@@ -284,8 +286,8 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// The opener is 1 and 101, the server 2 and 102; others have an address of a hundred
-    /// more each as well.
+    /// The opener has the addresses 1 and 101, the server 2 and 102. Each other host also has an
+    /// address that is higher by 100.
     fn judge(chain: &[IpAddr]) -> String {
         let host = |at: IpAddr| match at {
             IpAddr::V4(ip) => ip.octets()[3] % 100,

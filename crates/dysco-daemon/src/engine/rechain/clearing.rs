@@ -1,14 +1,14 @@
-//! Has this host's firewall forget sessions that do not pass here any more. An entry that
-//! a look-up finds goes at once. Where there is none the whole table has to be searched, for
-//! other zones, which may take the kernel tens of milliseconds: one search at a time, for
-//! all that wait, in turns like everybody's.
+//! Removal of sessions that do not pass here any more from this host's firewall. An entry that a
+//! look-up finds is removed at once. If there is none, the whole table has to be searched for other
+//! zones, which may take the kernel tens of milliseconds: one search at a time, for all waiting
+//! sessions, under the usual scheduling policy.
 
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};
 
 use crate::engine::{Answer, Engine};
 
-/// A session that the firewall is to forget, and what is said then.
+/// Session that the firewall has to forget, and the answer that is sent then.
 pub(in crate::engine) struct Cleared {
     known: FiveTuple,
     then: Answer,
@@ -22,7 +22,7 @@ pub(super) struct Clearing {
 }
 
 impl Clearing {
-    /// What is searched for next, if nothing is now.
+    /// Returns the sessions to search for next, if no search is running.
     fn next(&mut self) -> Option<Vec<Cleared>> {
         if self.searching || self.waiting.is_empty() {
             return None;
@@ -33,7 +33,7 @@ impl Clearing {
 }
 
 impl Engine {
-    /// Has the firewall forget a session that has left, and then says so.
+    /// Makes the firewall forget a session that has left, and then sends the answer.
     pub(super) fn remove_all_state(&self, known: FiveTuple, then: Answer) {
         let answers = self.answers.clone();
         spawn_short(move || {
@@ -50,7 +50,7 @@ impl Engine {
         });
     }
 
-    /// A look-up has found nothing of a session.
+    /// Queues a session for the search, after a look-up has found no entry of it.
     pub(in crate::engine) fn search_state(&mut self, session: Cleared) {
         self.rechain.clearing.waiting.push(session);
         self.search_next();
@@ -71,7 +71,7 @@ impl Engine {
         });
     }
 
-    /// Of all that were searched for nothing is left.
+    /// Sends the answers once the search is done and its entries are removed.
     pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
         self.rechain.clearing.searching = false;
         for answer in then {

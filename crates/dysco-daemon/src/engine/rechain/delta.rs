@@ -1,6 +1,6 @@
-//! What middleboxes of this host have added to sessions, by their own word, and
-//! whether the numbers bear it out; and at the left anchor the path that makes up
-//! for it once they have left.
+//! Deltas that middleboxes of this host report for sessions, and the check whether the numbers
+//! confirm them. At the left anchor: the new path, which makes up for the delta once the
+//! middleboxes have left.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,27 +15,27 @@ use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
 use crate::engine::{Answer, Engine, listing};
 
-/// A middlebox that sends on what comes has nothing of it at some moment, sooner.
+/// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
 const STILL: Duration = Duration::from_secs(1);
-/// One of which nothing was said is a firewall, mostly: it may drop what comes, so that
-/// no moment shows that nothing was added.
+/// The same time for a middlebox that reported nothing. It is mostly a firewall, which may drop
+/// packets, so that no moment shows that nothing was added.
 const SILENT: Duration = Duration::from_millis(50);
-/// How often its numbers are looked at until then.
+/// Interval between looks at its numbers until then.
 const LOOK: Duration = Duration::from_millis(1);
-/// And how often at once.
+/// Number of looks that are made at once.
 const LOOKS: u32 = 8;
 
-/// What was said of a session, or that nothing was, is held against its numbers.
+/// Comparison of a session's reported delta, or of none, with its numbers.
 struct Weighing {
     agent: Arc<Agent>,
     sides: Sides,
     told: Option<Told>,
-    /// Seen to be exact, towards the server and towards the client.
+    /// True for each direction whose delta was seen to be exact: to the server, to the client.
     exact: [bool; 2],
 }
 
-/// The slots of a session that this host passes on, of which the left one is that by
-/// which it came, and when it began here.
+/// Slots of a session that this host passes on, and the time at which it began here. The session
+/// arrives by the left slot.
 #[derive(Clone, Copy)]
 struct Sides {
     left: u32,
@@ -43,7 +43,7 @@ struct Sides {
     created_ns: u64,
 }
 
-/// A session's numbers at a middlebox's host, both ways.
+/// Numbers of a session at a middlebox's host, in both directions.
 struct Numbers {
     to_server: Passed,
     to_client: Passed,
@@ -57,7 +57,7 @@ impl Numbers {
         ]
     }
 
-    /// What speaks against a delta, with the one that is seen.
+    /// Returns why the numbers contradict a delta, with the range that they allow.
     fn against(&self, delta: &Delta) -> Option<String> {
         let ways = [
             ("to the server", &self.to_server, delta.to_server),
@@ -77,7 +77,7 @@ impl Numbers {
 }
 
 impl Engine {
-    /// A middlebox of this host says what it has added to a session.
+    /// Handles the report of a middlebox of this host about what it has added to a session.
     pub(in crate::engine) fn tell_delta(&mut self, request: &TellDelta) -> Reply {
         match self.take_delta(request) {
             Ok(report) => Reply::Delta(report),
@@ -136,12 +136,12 @@ impl Engine {
         })
     }
 
-    /// The two sides of a session that this host passes on by one path.
+    /// Returns the two sides of a session that this host passes on by one path.
     fn sides_of(&self, slot: u32) -> Option<Sides> {
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;
         let o = self.agent.session(other);
-        // What another path carries meanwhile is not in these numbers.
+        // These numbers do not count what another path carries meanwhile.
         let passes = |s: &Session| {
             s.state == State::NewPath as u32 && s.two.chained > 1 && s.two.part == part::CURRENT
         };
@@ -167,8 +167,8 @@ impl Engine {
         found.find_map(|slot| self.sides_of(slot))
     }
 
-    /// May the session pass here before and after, as far as this host's own
-    /// middlebox is concerned? Both its connections would have one stack.
+    /// Returns an error if this host's own middlebox keeps the session from passing here before and
+    /// after the change: both its connections would have one stack.
     pub(super) fn may_stay(&self, session: &Subsession) -> Result<(), Reason> {
         let Some(sides) = self.sides(session) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// The left anchor wants to know.
+    /// Answers the left anchor, which asks for the delta of a session.
     pub(in crate::engine) fn ask_delta(
         &mut self,
         change: ChangeId,
@@ -193,7 +193,7 @@ impl Engine {
     ) {
         self.settle_late(session);
         let weighed = match self.sides(session) {
-            // Nothing is known of it here.
+            // This host knows nothing of the session.
             None => Some(Ok(Delta::default())),
             Some(sides) => self.weigh(change, from, sides),
         };
@@ -206,8 +206,8 @@ impl Engine {
         }
     }
 
-    /// What its numbers say, if that is seen at once; it is answered later if not. Who
-    /// asks again meanwhile is answered twice.
+    /// Returns the delta if the numbers decide at once; otherwise the answer follows later. A host
+    /// that asks again meanwhile is answered twice.
     fn weigh(&self, change: ChangeId, from: HostId, sides: Sides) -> Option<Result<Delta, Reason>> {
         let mut weighing = Weighing {
             agent: self.agent.clone(),
@@ -240,14 +240,14 @@ impl Engine {
         None
     }
 
-    /// At the left anchor: what is to be made up for on the new path.
+    /// At the left anchor: notes the delta that the new path has to make up for.
     pub(in crate::engine) fn note_delta(&mut self, change: ChangeId, delta: Delta, right: Reach) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.beyond = (delta, right);
         }
     }
 
-    /// Do the numbers of the two ends bear it out?
+    /// Returns an error if the numbers of the two ends contradict the delta.
     pub(super) fn check_delta(&self, change: ChangeId) -> Result<(), Reason> {
         let Some(paths) = self.rechain.paths.get(&change) else {
             return Err(Reason::Closing);
@@ -284,7 +284,7 @@ impl Weighing {
         }
     }
 
-    /// Do the numbers decide? `None` if they do not yet.
+    /// Returns the result if the numbers decide, and `None` if they do not yet.
     fn look(&mut self) -> Option<Result<Delta, Reason>> {
         if self.agent.session(self.sides.left).created_ns != self.sides.created_ns {
             return Some(Err(Reason::Closing));
@@ -300,7 +300,7 @@ impl Weighing {
         for (exact, fit) in self.exact.iter_mut().zip(now.fit(&delta)) {
             *exact |= fit == Fit::Exact;
         }
-        // What it has done before its word must not have to be repeated.
+        // Data that the middlebox changed before its report must not have to be retransmitted.
         let acked = self.told.is_none_or(|told| {
             !before(now.to_server.acked, told.from_client)
                 && !before(now.to_client.acked, told.from_server)
@@ -308,7 +308,7 @@ impl Weighing {
         (acked && self.exact == [true; 2]).then_some(Ok(delta))
     }
 
-    /// They did not, for long enough.
+    /// Returns the result if the numbers have not decided for long enough.
     fn undecided(&self) -> Result<Delta, Reason> {
         let Some(told) = self.told else {
             return Ok(Delta::default());
@@ -328,8 +328,8 @@ impl Weighing {
     }
 }
 
-/// A session's numbers, looked at in the order that [`Passed`] wants. Reading an entry
-/// takes no lock: programs write the words meanwhile.
+/// Returns a session's numbers, read in the order that [`Passed`] wants. Reading an entry takes no
+/// lock: programs write the words meanwhile.
 fn numbers(agent: &Agent, sides: &Sides) -> Numbers {
     let (left, right) = (agent.session(sides.left), agent.session(sides.right));
     let (left_after, right_after) = (agent.session(sides.left), agent.session(sides.right));

@@ -1,9 +1,9 @@
-//! The end of a path for the firewalls on it, which would know it for days.
+//! The end of a path for the firewalls on it, which would otherwise remember it for days.
 //!
-//! Who gives a path up says so to the next host on it, and each does: no answer is waited
-//! for, and one of the two may be lost. That host may not have given it up itself, but
-//! drops this, whatever it has of the session. Nor does this take anything from it: nothing
-//! passes here by the path any more.
+//! A host that gives up a path notifies the next host on the path, and each host does so: none
+//! waits for an answer, and one of two packets may be lost. The next host may not have given up the
+//! path itself, but drops these packets, whatever it has of the session. They take nothing from
+//! that host either: nothing passes here by the path any more.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,25 +15,24 @@ use dysco_common::{Session, State};
 use super::open::shown_next;
 use crate::engine::{Engine, packets, raw};
 
-/// It is said so much later, when the changes that are asked for next do not wait for it;
-/// a tombstone stays longer.
+/// Delay of the packets, so that the changes that are requested next do not wait for them; a
+/// tombstone stays longer.
 const LATER: Duration = Duration::from_secs(1);
-/// So many paths at once, of each sweep: other work must not wait for more.
+/// Maximum number of paths in each sweep: other work must not wait for more.
 const AT_ONCE: usize = 128;
 
-/// Tombstones whose paths have not been ended yet: since when, and when their sessions
-/// began.
+/// Tombstones whose paths have not been ended yet: since when, and when their sessions began.
 pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
 
 impl Engine {
-    /// The path of this tombstone is to be ended.
+    /// Queues the path of this tombstone to be ended.
     pub(super) fn end_for_firewalls(&mut self, slot: u32) {
         let created_ns = self.agent.session(slot).created_ns;
         let farewell = (Instant::now(), slot, created_ns);
         self.rechain.farewells.push_back(farewell);
     }
 
-    /// Ends those paths for which it is time.
+    /// Ends the paths that are due.
     pub(in crate::engine) fn say_farewells(&mut self) {
         for _ in 0..AT_ONCE {
             let first = self.rechain.farewells.front();
@@ -49,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Ends a path, if it was more than asked for.
+    /// Ends a path, if it was more than requested.
     fn say_farewell(&self, slot: u32, s: &Session) {
         if is_direct(s) {
             self.end_direct(s);
@@ -59,10 +58,11 @@ impl Engine {
         }
     }
 
-    /// The same of the path by the session's own five-tuple, by which this host's
-    /// connection tracking has it all the time: no packet of this may pass that. And one
-    /// that the other end's host should not hear where it drops them, by an interface that
-    /// is not ours, is not a reset that its stack believes: the number is one beyond.
+    /// Ends the path by the session's own five-tuple. This host's connection tracking knows the
+    /// session by that five-tuple all the time, and no packet of the farewell may pass connection
+    /// tracking. If the other end's host does not drop the packets, because they arrive by an
+    /// interface without its data plane, its stack must not accept the reset: the number is one too
+    /// high.
     fn end_direct(&self, s: &Session) {
         let path = s.key;
         let packets = packets::path_ends(&Session { path, ..*s }, s.snd_max.wrapping_add(1));
@@ -82,19 +82,19 @@ impl Engine {
 fn send_all(packets: &[Vec<u8>], send: impl Fn(&[u8]) -> io::Result<()>) {
     for packet in packets {
         if let Err(error) = send(packet) {
-            // The next host says it, too.
+            // The next host reports the end, too.
             tracing::debug!(%error, "cannot end a path for firewalls");
         }
     }
 }
 
-/// Was it the path of a session that had never had another?
+/// Returns true if it was the path of a session that had never had another.
 fn is_direct(s: &Session) -> bool {
     s.two.part == part::BEFORE && s.path.is_none() && s.two.chained == 0
 }
 
-/// The highest number that the path's firewalls have seen of this end, as this has it: of
-/// a path that was only opened, what they let go ahead.
+/// Returns the highest number of this end that the path's firewalls have seen, in this end's
+/// numbers. For a path that was only opened, it is the number up to which they let the end advance.
 fn last(s: &Session) -> u32 {
     if s.two.part == part::NEXT && s.new_out == 0 {
         shown_next(s)

@@ -1,5 +1,5 @@
-//! Hosts of chains: those that have to know their neighbour first, and those that
-//! are to forget a session.
+//! Hosts of chains: those that first have to know their neighbour, and those that are to forget a
+//! session.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine};
 
-/// How long a neighbour is waited for.
+/// Time for which a neighbour is awaited.
 const CONNECT: Duration = Duration::from_secs(4);
 
-/// What waits for a neighbour.
+/// Step that waits for a neighbour.
 pub(super) struct Waiting {
     change: ChangeId,
     next: IpAddr,
@@ -26,23 +26,23 @@ pub(super) struct Waiting {
     what: What,
 }
 
-/// That a session is to pass here by a change.
+/// Order that a session is to pass here by a change.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Enlisting {
     pub change: ChangeId,
-    /// Who asked.
+    /// Host that sent the order.
     pub from: HostId,
     pub session: Subsession,
-    /// It goes on to this host.
+    /// Host to which the session goes on.
     pub next: HostId,
     /// Number of the path to come.
     pub number: u32,
 }
 
 enum What {
-    /// To tell that host that sessions may be passed on.
+    /// Report to that host that sessions may be passed on.
     Enlist(HostId),
-    /// To open a path by it.
+    /// Open a path that leads through the neighbour.
     Open(Vec<IpAddr>, bool, Token),
 }
 
@@ -67,7 +67,7 @@ impl Waiting {
 }
 
 impl Engine {
-    /// What leads to a neighbour.
+    /// Returns the hop to a neighbour, if it is known.
     pub(super) fn hop_to(&self, next: IpAddr) -> Option<Hop> {
         self.known_hop(next)
     }
@@ -78,15 +78,15 @@ impl Engine {
         self.rechain.waiting.push(waiting);
     }
 
-    /// A session is to pass here by this change's path.
+    /// Records that a session is to pass here by this change's path.
     pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
         let passing = &mut self.rechain.passing;
         passing.expect(change, session, Instant::now());
     }
 
-    /// A session is to pass here. A change begins, so that those before have ended: if this
-    /// host was away then it has more of the session than it should. `paths` are those by
-    /// which the session passes now.
+    /// Gets ready for a session that is to pass here. Earlier changes have ended when a change
+    /// begins: if this host was away then, it has more of the session than it should. `paths` are
+    /// the numbers of the paths by which the session passes now.
     pub(in crate::engine) fn get_ready(
         &mut self,
         enlisting: &Enlisting,
@@ -101,18 +101,18 @@ impl Engine {
             ..
         } = *enlisting;
         if self.rechain.forgetting.contains(&change) {
-            // It is asked for again.
+            // The order was repeated.
             return;
         }
-        // As the anchor of a segment it may still hear late packets of a path before.
+        // As the anchor of a segment, this host may still receive late packets of a previous path.
         self.settle_late(&session);
         let keys = keys_of(&session);
         let has = self.numbers_of(&self.agent.passing_entries(&keys));
         let passing = &self.rechain.passing;
         let later = has.iter().any(|has| *has > number);
         if later || passing.is_late(change, &session, Instant::now()) {
-            // What a later change has brought here stays; or it is of a session before,
-            // which had the same name.
+            // A later change has brought this entry here, so it stays; or it is of a former session
+            // with the same name.
             self.ask_in_use(session);
             let result = Err(Reason::UnknownChange);
             return self.tell_machine(HostEvent::Enlisted {
@@ -121,7 +121,7 @@ impl Engine {
                 result,
             });
         }
-        // A former process may have been told before, and the path be here since.
+        // A former process may have received the order already, and the path may be here since.
         let told = passing.by(&session) == Some(change) || passing.is_done(change);
         self.expect_passing(change, session);
         if told || has.contains(&number) {
@@ -173,7 +173,7 @@ impl Engine {
             Ok(()) if many => Err(Reason::Busy(next)),
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
             Ok(()) if self.hop_to(next).is_some() => {
-                // It is needed from now on.
+                // The neighbour is needed from now on.
                 self.meet(next);
                 Ok(())
             }
@@ -197,7 +197,8 @@ impl Engine {
         });
     }
 
-    /// Sessions may be steered to this neighbour from now on.
+    /// Continues the steps that waited for this neighbour: sessions may be steered to it from now
+    /// on.
     pub(in crate::engine) fn neighbour_ready(&mut self, neighbour: IpAddr) {
         let ready = |w: &mut Waiting| w.next == neighbour;
         let ready: Vec<Waiting> = self.rechain.waiting.extract_if(.., ready).collect();
@@ -214,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// Gives up what has waited too long.
+    /// Gives up the steps that have waited too long.
     pub(super) fn sweep_waiting(&mut self) {
         let now = Instant::now();
         let late = |w: &mut Waiting| w.until <= now;
@@ -233,8 +234,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a session that this host has passed on, or one of its paths here: those with
-    /// these numbers.
+    /// Forgets a session that this host has passed on, or its paths with these numbers.
     pub(in crate::engine) fn forget_passed(
         &mut self,
         (change, from): (ChangeId, HostId),
@@ -248,7 +248,7 @@ impl Engine {
         // Late: the session may pass here by another change now.
         let by = self.rechain.passing.by(session);
         let is_late = match scope {
-            // A host that leaves came by an earlier change.
+            // A host that leaves was enlisted by an earlier change.
             Scope::Session => self
                 .rechain
                 .passing
@@ -263,8 +263,8 @@ impl Engine {
         for slot in self.agent.keep_one_path(&keys, Keep::Without(paths)) {
             self.entomb_path(Some(slot));
         }
-        // By a path that was not given up it passes here still, whatever this process was
-        // told before it, and whatever who asks knows of this host's addresses.
+        // The session still passes here by a path that was not given up, whatever orders a former
+        // process received and whatever the requesting host knows of this host's addresses.
         let has = self.numbers_of(&self.agent.passing_entries(&keys));
         let stays = has.iter().any(|number| !paths.contains(number));
         if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {
@@ -278,11 +278,12 @@ impl Engine {
         let known = self.known_to_firewall(&opened);
         self.entomb_passed(session);
         self.expect_no_state(&opened);
-        // Only then may the session come here again.
+        // Only then may the session pass here again.
         self.remove_all_state(known, Answer::Forgotten(change, from));
     }
 
-    /// All entries of a session that passes here become tombstones. Were there any?
+    /// Turns all entries of a session that passes here into tombstones. Returns true if there were
+    /// any.
     pub(super) fn entomb_passed(&mut self, session: &Subsession) -> bool {
         let all = self.agent.passing_entries(&keys_of(session));
         for slot in &all {
@@ -292,20 +293,20 @@ impl Engine {
         !all.is_empty()
     }
 
-    /// The numbers of the paths that entries are of.
+    /// Returns the numbers of the paths to which entries belong.
     pub(super) fn numbers_of(&self, entries: &[u32]) -> Vec<u32> {
         let number = |slot: &u32| self.agent.session(*slot).laid_by;
         entries.iter().map(number).collect()
     }
 
-    /// Passes a session here by two paths, on either side?
+    /// Returns true if a session passes here by two paths, on either side.
     fn has_two_paths(&self, session: &Subsession) -> bool {
         let has = |slot: u32| self.agent.session(slot).other_path().is_some();
         let all = self.agent.passing_entries(&keys_of(session));
         all.into_iter().any(has)
     }
 
-    /// A session that has left is forgotten.
+    /// Reports that a session that has left is forgotten.
     pub(in crate::engine) fn forgotten(&mut self, change: ChangeId, from: HostId) {
         self.rechain.forgetting.remove(&change);
         self.rechain.passing.done_with(change);
@@ -313,13 +314,13 @@ impl Engine {
     }
 }
 
-/// What the entries for either direction of a session that passes here lie under.
+/// Returns the keys of the entries for both directions of a session that passes here.
 pub(super) fn keys_of(session: &Subsession) -> [FlowKey; 2] {
     let (left, right) = (session.left, session.right);
     [FlowKey::new(left, right), FlowKey::new(right, left)]
 }
 
-/// Does this host's stack forward?
+/// Returns an error if this host's stack does not forward.
 fn forwards(to: IpAddr) -> Result<(), Reason> {
     let (file, name) = match to {
         IpAddr::V4(_) => ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
@@ -332,7 +333,7 @@ fn forwards(to: IpAddr) -> Result<(), Reason> {
         Ok(text) if text.trim() == "0" => Err(Reason::ChainUnusable(format!(
             "a host of it does not forward: {name} is 0 there"
         ))),
-        // What cannot be read is found out by the SYN.
+        // If the file cannot be read, the SYN shows whether the host forwards.
         _ => Ok(()),
     }
 }

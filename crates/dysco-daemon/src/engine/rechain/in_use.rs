@@ -1,7 +1,7 @@
-//! Sessions that pass this host by two paths, where nobody has said which one is in use: this
-//! daemon was away when a change of their chain ended. The host that opened a session knows,
-//! and is asked. Until it has answered both paths stay, and carry whatever comes by them.
-//! Of a session that is silent here it is asked as well, whether that is over.
+//! Sessions that pass this host by two paths, of which this host does not know which one is in use:
+//! its daemon was away when a change of their chain ended. The host that opened a session knows,
+//! and is asked. Until it has answered, both paths stay and carry what arrives on them. That host
+//! is also asked whether a session that is silent here is over.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,46 +18,46 @@ use crate::engine::chains::{MANY, Message};
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, Engine, measure};
 
-/// A change that this process has heard of says itself how it ends. It takes no longer, or
-/// has given up saying so.
+/// Time after which the opener is asked: a change that this process knows reports its end itself,
+/// within this time or never.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The host that opened a session is asked this often at most.
+/// Minimum interval between two questions to the host that opened a session.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A session that passes a host, and the numbers of the paths by which it does.
+/// Session that passes a host, and the numbers of the paths by which it does.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::engine) struct Passes {
-    /// As the host has it that opened it.
+    /// Session as the host that opened it knows it.
     session: Subsession,
-    /// In order, each once.
+    /// Numbers of the paths, sorted and without duplicates.
     paths: Vec<u32>,
 }
 
-/// What the host that opened it says: no change of it is under way.
+/// Answer of the host that opened the session: no change of the session is in progress.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(in crate::engine) struct InUse {
-    /// What it was asked.
+    /// Question.
     asked: Passes,
-    /// Numbers of the paths in use; none if who asked is no host of its chain.
+    /// Numbers of the paths in use; none if the asking host is not in the session's chain.
     now: Option<Vec<u32>>,
 }
 
-/// What this host waits to be told.
+/// Sessions about which this host waits for an answer.
 #[derive(Default)]
 pub(super) struct Doubts(HashMap<Subsession, Doubt>);
 
 struct Doubt {
     paths: Vec<u32>,
-    /// The change by which the session passes here, as far as this process has heard.
+    /// Change by which the session passes here, as far as this process knows.
     by: Option<ChangeId>,
     since: Instant,
     asked: Option<Instant>,
-    /// Seen since the last look for those that are over.
+    /// Time at which the session was last seen here.
     seen: Instant,
 }
 
 impl Doubts {
-    /// Takes in that a session passes by these paths. Is it time to ask?
+    /// Records that a session passes by these paths. Returns true if it is time to ask.
     fn see(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
         if self.0.len() >= MANY {
             self.0.retain(|_, doubt| now - doubt.seen < PATIENCE);
@@ -87,7 +87,7 @@ impl Doubts {
         true
     }
 
-    /// Takes in that the host that opened a session is asked now.
+    /// Records that the host that opened a session is asked now. Returns false if there is no room.
     fn asks(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
         if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
             return false;
@@ -103,7 +103,8 @@ impl Doubts {
         true
     }
 
-    /// Takes out what was asked about, if nothing has been heard of the session since.
+    /// Removes the question that was answered. Returns true if nothing was learned about the
+    /// session since.
     fn answered(&mut self, asked: &Passes, by: Option<ChangeId>) -> bool {
         let doubt = self.0.get(&asked.session);
         let same = |d: &Doubt| d.asked.is_some() && (&d.paths, d.by) == (&asked.paths, by);
@@ -115,7 +116,7 @@ impl Doubts {
     }
 }
 
-/// Is this entry in use by a session that passes here, and has another beside it?
+/// Returns true if this entry is in use by a session that passes here, and has another beside it.
 fn has_two(s: &Session) -> bool {
     s.state == State::Passing as u32 && s.two.part == part::CURRENT && s.other_path().is_some()
 }
@@ -143,8 +144,8 @@ impl Engine {
         }
     }
 
-    /// A session that passes here is silent: asks whether it lives. Its end may have gone by
-    /// another path.
+    /// Asks whether a silent session that passes here lives. Its end may have passed by another
+    /// path.
     pub(in crate::engine) fn ask_whether_over(&mut self, s: &Session) {
         let session = measure::accepted(&s.name());
         let passes = self.passes_by(session);
@@ -162,11 +163,11 @@ impl Engine {
         Passes { session, paths }
     }
 
-    /// A host asks which paths of a session are in use. It is told once no change of it is
-    /// under way; before, the change itself tells.
+    /// Answers a host that asks which paths of a session are in use, once no change of the session
+    /// is in progress. Before that, the change itself notifies the host.
     pub(in crate::engine) fn tell_in_use(&self, asked: Passes, incoming: &Incoming) {
         let Some(slot) = self.find(&asked.session) else {
-            // It is over, and its entry has gone.
+            // The session is over, and its entry is gone.
             if self
                 .config
                 .host
@@ -180,7 +181,7 @@ impl Engine {
         let s = self.agent.session(slot);
         let opened_here = super::has_opened(&s) && measure::opened(&s.name()) == asked.session;
         let given = self.given(slot, &s);
-        // Paths of a session before, which had the same name.
+        // The paths are of a former session with the same name.
         let of_another = asked.paths.iter().all(|number| *number > given.highest);
         let waits = self.machine.is_changing(&asked.session) && !of_another;
         if !opened_here || waits {
@@ -194,7 +195,7 @@ impl Engine {
         self.send_about_chains(incoming.via, &Message::InUse(told));
     }
 
-    /// The host that opened a session says which of its paths are in use.
+    /// Handles the opener's answer which paths of a session are in use.
     pub(in crate::engine) fn told_in_use(&mut self, told: &InUse, incoming: &Incoming) {
         let session = told.asked.session;
         let by = self.rechain.passing.by(&session);
@@ -254,7 +255,7 @@ mod tests {
         assert!(!doubts.see(&passes(&[0, 1]), CHANGE, now));
         assert!(!doubts.see(&passes(&[0, 1]), CHANGE, now + PATIENCE / 2));
         assert!(doubts.see(&passes(&[0, 1]), CHANGE, now + PATIENCE));
-        // By other paths it is another question.
+        // With other paths it is another question.
         assert!(!doubts.see(&passes(&[1, 2]), CHANGE, now + PATIENCE));
     }
 

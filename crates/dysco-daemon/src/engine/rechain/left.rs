@@ -1,5 +1,5 @@
-//! Sessions that a middlebox has left in another way than the bypass: where another
-//! host can come in, and where not, and why.
+//! Sessions that a middlebox has left by another mode than the bypass: the places where another
+//! host can be inserted, and the reasons for which one cannot.
 
 use dysco_common::{Session, State};
 use dysco_proto::{Progress, Reason, Subsession};
@@ -11,7 +11,7 @@ const LOCAL: &str = "a middlebox has left it, and its host alone relays it (loca
 const RETURN: &str = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's";
 
 impl Engine {
-    /// Does this host stand where no other can come in beside it?
+    /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(super) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
         let why = match State::from_word(s.state) {
             Some(State::TwoPaths | State::FarTwoPaths) => {
@@ -48,15 +48,16 @@ impl Engine {
         s.two.returns | other != 0
     }
 
-    /// A host comes in beside one that relays where the end there runs an agent. It is
-    /// asked for on the one of the two that opened the session between them.
+    /// Returns an error if no host can be inserted beside one that relays: the end there has to run
+    /// an agent. The request belongs on that of the two hosts which opened the session between
+    /// them.
     pub(super) fn has_a_neighbour(&self, s: &Session) -> Result<(), Reason> {
         let Some(other) = (self.other_side(s)).filter(|_| s.state == State::Relay as u32) else {
             return Ok(());
         };
         let (here, there) = (s.key.remote.ip(), other.key.remote.ip());
         for ip in [here, there] {
-            // For who asks again.
+            // For a client that asks again.
             if self.neighbours.worth_asking(ip) {
                 self.control.reach(ip);
             }
@@ -64,7 +65,7 @@ impl Engine {
         let opened = s.life.opened_here != 0;
         match self.neighbours.know(here) {
             Known::Agent => return Ok(()),
-            // The server's host is asked by the change itself.
+            // The change itself asks the server's host.
             Known::Nothing if opened => return Ok(()),
             Known::Nobody(_) | Known::Nothing => {}
         }
@@ -82,7 +83,7 @@ impl Engine {
         Err(Reason::NoSuchChain(format!("{LOCAL}; {why}")))
     }
 
-    /// Who did not answer in time may not have been there.
+    /// Returns the more precise reason: a host that did not answer in time may have no agent.
     pub(super) fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
         let right = subsession.right.ip();
         match progress {
@@ -95,7 +96,8 @@ impl Engine {
         }
     }
 
-    /// What relays a session beside which a firewall stands cannot leave it.
+    /// Returns an error if a firewall is beside a host that relays the session, which cannot leave
+    /// then.
     pub(in crate::engine) fn has_none_beside(&self, relays: [u32; 2]) -> Result<(), Reason> {
         if !self.agent.is_steered(relays) {
             return Ok(());
@@ -104,7 +106,7 @@ impl Engine {
         Err(Reason::NoSuchChain(why.into()))
     }
 
-    /// A relayed session was reset: changes of its paths are over.
+    /// Ends changes of the paths of a relayed session that was reset.
     pub(in crate::engine) fn relay_was_reset(&mut self, relays: &[u32]) {
         let of = |slot: u32| {
             let relay = self.agent.session(slot).relayed_by();

@@ -1,5 +1,5 @@
-//! Other chains for live sessions: requests of operators, and the commands of the
-//! protocol's parts for it.
+//! Other chains for live sessions: requests of operators, and the protocol's commands that carry
+//! them out.
 
 mod asks;
 mod back;
@@ -40,86 +40,86 @@ use lru::LruCache;
 use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
 
-/// The most names that sessions had before.
+/// Maximum number of former session names that are remembered.
 const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
-/// All that is known of it.
+/// State of all changes of chains on this host.
 pub(super) struct Rechain {
-    /// What a former process left is being taken up, and nothing of it is to be forgotten
-    /// yet: which sessions have another path, by the slots of both entries.
+    /// Sessions that have another path, by the slots of both entries. Set while this process takes
+    /// up the state of a former one, of which nothing may be forgotten yet.
     pub taking_up: Option<HashMap<u32, u32>>,
     paths: HashMap<ChangeId, Paths>,
-    /// The change of each slot that hears a second path.
+    /// Change of each slot that receives on a second path.
     by_slot: HashMap<u32, ChangeId>,
-    /// Paths that sessions went back to a moment ago.
+    /// Paths that sessions have returned to a moment ago.
     back: Vec<back::Back>,
-    /// Changes by which a session is being forgotten here.
+    /// Changes by which this host is forgetting a session.
     forgetting: HashSet<ChangeId>,
     passing: passing::Passing,
-    /// Sessions of which it is not known by which path they pass here.
+    /// Sessions of which this host does not know by which path they pass.
     doubts: in_use::Doubts,
     farewells: farewell::Farewells,
     clearing: clearing::Clearing,
-    /// What waits for a neighbour.
+    /// Tasks that wait for a neighbour.
     waiting: Vec<hosts::Waiting>,
-    /// What sessions are called now that were called otherwise.
+    /// Present names of sessions, by their former names.
     names: LruCache<SessionId, SessionId>,
     queue: VecDeque<request::Task>,
     behind: turn::Behind<request::Task>,
     running: HashMap<ChangeId, request::Running>,
-    /// Questions of this host to those that opened sessions, and others' to it.
+    /// Questions of this host to hosts that opened sessions, and questions of other hosts to it.
     asks: Asks,
-    /// What this host waits for the answer of.
+    /// Requests that wait for another host's answer.
     asking: HashMap<AskId, request::Task>,
     batches: HashMap<u64, request::Batch>,
     next_batch: u64,
     mtus: width::Mtus,
 }
 
-/// The two paths of a session that this host is an anchor of.
+/// The two paths of a session of which this host is an anchor.
 struct Paths {
     session: Subsession,
-    /// Slot of the path before, and when the session began.
+    /// Slot of the previous path, and the time at which the session began.
     first: (u32, u64),
-    /// Slot of the new one.
+    /// Slot of the new path.
     second: Option<u32>,
-    /// By which it is awaited here.
+    /// Token by which this host recognises the new path; set at the right anchor.
     token: Option<Token>,
-    /// What it is to lead through, where it is opened here.
+    /// Hosts that the new path leads through; set where it is opened.
     chain: Option<Vec<IpAddr>>,
     opening: Option<Repeated>,
-    /// How far this end had sent and heard when the change began.
+    /// Highest numbers that this end had sent and received when the change began.
     reach: Reach,
-    /// By how much middleboxes that leave have changed the stream, and how far the
-    /// other end has sent and heard.
+    /// Delta of the middleboxes that leave, and the highest numbers that the other end has sent and
+    /// received.
     beyond: (Delta, Reach),
-    /// The number behind that with which this end has opened the new path.
+    /// Sequence number after the one with which this end has opened the new path.
     begins: Option<u32>,
-    /// When it was shown there how long segments may be.
+    /// Times at which the segment length was shown on the new path.
     showing: width::Showing,
-    /// Numbers are as the SYN-ACK had them.
+    /// True if numbers are as the SYN-ACK had them.
     answered: bool,
-    /// What the other end had acknowledged there when more was shown last.
+    /// Number that the other end had acknowledged there when more was shown last.
     asked: Option<u32>,
-    /// What is known of what the new path does to packets.
+    /// Known effects of the new path on packets.
     seen: Seen,
-    /// Something has come on the new path since.
+    /// True if a packet has arrived on the new path since.
     heard: bool,
-    /// So it has since the last look: what asks for more is under way.
+    /// True if a packet has arrived since the last look: a request for more is under way.
     lively: bool,
-    /// The highest number that was sent here before the switch, as this end has it.
+    /// Highest number sent here before the switch, in this end's numbers.
     cutoff: Option<u32>,
-    /// The other anchor's, as the wire has it.
+    /// The other anchor's cutoff, in the wire's numbers.
     far_cutoff: Option<u32>,
     settled: bool,
-    /// Neither path is in doubt any more, since then.
+    /// Time since which neither path is in doubt.
     completed: Option<Instant>,
-    /// The machine has ended it.
+    /// True if the machine has ended the change.
     erased: bool,
 }
 
 impl Paths {
-    /// The way of the new path, for who asked for it.
+    /// Returns a description of the new path for the host that asked for it.
     fn way(&self) -> String {
         let through = self.chain.as_deref().unwrap_or_default();
         let through: Vec<_> = through.iter().map(ToString::to_string).collect();
@@ -129,35 +129,36 @@ impl Paths {
         }
     }
 
-    /// The hosts that the new path leads through, where it is opened here.
+    /// Returns the hosts that the new path leads through; empty where it is not opened here.
     fn through(&self) -> &[IpAddr] {
         self.chain.as_deref().unwrap_or_default()
     }
 
-    /// The hosts at the two ends of the new path, as far as this one knows, which is the first.
-    /// It has this five-tuple here.
+    /// Returns the hosts at the two ends of the new path as far as this host knows them, itself
+    /// first. `path` is the path's five-tuple here.
     fn ends(&self, path: &FlowKey) -> (IpAddr, IpAddr) {
         let far = match self.token {
             None => self.session.right.ip(),
-            // What comes next, towards the left anchor.
+            // Address of the next host towards the left anchor.
             Some(_) => path.remote().ip(),
         };
         (path.local().ip(), far)
     }
 
-    /// Both have taken the path since then: need its firewalls be shown nothing more? The
-    /// right anchor ends first, as a rule; an end's host keeps late ones from its stack.
+    /// Returns true if the path's firewalls need to be shown nothing more. Both anchors have taken
+    /// the path since `since`. The right anchor usually ends first; an end's host keeps late
+    /// packets from its stack.
     fn hears_no_more(&self, since: Instant) -> bool {
         let left = self.token.is_none();
         left && self.erased || since.elapsed() >= paths::LATE / 2
     }
 
-    /// Was its SYN answered, which it sent itself?
+    /// Returns true if this host has sent a SYN and its answer has arrived.
     fn opens_answered(&self) -> bool {
         self.opening.is_some() && self.answered
     }
 
-    /// Has it answered a SYN, and nobody has heard that yet?
+    /// Returns true if this host has answered a SYN, and nothing has arrived on the path since.
     fn is_answering(&self) -> bool {
         self.token.is_some() && self.answered && !self.heard
     }
@@ -190,27 +191,28 @@ impl Default for Rechain {
 }
 
 impl Rechain {
-    /// Is this the slot of a second path?
+    /// Returns true if the slot is that of a second path.
     pub fn has(&self, slot: u32) -> bool {
         self.by_slot.contains_key(&slot)
     }
 
-    /// Is this the slot of a path before, or of one that another may be taken instead of?
+    /// Returns true if the slot is that of a previous path, or of one that another path may
+    /// replace.
     pub fn leads_from(&self, slot: u32) -> bool {
         self.paths.values().any(|p| p.first.0 == slot)
     }
 
-    /// Is this a change that a request has begun on this host?
+    /// Returns true if a request on this host has begun the change.
     pub fn is_asked_for(&self, change: ChangeId) -> bool {
         self.running.contains_key(&change)
     }
 
-    /// Requests for a chain that have not begun.
+    /// Returns the number of requests for a chain that have not begun.
     pub fn waiting_changes(&self) -> u64 {
         (self.queue.len() + self.behind.len()) as u64
     }
 
-    /// Does anything have to be looked at often?
+    /// Returns true if something has to be looked at often.
     pub fn is_busy(&self) -> bool {
         let paths = |p: &Paths| {
             let changing = p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
@@ -219,10 +221,10 @@ impl Rechain {
         !self.waiting.is_empty() || !self.back.is_empty() || self.paths.values().any(paths)
     }
 
-    /// What a session is called now.
+    /// Returns the present name of a session.
     pub fn name_now(&self, name: SessionId) -> SessionId {
         let mut now = name;
-        // Each change gives it another one.
+        // Each change gives the session another name.
         for _ in 0..NAMES.get() {
             match self.names.peek(&now) {
                 Some(next) => now = *next,
@@ -233,7 +235,7 @@ impl Rechain {
     }
 
     fn rename(&mut self, from: SessionId, to: SessionId) {
-        // A slot that is used again.
+        // The name may be left from an earlier use of the slot.
         self.names.pop(&to);
         if from != to {
             self.names.put(from, to);

@@ -1,4 +1,4 @@
-//! A path through a chain opens with a handshake of its own, between the anchors.
+//! The handshake between the anchors that opens a path through a chain.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::hosts::Waiting;
 use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
 
-/// The interface by which a path leaves whose SYN has come.
+/// Result of looking up the interface by which a path leaves whose SYN has arrived.
 pub(in crate::engine) struct Uplink {
     change: ChangeId,
     slot: u32,
@@ -25,7 +25,7 @@ pub(in crate::engine) struct Uplink {
     found: Result<u32, AgentError>,
 }
 
-/// When SYNs are sent after the first, and when the path is given up.
+/// Intervals between SYNs, and from the last one until the path is given up.
 const REPEAT: [Duration; 6] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -35,12 +35,12 @@ const REPEAT: [Duration; 6] = [
     Duration::from_millis(800),
 ];
 
-/// So many five-tuples are tried for a path.
+/// Maximum number of five-tuples that are tried for a path.
 const ROUNDS: u32 = 16;
 
-/// Is what the other end has heard on the path close behind what was sent
-/// elsewhere? A firewall lets the numbers go ahead by the widest window at most,
-/// and some more is sent until the path is taken.
+/// Returns true if what the other end has received on the path is close behind the data sent
+/// elsewhere. A firewall lets the numbers advance by the widest window at most, and more is sent
+/// until the path is taken.
 fn is_close(s: &Session) -> bool {
     s.snd_max.wrapping_sub(s.rcv_ack) <= widest(s) / 4
 }
@@ -49,7 +49,7 @@ fn widest(s: &Session) -> u32 {
     u32::from(u16::MAX) << s.on_wire().remote_wscale()
 }
 
-/// Up to where the end has sent, as far as a firewall lets that go ahead.
+/// Returns the highest number that the end has sent, as far as a firewall lets it advance.
 pub(super) fn shown_next(s: &Session) -> u32 {
     seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
@@ -119,9 +119,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a path its five-tuple to the next host: that of its slot. A bypass that
-    /// begins here may have that already, to the same server; then one of a later
-    /// round.
+    /// Gives a path its five-tuple to the next host, which depends on the slot. A bypass that
+    /// begins here may have that five-tuple already, to the same server; then the one of a later
+    /// round is taken.
     fn aim(&self, second: u32, next: IpAddr, hop: &Hop) -> Result<(), AgentError> {
         let remote_port = self.agent.session(second).name().remote().port();
         let ports = self.config.removal.ports;
@@ -138,8 +138,8 @@ impl Engine {
         }
     }
 
-    /// A SYN has come on an awaited path. The way back is looked up: a host with several
-    /// uplinks may hear by one and send by another.
+    /// Handles a SYN that has arrived on an awaited path: looks up the route back. A host with
+    /// several uplinks may receive by one and send by another.
     pub(in crate::engine) fn path_joins(&mut self, slot: u32) {
         let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
             return;
@@ -169,7 +169,7 @@ impl Engine {
         });
     }
 
-    /// The way back of a path is known: its SYN is answered.
+    /// Answers the SYN of a path once the route back is known.
     pub(in crate::engine) fn uplink_found(&mut self, way: Uplink) {
         let slot = way.slot;
         let same = self.agent.session(slot).path == way.path;
@@ -183,11 +183,11 @@ impl Engine {
             match way.found {
                 Ok(ifindex) => self.agent.set_way(slot, ifindex),
                 Err(error) => {
-                    // The other end gives the path up, since nobody answers its SYN.
+                    // The other end gives up the path, since its SYN gets no answer.
                     return tracing::warn!(path = ?way.path, %error, "no route back on a new path");
                 }
             }
-            // What was sent since it is awaited need not be bridged.
+            // Data sent since the path is awaited need not be bridged.
             self.agent.refresh_path(slot);
             paths.begins = Some(self.agent.session(slot).snd_max);
             paths.answered = true;
@@ -204,7 +204,7 @@ impl Engine {
         }
     }
 
-    /// The far end has answered the SYN.
+    /// Handles the far end's answer to the SYN.
     pub(in crate::engine) fn path_answered(&mut self, slot: u32) {
         if let Some(change) = self.rechain.by_slot.get(&slot)
             && let Some(paths) = self.rechain.paths.get_mut(change)
@@ -215,14 +215,15 @@ impl Engine {
         }
     }
 
-    /// Answers the SYN-ACK: where the numbers of both begin, since the windows in
-    /// them are not scaled; and how long segments may be.
+    /// Answers the SYN-ACK: shows where the numbers of both begin, since the windows of SYN and
+    /// SYN-ACK are not scaled, and how long segments may be.
     pub(super) fn prime_answered(&mut self, slot: u32) {
         self.prime(slot, self.agent.session(slot).rcv_ack);
         self.show_length(slot);
     }
 
-    /// The far end has shown that it hears the path, or that it takes it.
+    /// Handles a packet by which the far end shows that it receives on the path, or that it takes
+    /// the path.
     pub(in crate::engine) fn path_primed(&mut self, slot: u32) {
         let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
             return;
@@ -235,14 +236,14 @@ impl Engine {
         if paths.cutoff.is_some() {
             return self.look_at_path(change);
         }
-        // So that what is sent meanwhile on the other path need not be bridged.
+        // Data that is sent meanwhile on the other path need not be bridged then.
         self.agent.refresh_path(slot);
         let s = self.agent.session(slot);
         let opens = paths.opening.is_some();
         let is_wide = has_length(&s);
         let changes = paths.seen.changes();
         if opens && !(is_wide && changes.is_some()) {
-            // It may come yet; what asks for it is said again.
+            // The rest may still arrive; the request for it is repeated.
             return;
         }
         let ends = paths.ends(&s.path);
@@ -262,7 +263,7 @@ impl Engine {
                 self.prime(slot, cutoff);
             }
         } else if opens {
-            // Both packets of an answer acknowledge the same: more is shown once for it.
+            // Both packets of an answer acknowledge the same number: more is shown once for it.
             if paths.asked.replace(s.rcv_ack) != Some(s.rcv_ack) {
                 self.prime(slot, shown_next(&s));
             }
@@ -274,7 +275,7 @@ impl Engine {
         }
     }
 
-    /// A packet has come that opens a path.
+    /// Records a packet that opens a path.
     pub(in crate::engine) fn chain_arrival(&mut self, arrival: &Arrival) {
         let v6 = self.agent.session(arrival.slot).path.is_v6();
         if let Some(change) = self.rechain.by_slot.get(&arrival.slot)
@@ -284,7 +285,7 @@ impl Engine {
         }
     }
 
-    /// A reset has come on a path by which nothing of its session has.
+    /// Handles a reset on a path on which no other packet of its session has arrived.
     pub(in crate::engine) fn chain_rejected(&mut self, slot: u32) {
         let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
             return;
@@ -302,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// The new path cannot be used: nothing has gone there yet.
+    /// Gives up the new path, on which no data has been sent yet.
     fn give_up_opening(&mut self, change: ChangeId, reason: Reason) {
         let opening = self.rechain.paths.get_mut(&change);
         if opening.and_then(|paths| paths.opening.take()).is_some() {
@@ -311,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// No answer came, or none that would do.
+    /// Gives up a path on which no answer arrived, or none that sufficed.
     pub(in crate::engine) fn path_dead(&mut self, change: ChangeId) {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;

@@ -1,4 +1,4 @@
-//! By which changes sessions pass here: what an older one says comes too late.
+//! Changes by which sessions pass here: an order of an older change is late.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -7,21 +7,19 @@ use std::time::{Duration, Instant};
 use dysco_proto::{ChangeId, Subsession};
 use lru::LruCache;
 
-/// Sessions of which it is remembered by which change they pass here.
+/// Number of sessions of which the change by which they pass here is remembered.
 const SESSIONS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
-/// Changes of which it is remembered that they are done with here: of more than
-/// can be on their way.
+/// Number of finished changes that are remembered: more than can be in progress.
 const DONE: usize = 1024;
-/// Longer than a message is on its way. Afterwards the order of changes says nothing:
-/// another host may have the address of the one that opened the session, and a clock
-/// of its own.
+/// Time after which the order of changes means nothing. No message is under way for so long.
+/// Another host may have the address of the one that opened the session then, and another clock.
 const LATE: Duration = Duration::from_secs(60);
 
-/// What is remembered of changes by which sessions pass here, or are to.
+/// Memory of changes by which sessions pass here, or are to pass.
 pub(super) struct Passing {
-    /// The newest of each session, and when it was heard of.
+    /// Newest change of each session, and the time at which it was learned.
     by: LruCache<Subsession, (ChangeId, Instant)>,
-    /// Changes that ask for nothing here any more, the latest last.
+    /// Changes that are finished here, the latest last.
     done: VecDeque<ChangeId>,
 }
 
@@ -35,8 +33,8 @@ impl Default for Passing {
 }
 
 impl Passing {
-    /// A session is to pass here by this change: what an older one asks to be forgotten
-    /// is late.
+    /// Records that a session is to pass here by this change: an older change's order to forget the
+    /// session is late.
     pub fn expect(&mut self, change: ChangeId, session: Subsession, now: Instant) {
         if self.is_done(change) {
             return;
@@ -50,23 +48,23 @@ impl Passing {
         }
     }
 
-    /// The change by which it passes, or is to.
+    /// Returns the change by which the session passes, or is to pass.
     pub fn by(&self, session: &Subsession) -> Option<ChangeId> {
         self.by.peek(session).map(|(change, _)| *change)
     }
 
-    /// Has this change ended, since the session passes by a later one?
+    /// Returns true if this change is over because the session passes by a later one.
     pub fn is_late(&self, change: ChangeId, session: &Subsession, now: Instant) -> bool {
         let newest = self.by.peek(session);
         newest.is_some_and(|(by, at)| *by > change && now.duration_since(*at) < LATE)
     }
 
-    /// It has left.
+    /// Records that the session has left.
     pub fn left(&mut self, session: &Subsession) {
         self.by.pop(session);
     }
 
-    /// A change asks for nothing here any more.
+    /// Records that a change is finished here.
     pub fn done_with(&mut self, change: ChangeId) {
         if self.done.len() == DONE {
             self.done.pop_front();
@@ -74,7 +72,7 @@ impl Passing {
         self.done.push_back(change);
     }
 
-    /// Does it?
+    /// Returns true if the change is finished here.
     pub fn is_done(&self, change: ChangeId) -> bool {
         self.done.contains(&change)
     }
@@ -99,7 +97,7 @@ mod tests {
     fn what_a_change_before_the_newest_asks_for_is_late() {
         let (mut passing, now) = (Passing::default(), Instant::now());
         passing.expect(FIRST, session(), now);
-        // It leaves by the second, of which nothing was heard before.
+        // The session leaves by the second change, which was unknown before.
         assert!(!passing.is_late(SECOND, &session(), now));
         passing.expect(THIRD, session(), now);
         assert!(passing.is_late(SECOND, &session(), now));

@@ -1,4 +1,4 @@
-//! The two paths of a session, at an anchor: taking the new one, and back.
+//! The two paths of a session, at an anchor: taking the new one, and returning to the old one.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 use super::Paths;
 use crate::engine::{Engine, measure, packets, raw};
 
-/// Late packets of the path before are let in for so long.
+/// Time for which late packets of the previous path are admitted.
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
 impl Engine {
-    /// Is the change one of a chain?
+    /// Returns true if the change is one of a chain.
     pub(in crate::engine) fn is_chain(&self, change: ChangeId) -> bool {
         self.rechain.paths.contains_key(&change)
     }
@@ -40,7 +40,7 @@ impl Engine {
             second = Some(found);
             first = self.agent.session(found).other_path().unwrap_or(slot);
         } else if self.agent.session(slot).other_path().is_some() {
-            // Of a change that has just ended.
+            // The slot is of a change that has just ended.
             self.forget_late(slot);
         }
         let s = self.confirmed(slot);
@@ -48,8 +48,8 @@ impl Engine {
         if self.rechain.taking_up.is_none() {
             self.may_begin_here(change, &s, &session)?;
         }
-        // What a record says is gone on with, though the session has ended meanwhile: its
-        // last bytes are under way by a path that somebody has to take back or to keep.
+        // A recorded change continues although the session has ended meanwhile: its last bytes are
+        // under way on a path that this host has to take back or to keep.
         let mut facts = match anchor_facts(&s, &session) {
             Err(Reason::Closing) if self.rechain.taking_up.is_some() => Facts::default(),
             facts => facts?,
@@ -82,8 +82,8 @@ impl Engine {
         Ok(facts)
     }
 
-    /// A host of the chain may be an anchor of a segment as long as its own middlebox
-    /// has not changed the stream.
+    /// Returns an error if this host, as one of the chain, cannot be the anchor of a segment: it
+    /// can as long as its own middlebox has not changed the stream.
     fn may_begin_here(
         &mut self,
         change: ChangeId,
@@ -100,7 +100,7 @@ impl Engine {
         }
         self.settle_late(own);
         self.may_stay(own)?;
-        // What earlier changes want to be forgotten here is late.
+        // Orders of earlier changes to forget the session here are late from now on.
         let (left, right) = (own.right, own.left);
         for session in [*own, Subsession { left, right }] {
             self.expect_passing(change, session);
@@ -108,8 +108,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends changes at once that only wait for late packets, whose anchor this host was
-    /// as one of the session's chain: it passes the session on by one path from now on.
+    /// Ends at once the changes that only wait for late packets and of which this host was an
+    /// anchor as one of the session's chain: from now on it passes the session on by one path.
     pub(super) fn settle_late(&mut self, session: &Subsession) {
         let (left, right) = (session.left, session.right);
         for key in [FlowKey::new(left, right), FlowKey::new(right, left)] {
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Ends a change at once that only waited for late packets.
+    /// Ends at once a change that only waited for late packets.
     fn forget_late(&mut self, slot: u32) {
         if let Some(change) = self.rechain.by_slot.get(&slot).copied() {
             self.end_paths(change);
@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// A path was given up: nothing passes here by it any more.
+    /// Ends a path that was given up: nothing passes here by it any more.
     pub(in crate::engine) fn entomb_path(&mut self, slot: Option<u32>) {
         if let Some(slot) = slot {
             self.end_for_firewalls(slot);
@@ -142,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// Slots of a change's two paths, if the session still has them.
+    /// Returns the slots of a change's two paths, if the session still has them.
     pub(super) fn slots(&self, change: ChangeId) -> Option<(u32, Option<u32>)> {
         let paths = self.rechain.paths.get(&change)?;
         let (first, created) = paths.first;
@@ -171,7 +171,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The slot of the change's new path, which is made if it is not there.
+    /// Returns the slot of the change's new path, which is made if needed.
     pub(super) fn add_path(&mut self, change: ChangeId) -> Result<u32, Reason> {
         let (first, second) = self.slots(change).ok_or(Reason::Closing)?;
         if let Some(second) = second {
@@ -206,9 +206,10 @@ impl Engine {
         }
         self.follow(before, second);
         self.prime(second, cutoff);
-        // To the other anchor, which has other numbers for it.
+        // The cutoff is sent to the other anchor in the wire's numbers.
         let cutoff = self.agent.session(second).sent_on_wire(cutoff);
-        // No middlebox of a chain ends its stream: whether the end has closed is not asked.
+        // No middlebox of a chain ends its stream, so it does not matter whether the end has
+        // closed.
         let cutoff = Cutoff {
             at: cutoff,
             closes: false,
@@ -216,13 +217,13 @@ impl Engine {
         self.tell_machine(HostEvent::CutDone { change, cutoff });
     }
 
-    /// What the session of a change is called: the slot that it takes says that.
+    /// Returns the name of a change's session, given by the slot that the session takes.
     fn session_id_of(&self, change: ChangeId) -> Option<dysco_api::SessionId> {
         let slot = self.find(&self.rechain.paths.get(&change)?.session)?;
         Some(self.session_id(slot, &self.agent.session(slot)))
     }
 
-    /// A session is called otherwise now.
+    /// Records the present name of a session.
     fn follow(&mut self, before: Option<dysco_api::SessionId>, slot: u32) {
         let now = self.session_id(slot, &self.agent.session(slot));
         if let Some(before) = before {
@@ -231,7 +232,7 @@ impl Engine {
         }
     }
 
-    /// Shows the firewalls of a path up to where this end has sent.
+    /// Shows the firewalls of a path how far this end has sent.
     pub(super) fn prime(&self, slot: u32, seq: u32) {
         let mut s = self.agent.session(slot);
         if s.state == State::Tracked as u32 {
@@ -243,8 +244,8 @@ impl Engine {
         }
     }
 
-    /// The same of what was sent since it took the path, which may have gone by the
-    /// one before as well.
+    /// Shows on the new path how far this end has sent since it took that path. Some of the data
+    /// may have left by the previous path as well.
     fn prime_highest(&self, second: u32) {
         let s = self.agent.session(second);
         if !self.was_reset(&s) {
@@ -252,7 +253,8 @@ impl Engine {
         }
     }
 
-    /// The same, unless the other anchor has shown that it has heard that.
+    /// Shows how far this end has sent, unless the other anchor has shown that it has received
+    /// that.
     fn prime_unheard(&self, second: u32) {
         let s = self.agent.session(second);
         if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
@@ -260,9 +262,9 @@ impl Engine {
         }
     }
 
-    /// Was the session of a path reset? Nothing more is shown then: a firewall keeps a
-    /// connection for ten seconds after a reset whose number it cannot confirm, but as
-    /// long as ever if anything follows (Linux, `nf_conntrack_tcp_packet`).
+    /// Returns true if the session of a path was reset. Nothing more is shown then: a firewall
+    /// keeps a connection for ten seconds after a reset whose number it cannot confirm, but for the
+    /// full time if anything follows (Linux, `nf_conntrack_tcp_packet`).
     fn was_reset(&self, s: &Session) -> bool {
         let relay = s.relayed_by().map(|relay| self.agent.session(relay));
         s.life.reset != 0 || relay.is_some_and(|relay| relay.life.reset != 0)
@@ -275,7 +277,7 @@ impl Engine {
         self.look_at_path(change);
     }
 
-    /// Has the new path carried all that it has to?
+    /// Checks whether the new path has carried all that it has to.
     pub(super) fn look_at_path(&mut self, change: ChangeId) {
         let Some((_, Some(second))) = self.slots(change) else {
             return;
@@ -294,8 +296,8 @@ impl Engine {
         }
     }
 
-    /// Often, while paths change: look at those, say again what may have been
-    /// lost, and forget what is old.
+    /// Runs often while paths change: looks at them, repeats packets that may have been lost, and
+    /// forgets old paths.
     pub(in crate::engine) fn sweep_paths(&mut self) {
         let now = Instant::now();
         let changes: Vec<ChangeId> = self.rechain.paths.keys().copied().collect();
@@ -306,8 +308,8 @@ impl Engine {
             };
             let lively = std::mem::take(&mut paths.lively);
             match (paths.completed, paths.cutoff, paths.second) {
-                // Until the other anchor has ended it may still send primers, which
-                // no stack must hear.
+                // Until the other anchor has ended it may still send primers, which no stack may
+                // receive.
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(change);
                 }
@@ -315,7 +317,7 @@ impl Engine {
                 (Some(at), _, Some(second)) if !paths.hears_no_more(at) => {
                     self.prime_unheard(second);
                 }
-                // The SYN would not pass again: it is answered. Nor does it here.
+                // The SYN was answered: neither the path nor this host would accept it again.
                 (None, None, Some(_))
                     if paths.opens_answered() && (lively || !paths.showing.is_late(now)) => {}
                 (None, None, Some(second)) if paths.opens_answered() => {
@@ -398,8 +400,7 @@ impl Engine {
         }
     }
 
-    /// The machine has ended a change. One that was completed still lets late
-    /// packets in.
+    /// Ends a change that the machine has ended. A completed change still admits late packets.
     pub(in crate::engine) fn erase_path(&mut self, change: ChangeId) {
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.erased = true;
@@ -417,8 +418,7 @@ impl Engine {
         }
     }
 
-    /// A slot was collected.
-    /// Was it a change's?
+    /// Handles the collection of a slot. Returns true if the slot was a change's.
     pub(in crate::engine) fn chain_gone(&mut self, slot: u32, created_ns: u64) -> bool {
         let of =
             |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));
@@ -437,18 +437,18 @@ impl Engine {
     }
 }
 
-/// What is known of a session that may take another path, as the wire has it.
+/// Returns the facts of a session that may take another path, in the wire's numbers.
 fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
     match State::from_word(s.state) {
         Some(State::NewPath | State::Switching) if s.was_bypassed() => {
             let mut facts = measure::known(&s.on_wire())?;
-            // Its two openings differ by what the middlebox has put in since: that
-            // they are of one session is shown by its name, which only both know.
+            // Its two openings differ by what the middlebox has added since. Its name, which only
+            // the two ends know, shows that they are of one session.
             (facts.local.isn, facts.remote.isn) = (0, 0);
             Ok(facts)
         }
         Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
-        // Its clocks are not kept.
+        // The clocks of a relay are not kept.
         Some(State::Relay) => measure::known(s).map(|facts| Facts {
             tsval_out: 0,
             tsval_in: 0,

@@ -1,5 +1,5 @@
-//! Other chains as operators ask for them: many sessions at once, a few changes at
-//! a time, one report each.
+//! Changes of chains on request of operators: many sessions at once, a few changes at a time, one
+//! report for each.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,44 +19,44 @@ use crate::engine::removal::as_removal;
 use crate::engine::{Engine, measure};
 use crate::metrics::ChangeKind;
 
-/// Whose a change is.
+/// Origin of a change.
 #[derive(Clone, Copy)]
 pub(super) enum Whose {
-    /// A request's on this host.
+    /// Request on this host, by its batch.
     Batch(u64),
-    /// A removal's on this host, by its batch.
+    /// Removal on this host, by its batch.
     Removal(u64),
-    /// Another host's.
+    /// Request of another host.
     Ask(AskId),
 }
 
-/// One session's change that is asked for.
+/// Requested change of one session.
 pub(super) struct Task {
     pub whose: Whose,
     session: SessionId,
     local: SocketAddr,
     remote: SocketAddr,
     pub order: Order,
-    /// What it was made of.
+    /// Wish from which the order was made.
     pub(super) wish: ChainWish,
-    /// Do the hosts of its chain know the session as its ends do?
+    /// True if the hosts of its chain know the session as its ends do.
     pub(super) whole: bool,
-    /// Which state moves, where any does.
+    /// Kinds of state that move.
     pub(super) kinds: Vec<KindName>,
-    /// Only say what would be done.
+    /// True if only the plan is reported.
     pub dry: bool,
     pub(super) asked: Instant,
 }
 
-/// One that is under way.
+/// Change in progress.
 pub(super) struct Running {
     pub(super) task: Task,
     pub(super) switched: Option<Duration>,
 }
 
-/// The changes of one request.
+/// Changes of one request.
 pub(super) struct Batch {
-    /// One for each session, so no more than there are.
+    /// Channel for reports: one for each session, so their number is bounded.
     reports: mpsc::UnboundedSender<ChainReport>,
     left: usize,
 }
@@ -126,7 +126,7 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    /// A host leaves the chains of these, as a removal asks for.
+    /// Removes a host from the chains of these sessions, as a removal requests.
     pub(in crate::engine) fn leave_chains(
         &mut self,
         removal: u64,
@@ -140,7 +140,7 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    /// One session of a request: who opened it judges it.
+    /// Begins one session's part of a request: the host that opened the session judges it.
     fn take_slot(
         &mut self,
         whose: Whose,
@@ -160,7 +160,7 @@ impl Engine {
         self.take_task(task, judged);
     }
 
-    /// A change that was judged waits for its turn, or has ended.
+    /// Queues a change that was judged, or ends it.
     pub(super) fn take_task(&mut self, task: Task, judged: Result<(), Reason>) {
         match judged {
             Err(why) => self.refuse_task(&task, &why),
@@ -177,7 +177,8 @@ impl Engine {
         self.end_chain_task(task, report, Some(why));
     }
 
-    /// The change with the addresses of its hosts; this one's may be any of its own.
+    /// Returns the change with the addresses of its hosts; this host may have any of its own
+    /// addresses.
     fn resolved(&self, chain: &ChainChange) -> Result<ChainWish, Failure> {
         let own = || {
             let why = "this host has no address".into();
@@ -202,7 +203,7 @@ impl Engine {
         })
     }
 
-    /// The slots that a request is about.
+    /// Returns the slots that a request concerns.
     fn chosen(&self, request: &Reconfigure, wish: &ChainWish) -> Result<Vec<u32>, Failure> {
         let through = match &request.which {
             Which::Sessions(names) => return self.named(names),
@@ -214,7 +215,8 @@ impl Engine {
         };
         let mut all = self.agent.sessions();
         all.retain(|(_, s)| opens(s));
-        // Those that a host is to leave are the ones that pass it, whoever has opened them.
+        // If a host is to leave chains, the sessions are those that pass it, whichever host opened
+        // them.
         let leaves = |host: IpAddr| self.config.host.addresses.contains(&host);
         let leaves_here = wish.leaves().is_some_and(leaves);
         if leaves_here {
@@ -234,8 +236,8 @@ impl Engine {
                 match &request.which {
                     Which::Filter(filter) => meant && filter.matches(&self.report_of(*slot, s)),
                     Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
-                    // One that is opening is not yet one of them; one that was found open,
-                    // and not heard since, is, and is told that.
+                    // A session that is opening does not yet count. A session that was adopted and
+                    // not heard since counts, and is refused for that reason.
                     _ => meant && (live(s) || s.state == State::Adopted as u32),
                 }
             })
@@ -243,7 +245,7 @@ impl Engine {
             .collect())
     }
 
-    /// One session's part of a request, and what speaks against it.
+    /// Returns one session's part of a request, and the objection to it.
     pub(super) fn chain_task(
         &self,
         whose: Whose,
@@ -271,7 +273,7 @@ impl Engine {
         (task, judged)
     }
 
-    /// A change of which it is not known yet what it is to be.
+    /// Returns a change whose result is not known yet.
     fn task_of_chain(
         &self,
         whose: Whose,
@@ -303,13 +305,13 @@ impl Engine {
         }
     }
 
-    /// Which state a change moves.
+    /// Returns the kinds of state that a change moves.
     pub(in crate::engine) fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
         let running = self.rechain.running.get(&change);
         running.map_or_else(Vec::new, |running| running.task.kinds.clone())
     }
 
-    /// The machine tells how far a change has come.
+    /// Handles the machine's report on how far a change is.
     pub(in crate::engine) fn chain_progress(
         &mut self,
         change: ChangeId,
@@ -375,14 +377,14 @@ impl Engine {
         self.report_part(Some(change.to_string()), kind, session, text);
     }
 
-    /// One session's part of a request has ended, and why it was not done.
+    /// Ends one session's part of a request; `why` is the reason if it was not done.
     pub(super) fn end_chain_task(
         &mut self,
         task: &Task,
         report: ChainReport,
         why: Option<&Reason>,
     ) {
-        // A removal counts its own.
+        // A removal counts its own changes.
         if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
             let outcome = as_removal(report.outcome);
             self.tally.told(ChangeKind::Chain, outcome, why);
@@ -414,25 +416,26 @@ impl Engine {
         }
     }
 
-    /// The client is told once it has read what came before.
+    /// Ends a batch. The client is notified once it has read the reports before that.
     fn end_chain_batch(&mut self, id: u64) {
         self.rechain.batches.remove(&id);
     }
 }
 
-/// Is this a session's only entry, on the host that opened it?
+/// Returns true if this is a live session's only entry, on the host that opened it.
 pub(in crate::engine) fn opens(s: &Session) -> bool {
     has_opened(s) && !s.has_ended()
 }
 
-/// The same of one that may be over.
+/// Returns true if this is a session's only entry, on the host that opened it, even if it has
+/// ended.
 pub(in crate::engine) fn has_opened(s: &Session) -> bool {
     s.life.opened_here != 0
         && s.two.part == dysco_common::session::part::CURRENT
         && (s.joined_to().is_none() || s.state == State::Relay as u32)
 }
 
-/// Passes on what is sent here to a client, at the client's pace, and then the end.
+/// Forwards reports to a client at the client's pace, and then the end.
 fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport> {
     let (reports, mut waiting) = mpsc::unbounded_channel();
     tokio::spawn(async move {

@@ -1,6 +1,6 @@
-//! Whose turn it is: changes of chains that wait for room, or for another change of their
-//! session. What that one keeps locked is no reason to refuse a request as long as it may
-//! yet be taken back: both would have lost.
+//! Order of changes of chains that wait for room, or for another change of their session. A lock of
+//! another change is no reason to refuse a request as long as that change may still be rolled back:
+//! both would have lost.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use super::request::{Running, Task};
 use crate::engine::Engine;
 use crate::engine::chains::MANY;
 
-/// Longer than a change takes that is taken back, where its hosts are silent.
+/// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// When another host is asked again, which holds the session for a change of its own.
+/// Interval after which another host is asked again that holds the session for its own change.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Requests that wait for other changes, the oldest first.
+/// Requests that wait for other changes, oldest first.
 pub(super) struct Behind<T>(Vec<Waiting<T>>);
 
 struct Waiting<T> {
     change: ChangeId,
-    /// Not before.
+    /// Earliest time of the next attempt.
     again: Instant,
     task: T,
 }
@@ -45,8 +45,8 @@ impl<T> Behind<T> {
         });
     }
 
-    /// Takes those out whose time has come: what they wait for is over, or they have
-    /// waited for too long.
+    /// Removes and returns the requests that are due: the change that they wait for is over, or
+    /// they have waited too long.
     fn due(
         &mut self,
         now: Instant,
@@ -59,8 +59,8 @@ impl<T> Behind<T> {
 }
 
 impl Engine {
-    /// Begins what waits, as far as there is room. What has its new path makes
-    /// room: it only waits for late packets of the path before.
+    /// Begins waiting changes, as far as there is room. A change that has its new path makes room:
+    /// it only waits for late packets of the previous path.
     pub(super) fn start_chains_waiting(&mut self) {
         let most = self.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
@@ -94,14 +94,14 @@ impl Engine {
         }
     }
 
-    /// Is a change over, or is there no way back from it? Then it has won.
+    /// Returns true if a change is over or cannot be rolled back any more: then it has won.
     fn is_decided(&self, change: ChangeId) -> bool {
         let phase = self.machine.phase_of(change);
         matches!(phase, None | Some(Phase::Completing | Phase::Closing))
     }
 
-    /// Where another host holds the session for a change of its own, so that this one was
-    /// taken back, it is tried again in a while.
+    /// Queues a change again that was rolled back because another host holds the session for its
+    /// own change. Returns the change in all other cases.
     pub(super) fn unless_it_waits(
         &mut self,
         running: Running,
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// Those that wait for a change which is over are judged anew, before what came later.
+    /// Judges the changes again whose obstacle is over, before later requests.
     pub(in crate::engine) fn wake_chains(&mut self) {
         let mut behind = std::mem::take(&mut self.rechain.behind);
         let over = |change| self.is_decided(change);
@@ -135,7 +135,7 @@ impl Engine {
         self.start_chains_waiting();
     }
 
-    /// Another request may have changed its chain while this one waited for its turn.
+    /// Judges a change again if another request has changed its chain while it waited.
     fn in_turn(&self, task: Task) -> (Task, Result<(), Reason>) {
         let slot = self.find(&task.order.session);
         let now = slot.map(|slot| self.chain_now(slot, &self.agent.session(slot)));
@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// It was judged by a session that another request may have changed since. If that was
+    /// Judges a change again whose session another request may have changed. If that request was
     /// about another segment, both win.
     fn judged_anew(&self, task: Task) -> (Task, Result<(), Reason>) {
         let Some(slot) = self.find(&task.order.session) else {

@@ -1,5 +1,5 @@
-//! Is a new path wide enough for the segments that the two ends may send? No router's
-//! word about one that is too long would find its socket, so it is tried first.
+//! Test whether a new path is wide enough for the segments that the two ends may send. A router's
+//! message about a packet that is too long would not find its socket, so the length is tried first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,12 +14,12 @@ use dysco_proto::{ChangeId, HostEvent, Reason};
 
 use crate::engine::{Engine, packets, raw};
 
-/// Bytes of the headers that an MSS does not count (RFC 6691).
+/// Returns the bytes of the headers that an MSS does not count (RFC 6691).
 const fn headers(v6: bool) -> u16 {
     if v6 { 60 } else { 40 }
 }
 
-/// What the kernel would send at once on its own way between two addresses, headers
+/// Returns the MTU that the kernel assumes on its own route between two addresses, headers
 /// included.
 fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
     let socket = UdpSocket::bind((from, 0))?;
@@ -42,17 +42,16 @@ fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
     }
 }
 
-/// What was asked of the kernel a moment ago: many sessions between two hosts change at
-/// once.
+/// MTUs that the kernel reported a moment ago: many sessions between two hosts change at once.
 #[derive(Default)]
 pub(super) struct Mtus(RefCell<HashMap<(IpAddr, IpAddr), (u16, Instant)>>);
 
-/// For so long, of so many ways.
+/// Time for which, and number of routes of which, an MTU is remembered.
 const BELIEVED: Duration = Duration::from_secs(1);
 const MANY: usize = 1024;
 
 impl Mtus {
-    /// Headers included; 0 if nothing leads there.
+    /// Returns the MTU, headers included; 0 if no route leads there.
     fn between(&self, from: IpAddr, to: IpAddr) -> u16 {
         let mut known = self.0.borrow_mut();
         if let Some((mtu, at)) = known.get(&(from, to))
@@ -71,37 +70,38 @@ impl Mtus {
     }
 }
 
-/// When a length is shown on a path that opens. Where the path has a queue its answer takes
-/// long, and one more of the longest segments only makes that longer.
+/// Times at which a length is shown on a path that opens. Where the path has a queue, its answer
+/// takes long, and another segment of full length only prolongs that.
 #[derive(Default)]
 pub(super) struct Showing {
-    /// When the path was opened or answered here.
+    /// Time at which the path was opened or answered here.
     opened: Option<Instant>,
-    /// How long the answer to that took.
+    /// Time that the answer took.
     round_trip: Duration,
     shown: Option<Instant>,
 }
 
 impl Showing {
-    /// A SYN or its answer is sent.
+    /// Records the time at which a SYN or its answer is sent.
     pub fn opens(&mut self, now: Instant) {
         self.opened = Some(now);
     }
 
-    /// Something has come that answers it.
+    /// Records the round-trip time at the first answer.
     pub fn answered(&mut self, now: Instant) {
         if let Some(at) = self.opened.take() {
             self.round_trip = now - at;
         }
     }
 
-    /// Should there be an answer to what was shown last, so that it is to be said again?
+    /// Returns true if the answer to the length shown last is late, so that the request is
+    /// repeated.
     pub fn is_late(&self, now: Instant) -> bool {
         { self.shown }.is_none_or(|at| now - at >= 2 * self.round_trip)
     }
 
-    /// May it be shown, and the other end's word have asked for that? That end says it again
-    /// when it is late, which is not before.
+    /// Returns true if the length may be shown in answer to the other end's request. That end
+    /// repeats its request when the answer is late, and not before.
     pub fn may_show(&mut self, now: Instant) -> bool {
         let may = { self.shown }.is_none_or(|at| now - at >= self.round_trip.mul_f64(1.5));
         if may {
@@ -112,10 +112,9 @@ impl Showing {
 }
 
 impl Engine {
-    /// The longest segment that the local end may send, its options among it: no longer
-    /// than the other end takes, nor than this host sends. That may be more than it has
-    /// announced to take itself; and more than the kernel has found out for a while
-    /// about the way that it knows.
+    /// Returns the longest segment that the local end may send, TCP options included: no longer
+    /// than the other end accepts or this host sends. That may be more than the local end has
+    /// announced to accept, and more than the kernel has assumed for a while about its own route.
     fn longest(&self, s: &Session) -> u16 {
         let relay = s.relayed_by().map(|relay| self.agent.session(relay));
         let beyond = relay.and_then(|relay| relay.joined_to());
@@ -123,7 +122,7 @@ impl Engine {
             // The local end is on the other side of the relay.
             return self.agent.session(beyond).local.mss.min(s.remote.mss);
         }
-        // The end of the session may be elsewhere: then it is this host's part of the way.
+        // If the end of the session is elsewhere, the route is this host's part of the path.
         let way = match s.joined_to() {
             Some(_) => &s.path,
             None => &s.key,
@@ -141,7 +140,7 @@ impl Engine {
         let Some(paths) = self.rechain.paths.get_mut(&change) else {
             return;
         };
-        // One that a former process has opened is not gone on with.
+        // A path that a former process has opened is not continued.
         let Some(begins) = paths.begins else { return };
         if !paths.showing.may_show(Instant::now()) {
             return;
@@ -158,8 +157,8 @@ impl Engine {
         }
     }
 
-    /// Why a new path that has been answered is not taken: the length has not been
-    /// shown on it. Nothing if it has.
+    /// Returns why a new path that has been answered is not taken: the length has not been shown on
+    /// it. Returns nothing if it has.
     pub(super) fn too_narrow(&self, change: ChangeId) -> Option<Reason> {
         let (_, second) = self.slots(change)?;
         let s = self.agent.session(second?);
@@ -170,7 +169,7 @@ impl Engine {
         })
     }
 
-    /// It does not even leave this host.
+    /// Handles a segment that is too long to leave this host.
     fn is_narrow_here(&mut self, change: ChangeId) {
         let Some(reason) = self.too_narrow(change) else {
             return;
@@ -201,12 +200,12 @@ mod tests {
         let mut showing = Showing::default();
         showing.opens(begin);
         showing.answered(begin + 40 * MS);
-        // Only the first answer tells how long the way is.
+        // Only the first answer shows the round-trip time of the path.
         showing.answered(begin + 400 * MS);
         let shown = begin + 50 * MS;
         assert!(showing.may_show(shown));
         assert!(!showing.may_show(shown + 59 * MS) && !showing.is_late(shown + 79 * MS));
-        // Who waits asks again after the other end may answer again.
+        // The waiting end asks again after the other end may answer again.
         assert!(showing.is_late(shown + 80 * MS));
         assert!(showing.may_show(shown + 60 * MS));
         assert!(!showing.may_show(shown + 119 * MS));

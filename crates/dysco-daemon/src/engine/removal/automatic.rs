@@ -1,5 +1,5 @@
-//! Removals that the configuration wants (`automatic`): begun as soon as a shim tells of a
-//! session, and tried again where that was not yet possible.
+//! Removals that the configuration orders (`automatic`): begun as soon as a shim reports a session,
+//! and tried again if that was not yet possible.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use tokio::sync::broadcast::error::RecvError;
 use super::{Said, Task};
 use crate::engine::Engine;
 
-/// The batch of those that nobody waits for.
+/// Batch of removals for which nobody waits.
 pub(super) const AUTOMATIC: u64 = u64::MAX;
-/// After this a session that was refused is tried again; each time it takes twice as long.
+/// Time after which a refused session is tried again; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// What is tried again.
+/// Sessions that are tried again.
 #[derive(Default)]
 pub(super) struct Automatic(HashMap<FlowKey, Again>);
 
-/// When, and how long that is after the time before.
+/// Time of the next attempt, and the interval before it.
 struct Again {
     at: Instant,
     wait: Duration,
@@ -49,7 +49,8 @@ impl Automatic {
         due.map(|(key, _)| *key).collect()
     }
 
-    /// It waits for its turn now, which may take long: meanwhile it is not due each second.
+    /// Records that the session waits for its turn, which may take long: meanwhile it is not due
+    /// each second.
     fn taken_on(&mut self, key: &FlowKey, now: Instant) {
         if let Some(again) = self.0.get_mut(key) {
             again.at = now + again.wait;
@@ -58,7 +59,7 @@ impl Automatic {
 }
 
 impl Engine {
-    /// A shim has told of a session.
+    /// Handles a shim's report of a session.
     pub(in crate::engine) fn take_pair(&mut self, event: Result<PairEvent, RecvError>) {
         if !self.config.removal.automatic {
             return;
@@ -66,7 +67,7 @@ impl Engine {
         match event {
             Ok(PairEvent::New(pair) | PairEvent::Changed(pair)) => self.remove_by_itself(&pair),
             Ok(PairEvent::Gone(pair)) => drop(self.removals.automatic.0.remove(&pair.a.key)),
-            // So many at once that some were missed.
+            // So many reports at once that some were missed.
             Err(RecvError::Lagged(_)) => {
                 for pair in self.proxy.pairs() {
                     self.remove_by_itself(&pair);
@@ -77,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Those whose time has come once more.
+    /// Tries the sessions again that are due.
     pub(in crate::engine) fn sweep_automatic(&mut self) {
         let now = Instant::now();
         for key in self.removals.automatic.due(now) {
@@ -101,7 +102,7 @@ impl Engine {
         if task.relayed {
             return;
         }
-        // Before it is begun, which may end it at once.
+        // Before the removal is begun, which may end it at once.
         let now = Instant::now();
         self.removals.automatic.taken_on(&pair.a.key, now);
         if !self.removals.under_way.knows(&task.subsession) {
@@ -163,7 +164,7 @@ mod tests {
         automatic.taken_on(&due[0], then);
         assert!(automatic.due(then).is_empty());
         assert_eq!(automatic.due(then + FIRST_WAIT), due);
-        // That it waited makes the next time no later.
+        // Having waited does not postpone the next attempt.
         automatic.ended(&report(Outcome::Refused));
         assert_eq!(automatic.0[&due[0]].wait, 2 * FIRST_WAIT);
     }

@@ -1,4 +1,4 @@
-//! Which sessions a request for a removal is about, and which of them can be.
+//! Choice of the sessions that a request for a removal concerns, and of those that can be changed.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::engine::listing::left_by_chain;
 use crate::engine::{Engine, measure};
 
 impl Engine {
-    /// The sessions that a request is about, and those of them that cannot be.
+    /// Returns the sessions that a request concerns, with those that cannot be changed.
     pub(super) fn candidates(&self, request: &Remove, said: &Said) -> Result<Candidates, Failure> {
         let host = self.resolve(&request.host)?;
         let timeout = request
@@ -27,7 +27,7 @@ impl Engine {
                 mend: "ask there with --mode, or set mode under [removal] there".into(),
             });
         }
-        // A mode is a proxy's way to leave.
+        // A mode concerns only proxies.
         let by_chain = |slot: &u32| match request.mode {
             None => Some((*slot, self.in_chain(*slot, host)?)),
             Some(_) => None,
@@ -58,12 +58,13 @@ impl Engine {
         Ok(found)
     }
 
-    /// Does the filter match the session of a slot?
+    /// Returns true if the filter matches the session of a slot.
     pub(in crate::engine) fn shows(&self, slot: u32, filter: &Filter) -> bool {
         filter.matches(&self.report_of(slot, &self.agent.session(slot)))
     }
 
-    /// Among the tasks, if all says that the proxy may leave its session.
+    /// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
+    /// otherwise.
     pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
         let over = over_here(&self.agent.session(task.session.slot()));
         let all = match (task.relayed, task.mode) {
@@ -78,9 +79,9 @@ impl Engine {
         };
         let words = || all.iter().map(Reason::to_string).collect();
         match all.first() {
-            // One that is not heard is asked for a packet.
+            // A session that is not heard is asked for a packet.
             None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
-            // The hosts beside it may stand in its way, too.
+            // The hosts beside it may be an obstacle, too.
             Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
                 let objections = words();
                 found.tasks.push(Task { objections, ..task });
@@ -92,13 +93,13 @@ impl Engine {
         }
     }
 
-    /// `None` for this host.
+    /// Returns the address of a host; `None` for this host.
     pub(in crate::engine) fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
         let ip = match host {
             HostName::This => return Ok(None),
             HostName::Address(ip) => *ip,
             HostName::Name(name) if *name == self.config.host.name => return Ok(None),
-            // Not looked up here: nothing else is done meanwhile.
+            // Not resolved here: that would block the engine.
             HostName::Name(name) => {
                 return Err(Failure {
                     code: FailureCode::NotFound,
@@ -111,8 +112,9 @@ impl Engine {
         Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
     }
 
-    /// Slots of the sessions that a host's middlebox is in, as seen from here. Those that
-    /// pass this host by a chain only where no mode is asked for, which is a proxy's.
+    /// Returns the slots of the sessions that a host's middlebox is in, as seen from here. Sessions
+    /// that pass this host by a chain count only if no mode is requested, since a mode concerns
+    /// proxies.
     fn sessions_through(&self, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
         let mode = asked.unwrap_or(self.config.removal.mode);
         match host {
@@ -120,7 +122,7 @@ impl Engine {
                 let pairs = self.proxy.pairs();
                 let held = pairs.iter().filter_map(|p| self.agent.find(&p.a.key));
                 let mut slots: Vec<u32> = held.collect();
-                // This host is in the path of those that it relays.
+                // This host is in the path of sessions that it relays.
                 if matches!(mode, Mode::Bypass | Mode::Return) {
                     slots.extend(self.relayed_slots(mode));
                 }
@@ -129,7 +131,7 @@ impl Engine {
                 }
                 slots.sort_unstable();
                 slots.dedup();
-                // Nothing is left to be done about what is over.
+                // An ended session needs no removal.
                 slots.retain(|slot| !self.agent.session(*slot).has_ended());
                 slots
             }
@@ -161,7 +163,7 @@ impl Engine {
             .collect()
     }
 
-    /// The hosts on both sides of a session whose proxy is, or was, on this one.
+    /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
     pub(super) fn hosts_beside(&self, subsession: &Subsession) -> Option<[IpAddr; 2]> {
         if let Some(slots) = self.relay_of(subsession) {
             return Some(slots.map(|o| self.agent.session(o).key.remote().ip()));
@@ -224,7 +226,7 @@ impl Engine {
     }
 }
 
-/// Why nothing can leave a session that this host has let go.
+/// Returns the reason for which nothing can leave a session that this host has given up.
 fn over_here(s: &Session) -> Option<Reason> {
     if s.state != State::Tombstone as u32 {
         return None;
@@ -254,7 +256,7 @@ mod tests {
                 .to_string()
                 .contains("has left this session already")
         );
-        // This was a host of its chain, and no proxy.
+        // This host was one of the session's chain, and no proxy.
         let passed = over_here(&entry(State::Tombstone, 2));
         assert_eq!(passed, Some(Reason::Closing));
     }

@@ -1,5 +1,5 @@
-//! Middleboxes that are hosts of a session's chain: it gets another chain, and who asks for
-//! a removal is answered as for any other.
+//! Middleboxes that are hosts of a session's chain: the session gets another chain, and a request
+//! for a removal is answered as any other.
 
 use std::net::IpAddr;
 
@@ -10,9 +10,9 @@ use dysco_proto::Reason;
 use crate::engine::{Engine, rechain};
 
 impl Engine {
-    /// By which name the host (`None`: this one) is in a session's chain. A session that was
-    /// opened elsewhere may have any in it: its opener knows. One that is over has it still,
-    /// for who names it.
+    /// Returns the address by which the host (`None`: this one) is in a session's chain. A session
+    /// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
+    /// still has its chain, for a request that names the session.
     pub(in crate::engine) fn in_chain(&self, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
         let s = self.agent.session(slot);
         let Some(host) = host else {
@@ -25,12 +25,12 @@ impl Engine {
         (opened || elsewhere && !is_end).then_some(host)
     }
 
-    /// Was the session opened here, with the host in its chain?
+    /// Returns true if the session was opened here, with the host in its chain.
     pub(super) fn opens_through(&self, slot: u32, s: &Session, host: IpAddr) -> bool {
         rechain::opens(s) && self.chain_now(slot, s).contains(&host)
     }
 
-    /// The end of such a removal.
+    /// Ends a removal of that kind.
     pub(in crate::engine) fn left_chain(
         &mut self,
         batch: u64,
@@ -55,7 +55,7 @@ impl Engine {
     }
 }
 
-/// The same end, as a removal has it.
+/// Returns the same outcome, as a removal has it.
 pub(in crate::engine) fn as_removal(outcome: ChainOutcome) -> Outcome {
     match outcome {
         ChainOutcome::Changed => Outcome::Removed,

@@ -1,4 +1,4 @@
-//! Dry runs: they also tell what only the proxy's sockets show.
+//! Dry runs: they also report what only the proxy's sockets show.
 
 use dysco_api::Reply;
 use dysco_proxy::{Pair, Sending};
@@ -7,24 +7,24 @@ use tokio::sync::mpsc;
 use super::Candidates;
 use crate::engine::{Answer, Engine};
 
-/// The sessions of a dry run, and how their proxy's sockets send.
+/// Sessions of a dry run, and the sending state of their proxy's sockets.
 pub(in crate::engine) struct Windows {
     found: Candidates,
     replies: mpsc::Sender<Reply>,
     read: Vec<Read>,
 }
 
-/// One session of them.
+/// One session of a dry run.
 struct Read {
-    /// Its place in [`Candidates::tasks`].
+    /// Index in [`Candidates::tasks`].
     task: usize,
     pair: Pair,
-    /// How the sockets of side A and side B send; `None` if they are gone.
+    /// Sending state of the sockets of side A and side B; `None` if they are gone.
     sending: Option<[Sending; 2]>,
 }
 
 impl Engine {
-    /// Reads the windows of all sessions that this host's proxies relay, and then goes on.
+    /// Reads the windows of all sessions that this host's proxies relay, and then continues.
     pub(super) fn read_windows(&mut self, found: Candidates, replies: &mpsc::Sender<Reply>) {
         let tasks = found.tasks.iter().enumerate();
         let pairs: Vec<(usize, Pair)> = tasks
@@ -51,7 +51,7 @@ impl Engine {
         });
     }
 
-    /// Tells the outcome of a dry run whose windows were read.
+    /// Reports the outcome of a dry run whose windows were read.
     pub(in crate::engine) fn go_on_dry(&mut self, windows: Windows) {
         let Windows {
             mut found,

@@ -1,6 +1,6 @@
-//! Sessions that a request is about, and that no removal can begin for: dyscod does not see
-//! them, does not track them, or knows no reason to trust their proxy. They are told, so that
-//! nobody takes them for gone.
+//! Sessions that a request concerns and for which no removal can begin: dyscod does not see them,
+//! does not track them, or has no reason to trust their proxy. They are reported, so that nobody
+//! takes them for removed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,15 +13,15 @@ use crate::engine::Engine;
 use crate::engine::measure::{accepted, facts};
 
 impl Engine {
-    /// Of what proxies hold, and what may be proxies, all that is not among the candidates of
-    /// a request for every session.
+    /// Returns the sessions held by proxies, and by processes that may be proxies, that are not
+    /// among the candidates of a request for every session.
     pub(in crate::engine) fn left_of(&self, request: &Remove, held: &[Held]) -> Vec<LeftReport> {
         let mut left = BTreeMap::new();
         let mut seen = HashSet::new();
         for held in held {
             if held.elsewhere {
                 let accepted = held.connections.iter().filter(|(_, accepted)| *accepted);
-                // Where they would match is not known.
+                // It is not known whether they match a filter.
                 let count = accepted.count() as u64;
                 if request.filter.is_empty() && count > 0 {
                     *left.entry(held.process.to_string()).or_default() += count;
@@ -39,8 +39,8 @@ impl Engine {
         reports(left)
     }
 
-    /// The same of sessions that a named process holds, and that are not tracked, or that no
-    /// proxy can leave as they are.
+    /// Returns the sessions of a named process that are not tracked, or that no proxy can leave as
+    /// they are.
     pub(in crate::engine) fn left_untracked(&self, untracked: &[FlowKey]) -> Vec<LeftReport> {
         let mut left = BTreeMap::new();
         for key in untracked {
@@ -56,7 +56,8 @@ impl Engine {
         reports(left)
     }
 
-    /// Why a session that a process holds is none that it could leave, if it is meant.
+    /// Returns the reason for which a session of a process is none that it could leave, if the
+    /// request concerns the session.
     fn why_left(
         &self,
         request: &Remove,
@@ -70,7 +71,7 @@ impl Engine {
             // Many programs without the shim have connections to others of this host.
             let relayed = held.shim || !local;
             let meant = relayed && accepted && request.filter.is_empty();
-            // What the operator does not want tracked is not looked for either.
+            // Sessions that the operator does not want tracked are not looked for either.
             let tracks = wanted(&self.config.rules(), key, false);
             return (meant && tracks).then(|| self.unknown(key));
         };
@@ -81,7 +82,7 @@ impl Engine {
     }
 }
 
-/// Why nothing says that a process relays a session that it holds.
+/// Returns the reason for which nothing shows that a process relays a session that it holds.
 fn no_proof(held: &Held) -> String {
     let Elsewhere { pid, name } = &held.process;
     match held.shim {

@@ -9,13 +9,13 @@ use dysco_proto::{ChangeId, Phase, Reason, Role};
 use super::GRACE;
 use crate::engine::Engine;
 
-/// What is said of a session that an end has not moved on since.
+/// Text for a session of which an end has not acknowledged anything since the switch.
 const UNCONFIRMED: &str = "the session has taken the new path, and an end has not acknowledged \
     what was sent to it there: something on that path, such as a firewall, does not let it pass; \
     see 'dyscoctl sessions', and open the connection anew if it stands still";
 
 impl Engine {
-    /// Gives up what has taken too long.
+    /// Gives up the removals that have taken too long.
     pub(in crate::engine) fn removals_due(&mut self) {
         let now = Instant::now();
         let mut cancel = Vec::new();
@@ -58,7 +58,7 @@ impl Engine {
         self.start_waiting();
     }
 
-    /// A peer cannot be reached: changes that need it to begin are over.
+    /// Ends the changes that need an unreachable peer to begin.
     pub(in crate::engine) fn removals_without(&mut self, peer: IpAddr) {
         let early = |p: Phase| matches!(p, Phase::Leaving | Phase::Locking);
         let affected: Vec<ChangeId> = self

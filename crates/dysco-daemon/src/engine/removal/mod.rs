@@ -1,5 +1,5 @@
-//! Removals as operators ask for them: many sessions at once, a few changes at
-//! a time, one report each.
+//! Removals on request of operators: many sessions at once, a few changes at a time, one report for
+//! each.
 
 mod automatic;
 mod candidates;
@@ -30,38 +30,37 @@ use task::Stage;
 pub(super) use task::{Said, Task};
 use under_way::UnderWay;
 
-/// How long after a removal was given up its end is waited for.
+/// Time for which the end of a removal is awaited after it was given up.
 const GRACE: Duration = Duration::from_secs(2);
-/// Removals under way together share the daemons' processors, and each takes
-/// as much longer: they begin one by one, and one that takes longer than this
-/// no longer holds up the next.
+/// Time after which a removal no longer holds up the next. Removals in progress share the daemons'
+/// processors, and each takes longer accordingly: they begin one by one.
 const TURN: Duration = Duration::from_millis(5);
 
-/// All removals that were asked for on this host.
+/// All removals that were requested on this host.
 pub(super) struct Removals {
     concurrency: usize,
     under_way: UnderWay,
-    /// Who wanted the changes that no task of this host began.
+    /// Requesters of changes that no task of this host began.
     asked: HashMap<ChangeId, String>,
     batches: HashMap<u64, Batch>,
     next_batch: u64,
     automatic: Automatic,
 }
 
-/// The sessions of a request.
+/// Sessions of a request.
 #[derive(Default)]
 pub(super) struct Candidates {
-    /// Those that a proxy may leave.
+    /// Sessions that a proxy may leave.
     pub tasks: Vec<Task>,
-    /// Those that it may not, with reasons.
+    /// Sessions that a proxy may not leave, with reasons.
     pub refused: Vec<(RemovalReport, Reason)>,
-    /// Slots of those that pass the middlebox by their chain, and its name there.
+    /// Slots of sessions that pass the middlebox by their chain, and its address there.
     pub chained: Vec<(u32, IpAddr)>,
-    /// Those that cannot even be tried.
+    /// Sessions that cannot even be tried.
     pub left: Vec<LeftReport>,
 }
 
-/// A request of which it is being found out what processes hold.
+/// Request that waits for the list of sockets that processes hold.
 pub(super) struct Begun {
     request: Remove,
     said: Said,
@@ -74,22 +73,22 @@ struct Running {
     begun: Instant,
     switched: Option<Duration>,
     cancelled: Option<Instant>,
-    /// A better reason than the machine's.
+    /// Reason that is more precise than the machine's.
     reason: Option<Reason>,
 }
 
-/// The removals of one request.
+/// Removals of one request.
 struct Batch {
     replies: Option<mpsc::Sender<Reply>>,
     reports: Vec<RemovalReport>,
-    /// What has not been told as it came.
+    /// Reports that have not been sent as they came.
     untold: Vec<RemovalReport>,
     left: usize,
     dry: bool,
 }
 
 impl Removals {
-    /// Lets so many be under way from now on.
+    /// Sets the maximum number of removals in progress.
     pub fn set_concurrency(&mut self, concurrency: usize) {
         self.concurrency = concurrency.max(1);
     }
@@ -105,7 +104,8 @@ impl Removals {
         }
     }
 
-    /// When the next one that waits may begin, if one waits and there is room.
+    /// Returns the time at which the next waiting removal may begin, if one waits and there is
+    /// room.
     pub fn next_turn(&self) -> Option<Instant> {
         let running = self.under_way.running();
         if !self.under_way.has_waiting() || running.len() >= self.concurrency {
@@ -115,13 +115,13 @@ impl Removals {
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
-    /// Has the operator vouched for the session of this change?
+    /// Returns true if the operator has vouched for the session of this change.
     pub fn vouched(&self, change: ChangeId) -> bool {
         let running = self.under_way.running().get(&change);
         running.is_some_and(|r| r.task.said.word)
     }
 
-    /// When a decision is due whatever the neighbours say.
+    /// Returns the time at which a decision is due even if the neighbours have not answered.
     pub fn next_decision(&self) -> Option<Instant> {
         self.under_way.next_decision()
     }
@@ -140,7 +140,7 @@ impl Engine {
         if !all {
             return self.go_on_removing(begun);
         }
-        // Who asks for all is told of those that are none of the candidates, too.
+        // A request for all sessions also reports those that are no candidates.
         let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
         tokio::spawn(async move {
             let held = proxy.held().await;
@@ -148,7 +148,7 @@ impl Engine {
         });
     }
 
-    /// What processes hold is known, or not asked for.
+    /// Continues once it is known what processes hold, or if that was not asked for.
     pub(super) fn go_on_removing(&mut self, begun: Begun) {
         let Begun {
             request,
@@ -163,7 +163,7 @@ impl Engine {
         self.remove_found(found, request.dry_run, &replies);
     }
 
-    /// Goes on with what was found of a request's sessions.
+    /// Continues with the sessions that were found for a request.
     pub(super) fn remove_found(
         &mut self,
         found: Result<Candidates, Failure>,
@@ -208,7 +208,7 @@ impl Engine {
         self.leave_chains(id, &found.chained, dry);
     }
 
-    /// Begins the next of those that wait, if its turn has come.
+    /// Begins the next waiting removals whose turn has come.
     pub(super) fn start_waiting(&mut self) {
         let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
         while its_turn(&self.removals) {
@@ -248,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// One session's part of a request has ended, and why it was not done.
+    /// Ends one session's part of a request; `why` is the reason if it was not done.
     pub(super) fn finish(&mut self, batch: u64, mut report: RemovalReport, why: Option<&Reason>) {
         if report.reasons.is_empty() {
             report.reasons.extend(report.reason.clone());
@@ -266,7 +266,7 @@ impl Engine {
         let Some(b) = self.removals.batches.get_mut(&batch) else {
             return;
         };
-        // A client may read slowly; what a dry run finds comes all at once, as refusals do.
+        // A client may read slowly. The results of a dry run, and refusals, come all at once.
         let told = match &b.replies {
             Some(replies) if !b.dry && b.untold.is_empty() => {
                 replies.try_send(Reply::Removal(report.clone())).is_ok()
@@ -319,8 +319,7 @@ impl Engine {
         }
     }
 
-    /// The machine tells how far a change has come.
-    /// `at` is when what it tells happened.
+    /// Handles the machine's report on how far a change is. `at` is the time of the reported event.
     pub(super) fn take_report(&mut self, report: Report, at: Instant) {
         match report {
             Report::Progress {
@@ -397,7 +396,7 @@ impl Engine {
         }
         let mut translated = None;
         if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
-            // By a neighbour: who asks again finds it heard there.
+            // Refused by a neighbour: a client that asks again finds the session heard there.
             self.ask_for_packets(subsession);
             translated = self.translated(silent);
         }

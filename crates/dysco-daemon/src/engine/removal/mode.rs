@@ -1,6 +1,6 @@
-//! By which way a proxy leaves, where the operator leaves that open: bypass where the hosts
-//! on both sides are agents, local otherwise. Never return: nothing shows beforehand that a
-//! stateful firewall beside the proxy accepts acknowledgements of replies that pass it by.
+//! Choice of the mode by which a proxy leaves, if the operator leaves it open: bypass if the hosts
+//! on both sides are agents, local otherwise. Never return: nothing shows in advance that a
+//! stateful firewall beside the proxy accepts acknowledgements of replies that bypass it.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use super::{Running, Stage, Task};
 use crate::engine::Engine;
 use crate::engine::neighbours::{Known, in_order};
 
-/// How long is waited for neighbours: longer than a handshake may take, after
-/// which the channel says itself that nobody is there.
+/// Time for which neighbours are awaited: longer than a handshake may take, after which the channel
+/// reports that no peer is there.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// A removal whose way is not known yet.
+/// Removal whose mode is not known yet.
 pub(super) struct Undecided {
     task: Task,
     until: Instant,
@@ -38,7 +38,7 @@ impl Undecided {
 }
 
 impl Engine {
-    /// Takes a removal on: at once, or when the neighbours have answered.
+    /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, task: Task) {
         if let Some(why) = self.would_hold_up(&task) {
             let report = task.refused(why.to_string());
@@ -56,8 +56,9 @@ impl Engine {
         self.removals.under_way.decide_later(undecided);
     }
 
-    /// The new path of this session, between the hosts on both sides, has died. Those that
-    /// wait for their turn are not held up by it; who asks from now on may know better.
+    /// Records that the new path of this session, between the hosts on both sides, has died.
+    /// Waiting removals by that path choose another mode, or are refused. The operator of a later
+    /// request may know better.
     pub(super) fn path_died(&mut self, subsession: &Subsession, silent: IpAddr) {
         let Some(hosts) = self.hosts_beside(subsession) else {
             return;
@@ -77,27 +78,28 @@ impl Engine {
         }
     }
 
-    /// Would a bypass take the session where others have met a dead path a while ago?
-    /// Nobody has asked for it by name, who may know that the path lives again.
+    /// Returns a reason if a bypass would take the session to a path that has recently died. A
+    /// request that names the mode is exempt: its operator may know that the path works again.
     fn would_hold_up(&self, task: &Task) -> Option<Reason> {
         let by_itself = task.mode == Mode::Bypass && !task.by_name;
         let hosts = task.neighbours.filter(|_| by_itself)?;
         let why = self.neighbours.why_not_between(hosts)?;
-        // What a path does to packets is found out at once, and costs its session nothing.
+        // Changes that a path makes to packets are found at once, at no cost to the session.
         matches!(why, Reason::PathDied(_)).then_some(why)
     }
 
-    /// The new path of this session, between the hosts on both sides, would not carry it.
+    /// Records that the new path of this session, between the hosts on both sides, would not carry
+    /// it.
     pub(super) fn path_meddles(&mut self, subsession: &Subsession, why: &Reason) {
         if let Some(hosts) = self.hosts_beside(subsession) {
             self.neighbours.unusable_between(hosts, why.clone());
         }
     }
 
-    /// Decides what can be decided by now.
+    /// Decides the removals that can be decided now.
     pub(in crate::engine) fn decide_waiting(&mut self) {
         let now = Instant::now();
-        // Those that stay undecided keep their order.
+        // Removals that stay undecided keep their order.
         for _ in 0..self.removals.under_way.undecided() {
             let Some(u) = self.removals.under_way.next_undecided() else {
                 break;
@@ -119,8 +121,7 @@ impl Engine {
         self.start_waiting();
     }
 
-    /// The way, and why this host chose it; `None` while a neighbour may still
-    /// answer.
+    /// Returns the mode, and why this host chose it; `None` while a neighbour may still answer.
     fn choose(&self, task: &Task) -> Option<(Mode, Option<String>)> {
         let unknown = |ip: &IpAddr| self.neighbours.know(*ip) == Known::Nothing;
         if task.dry && asked_first(task).iter().any(unknown) {
@@ -128,7 +129,7 @@ impl Engine {
         }
         let [left, right] = match (task.mode, task.neighbours) {
             (Mode::Auto, Some(neighbours)) => neighbours,
-            // The host that is asked decides by itself.
+            // The host that is asked decides for itself.
             (Mode::Auto | Mode::Bypass, _) => {
                 let why = |host| format!("{host} decides: ask there for more");
                 let asks = task.ask.filter(|_| task.dry);
@@ -177,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Who has no agent that a bypass would need, as far as is known.
+    /// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
     fn lacks(&self, task: &Task) -> Vec<String> {
         if task.way != Some(Mode::Bypass) {
             return Vec::new();
@@ -192,8 +193,7 @@ impl Engine {
         same.into_iter().chain(lacking).collect()
     }
 
-    /// What follows a change that has ended, if that was not all of a removal.
-    /// True if something does.
+    /// Queues the next change of a removal after one has ended. Returns true if there is one.
     pub(super) fn goes_on(&mut self, running: &Running, progress: &Progress) -> bool {
         let next = match (running.task.way, progress) {
             (Some(Mode::Return), Progress::Removed) => next_stage(running),
@@ -207,8 +207,7 @@ impl Engine {
         true
     }
 
-    /// Where a bypass was refused for the neighbours' part in it, the proxy's host does it
-    /// by itself.
+    /// Returns a local removal after a bypass was refused because of the neighbours' part in it.
     fn no_bypass(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
         let reason = match &running.reason {
             Some(better) if *reason == Reason::Cancelled => better,
@@ -249,8 +248,8 @@ fn next_stage(running: &Running) -> Option<Task> {
     })
 }
 
-/// Those of whom it has to be known whether they are agents, before anything else: for
-/// the choice of a way, or to tell what would become of it.
+/// Returns the hosts of which it has to be known first whether they are agents: to choose a mode,
+/// or to report what would happen.
 fn asked_first(task: &Task) -> Vec<IpAddr> {
     match (task.mode, task.ask) {
         (_, Some(host)) if task.dry => vec![host],

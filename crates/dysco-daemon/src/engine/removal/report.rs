@@ -1,4 +1,4 @@
-//! What becomes of a removal, in an operator's words.
+//! Reports of removals, in an operator's words.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use super::{Running, Stage, Task};
 use crate::engine::Engine;
 
 impl Task {
-    /// Nothing was changed, for this reason.
+    /// Returns the report that nothing was changed, for this reason.
     pub(in crate::engine) fn refused(&self, reason: String) -> RemovalReport {
         self.report(Outcome::Refused, Some(reason), None, None)
     }
 
-    /// The same for all of these reasons, of which the first counts.
+    /// Returns the report that nothing was changed, for all of these reasons, of which the first
+    /// counts.
     pub(in crate::engine) fn refused_for(&self, reasons: Vec<String>) -> RemovalReport {
         RemovalReport {
             reasons: reasons.clone(),
@@ -47,13 +48,13 @@ impl Task {
 }
 
 impl Running {
-    /// Has this removal made the proxy leave, whatever is still to come?
+    /// Returns true if this removal has made the proxy leave, whatever is still to come.
     fn has_left(&self) -> bool {
         let task = &self.task;
         task.way == Some(Mode::Return) && task.stage == Stage::Return && !task.relayed
     }
 
-    /// The report of its end, and why it was not done.
+    /// Returns the report of its end, and the reason if it was not done.
     pub(super) fn end(&self, progress: Progress) -> (RemovalReport, Option<Reason>) {
         let why = match &progress {
             Progress::RolledBack(reason) | Progress::Lost(reason) | Progress::Refused(reason) => {
@@ -91,7 +92,7 @@ impl Running {
                 let why = Some(reason.to_string());
                 self.task.report(Outcome::Lost, why, None, None)
             }
-            // All but the last of it is done.
+            // All steps but the last are done.
             Progress::Refused(reason) if self.has_left() => {
                 let why = format!("replies still pass this host: {}", because(reason));
                 let task = Task {
@@ -117,7 +118,7 @@ impl Running {
 }
 
 impl Engine {
-    /// A session has taken the way of its task.
+    /// Records that a session has taken the path of its task.
     pub(super) fn keep_history(&mut self, change: ChangeId, task: &Task) {
         let (from, to) = match (task.way, task.stage) {
             // Nothing has changed yet.
@@ -134,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// How far a change has come that another host wanted, or one that a former
-    /// process began.
+    /// Handles the progress of a change that another host requested, or that a former process
+    /// began.
     pub(super) fn asked_for(
         &mut self,
         change: ChangeId,
@@ -144,7 +145,7 @@ impl Engine {
         progress: &Progress,
         session: Option<SessionId>,
     ) {
-        // An anchor may have asked for it itself.
+        // An anchor may have requested the change itself.
         let own = self.removals.under_way.running().get(&change);
         let own = own.map(|running| running.task.said.by.clone());
         let by = match role {

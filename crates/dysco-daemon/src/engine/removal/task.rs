@@ -1,4 +1,4 @@
-//! One session's removal, as it was asked for.
+//! Removal of one session, as requested.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use dysco_proto::Subsession;
 
 use crate::api::Caller;
 
-/// Who asks for a removal, and what of it is taken on their word.
+/// Requester of a removal, and the statements that are taken on the requester's word.
 #[derive(Clone)]
 pub(in crate::engine) struct Said {
-    /// That the proxy only passes bytes on.
+    /// True if the requester vouches that the proxy only passes bytes on.
     pub word: bool,
-    /// In the words of a session's history.
+    /// Requester, in the words of a session's history.
     pub by: String,
 }
 
@@ -29,7 +29,7 @@ impl Said {
         }
     }
 
-    /// The configuration wants it.
+    /// Returns the requester of removals that the configuration orders.
     pub(super) fn automatic() -> Said {
         Said {
             word: false,
@@ -38,50 +38,50 @@ impl Said {
     }
 }
 
-/// One session's removal, to be begun.
+/// Removal of one session, to be begun.
 #[derive(Clone)]
 pub(in crate::engine) struct Task {
     pub(super) batch: u64,
     pub(super) session: SessionId,
-    /// This host's side of the session.
+    /// Address of the session on this host.
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) subsession: Subsession,
-    /// The host to ask, unless it is this one.
+    /// Host to ask, unless it is this one.
     pub(super) ask: Option<IpAddr>,
     pub(super) timeout: Duration,
-    /// As asked for.
+    /// Mode as requested.
     pub(super) mode: Mode,
-    /// By its name, and not as the configuration has it.
+    /// True if the request names the mode; false if the configuration does.
     pub(in crate::engine) by_name: bool,
-    /// As decided, and why.
+    /// Mode as decided, and the reason.
     pub(super) way: Option<Mode>,
     pub(super) why: Option<String>,
-    /// The hosts on both sides, where the proxy is on this one.
+    /// Hosts on both sides, if the proxy is on this host.
     pub(super) neighbours: Option<[IpAddr; 2]>,
-    /// Only say what would be done.
+    /// True if only the plan is reported.
     pub(in crate::engine) dry: bool,
-    /// Of one that is only to be told: what stands in its way already.
+    /// Obstacles of a task that is only reported.
     pub(super) objections: Vec<String>,
     pub(super) said: Said,
-    /// This host's data plane relays it already.
+    /// True if this host's data plane relays the session already.
     pub(super) relayed: bool,
-    /// The way that it takes.
+    /// Way that the session takes now.
     pub(super) from: Way,
-    /// What is next, where the way is return.
+    /// Next stage, if the mode is return.
     pub(super) stage: Stage,
-    /// When its first stage began, and how long the switch took.
+    /// Time at which its first stage began, and how long the switch took.
     pub(super) since: Option<Instant>,
     pub(super) switched: Option<Duration>,
 }
 
-/// A removal by return has three parts, each whole by itself.
+/// Stages of a removal by `return`, each complete by itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Before anything is changed, replies are shown to arrive.
+    /// Before anything is changed, a probe shows that replies arrive.
     Prove,
     /// The proxy leaves, and this host relays.
     Leave,
-    /// It is shown again, and replies go straight.
+    /// The probe is repeated, and replies go directly to the client.
     Return,
 }

@@ -1,4 +1,4 @@
-//! What has been taken on and has not ended, and of which sessions that is: among tens of
+//! Removals that have been accepted and have not ended, with an index by session: among tens of
 //! thousands one is found at once.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,14 +9,14 @@ use dysco_proto::{ChangeId, Subsession};
 use super::mode::Undecided;
 use super::{Running, Task};
 
-/// Removals from when they are taken on. What changes these changes `known`.
+/// Removals from their acceptance on. Each change of the queues also changes `known`.
 #[derive(Default)]
 pub(super) struct UnderWay {
-    /// Whose neighbours have still to answer, in the order in which they were asked.
+    /// Removals whose neighbours have still to answer, in the order in which these were asked.
     undecided: VecDeque<Undecided>,
     waiting: VecDeque<Task>,
     running: HashMap<ChangeId, Running>,
-    /// How many of these each session has: several requests may want the same.
+    /// Number of removals of each session: several requests may concern the same session.
     known: HashMap<Subsession, usize>,
 }
 
@@ -40,7 +40,8 @@ impl UnderWay {
         Some(undecided)
     }
 
-    /// When a decision is due whatever the neighbours say: all are given the same time.
+    /// Returns the time at which a decision is due even if the neighbours have not answered: all
+    /// have the same time.
     pub fn next_decision(&self) -> Option<Instant> {
         self.undecided.front().map(Undecided::until)
     }
@@ -65,7 +66,7 @@ impl UnderWay {
         Some(task)
     }
 
-    /// Those that wait for their turn, and are like this.
+    /// Removes and returns the waiting removals that match.
     pub fn take_waiting(&mut self, like: impl Fn(&Task) -> bool) -> Vec<Task> {
         let all = std::mem::take(&mut self.waiting).into_iter();
         let (taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(like);
