@@ -16,7 +16,7 @@ use crate::sockets::Sockets;
 /// An entry is made only where there is none (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
 
-/// What came of an adoption.
+/// Result of an adoption.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Adoption {
     /// The slots of the sessions that were entered.
@@ -38,7 +38,7 @@ fn unread() -> HashSet<u32> {
         .collect()
 }
 
-/// What a look at the sockets brings.
+/// Result of a look at the sockets.
 struct Look {
     wanted: Vec<Session>,
     left: BTreeMap<NotAdopted, usize>,
@@ -150,8 +150,9 @@ impl Agent {
         Ok(Some(slot))
     }
 
-    /// What went on between the first look and the entry was seen by nobody:
-    /// numbers are raised to what they are now, and who has gone is forgotten.
+    /// Updates the entries after the first look at the sockets, because no program saw packets
+    /// before the entry existed. Raises the numbers to their present values, and forgets
+    /// sessions that have ended.
     fn look_again(&self, sockets: &mut Sockets, done: &mut Adoption) -> Result<(), AgentError> {
         let entered = done.adopted.iter().map(|slot| (self.session(*slot), *slot));
         let mut entered: HashMap<FlowKey, (Session, u32)> =
@@ -199,7 +200,7 @@ fn loopback(key: &FlowKey) -> Option<u32> {
     own.then_some(INDEX)
 }
 
-/// Does a socket of this host listen there, or on every address?
+/// True if a socket of this host listens on the address, or on every address.
 fn listens(listeners: &HashSet<(std::net::IpAddr, u16)>, key: &FlowKey) -> bool {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     let any = [

@@ -26,20 +26,20 @@ use crate::load::{self, LAYOUT};
 use crate::memory::Memory;
 use crate::xdp::{self, Xdp};
 
-/// What the data plane is started with.
+/// Configuration with which the data plane starts.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Directory on a BPF file system for maps and links.
     pub pin_dir: PathBuf,
-    /// How many sessions there is room for. An earlier run's maps keep theirs.
+    /// Number of sessions that there is room for. The maps of an earlier run keep theirs.
     pub max_sessions: u32,
     /// Interfaces to attach to.
     pub interfaces: Vec<String>,
-    /// How to attach.
+    /// The method of attaching.
     pub attach: Attach,
     /// Whether XDP relays.
     pub xdp: Xdp,
-    /// What is tracked; none for all. At most 16.
+    /// Rules that select the sessions to track; none for all. At most 16.
     pub rules: Vec<Rule>,
     /// Source ports of the subsessions that a chain's SYN opens: the first, and
     /// how many.
@@ -56,7 +56,7 @@ pub struct NewPath {
     pub key: FlowKey,
     /// The interface that it leaves by.
     pub ifindex: u32,
-    /// How headers differ.
+    /// The translation of headers.
     pub translation: Translation,
 }
 
@@ -84,9 +84,9 @@ pub struct Agent {
     /// The right window edges of the remote ends that this host is the anchor of, by slot.
     pub(crate) edges: Mutex<Array<MapData, u32>>,
     pub(crate) places: Mutex<Vec<Place>>,
-    /// How XDP relays on interfaces that come again.
+    /// Setting of XDP for interfaces that are made anew.
     pub(crate) relays_by: Xdp,
-    /// Where the pins are.
+    /// Directory of the pins.
     pub(crate) dir: PathBuf,
     rules: Mutex<Tracking>,
     /// Slots whose keys are gone, until no program can hold them any more. They are
@@ -261,7 +261,7 @@ impl Agent {
         watched.set(0, u32::from(watch), 0).map_err(write)
     }
 
-    /// How many sessions there is room for.
+    /// Number of sessions that there is room for.
     pub fn capacity(&self) -> u32 {
         self.memory.len()
     }
@@ -280,12 +280,12 @@ impl Agent {
         its.then_some(flow.slot)
     }
 
-    /// Is the five-tuple anybody's?
+    /// True if a session has the five-tuple.
     pub fn in_use(&self, key: &FlowKey) -> bool {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()
     }
 
-    /// What is tracked.
+    /// Rules that select the sessions to track.
     pub(crate) fn rules(&self) -> Vec<Rule> {
         lock(&self.rules).rules.clone()
     }
@@ -513,7 +513,7 @@ fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
     names.iter().map(index).collect()
 }
 
-/// Did an earlier run end before it had filled the queue?
+/// True if an earlier run ended before it had filled the queue.
 fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
     let unused = (0..memory.len()).all(|slot| memory.state(slot) == Some(State::Free));
     match unused.then(|| free.pop(0)) {

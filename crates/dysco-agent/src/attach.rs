@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::AgentError;
 use crate::xdp;
 
-/// How programs are attached.
+/// Method of attaching programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attach {
@@ -25,16 +25,16 @@ pub enum Attach {
     Clsact,
 }
 
-/// Where and how the programs are attached.
+/// An interface, and how the programs are attached to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     /// The interface.
     pub interface: String,
     /// Its index; none while the programs are on none by this name.
     pub index: Option<u32>,
-    /// How.
+    /// The method.
     pub attach: Attach,
-    /// Are relayed packets sent back by XDP there?
+    /// True if XDP sends relayed packets back there.
     pub xdp: bool,
 }
 

@@ -30,7 +30,7 @@ const SETTLED: Duration = Duration::from_millis(10);
 /// The maps.
 pub(crate) struct Chains {
     policy: Array<MapData, RulePod>,
-    /// What lies in it.
+    /// The content of `policy`.
     rules: Vec<PolicyRule>,
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
@@ -204,13 +204,13 @@ impl Agent {
         let _ = lock(&self.chains).hops.remove(&AddrPod(host.into()));
     }
 
-    /// What leads to a host that a chain's SYNs may go to.
+    /// Returns the hop of a host that a chain's SYNs may go to.
     pub fn hop(&self, host: IpAddr) -> Option<Hop> {
         let key = AddrPod(host.into());
         lock(&self.chains).hops.get(&key, 0).ok().map(|hop| hop.0)
     }
 
-    /// Where a chain's SYNs may go.
+    /// Hosts that a chain's SYNs may go to, each with its hop.
     pub fn hops(&self) -> Vec<(IpAddr, Hop)> {
         let chains = lock(&self.chains);
         let hops = chains.hops.iter().filter_map(Result::ok);
@@ -268,8 +268,8 @@ impl Agent {
             .map_err(map_error("write", "CHAINS"))
     }
 
-    /// What the session of a slot was given here, by a rule when it was opened or since.
-    /// Maps tell, which outlive the process.
+    /// Returns the chain and the rest that the session of a slot was given here, by a rule when
+    /// it was opened or since. Both come from maps, which outlive the process.
     pub fn given(&self, slot: u32) -> Option<Given> {
         let chains = lock(&self.chains);
         if let Ok(given) = chains.of_slots.get(&slot, 0) {

@@ -1,5 +1,5 @@
-//! What middleboxes of this host have said of sessions, and the paths on which it
-//! is made up for once they have left.
+//! Reports of this host's middleboxes about sessions, and the paths on which these bytes are
+//! compensated once the middleboxes have left.
 
 use aya::Pod;
 use dysco_common::Delta;
@@ -24,7 +24,7 @@ impl Agent {
             .map_err(map_error("write", "DELTAS"))
     }
 
-    /// What was said of the session of a slot.
+    /// Returns the report about the session of a slot.
     pub fn delta_of(&self, slot: u32) -> Option<Told> {
         let told = lock(&self.chains).deltas.get(&slot, 0).ok()?.0;
         (told.created_ns == self.session(slot).created_ns).then_some(told)
@@ -35,9 +35,8 @@ impl Agent {
         let _ = lock(&self.chains).deltas.remove(&slot);
     }
 
-    /// Has a path of [`Agent::add_path`], which has no five-tuple yet, translate
-    /// between this end and the numbers that are behind the middleboxes of the path
-    /// before.
+    /// Sets the translation of a path of [`Agent::add_path`] that has no five-tuple yet: between
+    /// this end's numbers and those behind the middleboxes of the path before.
     pub fn lead_beyond(&self, second: u32, delta: &Delta) {
         let s = self.session(second);
         if let (true, Some(first)) = (s.path.is_none(), s.other_path()) {

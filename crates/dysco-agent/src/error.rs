@@ -1,4 +1,4 @@
-//! What can go wrong with the data plane.
+//! Failures of the data plane.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum AgentError {
     PinDirectory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The data plane of a build with other maps is still there.
@@ -50,7 +50,7 @@ pub enum AgentError {
     Program {
         /// Its name.
         name: &'static str,
-        /// Why, with the verifier's words.
+        /// The reason, with the verifier's log.
         source: Box<aya::programs::ProgramError>,
     },
     /// The object lacks a part: a build that does not fit this daemon.
@@ -61,7 +61,7 @@ pub enum AgentError {
     Attach {
         /// Its name.
         interface: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A packet would be changed on two of the interfaces.
@@ -83,17 +83,17 @@ pub enum AgentError {
     Xdp {
         /// Its name.
         interface: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A map operation failed.
     #[error("cannot {operation} in map {map}: {source}")]
     Map {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which map.
+        /// The map.
         map: &'static str,
-        /// Why.
+        /// The reason.
         source: aya::maps::MapError,
     },
     /// The session array cannot be mapped into memory.
@@ -104,7 +104,7 @@ pub enum AgentError {
     Route {
         /// The destination.
         to: std::net::IpAddr,
-        /// Why.
+        /// The reason.
         source: Box<rtnetlink::Error>,
     },
     /// The kernel would drop what arrives by this interface under this address, since it
@@ -119,9 +119,9 @@ pub enum AgentError {
     /// A socket of the system failed.
     #[error("cannot {operation}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The kernel does not show its sockets.

@@ -10,10 +10,10 @@ use tokio::io::unix::AsyncFd;
 /// The stream of events.
 pub struct Events(AsyncFd<RingBuf<MapData>>);
 
-/// What the programs have told.
+/// Records that the programs have reported.
 #[derive(Default)]
 pub struct Happened {
-    /// What happened, and to which slot, in order.
+    /// Kind of each event and its slot, in order.
     pub events: Vec<(EventKind, u32)>,
     /// Packets that open paths: each has come before what `events` has of it.
     pub arrivals: Vec<Arrival>,

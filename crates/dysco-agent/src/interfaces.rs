@@ -14,7 +14,7 @@ use crate::error::AgentError;
 use crate::links;
 use crate::xdp::{self, Xdp};
 
-/// What became of an interface.
+/// Change of an interface.
 #[derive(Debug)]
 pub enum InterfaceChange {
     /// It is not there any more.
@@ -53,13 +53,13 @@ impl Place {
 }
 
 impl Agent {
-    /// Where the programs are attached, and where they shall be.
+    /// Interfaces that the programs are on or shall be on.
     pub fn attached(&self) -> Vec<Attached> {
         let places = lock(&self.places);
         places.iter().map(|place| place.attached.clone()).collect()
     }
 
-    /// Are the programs on the interface of this index?
+    /// True if the programs are on the interface with this index.
     pub(crate) fn is_on(&self, index: u32) -> bool {
         let places = lock(&self.places);
         places
@@ -114,7 +114,7 @@ impl Agent {
         }
     }
 
-    /// As at the start: in which way, and does XDP relay there?
+    /// Attaches the programs as at the start. Returns the method, and true if XDP relays there.
     fn attach_anew(&self, at: &Attached, all: &[String]) -> Result<(Attach, bool), AgentError> {
         refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
@@ -162,8 +162,8 @@ impl Agent {
         attach::detach(&self.dir, name);
     }
 
-    /// Which other programs come first on an interface that these are on by TCX, by their
-    /// names: what they end is not seen here.
+    /// Names of the other programs that run first on an interface to which these are attached by
+    /// TCX. The packets that such a program ends are not seen here.
     pub fn before_ours(&self, at: &Attached) -> Vec<String> {
         if at.index.is_none() || at.attach != Attach::Tcx {
             return Vec::new();
@@ -181,7 +181,7 @@ impl Agent {
         others
     }
 
-    /// What left by an interface that is gone leaves by the one in its place.
+    /// Redirects sessions and hops from an interface that is gone to the one in its place.
     fn lead_by(&self, gone: u32, index: u32) {
         // It may only have another name now.
         let Ok(present) = if_nameindex() else {

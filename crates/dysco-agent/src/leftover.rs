@@ -19,7 +19,7 @@ use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
 use crate::memory::Memory;
 use crate::need::{Need, need_of};
 
-/// What is pinned in a directory, or attached by clsact.
+/// Data plane that is pinned in a directory, or attached by clsact.
 #[derive(Debug)]
 pub struct Leftover {
     pin_dir: PathBuf,
@@ -58,7 +58,7 @@ impl Leftover {
         })
     }
 
-    /// Is there nothing?
+    /// True if there is nothing.
     pub fn is_nothing(&self) -> bool {
         self.linked.is_empty() && self.filtered.is_empty() && layouts(&self.pin_dir).is_empty()
     }

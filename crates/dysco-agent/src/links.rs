@@ -34,7 +34,7 @@ pub struct Link {
     pub on: Option<u32>,
     /// The interface that it is a part of.
     pub part_of: Option<u32>,
-    /// Do its packets have an Ethernet header?
+    /// True if its packets have an Ethernet header.
     pub ethernet: bool,
 }
 

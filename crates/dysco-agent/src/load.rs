@@ -58,7 +58,7 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
     }
 }
 
-/// Is it the name of the directory of a layout?
+/// True if a directory of a layout has this name.
 pub fn is_layout(name: &str) -> bool {
     let digits = name.strip_prefix('v');
     digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
@@ -92,15 +92,15 @@ pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
     }
 }
 
-/// Who holds the lock of a file, as far as can be seen.
+/// Process that holds the lock of a file, as far as can be seen.
 pub fn holder_of(file: &File) -> io::Result<Option<u32>> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let meta = file.metadata()?;
     Ok(holder(&locks, meta.dev(), meta.ino()))
 }
 
-/// Who holds the lock of a file, by the lines of `/proc/locks`:
-/// `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+/// Process that holds the lock of a file, by the lines of `/proc/locks`: `1: FLOCK ADVISORY
+/// WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
     locks.lines().find_map(|line| {
@@ -112,7 +112,7 @@ fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// What the programs are told as they are loaded.
+/// Constants that the programs are loaded with.
 struct Globals {
     hint_mask: u32,
     xdp: u32,
@@ -133,8 +133,8 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
     load_by(loader)
 }
 
-/// Does the kernel take the programs that a host with these interfaces has? They are loaded
-/// with small maps of their own, and nothing of them stays.
+/// Checks that the kernel accepts the programs of a host with these interfaces. Loads them with
+/// small maps of their own, and leaves nothing behind.
 pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     const FEW: u32 = 64;
     let globals = Globals {

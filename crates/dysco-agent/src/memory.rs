@@ -52,7 +52,7 @@ impl Memory {
         })
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -157,7 +157,7 @@ impl Memory {
         self.flag(field).store(1, Ordering::Release);
     }
 
-    /// Which of a session's two entries this is, and where the other is.
+    /// Sets which of a session's two entries this is, and the slot of the other.
     pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
         // SAFETY: as in `state`.
         let (field, link) = unsafe {

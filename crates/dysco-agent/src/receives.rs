@@ -18,7 +18,7 @@ const TRACEPOINT: &str = "sock_recv_length";
 /// `BPF_NOEXIST`.
 const NEW: u64 = 1;
 
-/// Does this kernel tell of its receiving calls? Nothing of it stays.
+/// Checks that this kernel reports its receiving calls. Leaves nothing behind.
 pub fn try_receives() -> Result<(), AgentError> {
     Receives::open(1).map(drop)
 }

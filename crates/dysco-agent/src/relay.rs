@@ -15,7 +15,7 @@ pub struct Joint {
     pub a: u32,
     /// The slot of the one that it opened.
     pub b: u32,
-    /// How headers differ, from the side of the remote end of `a`.
+    /// Translation of headers from the remote end of `a`.
     pub translation: Translation,
     /// The interface towards the remote end of `a`.
     pub ifindex_a: u32,

@@ -1,4 +1,4 @@
-//! Which interface leads to an address, asked of the kernel.
+//! Lookup in the kernel of the interface that leads to an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,9 +26,9 @@ pub struct Neighbour {
     pub ifindex: u32,
     /// Its link-layer address, while one is known.
     pub link: Option<Vec<u8>>,
-    /// What the kernel thinks of it.
+    /// The kernel's state of it.
     pub state: NeighbourState,
-    /// What it is besides, such as a router.
+    /// Other properties, such as being a router.
     pub flags: NeighbourFlags,
 }
 
@@ -86,7 +86,8 @@ impl Routes {
         Ok(all.iter().filter_map(neighbour).collect())
     }
 
-    /// Has the kernel take this neighbour for one that is there, as if it had just been heard.
+    /// Makes the kernel treat this neighbour as reachable, as if it had just received a packet
+    /// from it.
     ///
     /// # Errors
     /// If the kernel does not.

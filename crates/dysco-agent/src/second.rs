@@ -86,13 +86,13 @@ impl Agent {
         Ok(())
     }
 
-    /// Has a path leave by this interface. Before its SYN is answered: the programs write
-    /// the same entry later.
+    /// Sets the interface by which a path leaves. To be called before the path's SYN is
+    /// answered: the programs write the same entry later.
     pub fn set_way(&self, second: u32, ifindex: u32) {
         self.memory().write(second, |s| s.ifindex = ifindex);
     }
 
-    /// Does the five-tuple of an entry's path lead to it?
+    /// True if the five-tuple of an entry's path leads to the entry.
     pub fn has_path(&self, slot: u32) -> bool {
         let path = self.session(slot).path;
         let held = lock(&self.flows).get(&Key(path.short()), 0);
@@ -210,9 +210,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the session's own five-tuple lead to this entry: from the next packet on the
-    /// session takes its path. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
-    /// the others only follow it ([`Agent::mend_parts`]).
+    /// Makes the session's own five-tuple lead to this entry, so that the session takes its path
+    /// from the next packet on. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
+    /// their other steps only follow it ([`Agent::mend_parts`]).
     ///
     /// # Errors
     /// If the flow map cannot be written: then nothing has changed.
@@ -442,7 +442,7 @@ impl Agent {
     }
 }
 
-/// Has a number been left so far behind by another that comparing them may mislead?
+/// True if a number is so far behind another that a comparison may mislead.
 fn is_out_of_sight(left: u32, now: u32) -> bool {
     let ahead = now.wrapping_sub(left);
     (1 << 30..3 << 30).contains(&ahead)

@@ -33,8 +33,7 @@ impl Agent {
         relay
     }
 
-    /// What was sent by a relay's entry, in the numbers of the one that it is joined
-    /// to.
+    /// Returns what a relay's entry has sent, in the numbers of the entry that it is joined to.
     fn sent_by(&self, other: u32) -> Session {
         let o = self.session(other);
         Session {
@@ -45,8 +44,9 @@ impl Agent {
         }
     }
 
-    /// What a session's end has sent and heard, as the wire has it here. For one that
-    /// this host relays, that end is the relay, of which only what it hears is kept.
+    /// Returns the highest numbers that a session's end has sent and received, as they are on
+    /// the wire here. If this host relays the session, that end is the relay, of which only the
+    /// received number is kept.
     pub fn reach(&self, slot: u32) -> Reach {
         let s = self.session(slot);
         let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
@@ -86,12 +86,12 @@ impl Agent {
         }
     }
 
-    /// Has this relayed session a path of its own on one side, or is it given one?
+    /// True if this relayed session has a path of its own on one side, or is being given one.
     pub fn is_steered(&self, relays: [u32; 2]) -> bool {
         relays.iter().any(|slot| self.session(*slot).relay != 0)
     }
 
-    /// What a process has begun that ended before it had made a path.
+    /// Undoes the steering that a process began and did not complete before it ended.
     pub fn undo_steering(&self, relay: u32) {
         let s = self.session(relay);
         let Some(other) = s.joined_to().filter(|_| s.state == State::Relay as u32) else {

@@ -1,5 +1,5 @@
-//! Where XDP relays, and the program for it: attached and pinned as those of TC
-//! are, but as an addition that a host does without.
+//! Selection of the interfaces where XDP relays, and attachment of its program. It is attached
+//! and pinned like the TC programs, but a host can do without it.
 
 use std::fs;
 use std::io;

@@ -83,7 +83,7 @@ fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) {
     }
 }
 
-/// What must come out the same.
+/// Facts that must be equal on both planes.
 fn facts(s: &Session) -> impl PartialEq + std::fmt::Debug {
     let both = s.local.flags & s.remote.flags;
     let scale = |o: u8| if both & offer::WSCALE != 0 { o } else { 0 };

@@ -1,5 +1,5 @@
-//! What others call a session that a middlebox has left: it is found by it
-//! whatever path it takes, and nobody else gets it while the session lives.
+//! Name that other hosts have for a session that a middlebox has left. The session is found by
+//! this name on any path, and no other session gets the name while this one is alive.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -99,8 +99,8 @@ async fn a_session_of_its_own_has_none() {
     assert_eq!(agent.find_named(&path(61_501)), None);
 }
 
-/// What a middlebox had added that has left is made up for on each later path, and on
-/// none that was there before.
+/// Bytes that a middlebox had added before it left are compensated on each later path, and on no
+/// earlier one.
 #[tokio::test]
 async fn what_was_added_stays_with_the_session() {
     let (agent, _events) = plane();

@@ -16,7 +16,7 @@ use plane::{alone, ip, start};
 
 const MAKE: &str = "link add one type veth peer name two";
 
-/// How many of our programs look at what an interface sends.
+/// Number of our programs that see the packets which an interface sends.
 fn programs(how: Attach) -> usize {
     if how == Attach::Tcx {
         let (_, all) = SchedClassifier::query_tcx("one", TcAttachType::Egress).unwrap();

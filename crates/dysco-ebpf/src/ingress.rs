@@ -51,7 +51,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         if new && s.two.chained != 0 {
             return syn(&ctx, key, &found, slot + 1, new);
         }
-        // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
+        // The other end judges a SYN on a relayed session (RFC 5961, 4).
         if !new && s.state != State::Relay as u32 {
             return if learn::would_usurp(s) {
                 dropped(Counter::DroppedSyn)
@@ -127,7 +127,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, slot: u32, new: bool) -> Verdi
     }
 }
 
-/// Judges a packet that has to be looked at as a whole.
+/// Judges a packet that must be examined as a whole.
 #[inline(always)]
 fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     let run = Run::Ingress as u32;
@@ -161,11 +161,11 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     }
 }
 
-/// What is to be done with a packet.
+/// Treatment of a packet.
 enum Decision {
-    /// Nothing.
+    /// Leave the packet unchanged.
     Leave(Verdict),
-    /// Put the change in, count it, or count the failure.
+    /// Apply the change and count it, or count the failure.
     Write {
         counter: Option<Counter>,
         failure: Counter,
@@ -196,15 +196,15 @@ fn decide(
     let state = State::from_word(s.state);
     if new {
         return match state {
-            // It may be given up, and has to be silent for that.
+            // The path may be given up, and must be silent for that.
             Some(State::TwoPaths) if s.deaf != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
             Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
                 opening(ctx, s, p, c, slot)
             }
             Some(State::TwoPaths) if !two_paths::is_live(s, &p.seg) => unheard(&p.seg, slot),
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
-            // Late, or it shows firewalls the way back: no stack may hear it. A host of a
-            // chain passes it on, its ends do not.
+            // A late packet, or one that shows firewalls the way back: no stack may receive it.
+            // A host inside a chain passes it on, the ends do not.
             Some(State::NewPath) if opens_windows(&p.seg) => {
                 second::shown(s, &p.seg);
                 if s.two.chained != 0 && s.joined != 0 {
@@ -233,7 +233,7 @@ fn decide(
                 kept::comes(ctx, s, &p.seg, slot);
                 from_new_path(s, p, c, slot, false)
             }
-            // No socket knows this five-tuple: its answer would be a reset.
+            // No socket knows this five-tuple: the stack would answer with a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
     }
@@ -248,7 +248,7 @@ fn decide(
             }
             from_old_path(s, p, c, slot)
         }
-        // Late, on the path before. One that a middlebox has left was not that.
+        // A late packet on the path before. If a middlebox has left, that path does not count.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
             Decision::Leave(second::late(s, &p.seg))
         }
@@ -286,7 +286,7 @@ pub fn dropped(why: Counter) -> Verdict {
     Verdict::Drop
 }
 
-/// What comes on a path before that carries the session, or is no more, is nobody's. A reset
+/// Drops a segment on a path that does not carry the session yet, or no longer. A reset
 /// tells user space that the path cannot be used.
 #[inline(always)]
 fn unheard(seg: &Segment, slot: u32) -> Decision {
@@ -337,8 +337,9 @@ pub fn received_exactly(s: &mut Session, end: u32) {
     }
 }
 
-/// Has what is acknowledged here been sent? An ack of anything else is nobody's
-/// of this session. `snd_max` is on another CPU, and fetched only when needed.
+/// True if the acknowledged number has been sent. An acknowledgement of any other number does
+/// not belong to this session. Another CPU writes `snd_max`, so this function reads it only when
+/// needed.
 #[inline(always)]
 pub fn was_sent(s: &mut Session, ack: u32) -> bool {
     if after(ack, s.snd_seen) {
@@ -439,8 +440,8 @@ fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Deci
     }
 }
 
-/// What opens the new path passes between the two data planes; no socket hears of
-/// it. The right one answers.
+/// Handles a packet that opens the new path. The two data planes exchange such packets, and no
+/// socket receives them. The right anchor answers.
 #[inline(always)]
 fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if s.life.opened_here != 0 {

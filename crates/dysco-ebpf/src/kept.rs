@@ -1,9 +1,10 @@
-//! A host that a session passes before and after its chain changes. Meanwhile it
-//! has entries for both paths, two each, and the stack between them sees one
-//! session, with one connection in its firewall. What comes in gets the slot that
-//! it came by as its mark, and leaves by the entry which that one is joined to.
-//! What has lost its mark takes the path that the session's own five-tuple leads
-//! to: the one before, until a stack has sent something on the other.
+//! A host that a session passes before and after its chain changes. During the change the host
+//! has two entries for each of the two paths. The stack between them sees one session, with one
+//! connection in its firewall. An arriving packet is marked with the slot that it came by, and
+//! leaves by the entry which that one is joined to.
+//!
+//! A packet that has lost its mark takes the path that the session's own five-tuple leads to.
+//! This is the path before, until a stack has sent something on the other.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, part};
@@ -16,7 +17,7 @@ use crate::egress;
 use crate::maps::{self, Run, Scratch};
 use crate::packet::{Found, Key};
 
-/// May a session that passes here be given another path?
+/// True if a session that passes here may be given another path.
 #[inline(always)]
 pub fn may_have_another(s: &Session) -> bool {
     s.state == State::NewPath as u32
@@ -54,7 +55,8 @@ pub fn begin(s: &mut Session, slot: u32) {
     }
 }
 
-/// Is it a SYN of this path that was answered, beside the entry `first`?
+/// True if this entry, of the other path beside `first`, has received the SYN that `ack`
+/// answers.
 #[inline(always)]
 fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
     s.state == State::Passing as u32
@@ -92,7 +94,7 @@ pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     }
 }
 
-/// Has nothing of the session come by this path yet, which is another than before?
+/// True if nothing of the session has arrived by this path yet, and it is not the path before.
 #[inline(always)]
 pub fn has_carried_nothing(s: &Session) -> bool {
     let goes = s.joined_to().and_then(maps::session);
@@ -125,8 +127,8 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
     1
 }
 
-/// Has the session the same five-tuple on both sides of this host's stack? By the path
-/// before the one that an entry is of.
+/// True if the session has the same five-tuple on both sides of this host's stack, judged by the
+/// path before that of the entry.
 #[inline(always)]
 pub fn is_not_translated(s: &Session) -> bool {
     let Some(before) = s.other_path().and_then(maps::session) else {
@@ -136,7 +138,7 @@ pub fn is_not_translated(s: &Session) -> bool {
     goes_on.is_some_and(|goes_on| goes_on.key.mirrors(&before.key))
 }
 
-/// Did a segment with SYN and this mark come past the stack?
+/// True if a segment with SYN and this mark bypassed the stack.
 #[inline(always)]
 pub fn is_past_the_stack(mark: u32) -> bool {
     let came = mark::slot_of(mark).and_then(maps::session);

@@ -1,4 +1,4 @@
-//! What a session's SYN and SYN-ACK teach.
+//! Facts about a session from its SYN and SYN-ACK.
 
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
@@ -15,9 +15,9 @@ use crate::packet::{Direction, Key, Packet, load_options};
 const DEFAULT_MSS: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
-/// Is this the five-tuple of a changed session that lives? The proxy's kernel
-/// may use the port of a socket it lost again; the far end's socket would
-/// answer with a reset, and its entry would be gone.
+/// True if the five-tuple belongs to a changed session that is alive. The proxy's kernel may
+/// reuse the port of a socket that it has lost. The far end's socket would answer such a SYN
+/// with a reset, and the entry would be lost.
 #[inline(always)]
 pub fn would_usurp(s: &Session) -> bool {
     let changed = matches!(
@@ -57,8 +57,8 @@ pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool 
     true
 }
 
-/// Does the configuration ask for this session? Rules are held against the end
-/// that is being opened to.
+/// True if the configuration asks for this session. The rules are matched against the end that
+/// receives the SYN.
 #[inline(always)]
 fn wanted(run: u32, dir: Direction) -> bool {
     let len = RULES.get(0).map_or(0, |rules| rules.len);
@@ -81,8 +81,8 @@ fn wanted(run: u32, dir: Direction) -> bool {
     false
 }
 
-/// Does this rule ask for the session? Exported: the verifier goes through it once, and
-/// not for each rule and for each way that leads here.
+/// Returns 1 if this rule asks for the session. Exported, so that the verifier checks it once,
+/// and not for each rule and each caller.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
@@ -178,8 +178,8 @@ extern "C" fn dysco_offer_step(run: u32) -> u32 {
     }
 }
 
-/// Is it the SYN that opened this session, again? The answer was lost on its
-/// way, and nothing has come after the SYN. The stack answers as it did.
+/// True if the SYN is a retransmission of the one that opened this session: the answer was lost,
+/// and nothing followed the SYN. The stack answers as it did before.
 #[inline(always)]
 fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
     let (max, bytes) = match dir {
@@ -189,7 +189,7 @@ fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
     s.state == State::Tracked as u32 && bytes == 0 && max == syn.end()
 }
 
-/// Is it a session of which no end has been seen?
+/// True if neither end of the session has been seen to close or reset it.
 #[inline(always)]
 fn lives(s: &Session) -> bool {
     let known = s.state == State::Tracked as u32 || s.state == State::Adopted as u32;

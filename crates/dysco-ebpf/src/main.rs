@@ -1,6 +1,5 @@
-//! The TC programs of the data plane, and one for XDP. Thin: parse, look up, translate, count.
-//! What a packet becomes is decided by `dysco_common`, which the host's tests
-//! run too.
+//! The TC programs of the data plane, and one for XDP. Each parses, looks up, translates and
+//! counts. `dysco_common` decides the outcome, and the tests on the host run the same code.
 #![no_std]
 #![no_main]
 #![expect(
@@ -42,7 +41,7 @@ use dysco_common::tcp::MIN_HEADER;
 
 use packet::Found;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 pub enum Verdict {
     /// Goes on as it is: to programs after this one, then the stack.
     Pass,
@@ -76,7 +75,7 @@ fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
     }
 }
 
-/// Is the header one that [`write::short`] takes?
+/// True if [`write::short`] accepts the header.
 #[inline(always)]
 fn is_short(ctx: &TcContext, found: &Found) -> bool {
     found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()

@@ -23,14 +23,14 @@ use dysco_common::{
 #[map]
 pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 
-/// Where a five-tuple was found last: by [`ShortKey::hint`], the slot with
-/// [`NEW`] in the lowest bit. Only a guess, of one word, that any CPU may write
-/// at any time: the session itself says whether it is right. It saves the hash
-/// map's look-up, which costs more than all that is done to most packets.
+/// Slot in which a five-tuple was found last, by [`ShortKey::hint`], with [`NEW`] in the lowest
+/// bit. Each hint is one word, which any CPU may write at any time. It is only a guess, and the
+/// session's entry confirms it. A hint saves the lookup in the hash map, which costs more than
+/// all other work on most packets.
 #[map]
 static HINTS: Array<[u32; ShortKey::HINTS as usize]> = Array::with_max_entries(1, 0);
 
-/// How many hints there are, less one: a power of two. Set by user space.
+/// Number of hints less one; the number is a power of two. Set by user space.
 #[unsafe(no_mangle)]
 static HINT_MASK: u32 = 0;
 
@@ -38,7 +38,7 @@ static HINT_MASK: u32 = 0;
 #[unsafe(no_mangle)]
 static XDP: u32 = 0;
 
-/// May XDP relay on this host?
+/// True if XDP may relay on this host.
 #[inline(always)]
 pub fn xdp() -> bool {
     // SAFETY: a constant of the program; volatile, since user space sets it.
@@ -56,7 +56,7 @@ pub static SESSIONS: Array<Session> = Array::with_max_entries(1, BPF_F_MMAPABLE)
 #[map]
 pub static FREE: Queue<u32> = Queue::with_max_entries(1, 0);
 
-/// What is tracked.
+/// Rules that select the sessions to track.
 #[map]
 pub static RULES: Array<Rules> = Array::with_max_entries(1, 0);
 
@@ -90,8 +90,8 @@ pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_N
 #[map]
 pub static CHAINS: HashMap<u32, Given> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
-/// What middleboxes of this host have said that they added to sessions, by the slot
-/// that these came by. As [`CHAINS`].
+/// Bytes that middleboxes of this host have reported as added to sessions, by the slot that the
+/// session came by. Outlives the daemon, like [`CHAINS`].
 #[map]
 pub static DELTAS: HashMap<u32, Told> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
@@ -120,11 +120,11 @@ pub fn ports() -> [u16; 2] {
     unsafe { core::ptr::read_volatile(&raw const PORTS) }
 }
 
-/// What happened to packets.
+/// Counters of packets, by their fate.
 #[map]
 pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
 
-/// What user space should hear of.
+/// Events for user space.
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 
@@ -132,32 +132,32 @@ pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 #[map]
 static WATCHED: Array<u32> = Array::with_max_entries(1, 0);
 
-/// What one run of a program works on. In map memory and not on the stack: the
-/// stack is small, and the verifier follows every value that lies there.
+/// Working memory of one run of a program. It is in a map and not on the stack, because the
+/// stack is small and the verifier follows every value on it.
 #[repr(C)]
 pub struct Scratch {
     /// The packet at hand.
     pub packet: Packet,
-    /// What is put into it.
+    /// The change to be written into the packet.
     pub change: Change,
     /// Of a segment with SYN: the slot of its five-tuple and 1, or 0 if it has none, and
     /// not 0 if the five-tuple is of the session's new path.
     known: [u32; 2],
-    /// What it offers, if it is a SYN.
+    /// The options that the packet offers, if it is a SYN.
     pub offer: Offer,
-    /// What it is looked up by once it is translated.
+    /// The key for the lookup after translation.
     pub session: Key,
-    /// What a chain's SYN carries.
+    /// The payload of a chain's SYN.
     pub payload: Payload,
-    /// What is remembered of it.
+    /// The record that is remembered of the SYN.
     pub pending: Pending,
-    /// Where it goes next.
+    /// The next hop of the SYN.
     pub hop: Hop,
     /// A packet that is no TCP, but an error about one.
     pub icmp: Message,
     /// The segment that it is about.
     pub quoted: Quoted,
-    /// What user space is told of a packet that opens a path.
+    /// The report to user space about a packet that opens a path.
     pub arrival: Arrival,
 }
 
@@ -166,7 +166,7 @@ pub struct Scratch {
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(3, 0);
 
-/// What [`forget`] makes the verifier forget.
+/// Place that [`forget`] writes to and reads from, so that the verifier forgets the value.
 #[map]
 static FORGOTTEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
@@ -183,8 +183,8 @@ pub fn forget(word: u64) -> Option<u64> {
     }
 }
 
-/// Where packets of one path leave to, whatever session's: found for one, it
-/// serves the others.
+/// Neighbour that packets of a path leave to. One entry serves all sessions with the same
+/// addresses and interface.
 #[repr(C)]
 pub struct Neighbour {
     /// The path's addresses and interface.
@@ -197,7 +197,7 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Is it that of the path between these addresses?
+    /// True if this is the neighbour of the path between these addresses.
     #[inline(always)]
     pub fn leads(&self, local: &Addr, remote: &Addr, ifindex: u32) -> bool {
         self.ifindex == ifindex && self.remote == *remote && self.local == *local
@@ -225,7 +225,7 @@ pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> 
 }
 
 impl Scratch {
-    /// What the packet's five-tuple leads to, as [`know`] took it in: a look-up takes
+    /// Returns the flow of the packet's five-tuple, as [`know`] has stored it. A lookup takes
     /// longer.
     #[inline(always)]
     pub fn known(&self) -> Option<Flow> {
@@ -344,8 +344,7 @@ pub fn tell_opened(slot: u32) {
 pub struct Flow {
     /// Its slot.
     pub slot: u32,
-    /// Is the packet of the subsession that replaced the session's own
-    /// five-tuple?
+    /// True if the packet belongs to the subsession that replaced the session's own five-tuple.
     pub new: bool,
     /// Its entry.
     pub s: &'static mut Session,
@@ -396,7 +395,7 @@ fn a_hint(slot: u32, new: bool) -> u32 {
     slot << 1 | if new { NEW } else { 0 }
 }
 
-/// Has the first look-up of a five-tuple find at once what was just made.
+/// Stores a hint, so that the first lookup of a new five-tuple succeeds at once.
 #[inline(always)]
 fn set_hint(short: &ShortKey, slot: u32, new: bool) {
     if let Some(hint) = hint_of(short) {
@@ -424,7 +423,7 @@ pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey
     Some(Flow { slot, new, s })
 }
 
-/// Is no session under this key?
+/// True if no session has this key.
 #[inline(always)]
 pub fn is_nobodys(short: &ShortKey) -> bool {
     FLOWS.get_ptr(short).is_none()
@@ -450,7 +449,7 @@ fn look_up(key: &Key) -> Option<Flow> {
     })
 }
 
-/// Is the whole five-tuple the session's?
+/// True if the whole five-tuple is the session's.
 #[inline(always)]
 fn is_of(s: &Session, new: bool, key: &Key) -> bool {
     key.whole == *(if new { &s.path } else { &s.key })
@@ -491,7 +490,7 @@ fn called(short: &ShortKey) -> Option<&'static mut Session> {
     }
 }
 
-/// Does no packet of it come here any more?
+/// True if no packet of the session arrives here any longer.
 #[inline(always)]
 fn is_over(s: &Session) -> bool {
     let over = matches!(
@@ -501,20 +500,21 @@ fn is_over(s: &Session) -> bool {
     over || s.has_ended()
 }
 
-/// Do others call a session so that passes here?
+/// True if other hosts call a session by this name that passes here.
 #[inline(always)]
 pub fn is_called(short: &ShortKey) -> bool {
     called(short).is_some_and(|s| !is_over(s))
 }
 
-/// Did they call one so that is over?
+/// True if other hosts called a session by this name that is over.
 #[inline(always)]
 fn was_called(short: &ShortKey) -> bool {
     called(short).is_some_and(|s| is_over(s))
 }
 
-/// Has what others call a session lead to its entry, so that user space finds it. The
-/// five-tuple of another that lives stays that one's. Exported: see `learn::dysco_offer`.
+/// Makes the name that other hosts have for a session lead to its entry, so that user space
+/// finds the session. A five-tuple of another live session is not taken. Exported: see
+/// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_called(slot: u32) -> u32 {
@@ -603,7 +603,7 @@ pub fn give_up_path(slot: u32, s: &mut Session) {
     s.short_path = ShortKey::default();
 }
 
-/// Has the session's own five-tuple lead to this entry. False if it cannot.
+/// Makes the session's own five-tuple lead to this entry. Returns false if it cannot.
 #[inline(always)]
 pub fn lead_to(slot: u32, s: &mut Session) -> bool {
     let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));

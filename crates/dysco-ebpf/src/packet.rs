@@ -22,7 +22,7 @@ const IPPROTO_TCP: u8 = 6;
 /// More-fragments flag and fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
 
-/// Which end of a packet is this host's.
+/// The end of a packet that is this host's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The source.
@@ -52,7 +52,7 @@ impl Key {
         self.short = self.whole.short();
     }
 
-    /// Is it IPv6?
+    /// True if the packet is IPv6.
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
         self.family != 0
@@ -66,7 +66,7 @@ pub struct Found {
     pub v6: bool,
     /// Bytes of the TCP header.
     pub data_offset: usize,
-    /// What it says.
+    /// The fixed fields of the TCP header.
     pub seg: Segment,
 }
 
@@ -109,7 +109,7 @@ pub struct Packet {
     /// Its first 20 bytes, or 32 where the data offset says 8 words or more;
     /// all of them after [`load_options`].
     pub header: Header,
-    /// What it says.
+    /// The fixed fields of the TCP header.
     pub seg: Segment,
 }
 
@@ -132,9 +132,9 @@ pub fn l4(v6: bool) -> usize {
 
 /// A frame that a program is run on.
 pub trait Bytes {
-    /// Where it begins, and where that ends which may be read of it. Volatile: of
-    /// a value that is at hand LLVM may keep 32 bits on the stack, which are no
-    /// pointer any more.
+    /// Addresses of the frame's first byte and of the end of its readable part. The reads are
+    /// volatile: LLVM may keep 32 bits of a plain value on the stack, and these are no longer a
+    /// pointer.
     fn bounds(&self) -> (usize, usize);
 }
 

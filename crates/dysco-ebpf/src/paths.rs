@@ -1,4 +1,4 @@
-//! What near and far anchors have in common in the two-path phase.
+//! Functions that near and far anchors share in the two-path phase.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::max;
@@ -66,7 +66,7 @@ pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags
     }
 }
 
-/// Do the session's segments have timestamps, wherever in their options?
+/// True if the session's segments have timestamps, anywhere in their options.
 #[inline(always)]
 fn has_timestamps(s: &Session) -> bool {
     s.local.flags & s.remote.flags & offer::TIMESTAMPS != 0

@@ -1,5 +1,5 @@
-//! What a path does to the packets that open it: see `dysco_common::probe`. What has come is
-//! told whole, and user space judges it.
+//! Effects of a path on the packets that open it: see `dysco_common::probe`. The program reports
+//! the whole packet that has arrived, and user space judges it.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
@@ -53,7 +53,8 @@ unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
     (r == 0 && u32::from_ne_bytes([a, b, c, d]) == PROBES) as u32
 }
 
-/// Does the packet in the scratch memory of ingress carry a probe? It is taken down.
+/// True if the packet in the scratch memory of ingress carries a probe. Copies the packet for
+/// the report.
 #[inline(always)]
 pub fn is_carried(ctx: &TcContext, slot: u32) -> bool {
     // SAFETY: the program's own context.

@@ -1,5 +1,5 @@
-//! Which sockets were read by a call that hands the bytes to the process. What is spliced
-//! from a socket does not come by here.
+//! Sockets that a process has read by a receiving call, which copies the bytes to the process. A
+//! splice from a socket does not reach this tracepoint.
 
 use core::ffi::{c_int, c_void};
 
@@ -15,7 +15,7 @@ use aya_ebpf::programs::BtfTracePointContext;
 static RECEIVES: HashMap<u64, u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 const MSG_PEEK: c_int = 0x2;
-/// What is taken is a note of the kernel's, and nothing of the stream.
+/// Flag of a call that takes a message of the kernel's error queue, and nothing of the stream.
 const MSG_ERRQUEUE: c_int = 0x2000;
 
 /// At the end of each call that receives, of any socket of this machine:

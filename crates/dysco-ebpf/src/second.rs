@@ -106,14 +106,13 @@ pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
     }
 }
 
-/// Do packets take the path as they are, by the session's own five-tuple?
+/// True if packets take this path unchanged, by the session's own five-tuple.
 #[inline(always)]
 fn is_as_it_was(before: &Session) -> bool {
     before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }
 
-/// Is it one of the packets that only a firewall is to see? It teaches what the
-/// path has carried.
+/// True if only firewalls are to see the packet. Takes in the numbers that the path has carried.
 #[inline(always)]
 pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let opens = opens_windows(seg);

@@ -1,11 +1,11 @@
-//! What nearly all packets need: those of a session that has one path, with
-//! the usual header. They are judged in registers, by few instructions that lie
-//! close together: between two packets the stack has used a processor's caches
-//! for itself, and what is fetched again costs more than what is computed.
+//! Fast path for nearly all packets: those with the usual header, of a session that has one
+//! path. The programs judge them in registers, by few instructions that are adjacent in memory.
+//! Between two packets the stack has used the processor's caches, and fetching again costs more
+//! than computing.
 //!
-//! One code for both families, made twice by the compiler, so that offsets are
-//! constants. `None` where a packet needs a closer look; nothing has been
-//! changed then.
+//! One source serves both families. The compiler generates it twice, so that offsets are
+//! constants. The functions return `None` for a packet that needs a closer look; nothing has
+//! been changed then.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;

@@ -19,7 +19,7 @@ use crate::packet::Found;
 use crate::second;
 use crate::steady;
 
-/// Is it one that this host has relayed? It has no mark any more then.
+/// True if this host has relayed the packet. Removes the mark.
 #[inline(always)]
 pub fn takes_mark(ctx: &TcContext) -> bool {
     // SAFETY: a field of the context that the verifier lets a classifier read and

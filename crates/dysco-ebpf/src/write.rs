@@ -160,9 +160,9 @@ fn short_in(
     complete(ctx, found.v6, field, &diff)
 }
 
-/// What the packet has in place of its checksum. Of super-packets it is the sum of the
-/// pseudo-header (`tcp_gro_complete`, `__tcp_v4_send_check`) unless a driver merged
-/// them. `addresses` is the sum of the addresses.
+/// Content of the packet's checksum field. In a super-packet it is the sum of the pseudo-header
+/// (`tcp_gro_complete`, `__tcp_v4_send_check`), unless a driver has merged the segments.
+/// `addresses` is the sum of the addresses.
 #[inline(always)]
 fn field(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> Field {
     // SAFETY: a readable field of the context.
@@ -172,8 +172,8 @@ fn field(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> Field {
     Field::of(check, pseudo_header, of_many)
 }
 
-/// Has the kernel do what it alone can: complete [`Field::Either`], and keep a device's
-/// sum of the packet right, if there is one.
+/// Lets the kernel do what only it can: complete [`Field::Either`], and keep a device's sum of
+/// the packet right, if there is one.
 #[inline(always)]
 fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), Failed> {
     if field == Field::Pseudo {
@@ -203,7 +203,7 @@ pub fn apply(ctx: &TcContext, run: u32) -> bool {
     }
 }
 
-/// What [`dysco_apply`] says: the packet could not be changed as a whole.
+/// Result of [`dysco_apply`]: the packet could not be changed as a whole.
 const FAILED: u32 = 0;
 /// It is changed.
 const DONE: u32 = 1;
@@ -300,7 +300,7 @@ struct Ipv4End {
     dst: u32,
 }
 
-/// What new addresses do to the sum of the pseudo-header. Not folded.
+/// Effect of new addresses on the sum of the pseudo-header. Not folded.
 struct Readdressed {
     diff: u64,
     /// The sum of the addresses that were.
@@ -358,9 +358,9 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
     Ok(differ(word(new), word(old)))
 }
 
-/// Does the packet say that there is congestion (CE), of which its sender would never
-/// hear? Where one side only has agreed on ECN, the other echoes nothing: such a packet
-/// is lost instead (as by RFC 6040, section 4.2), which its sender answers.
+/// True if the packet reports congestion (CE) and its sender would never learn of it. If only
+/// one side has agreed on ECN, the other echoes nothing. Such a packet is dropped instead, as by
+/// RFC 6040, section 4.2, and its sender reacts to the loss.
 #[inline(always)]
 pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
     if s.translation.flags & translation::STRIP_ECN == 0 {
@@ -499,8 +499,8 @@ extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
     (if odd { sum.swap_bytes() } else { sum }) as u32
 }
 
-/// Would a SYN with data, and the payload behind it, be longer than the interface sends? The
-/// kernel lengthens it all the same, and loses it there.
+/// True if a SYN with data and the payload behind it exceed the MTU of the interface. The kernel
+/// would lengthen the packet, and lose it there.
 #[inline(always)]
 fn is_too_long(ctx: &TcContext, ifindex: u32) -> bool {
     let mut mtu = 0;

@@ -63,12 +63,12 @@ impl FiveTuple {
         [self.source, self.destination]
     }
 
-    /// Do both name the same session, from whichever end?
+    /// True if both name the same session, from either end.
     pub fn same(&self, other: &FiveTuple) -> bool {
         self == other || *self == other.reversed()
     }
 
-    /// Can a TCP session have it?
+    /// True if a TCP session can have this five-tuple.
     fn possible(&self) -> bool {
         let end = |end: SocketAddr| {
             let ip = end.ip();
@@ -118,7 +118,7 @@ impl Document {
         }
     }
 
-    /// Which session it is of.
+    /// Returns the session of the document.
     pub fn seen(&self) -> Seen {
         Seen {
             session: self.session,
@@ -126,7 +126,7 @@ impl Document {
         }
     }
 
-    /// What it holds, as one kind has it.
+    /// Decodes the state as that of one kind.
     pub(super) fn state<T: for<'de> Deserialize<'de>>(&self) -> Result<T, StateError> {
         T::deserialize(&self.state)
             .map_err(|error| self.refused(Fault::Malformed(error.to_string())))
@@ -141,7 +141,7 @@ impl Document {
         }
     }
 
-    /// Is it of this version, and of this session?
+    /// Checks that the document has this version and belongs to this session.
     pub(super) fn check_header(&self, session: &FiveTuple) -> Result<(), StateError> {
         if self.version != VERSION {
             return Err(self.refused(Fault::Version(self.version)));
@@ -173,7 +173,7 @@ pub fn read(json: &Value) -> Result<Vec<Document>, StateError> {
     all.iter().map(read).collect()
 }
 
-/// Are there too many, or are they too long?
+/// Checks that the documents are neither too many nor too long.
 pub(super) fn check_size(documents: &[Document]) -> Result<(), StateError> {
     let bytes = serde_json::to_vec(documents).map_or(usize::MAX, |json| json.len());
     if documents.len() > MAX_DOCUMENTS || bytes > MAX_BYTES {

@@ -1,4 +1,4 @@
-//! Why state was not moved, in words that an operator can act on.
+//! Errors of a transfer of state, with a remedy for the operator.
 
 use std::io;
 
@@ -12,9 +12,9 @@ pub enum StateError {
     /// The kernel could not be asked, or said no.
     #[error("failed to {what}: {source}{mend}", mend = mend(source))]
     Kernel {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// Not documents.
@@ -25,12 +25,12 @@ pub enum StateError {
         "failed to take the state of a session: {documents} documents of {bytes} bytes are more than {MAX_DOCUMENTS} of {MAX_BYTES}; install the kinds one by one"
     )]
     Oversized {
-        /// How many.
+        /// Number of documents.
         documents: usize,
         /// Of how many bytes.
         bytes: usize,
     },
-    /// What the session has here cannot travel.
+    /// The session has something here that cannot travel.
     #[error(
         "failed to export the {kind} state of {session}: {what} cannot be moved; leave the session where it is, or take that out of the firewall's rules"
     )]
@@ -39,7 +39,7 @@ pub enum StateError {
         kind: KindName,
         /// Of which session.
         session: FiveTuple,
-        /// What it has.
+        /// The part that cannot travel.
         what: &'static str,
     },
     /// It has none of a kind that was asked for.
@@ -59,12 +59,12 @@ pub enum StateError {
         kind: KindName,
         /// Of which session, as it says.
         session: FiveTuple,
-        /// Why.
+        /// The reason.
         fault: Box<Fault>,
     },
 }
 
-/// What is wrong with a document, or with this host for it.
+/// Fault of a document, or of this host with respect to it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// Of another version.
@@ -109,7 +109,7 @@ fn mend(error: &io::Error) -> &'static str {
 }
 
 impl StateError {
-    /// Is it about what was asked, and not about this host?
+    /// True if the request is at fault, and not this host.
     pub fn is_bad_request(&self) -> bool {
         match self {
             StateError::Oversized { .. } | StateError::Unreadable(_) => true,

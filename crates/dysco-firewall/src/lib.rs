@@ -1,13 +1,13 @@
-//! What a middlebox's kernel knows of a session, taken from one firewall and
-//! given to another. Knows netlink and nothing of the protocol: of `dysco-proto` it has
-//! the names of the kinds of state alone, and it depends on no runtime.
+//! State that a middlebox's kernel holds of a session: exported from one firewall and installed
+//! on another. This crate knows netlink and nothing of the protocol. It uses only the names of
+//! the kinds of state from `dysco-proto`, and depends on no runtime.
 //!
 //! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
 //! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).
 //! Everything here asks the kernel of the calling thread's network namespace,
 //! waits for its answer, and is done in well under a millisecond.
 //!
-//! Who replaces a middlebox calls, in this order:
+//! A host that replaces a middlebox calls, in this order:
 //!
 //! 1. [`export`] on the old host. The session flows on there.
 //! 2. [`install`] on the new host, and its answer, before a packet of the new
@@ -45,7 +45,7 @@ trait Kind {
     /// Its name.
     fn name(&self) -> KindName;
 
-    /// What this host has of it for a session.
+    /// Returns the documents of this kind that this host has for a session.
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;
 
     /// Could this be installed? Changes nothing.
@@ -71,7 +71,7 @@ pub struct Seen {
 
 /// A session on this host, as connection tracking had it when it was asked.
 struct Here {
-    /// What it is called.
+    /// Its five-tuples.
     seen: Seen,
     /// Its entries.
     entries: Vec<conntrack::Entry>,
@@ -79,19 +79,19 @@ struct Here {
 
 /// Takes back what was installed.
 pub struct Undo {
-    /// Was it there before? Then nothing is taken back.
+    /// True if the state was there before: then nothing is taken back.
     pub updated: bool,
-    /// What will tell when it has settled.
+    /// The handle that reports when the entry has settled.
     pub settling: Option<Settling>,
     back: Box<dyn FnOnce() + Send>,
 }
 
-/// What was installed.
+/// Result of an installation.
 #[derive(Debug, Default)]
 pub struct Installed {
-    /// Was not there before.
+    /// Number of states that were not there before.
     pub new: usize,
-    /// Was there.
+    /// Number of states that were there.
     pub updated: usize,
     /// Entries that do not judge windows yet.
     pub settling: Vec<Settling>,
@@ -103,7 +103,7 @@ fn kinds() -> Vec<Box<dyn Kind>> {
     vec![Box::new(Sets), Box::new(Conntrack)]
 }
 
-/// What this host has of these kinds for a session; of all without any named.
+/// Returns this host's state of these kinds for a session; of all kinds if none is named.
 pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
     Here::find(session)?.export(only)
 }
@@ -127,7 +127,8 @@ pub fn export_at_once(
     }
 }
 
-/// May these be installed with a few questions, as above?
+/// True if these documents can be installed with a few questions to the kernel (see
+/// [`export_at_once`]).
 pub fn is_at_once(documents: &[Document]) -> bool {
     let of_conntrack = |document: &Document| document.kind == KindName::Conntrack;
     conntrack::has_answered() && documents.len() <= 2 && documents.iter().all(of_conntrack)
@@ -137,7 +138,7 @@ fn is_wanted(kind: KindName, only: &[KindName]) -> bool {
     only.is_empty() || only.contains(&kind)
 }
 
-/// Is there something of each kind that was named?
+/// Checks that the documents contain each kind that was named.
 pub fn has_each(
     session: &FiveTuple,
     kinds: &[KindName],
@@ -151,7 +152,7 @@ pub fn has_each(
     })
 }
 
-/// Could these be installed for this session? Changes nothing.
+/// Checks that these documents could be installed for this session. Changes nothing.
 pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
     check_headers(session, documents)?;
     let mut all = documents.iter();
@@ -191,8 +192,8 @@ pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed,
     })
 }
 
-/// Removes this host's state of a session: what other sessions share stays.
-/// How many things were removed.
+/// Removes this host's state of a session. State that other sessions share remains. Returns the
+/// number of states removed.
 pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
     Here::find(session)?.remove(only)
 }

@@ -31,7 +31,8 @@ thread_local! {
 pub struct Netfilter {
     socket: Socket,
     sequence: u32,
-    /// What was received last: for each anew the allocator would tidy up.
+    /// Buffer of the last datagram received. A new buffer each time would make the allocator
+    /// tidy up.
     received: Vec<u8>,
 }
 
@@ -73,12 +74,12 @@ impl Netfilter {
         self.ask(message, NLM_F_DUMP)
     }
 
-    /// Has something done.
+    /// Performs a change.
     pub fn act(&mut self, message: NetfilterMessage, flags: u16) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Has all of these done, or none.
+    /// Performs all of these changes, or none.
     pub fn transaction(&mut self, messages: Vec<(NetfilterMessage, u16)>) -> io::Result<()> {
         let mark = |message| {
             let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, NFTABLES);

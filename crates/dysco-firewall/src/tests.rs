@@ -1,4 +1,4 @@
-//! What is refused of documents, and their schema.
+//! Documents that are refused, and their schema.
 
 use std::net::SocketAddr;
 

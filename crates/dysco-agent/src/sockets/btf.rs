@@ -1,11 +1,10 @@
-//! Where the running kernel has the members of a structure, by the type
-//! information that it gives of itself (BTF). Only as much of the format as
-//! that needs: <https://docs.kernel.org/bpf/btf.html>.
+//! Positions of the members of a structure in the running kernel, from its type information
+//! (BTF). Supports only as much of the format as needed: <https://docs.kernel.org/bpf/btf.html>.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Where the kernel has it.
+/// File with the running kernel's type information.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
@@ -37,7 +36,7 @@ const DEPTH: usize = 16;
 pub struct Btf<'a> {
     bytes: &'a [u8],
     strings: Range<usize>,
-    /// Where each type is described, by its number less one.
+    /// Offset of each type's description, by the type's number less one.
     types: Vec<usize>,
     /// Structures by name.
     structs: HashMap<&'a str, u32>,
@@ -46,9 +45,9 @@ pub struct Btf<'a> {
 /// A member, in bits from the structure's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Where it begins.
+    /// Offset of its first bit.
     pub offset: u32,
-    /// How long it is.
+    /// Number of bits.
     pub bits: u32,
 }
 

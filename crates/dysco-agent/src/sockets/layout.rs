@@ -1,4 +1,4 @@
-//! Where the running kernel has what is wanted of a `struct tcp_sock`.
+//! Positions of the required members of `struct tcp_sock` in the running kernel.
 
 use dysco_common::adopt::Socket;
 use dysco_common::{Addr, FlowKey};
@@ -48,7 +48,7 @@ fn member(btf: &Btf<'_>, path: &[&str]) -> Option<Member> {
 }
 
 members! {
-    /// Where each member is; the second kind is not in every kernel.
+    /// Position of each member. Some kernels lack members of the second kind.
     Layout {
         state: [&COMMON[..], &["skc_state"]],
         family: [&COMMON[..], &["skc_family"]],
@@ -94,7 +94,7 @@ members! {
 }
 
 impl Layout {
-    /// What a copy of a socket holds; `None` if it is no TCP over IP.
+    /// Reads a copy of a socket; `None` if it is not TCP over IP.
     pub fn read(&self, copy: &[u8]) -> Option<Socket> {
         let at = |m: Member| number(copy, m);
         let flag = |m: Option<Member>| m.and_then(at).is_some_and(|v| v != 0);

@@ -1,4 +1,4 @@
-//! What the kernel holds of the TCP sockets of this network namespace.
+//! The kernel's TCP sockets in this network namespace.
 //!
 //! By an iterator program: it is the only way that shows absolute sequence
 //! numbers and options without touching a socket. `sock_diag` has no numbers,
@@ -21,7 +21,7 @@ const PROGRAM: &str = "dysco_sockets";
 /// Sockets fetched in one go.
 const AT_ONCE: usize = 64;
 
-/// Does this kernel show its sockets? Nothing of it stays.
+/// Checks that this kernel shows its sockets. Leaves nothing behind.
 pub fn try_sockets() -> Result<(), AgentError> {
     Sockets::open().map(drop)
 }

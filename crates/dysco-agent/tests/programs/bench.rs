@@ -36,7 +36,7 @@ pub const REDIRECT: u32 = 7;
 pub const XDP_PASS: u32 = 2;
 pub const XDP_TX: u32 = 3;
 
-/// What is wanted, with a payload that was sent when it says so: now, or just before.
+/// Expected frame, with the time of sending that its payload states: now, or a moment ago.
 pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
     let mut want = want.clone();
     if let Some(bytes) = want.payload.last_chunk_mut() {
@@ -66,7 +66,7 @@ pub fn now() -> u32 {
     ticks(std::time::Duration::from(boot).as_nanos() as u64)
 }
 
-/// Which program.
+/// The program to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
     Out,
@@ -123,7 +123,7 @@ impl Programs {
         p
     }
 
-    /// Has the kernel verify every program.
+    /// Makes the kernel verify every program.
     pub fn load_all(&mut self) {
         let kernel = Btf::from_sys_fs().expect("a kernel with BTF");
         for (name, program) in self.ebpf.get_mut().unwrap().programs_mut() {
@@ -425,7 +425,7 @@ impl Programs {
         map.get(&(c as u32), 0).unwrap().iter().sum()
     }
 
-    /// What was told since the last call.
+    /// Events since the last call.
     pub fn events(&mut self) -> Vec<(EventKind, u32)> {
         let map = self.ebpf.get_mut().unwrap().map_mut("EVENTS").unwrap();
         let mut ring: RingBuf<_> = map.try_into().unwrap();

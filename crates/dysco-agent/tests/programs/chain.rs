@@ -23,7 +23,7 @@ use crate::frame::{Frame, Net, mirror, nets, on};
 
 pub const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
-/// When the neighbour has sent a payload, in ticks of its clock.
+/// Time of a payload's sending by the neighbour, in ticks of its clock.
 const SENT: u32 = 7;
 const LINUX: [u8; 20] = [
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
@@ -176,7 +176,7 @@ fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
     }
 }
 
-/// What was found for one SYN on its second way serves those behind it.
+/// The next hop that was found on the second pass of one SYN serves the SYNs behind it.
 #[test]
 fn the_next_hop_of_a_syn_is_remembered() {
     for h in all() {

@@ -7,9 +7,9 @@ use dysco_common::{Counter, Session, State, Translation};
 use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, nets};
 
-/// What the local end has sent when it is cut.
+/// Highest number that the local end has sent at the cutoff.
 const SENT: u32 = 100_000;
-/// What the old path has sent it.
+/// Highest number that the old path has sent to the local end.
 const GOT: u32 = 0x300_0000;
 
 /// Both have cut, and the new path has carried so many bytes to the local end.

@@ -9,7 +9,7 @@ use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options, sack};
 
 /// The slot of the entry that [`SLOT`] is joined to.
 pub const OTHER: u32 = 5;
-/// What is added on the way from the end of [`SLOT`], and on the way back.
+/// Number added on the way from the end of [`SLOT`], and on the way back.
 pub const OUT: u32 = 0x1_0000;
 pub const BACK: u32 = 0x200_0000;
 const T: Translation = Translation {

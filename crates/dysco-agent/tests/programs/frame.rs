@@ -179,7 +179,7 @@ impl Frame {
         tcp
     }
 
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub fn l4(&self) -> usize {
         if self.src.is_ipv4() { 34 } else { 54 }
     }
@@ -199,7 +199,7 @@ pub fn mirror(path: FlowKey) -> FlowKey {
     FlowKey::new(path.remote(), path.local())
 }
 
-/// Which options a segment has.
+/// Options of a segment.
 #[derive(Clone, Copy, Debug)]
 pub enum Options {
     None,

@@ -90,7 +90,7 @@ fn router(net: &Net) -> IpAddr {
     ip.parse().unwrap()
 }
 
-/// What a router says of a segment to who has sent it.
+/// Error of a router about a segment, to its sender.
 fn error(net: &Net, about: &Frame) -> Error {
     Error {
         from: router(net),
@@ -270,7 +270,7 @@ fn relayed(net: &Net) -> (Frame, Frame) {
     (sent, wire)
 }
 
-/// How it arrives at the end: one hop further, and from this host.
+/// The error as it arrives at the end: one hop further, and from this host.
 fn at_end(net: &Net, arrives: &Error, about: &Frame) -> Error {
     Error {
         from: net.local.ip(),
@@ -351,7 +351,7 @@ fn an_error_about_a_reply_that_passed_by_goes_to_the_server() {
     }
 }
 
-/// What the proxy itself has sent is its stack's, what was relayed beside it is not.
+/// Errors about the proxy's own packets go to its stack, errors about relayed packets do not.
 #[test]
 fn in_two_paths_each_hears_of_its_own() {
     for net in nets() {
@@ -472,7 +472,7 @@ fn a_relaying_host_answers_what_its_next_link_does_not_take() {
     }
 }
 
-/// What the stack still gets is not held against the link.
+/// A packet that the stack still receives is not compared with the link's MTU.
 #[test]
 fn in_two_paths_only_the_new_one_is_too_narrow() {
     let mut p = narrow(1000);

@@ -1,4 +1,4 @@
-//! What SYNs teach.
+//! Facts that SYNs teach.
 
 use dysco_common::rule::Rule;
 use dysco_common::session::{Offer, offer};

@@ -51,7 +51,7 @@ fn path(net: &Net) -> FlowKey {
     )
 }
 
-/// What others call it: the bypass's five-tuple, from the client's own address.
+/// Name that other hosts have for it: the bypass's five-tuple, from the client's own address.
 fn name(net: &Net) -> FlowKey {
     let local = SocketAddr::new(net.local.ip(), net.new_local.port());
     FlowKey::new(local, net.new_remote)
@@ -104,7 +104,7 @@ fn taking(net: &Net) -> Programs {
     p
 }
 
-/// What comes by the path.
+/// A packet that arrives by the path.
 fn comes(net: &Net, seq: u32, ack: u32, flags: u8) -> Frame {
     Frame {
         seq,
@@ -339,7 +339,7 @@ fn a_path_that_has_carried_nothing_resets_nothing() {
     }
 }
 
-/// What a proxy that has left still says is not of the path before.
+/// A packet that a departed proxy still sends does not belong to the path before.
 #[test]
 fn the_proxy_is_not_heard() {
     for net in nets() {

@@ -79,7 +79,8 @@ fn leaving(net: &Net, state: State, taken: bool) -> Programs {
     p
 }
 
-/// What opens the path has the numbers behind the middlebox, and teaches the end's.
+/// A packet that opens the path has the numbers behind the middlebox, and teaches the end's
+/// numbers.
 #[test]
 fn it_opens_in_the_numbers_behind_the_middlebox() {
     for net in nets() {
@@ -141,8 +142,8 @@ fn it_is_awaited_by_the_sessions_own_name() {
     }
 }
 
-/// What takes the path is translated; what takes the one before is not, since the
-/// middlebox does it.
+/// A packet that takes the new path is translated. One on the path before is not, because the
+/// middlebox translates it.
 #[test]
 fn each_path_has_its_own_numbers() {
     for net in nets() {

@@ -24,7 +24,7 @@ const STORES: [u8; 2] = [2, 3];
 /// The frame pointer.
 const FRAME: u8 = 10;
 
-/// How far below the frame pointer a function reaches: by it, or by a copy of it.
+/// Greatest distance below the frame pointer that a function reaches, by it or by a copy of it.
 fn depth(function: &[bpf_insn]) -> u32 {
     let mut copies = BTreeSet::new();
     let mut deepest = 0;
@@ -42,7 +42,7 @@ fn depth(function: &[bpf_insn]) -> u32 {
     deepest.unsigned_abs()
 }
 
-/// Where the function begins that an instruction calls, if it calls one.
+/// Index of the first instruction of the function that an instruction calls, if it calls one.
 fn called(at: usize, i: &bpf_insn) -> Option<usize> {
     let calls = i.code == CALL && i.src_reg() == PSEUDO_CALL;
     calls.then(|| at.checked_add_signed(i.imm as isize + 1).unwrap())

@@ -59,7 +59,7 @@ fn steered(net: &Net, state: State) -> Programs {
     p
 }
 
-/// What the server sends by the path.
+/// A packet that the server sends by the path.
 fn by_path(net: &Net, frame: &Frame) -> Frame {
     on(mirror(path(net)), frame)
 }
@@ -161,8 +161,8 @@ fn what_comes_by_the_path_is_relayed() {
     }
 }
 
-/// What opens windows is for no end, and when the path has been taken what is late of
-/// it, or shows the way back: it may acknowledge what no stack has got.
+/// A packet that opens windows is for no end. Once the path has been taken, neither is a late
+/// one, nor one that shows the way back: it may acknowledge bytes that no stack has received.
 #[test]
 fn what_opens_the_path_is_not_relayed() {
     for net in nets() {
@@ -221,7 +221,7 @@ fn the_relay_follows_the_far_end() {
     }
 }
 
-/// What the path has not carried is acknowledged by the one before, as it was.
+/// Bytes that the path has not carried are acknowledged by the path before, unchanged.
 #[test]
 fn an_acknowledgement_takes_the_path_of_what_it_acknowledges() {
     for net in nets() {
@@ -281,7 +281,7 @@ fn a_path_that_was_left_is_not_heard() {
     }
 }
 
-/// What opens another session is not taken for this one's.
+/// A packet that opens another session is not taken for one of this session.
 #[test]
 fn it_opened_here_and_follows_nobody() {
     for net in nets() {

@@ -171,8 +171,8 @@ fn what_is_on_the_wire_already_goes_on() {
     }
 }
 
-/// What the kernel's look-up found for one packet the next ones take. It is
-/// believed for some ticks only, so pairs are tried until both fall into them.
+/// The next hop that the kernel's lookup found for one packet serves the next ones. It is valid
+/// for some ticks only, so the test tries pairs until both fall into them.
 #[test]
 fn the_next_hop_is_remembered_for_its_interface() {
     for net in nets() {

@@ -9,7 +9,7 @@ use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, Options, nets, options};
 
-/// What the translation adds to the numbers that are sent, and received.
+/// Number that the translation adds to sent numbers, and to received ones.
 const OUT: u32 = 0x1_0000;
 const IN: u32 = 0x200_0000;
 const T: Translation = Translation {
@@ -576,7 +576,7 @@ fn the_proxys_own_end_is_not_delivered() {
     }
 }
 
-/// What it held is lost: the end hears a reset, and no clean end.
+/// The bytes that the proxy held are lost: the end receives a reset, and no clean end.
 #[test]
 fn a_fin_of_the_proxy_with_bytes_missing_is_a_reset() {
     for net in nets() {

@@ -1,5 +1,5 @@
-//! What XDP makes of a frame is what TC makes of it, sent to the neighbour that
-//! TC was shown; and what is not XDP's passes as it is.
+//! XDP makes the same of a frame as TC, and sends it to the neighbour that TC was shown. A frame
+//! that is not for XDP passes unchanged.
 
 use dysco_common::session::translation;
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
@@ -227,7 +227,7 @@ fn only_a_relayed_packet_teaches() {
     }
 }
 
-/// What goes by the paths of a chain on one side is TC's.
+/// Packets on the paths of a chain on one side are left to TC.
 #[test]
 fn a_side_with_a_chain_is_left_to_tc() {
     for net in nets() {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Does what [`dysco_apply`] leaves to it, which does not call it: the kernel adds up the
-/// stack of all that call each other.
+/// Handles the headers that [`dysco_apply`] leaves to this function. [`dysco_apply`] does not
+/// call it, because the kernel adds up the stack of all functions that call each other.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dysco_apply_options(skb: *mut __sk_buff, run: u32) -> u32 {

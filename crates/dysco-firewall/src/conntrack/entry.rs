@@ -41,11 +41,11 @@ pub(super) mod attribute {
 /// An entry, as the kernel has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What the end that opened the session sends.
+    /// The five-tuple of packets from the end that opened the session.
     pub original: FiveTuple,
-    /// What the other end sends.
+    /// The five-tuple of packets from the other end.
     pub reply: FiveTuple,
-    /// Where it is.
+    /// The zone of the entry.
     pub zone: Zone,
     /// Its TCP flags: of the end that opened the session, and of the other.
     pub(super) flags: [u8; 2],
@@ -60,7 +60,7 @@ pub struct Entry {
 
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Has the kernel answered before? The first question may have it load a module.
+/// True if the kernel has answered before. The first question may make it load a module.
 pub fn has_answered() -> bool {
     ANSWERED.load(Ordering::Relaxed)
 }
@@ -130,9 +130,8 @@ pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
     }
 }
 
-/// How the packets of a socket of this host are called where they leave it, if
-/// a NAT of this host's own calls them otherwise than the socket. The socket is
-/// named by what it sends.
+/// Returns the five-tuple under which packets of a socket of this host leave it, if a NAT of
+/// this host translates them. `socket` is the five-tuple of packets that the socket sends.
 pub fn translated(socket: &FiveTuple) -> Result<Option<FiveTuple>, StateError> {
     let Some(entry) = at(socket, Zone::default())? else {
         return Ok(None);
@@ -311,7 +310,7 @@ impl Entry {
         }
     }
 
-    /// What of it can travel.
+    /// Returns the part of the entry that can travel.
     pub(super) fn state(&self) -> Result<ConntrackState, StateError> {
         let unmovable = |what| StateError::Unmovable {
             kind: KindName::Conntrack,
@@ -353,7 +352,7 @@ impl Entry {
         }
     }
 
-    /// Is it what was to be installed?
+    /// Checks that the entry is the one that was to be installed.
     pub(super) fn keeps(
         &self,
         document: &Document,
@@ -379,7 +378,7 @@ fn value(nla: &DefaultNla) -> Vec<u8> {
     bytes[4..4 + nla.value_len()].to_vec()
 }
 
-/// Are all its attributes zero?
+/// True if all attributes in it are zero.
 fn is_empty(nla: &DefaultNla) -> bool {
     let bytes = value(nla);
     let zero = |part: NlaBuffer<&[u8]>| part.value().iter().all(|&byte| byte == 0);

@@ -156,7 +156,7 @@ impl TcpStateName {
 }
 
 impl ConntrackState {
-    /// What is wrong with it, whichever host it is for.
+    /// Returns the fault of the state that holds on any host, if there is one.
     fn fault(&self) -> Option<Fault> {
         let wrong = |what: &str| Some(Fault::Malformed(what.to_owned()));
         let ends = [self.tcp.original, self.tcp.reply];
@@ -236,7 +236,7 @@ impl Kind for Conntrack {
     }
 }
 
-/// What a document holds, if it can be of any host.
+/// Returns the state of a document, if it is valid on any host.
 fn judged(document: &Document) -> Result<ConntrackState, StateError> {
     let state: ConntrackState = document.state()?;
     match state.fault() {
@@ -286,7 +286,8 @@ const GONE: Fault = Fault::NotKept(
     "raise nf_conntrack_max, or look for who deletes entries",
 );
 
-/// Did the kernel keep what it may leave out without a word: a translation, and labels?
+/// Checks that the kernel kept the translation and the labels, which it may omit without an
+/// error.
 fn kept(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
     if document.seen() == Seen::plain(document.session) && state.labels.is_empty() {
         return Ok(());
@@ -324,7 +325,7 @@ fn act(message: netlink_packet_netfilter::NetfilterMessage, flags: u16) -> std::
     Netfilter::with(|netfilter| netfilter.act(message, flags))
 }
 
-/// Why an entry was not installed.
+/// Returns the reason why an entry was not installed.
 fn not_done(document: &Document, error: std::io::Error) -> StateError {
     match error.raw_os_error() {
         Some(libc::EEXIST | libc::EBUSY) => document.refused(Fault::Taken(document.translated)),

@@ -1,4 +1,4 @@
-//! When a new entry has learnt its windows, and judges packets by them again.
+//! Resumption of window checks in a new entry, once the kernel has learnt its windows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ pub struct Settling {
     number: u64,
 }
 
-/// How far it is.
+/// Progress of settling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
     /// It judges windows as any other.

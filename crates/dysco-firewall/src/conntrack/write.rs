@@ -15,7 +15,7 @@ use crate::Seen;
 use crate::document::FiveTuple;
 use crate::netlink::family;
 
-/// What the kernel notes of an end.
+/// Flags that the kernel keeps of an end.
 pub(super) mod flag {
     /// It offered a window scale.
     pub const WINDOW_SCALE: u8 = 0x01;
@@ -34,7 +34,7 @@ pub(super) mod flag {
 /// this at most, if no packet comes: the kernel's own for an open session.
 const LONGEST_S: u32 = 432_000;
 
-/// Has an entry made.
+/// Message that creates an entry.
 pub(super) fn create(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
     let mut attributes = names(&seen.session, state.zone);
     // The kernel finds the translation of the answers by itself.
@@ -92,7 +92,7 @@ fn names(session: &FiveTuple, zone: Zone) -> Vec<ConntrackAttribute> {
     attributes
 }
 
-/// What is the same for a new entry and one that is brought up to date.
+/// Attributes that a new entry and an updated one have in common.
 fn content(state: &ConntrackState) -> Vec<ConntrackAttribute> {
     let mut status = Status::Confirmed;
     status.set(Status::Assured, state.assured);
@@ -152,7 +152,7 @@ fn zone_id(kind: u16, zone: Zone) -> DefaultNla {
     DefaultNla::new(kind, zone.id.to_be_bytes().to_vec())
 }
 
-/// What one direction's packets have.
+/// Attributes of the packets of one direction.
 pub(super) fn tuple(session: &FiveTuple, zone: Zone, reply: bool) -> Vec<Tuple> {
     let mut parts = vec![
         Tuple::Ip(vec![

@@ -27,9 +27,9 @@ pub struct Set {
     name: String,
     /// The types of its key's fields.
     pub types: Vec<FieldType>,
-    /// How long its elements stay, where they do not say.
+    /// Time-out of an element that has none of its own, in milliseconds.
     timeout_ms: Option<u64>,
-    /// Can an element say?
+    /// True if an element may have its own time-out.
     timed: bool,
 }
 
@@ -78,7 +78,7 @@ fn listed(generation: Option<u32>) -> Option<Vec<Set>> {
     }
 }
 
-/// Which ruleset is in force; nothing where the kernel does not say.
+/// Generation of the ruleset in force; `None` if the kernel does not report it.
 fn generation() -> Option<u32> {
     let question = NfTablesMessage::GetGen(GenMessage { attributes: vec![] });
     let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);

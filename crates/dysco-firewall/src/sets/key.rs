@@ -65,7 +65,7 @@ impl FieldType {
         }
     }
 
-    /// Is this field of this type?
+    /// True if the field has this type.
     pub fn takes(self, field: Field) -> bool {
         match field {
             Field::Address(IpAddr::V4(_)) => self == FieldType::Ipv4,
@@ -110,7 +110,7 @@ pub fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
     })
 }
 
-/// Is this key made of the session's values, with an address among them?
+/// True if the key consists of the session's values, with an address among them.
 pub fn of_session(key: &[Field], seen: &Seen) -> bool {
     let ends = ends(seen);
     let known = |field: &Field| match field {
@@ -122,8 +122,8 @@ pub fn of_session(key: &[Field], seen: &Seen) -> bool {
     key.len() <= MOST_FIELDS && key.iter().all(known) && key.iter().any(address)
 }
 
-/// Can no other session have this key? One that names the address and the port
-/// of the end that opened it.
+/// True if no other session can have this key: it contains the address and the port of the end
+/// that opened the session.
 pub fn its_own(key: &[Field], seen: &Seen) -> bool {
     [seen.session.source, seen.translated.source]
         .iter()

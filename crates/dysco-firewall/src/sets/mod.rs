@@ -68,7 +68,7 @@ impl SetElement {
         format!("{family} {} {}", self.table, self.set)
     }
 
-    /// What is wrong with it, whichever host it is for.
+    /// Returns the fault of the element that holds on any host, if there is one.
     fn fault(&self, seen: &Seen) -> Option<Fault> {
         let name =
             |name: &str| !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains('\0');
@@ -106,7 +106,7 @@ impl TableFamily {
 /// The most elements that are looked up at once.
 const FEW: usize = 16;
 
-/// Is it known which elements a session may have here, and are they few?
+/// True if the elements that a session may have here are known, and few.
 pub fn are_few(session: &Seen) -> bool {
     let candidates = |sets: Vec<kernel::Set>| {
         let all = sets.iter();
@@ -173,7 +173,7 @@ impl Kind for Sets {
     }
 }
 
-/// What a document holds, if it can be of any host, and the set that it is for.
+/// Returns the element of a document, if it is valid on any host, and its set on this host.
 fn judged(document: &Document) -> Result<(SetElement, kernel::Set), StateError> {
     let element: SetElement = document.state()?;
     if let Some(fault) = element.fault(&document.seen()) {

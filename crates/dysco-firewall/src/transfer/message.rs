@@ -20,7 +20,7 @@ pub const MAX_REASON: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct TransferId(pub [u8; 16]);
 
-/// What was installed.
+/// Result of an installation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
     /// So many documents.
@@ -60,7 +60,7 @@ pub enum Message {
         to: IpAddr,
         /// Only these kinds; all without any.
         kinds: Vec<KindName>,
-        /// How often this was asked before.
+        /// Number of times that this was asked before.
         attempt: u16,
     },
     /// [the old host to the new one] Some of the documents' JSON.
@@ -69,7 +69,7 @@ pub enum Message {
         transfer: TransferId,
         /// The attempt that it answers.
         attempt: u16,
-        /// Which part, from 0.
+        /// Index of the part, from 0.
         part: u16,
         /// Of how many.
         parts: u16,
@@ -97,7 +97,7 @@ impl Message {
         }
     }
 
-    /// Are these bytes one of these messages, and not of the session protocol?
+    /// True if the bytes are one of these messages, and not of the session protocol.
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.first() == Some(&MARK)
     }

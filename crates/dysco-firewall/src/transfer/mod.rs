@@ -1,6 +1,6 @@
-//! How state gets from one host to another: asked for by an end of the session,
-//! given by the old host, installed by the new one. Sans-IO, as the session
-//! protocol, and beside it: a change waits for a transfer as for anything else.
+//! Transfer of state from one host to another. An end of the session asks for it, the old host
+//! exports it, and the new host installs it. The code is sans-IO, like the session protocol, and
+//! separate from it: a change waits for a transfer as for any other step.
 //!
 //! ```text
 //! anchor               new host              old host
@@ -11,8 +11,8 @@
 //!   <--- Ended ----------                                  it installs
 //! ```
 //!
-//! Who asks does not wait before it says `Give`: parts that overtake `Expect` are kept
-//! until that comes.
+//! The asking host sends `Give` without waiting. The new host keeps parts that overtake `Expect`
+//! until that message arrives.
 //!
 //! Only a host that holds an end of the session may ask, and the new host takes
 //! documents from the one old host that it named, of that one session. That cannot be the
@@ -33,11 +33,11 @@ use super::document::{FiveTuple, MAX_BYTES};
 use message::{MAX_REASON, PART};
 pub use message::{Message, Moved, TransferId};
 
-/// What was not answered is said again after this.
+/// Time after which a message without an answer is sent again.
 const REPEAT: Duration = Duration::from_secs(1);
-/// Who asked gives up after this.
+/// Time after which the asking host gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who was asked to expect state forgets it after this.
+/// Time after which a host forgets that it was asked to expect state.
 const MEMORY: Duration = Duration::from_secs(60);
 /// Most transfers at once that this host began, and that one host and all want it to expect.
 const MOST: usize = 4096;
@@ -49,7 +49,7 @@ const EARLY: Duration = Duration::from_secs(2);
 /// Most parts of the documents of a session.
 const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
 
-/// What is to be done.
+/// Step that the caller must take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Say this.
@@ -60,7 +60,7 @@ pub enum Action {
         give: Give,
         /// Of which session.
         session: FiveTuple,
-        /// Which kinds.
+        /// The kinds.
         kinds: Vec<KindName>,
     },
     /// Install, and hand in [`Transfers::installed`].
@@ -76,7 +76,7 @@ pub enum Action {
     },
     /// A transfer that this host began has ended.
     Ended {
-        /// Which.
+        /// The transfer.
         transfer: TransferId,
         /// Installed, or why nothing was.
         result: Result<Moved, String>,
@@ -104,7 +104,7 @@ pub struct Give {
     attempt: u16,
 }
 
-/// What an end of the session asks for.
+/// Request of an end of the session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Order {
     /// Whose state.
@@ -124,7 +124,7 @@ pub struct Order {
 pub struct Transfers {
     orders: HashMap<TransferId, Ordered>,
     expected: HashMap<TransferId, Expected>,
-    /// How many of them one anchor wants.
+    /// Number of expected transfers, by anchor.
     expected_of: HashMap<IpAddr, usize>,
     early: Vec<Early>,
 }
@@ -140,14 +140,14 @@ struct Early {
 /// Some of the documents.
 struct Part {
     attempt: u16,
-    /// Which, and of how many.
+    /// Index of the part, and number of parts.
     place: (u16, u16),
     bytes: Vec<u8>,
 }
 
 struct Ordered {
     order: Order,
-    /// Has the new host said that it expects it?
+    /// True if the new host has said that it expects the transfer.
     expecting: bool,
     attempt: u16,
     repeat_at: Duration,
@@ -446,8 +446,8 @@ impl Transfers {
 }
 
 impl Ordered {
-    /// What has not been answered: the old host, which has most to do, is asked until the
-    /// end, the new one until it has said that it expects it.
+    /// Repeats the requests that have no answer. The old host has the most work and is asked
+    /// until the end. The new host is asked until it says that it expects the transfer.
     fn say(&self, transfer: TransferId) -> Vec<Action> {
         let Order {
             session,

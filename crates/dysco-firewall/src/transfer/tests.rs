@@ -199,7 +199,7 @@ fn who_does_not_answer_is_named() {
     assert!(why.contains(&NEW.to_string()), "{why}");
 }
 
-/// What a host does at a message of this peer.
+/// Returns the actions of a host on a message of this peer.
 fn at(transfers: &mut Transfers, peer: IpAddr, message: Message) -> Vec<Action> {
     transfers.handle(Duration::ZERO, &[peer], message)
 }

@@ -172,7 +172,7 @@ fn where_both_ends_have_a_rule_the_chain_of_the_other_gives_its_place_back() {
     }
 }
 
-/// What becomes of a SYN at the middlebox.
+/// Step of a SYN at the middlebox.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Comes(End),

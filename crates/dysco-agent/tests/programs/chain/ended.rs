@@ -6,14 +6,14 @@ use dysco_common::tcp::FIN;
 
 use super::*;
 
-/// What the middlebox has of a session whose ends have sent some bytes.
+/// State at the middlebox of a session whose ends have sent some bytes.
 struct Between {
     p: Programs,
     left: FlowKey,
     right: FlowKey,
 }
 
-/// What the client has sent, and the server has acknowledged.
+/// Bytes that the client has sent, and bytes that the server has acknowledged.
 const SENT: u32 = 1000;
 const ACKED: u32 = 400;
 

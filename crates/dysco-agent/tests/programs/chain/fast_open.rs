@@ -9,7 +9,7 @@ use super::*;
 /// Bytes that a link carries, with the headers of IP.
 const MTU: usize = 1500;
 
-/// Has test runs meet a link of this width.
+/// Gives the test runs a link of this width.
 fn narrow() {
     unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
     let words = format!("link set lo mtu {MTU}");

@@ -86,7 +86,7 @@ impl Hosts {
 }
 
 impl Passing {
-    /// What opens a path goes on past the stack, which knows the session.
+    /// Checks that a packet which opens a path goes on past the stack, which knows the session.
     fn goes_past(&mut self, comes: &Frame, slot: u32, frame: &Frame, leaves: &Frame) {
         self.p.becomes(Way::In, comes, REDIRECT, frame);
         let mark = mark::of_slot(slot).unwrap();
@@ -178,7 +178,7 @@ fn what_goes_past_the_stack_leaves_by_a_path_or_not_at_all() {
     }
 }
 
-/// What opens a path goes on by it, marked or not: no stack may have it.
+/// A packet that opens a path continues on that path, marked or not: no stack may receive it.
 #[test]
 fn what_opens_the_other_path_takes_it() {
     for h in all() {

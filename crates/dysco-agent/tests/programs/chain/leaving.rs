@@ -22,7 +22,7 @@ const SENT: u32 = 100_000;
 const CARRIED: u32 = 0xffff_fff0;
 const CUT_IN: u32 = CARRIED.wrapping_add(5000);
 
-/// What the session's path before is.
+/// Kind of the session's path before.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Before {
     Direct,
@@ -317,7 +317,7 @@ fn a_reset_of_the_session_ends_it() {
     }
 }
 
-/// What its firewalls are told the end of.
+/// The firewalls of the path before are told its end.
 #[test]
 fn what_takes_the_path_before_is_known_of_that() {
     for end in ends() {

@@ -78,7 +78,7 @@ fn behind_a_nat_a_name_is_taken_from_what_is_over() {
     }
 }
 
-/// What a host has of a session that stays there is by one five-tuple.
+/// The state that a host has of a session that stays there is found by one five-tuple.
 #[test]
 fn a_session_that_stays_is_not_renamed() {
     let token = [1, 2];

@@ -1,4 +1,4 @@
-//! What is remembered of SYNs between where they come in and where they go on.
+//! SYNs that are remembered between their arrival and their departure.
 
 use super::*;
 
