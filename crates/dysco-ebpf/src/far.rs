@@ -399,8 +399,9 @@ fn sent_to(s: &Session, o: &Session) -> u32 {
     }
 }
 
-/// True if a reset, whose number precedes the window that the old path took back, is this end's
-/// own. Only the end itself knows the number that it has acknowledged.
+/// True if a reset is this end's own although its number is old. The kernel numbers such a reset
+/// by the end of the window, which the old path has taken back. Only the end itself knows the
+/// number that it has acknowledged.
 #[inline(always)]
 fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
     s.state == State::FarTwoPaths as u32

@@ -296,7 +296,7 @@ fn unheard(seg: &Segment, slot: u32) -> Decision {
     Decision::Leave(dropped(Counter::DroppedStray))
 }
 
-/// Takes in what a segment on the session's own five-tuple teaches.
+/// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
 fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
@@ -307,7 +307,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
             return;
         }
     }
-    // The numbers of a reset may be anybody's.
+    // Anybody may have chosen the numbers of a reset.
     if seg.has(RST) {
         return;
     }
@@ -328,8 +328,8 @@ pub fn received(s: &mut Session, end: u32) {
     }
 }
 
-/// The same where another processor may be at it with another segment: what is
-/// acknowledged on a path is held against this number, which must not fall back.
+/// Raises the number received, where another processor may do so at the same time. The
+/// acknowledgements on a path are compared with this number, which must not decrease.
 #[inline(always)]
 pub fn received_exactly(s: &mut Session, end: u32) {
     if let Some(before) = atomic::raise(&mut s.rcv_max, end) {
@@ -348,7 +348,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
     !after(ack, s.snd_seen)
 }
 
-/// Takes in what a segment on the new path teaches.
+/// Takes in a segment on the new path.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
@@ -366,7 +366,7 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     }
 }
 
-/// A reset passes that an end may believe. It is told once.
+/// Records a reset that passes and that an end may believe. Reported once.
 #[inline(always)]
 pub fn was_reset(s: &mut Session, slot: u32) {
     if s.life.reset == 0 {
@@ -375,7 +375,7 @@ pub fn was_reset(s: &mut Session, slot: u32) {
     }
 }
 
-/// The middlebox has ended the session. It is told once.
+/// Records that the middlebox has ended the session. Reported once.
 #[inline(always)]
 pub fn was_broken(s: &mut Session, slot: u32) {
     if !two_paths::is_broken(s) {
@@ -384,11 +384,12 @@ pub fn was_broken(s: &mut Session, slot: u32) {
     }
 }
 
-/// `seq` in the local end's own numbers, as it gets it. False of what that cannot believe.
+/// Takes in a FIN or reset. `seq` is in the local end's own numbers, as that end receives it.
+/// Returns false if the end cannot believe it.
 #[inline(always)]
 pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     if seg.has(RST) {
-        // Elsewhere the relay's entry judges it.
+        // On other hosts the relay's entry judges it.
         let believed = s.relay == 0 && two_paths::may_reset(s, seq);
         if believed {
             was_reset(s, slot);
@@ -402,7 +403,7 @@ pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     believed
 }
 
-/// Delivers a segment of the old path with the window it may announce.
+/// Delivers a segment of the old path with the window that the path may announce.
 #[inline(always)]
 fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if two_paths::asks(Anchor::Near, s, &p.seg) {
@@ -448,7 +449,7 @@ fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u
         answered(ctx, s, &p.seg, slot);
         return Decision::Leave(Verdict::Drop);
     }
-    // What is long has to come first: the path may be too narrow for it.
+    // The long packet has to come first: the path may be too narrow for it.
     let asks = p.seg.has(SYN) && p.seg.len > 0;
     let nobodys = p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0;
     if nobodys || asks && !probe::is_carried(ctx, slot) {
@@ -471,8 +472,8 @@ fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u
     }
 }
 
-/// The right anchor has answered: a SYN-ACK, and behind it what lets the path be
-/// used.
+/// Takes in the answer of the right anchor: a SYN-ACK, followed by the packet that lets the path
+/// be used.
 #[inline(always)]
 fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(SYN) && !seg.has(ACK) {
@@ -482,7 +483,7 @@ fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     if syn && s.two.cut_set == 0 {
         probe::tell(ctx.skb.skb, slot);
     }
-    // Who doubts that the path carries anything looks at this.
+    // This counter shows that the path carries packets.
     s.answers = s.answers.wrapping_add(1);
     if s.shown == 0 && !syn {
         return count(Counter::DroppedStray);

@@ -27,18 +27,19 @@ pub fn may_have_another(s: &Session) -> bool {
         && !s.has_ended()
 }
 
-/// Makes a fresh entry that of another path of a session, which is not taken yet.
+/// Initializes a fresh entry as that of another path of a session. The path is not taken yet.
 #[inline(always)]
 pub fn beside(s: &mut Session, first: u32, before: &Session) {
     s.created_ns = before.created_ns;
     (s.bytes_in, s.bytes_out) = (before.bytes_in, before.bytes_out);
     s.short = ShortKey::default();
-    // In this order: user space collects an entry whose other one is gone.
+    // In this order: user space collects an entry whose other entry is gone.
     s.other_path = first + 1;
     s.two.part = part::NEXT;
 }
 
-/// From now on packets of both paths are told apart, where this one comes in.
+/// Distinguishes the packets of both paths from now on, at the interface where this path
+/// arrives.
 #[inline(always)]
 pub fn begin(s: &mut Session, slot: u32) {
     s.state = State::Passing as u32;
@@ -65,8 +66,8 @@ fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
         && s.remote.isn == ack.wrapping_sub(1)
 }
 
-/// The entry by which the answer to a SYN of another path goes back, if it is one;
-/// else that of the path before. Exported: see `learn::dysco_offer`.
+/// Returns the entry by which the answer to a SYN goes back: that of the other path if the SYN
+/// came by it, else that of the path before. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_answers(first: u32) -> u32 {
@@ -82,7 +83,7 @@ pub extern "C" fn dysco_answers(first: u32) -> u32 {
     }
 }
 
-/// Takes in by which path a segment came: the mark says so on its way out.
+/// Records the path that a segment has arrived by. The mark carries the path's slot to egress.
 #[inline(always)]
 pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     if let Some(mark) = mark::of_slot(slot) {
@@ -101,7 +102,7 @@ pub fn has_carried_nothing(s: &Session) -> bool {
     goes.is_some_and(|goes| goes.two.part == part::NEXT)
 }
 
-/// A stack has taken another path: so does what has no mark. Exported: see
+/// Makes packets without a mark take another path, once a stack has taken it. Exported: see
 /// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -145,7 +146,7 @@ pub fn is_past_the_stack(mark: u32) -> bool {
     came.is_some_and(|s| s.state == State::Passing as u32 && is_not_translated(s))
 }
 
-/// The slot by which a packet goes on that came by the one in its mark.
+/// Returns the slot by which a packet continues, from the slot in its mark.
 #[inline(always)]
 fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
     let Some(came) = mark::slot_of(mark) else {
@@ -164,8 +165,8 @@ fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
     }
 }
 
-/// The slot of the path that is not taken yet, if there is one. What opens it has
-/// lost its mark, and is for no stack.
+/// Returns the slot of the path that is not taken yet, for a packet that opens it, and else
+/// `slot`. Such a packet has lost its mark, and is for no stack.
 #[inline(always)]
 fn not_taken(slot: u32, seg: &Segment) -> u32 {
     let Some(other) = maps::session(slot).and_then(|s| s.other_path()) else {
@@ -183,7 +184,7 @@ fn not_taken(slot: u32, seg: &Segment) -> u32 {
     }
 }
 
-/// A packet of the stack goes on.
+/// Sends a packet of the stack on its path.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -> Verdict {
     let slot = by_mark(mark, slot, &found.seg);

@@ -9,19 +9,19 @@
 //!
 //! A host that replaces a middlebox calls, in this order:
 //!
-//! 1. [`export`] on the old host. The session flows on there.
+//! 1. [`export`] on the old host. The session continues there.
 //! 2. [`install`] on the new host, and its answer, before a packet of the new
 //!    path can get there. A failure leaves nothing behind and ends the change:
 //!    the old path was not touched.
-//! 3. The switch. What the kernel does not tell about its TCP windows, the new
-//!    entry learns from the first packets; until then it does not judge them.
-//! 4. [`Installed::settling`], from time to time, until it says that it has
-//!    settled: from then on windows are judged as in any other entry.
-//! 5. [`remove`] on the old host once its path is drained; or, where the change
-//!    was rolled back, [`remove`] on the new one.
+//! 3. The switch. The new entry learns the TCP windows, which the kernel does not report, from
+//! the first packets. Until then it does not judge them.
+//! 4. [`Installed::settling`], from time to time, until it has settled. From then on windows are
+//! judged as in any other entry.
+//! 5. [`remove`] on the old host once its path is drained. If the change was rolled back,
+//! [`remove`] on the new host.
 //!
-//! [`transfer`] does 1 and 2 between hosts, for one that holds an end of the
-//! session; the change's id names it.
+//! [`transfer`] performs steps 1 and 2 between hosts, for a host that has an end of the session.
+//! The change's id names the transfer.
 
 pub mod conntrack;
 mod document;
@@ -48,28 +48,28 @@ trait Kind {
     /// Returns the documents of this kind that this host has for a session.
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;
 
-    /// Could this be installed? Changes nothing.
+    /// Checks that the document could be installed. Changes nothing.
     fn check(&self, document: &Document) -> Result<(), StateError>;
 
-    /// Installs it, or brings what is there up to date, if it could be; what it takes
-    /// to undo.
+    /// Installs the document, or updates the state that is there. Returns how to undo that.
     fn install(&self, document: &Document) -> Result<Undo, StateError>;
 
-    /// Removes what belongs to this session alone; how many there were.
+    /// Removes the state that belongs to this session alone. Returns the number of states
+    /// removed.
     fn remove(&self, here: &Here) -> Result<usize, StateError>;
 }
 
-/// A session as a host has it: its five-tuple, from the end that opened it,
-/// before and after translation of addresses.
+/// A session as a host knows it: its five-tuple from the end that opened it, before and after
+/// translation of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// As the end that opened it has it.
+    /// The five-tuple at the end that opened the session.
     pub session: FiveTuple,
-    /// As the other end has it; the same where nothing is translated.
+    /// The five-tuple at the other end; the same if nothing is translated.
     pub translated: FiveTuple,
 }
 
-/// A session on this host, as connection tracking had it when it was asked.
+/// A session on this host, as connection tracking had it at the time of the question.
 struct Here {
     /// Its five-tuples.
     seen: Seen,
@@ -77,7 +77,7 @@ struct Here {
     entries: Vec<conntrack::Entry>,
 }
 
-/// Takes back what was installed.
+/// Undoes an installation.
 pub struct Undo {
     /// True if the state was there before: then nothing is taken back.
     pub updated: bool,
@@ -97,8 +97,8 @@ pub struct Installed {
     pub settling: Vec<Settling>,
 }
 
-/// All kinds, in the order in which they are installed: what packets can match
-/// by themselves comes last.
+/// Returns all kinds, in the order of installation: a kind that packets can match by itself
+/// comes last.
 fn kinds() -> Vec<Box<dyn Kind>> {
     vec![Box::new(Sets), Box::new(Conntrack)]
 }
@@ -108,8 +108,8 @@ pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, S
     Here::find(session)?.export(only)
 }
 
-/// The same, if the kernel is asked a few times only, and need neither search nor load
-/// anything for that; else nothing.
+/// Returns the same if a few questions to the kernel suffice, and the kernel need neither search
+/// nor load anything for them; else `None`.
 pub fn export_at_once(
     session: &FiveTuple,
     only: &[KindName],
@@ -165,10 +165,10 @@ fn check_headers(session: &FiveTuple, documents: &[Document]) -> Result<(), Stat
     all.try_for_each(|document| document.check_header(session))
 }
 
-/// Installs all of these, or none. Done again, it brings up to date.
+/// Installs all of these documents, or none. A second call updates the state.
 pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed, StateError> {
     match documents {
-        // There is nothing that would have to be undone.
+        // A single document leaves nothing to undo.
         [_] => check_headers(session, documents)?,
         _ => check(session, documents)?,
     }
@@ -198,8 +198,8 @@ pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateErro
     Here::find(session)?.remove(only)
 }
 
-/// Removes all state of a session, if connection tracking has an entry of it where
-/// nearly all are; else false, and nothing is done.
+/// Removes all state of a session if connection tracking has its entry in zone 0, where nearly
+/// all are. Returns false, and does nothing, otherwise.
 pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
     match conntrack::in_zone_0(session)? {
         Some(entry) => Here::of(session, vec![entry]).remove(&[]).map(|_| true),
@@ -207,8 +207,8 @@ pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
     }
 }
 
-/// Removes all state of these sessions, wherever it is. Goes on after an error, and returns
-/// the last.
+/// Removes all state of these sessions, in any zone. Continues after an error, and returns the
+/// last one.
 pub fn remove_many(sessions: &[FiveTuple]) -> Result<(), StateError> {
     let found = conntrack::find_many(sessions)?;
     let mut result = Ok(());
@@ -227,7 +227,7 @@ fn kind(name: KindName) -> Box<dyn Kind> {
 }
 
 impl Seen {
-    /// A session whose addresses nobody translates.
+    /// Returns a session whose addresses are not translated.
     pub const fn plain(session: FiveTuple) -> Seen {
         Seen {
             session,
@@ -237,7 +237,7 @@ impl Seen {
 }
 
 impl Here {
-    /// Any of the session's ends may have named it.
+    /// Finds the session, which any of its ends may have named.
     fn find(session: &FiveTuple) -> Result<Here, StateError> {
         conntrack::find(session).map(|entries| Here::of(session, entries))
     }
@@ -271,7 +271,7 @@ impl Here {
 }
 
 impl Undo {
-    /// Of something that was not there before.
+    /// Undoes the installation of something that was not there before.
     fn new(back: impl FnOnce() + Send + 'static) -> Undo {
         Undo {
             updated: false,
@@ -280,7 +280,7 @@ impl Undo {
         }
     }
 
-    /// Of something that was there.
+    /// Undoes nothing: the state was there before.
     fn none() -> Undo {
         Undo {
             updated: true,

@@ -16,11 +16,12 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
 use nix::sys::time::TimeVal;
 
-/// The kernel answers at once; longer means that an answer was lost.
+/// Seconds to wait for an answer. The kernel answers at once; a longer time means that an answer
+/// was lost.
 const PATIENCE_S: i64 = 2;
-/// A datagram of answers has at most this many bytes.
+/// Greatest number of bytes in a datagram of answers.
 const BUFFER: usize = 64 * 1024;
-/// A transaction of nftables names its subsystem by this.
+/// Subsystem number that a transaction of nftables carries.
 const NFTABLES: u16 = 10;
 
 thread_local! {
@@ -37,8 +38,9 @@ pub struct Netfilter {
 }
 
 impl Netfilter {
-    /// Works with the calling thread's, which is in the network namespace that the thread
-    /// was in when it asked first. After an error another is opened: answers may be left.
+    /// Works with the calling thread's socket. The socket is in the network namespace that the
+    /// thread was in at its first question. After an error another socket is opened, because
+    /// answers may be left in this one.
     pub fn with<T>(work: impl FnOnce(&mut Netfilter) -> io::Result<T>) -> io::Result<T> {
         let mut netfilter = match KEPT.take() {
             Some(kept) => kept,
@@ -61,7 +63,7 @@ impl Netfilter {
         })
     }
 
-    /// Asks for what matches; nothing where there is none.
+    /// Asks for the objects that match; returns none if there is none.
     pub fn get(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
         match self.ask(message, NLM_F_ACK) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
@@ -69,7 +71,7 @@ impl Netfilter {
         }
     }
 
-    /// Asks for all.
+    /// Asks for all objects.
     pub fn dump(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
         self.ask(message, NLM_F_DUMP)
     }
@@ -156,7 +158,7 @@ impl Netfilter {
     }
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub fn family(address: IpAddr) -> NetfilterProtoFamily {
     match address {
         IpAddr::V4(_) => NetfilterProtoFamily::IPv4,

@@ -67,9 +67,9 @@ pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
     YIELDS
 }
 
-/// Decides the same for a SYN on its way out. The entry of `slot` has its five-tuple, and the
-/// other end's SYN has come by that entry. Both SYNs may have arrived before either continued.
-/// Or there is only one chain, and this SYN returns by it unchanged.
+/// Decides whether a SYN on its way out makes room for that of the other end, which has come by
+/// the entry of `slot` with the same five-tuple. Both SYNs may have arrived before either
+/// continued. Or there is only one chain, and this SYN returns by it unchanged.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> u32 {
