@@ -12,8 +12,8 @@ use crate::error::AgentError;
 pod!(ToldPod, Told);
 
 impl Agent {
-    /// Notes what a middlebox has said of the session that came by this slot. It
-    /// outlives the process, and is forgotten with the session.
+    /// Records a middlebox's report about the session that came by this slot. The record
+    /// outlives the process, and is removed with the session.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -31,7 +31,7 @@ impl Agent {
     }
 
     pub(crate) fn forget_delta(&self, slot: u32) {
-        // Few have one.
+        // Most sessions have none.
         let _ = lock(&self.chains).deltas.remove(&slot);
     }
 

@@ -1,5 +1,5 @@
-//! Interfaces that are deleted, and made anew by the same name, while this process runs:
-//! the programs go with the one, and are put on the other.
+//! Interfaces that are deleted, and made anew with the same name, while this process runs. The
+//! programs disappear with the old interface, and are attached to the new one.
 
 use std::slice;
 
@@ -17,29 +17,30 @@ use crate::xdp::{self, Xdp};
 /// Change of an interface.
 #[derive(Debug)]
 pub enum InterfaceChange {
-    /// It is not there any more.
+    /// The interface is gone.
     Gone,
-    /// There is another one by its name, and the programs are on it.
+    /// Another interface has its name, and the programs are attached to it.
     Attached {
         /// Its index.
         index: u32,
     },
-    /// There is another one by its name, and the programs cannot be put on it. That is
-    /// tried again, and told once.
+    /// Another interface has its name, and the programs cannot be attached to it. The attempt is
+    /// repeated, and reported once.
     Refused(AgentError),
 }
 
 /// An interface that the programs shall be on.
 pub(crate) struct Place {
     pub attached: Attached,
-    /// The index of the one that they were put on last.
+    /// The index of the interface that the programs were last attached to.
     last: u32,
-    /// It was told that they cannot be put on the one that is there.
+    /// True if it has been reported that the programs cannot be attached to the present
+    /// interface.
     refused: bool,
 }
 
 impl Place {
-    /// One that the programs are on.
+    /// Makes the place of an interface that the programs are on.
     pub fn new(attached: Attached, index: u32) -> Place {
         Place {
             attached: Attached {
@@ -67,8 +68,8 @@ impl Agent {
             .any(|place| place.attached.index == Some(index))
     }
 
-    /// Puts the programs on interfaces that were made anew. Returns what has changed
-    /// since the last call. To be called about once a second.
+    /// Attaches the programs to interfaces that were made anew. Returns the changes since the
+    /// last call. To be called about once a second.
     pub fn look_at_interfaces(&self) -> Vec<(String, InterfaceChange)> {
         let mut places = lock(&self.places);
         let names: Vec<String> = places
@@ -86,7 +87,7 @@ impl Agent {
         let now = match if_nametoindex(place.attached.interface.as_str()) {
             Ok(index) => Some(index),
             Err(Errno::ENODEV | Errno::ENXIO) => None,
-            // It was not told, for want of a descriptor.
+            // The kernel did not answer, for want of a descriptor.
             Err(_) => return None,
         };
         if now == place.attached.index {
@@ -122,12 +123,12 @@ impl Agent {
         let mut ebpf = lock(&self.ebpf);
         attach::forget(&self.dir, &at.interface);
         let attached = attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
-        // Sessions need it less than they need the daemon: without, TC relays.
+        // Sessions need XDP less than they need the daemon: without XDP, TC relays.
         let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
         Ok((attached.attach, !fast.is_empty()))
     }
 
-    /// Puts the programs on one more interface, in the way that the configuration names.
+    /// Attaches the programs to one more interface, by the method that the configuration names.
     ///
     /// # Errors
     /// If they cannot be put there: nothing is changed then.
@@ -155,8 +156,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes the programs off an interface: sessions that pass it are not seen there any
-    /// more.
+    /// Takes the programs off an interface. Sessions that pass the interface are not seen there
+    /// any longer.
     pub fn remove_interface(&self, name: &str) {
         lock(&self.places).retain(|place| place.attached.interface != name);
         attach::detach(&self.dir, name);
@@ -183,7 +184,7 @@ impl Agent {
 
     /// Redirects sessions and hops from an interface that is gone to the one in its place.
     fn lead_by(&self, gone: u32, index: u32) {
-        // It may only have another name now.
+        // The interface may only have another name now.
         let Ok(present) = if_nameindex() else {
             return;
         };
@@ -205,8 +206,8 @@ impl Agent {
     }
 }
 
-/// A packet must not be changed twice. Where the kernel does not say how its interfaces are
-/// made, nothing is known against it.
+/// Refuses an interface on which packets would be changed twice. If the kernel does not describe
+/// its interfaces, nothing is refused.
 fn refuse_stacked(interface: &str, ours: &[String]) -> Result<(), AgentError> {
     let all = links::links().unwrap_or_default();
     let met = |other: &String| links::stacked(&[interface, other], &all);

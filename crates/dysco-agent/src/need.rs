@@ -9,7 +9,7 @@ pub enum Need {
     Changing,
     /// It passes a chain.
     Chained,
-    /// A proxy has left it, and it passes that one's host by.
+    /// A proxy has left it, and it bypasses the proxy's host.
     Bypassed,
     /// A proxy has left it, and this host relays it.
     Relayed,

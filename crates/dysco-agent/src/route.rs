@@ -10,7 +10,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 
 use crate::error::AgentError;
 
-/// A way out.
+/// A route to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Index of the interface.
@@ -48,7 +48,7 @@ impl Routes {
         Ok(Routes(handle))
     }
 
-    /// The route from one address to another.
+    /// Returns the route from one address to another.
     pub async fn get(&self, from: IpAddr, to: IpAddr) -> Result<Route, AgentError> {
         let message: RouteMessage = match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -76,7 +76,7 @@ impl Routes {
             .ok_or(AgentError::NoRoute(to))
     }
 
-    /// All neighbours that were not set by hand.
+    /// Returns all neighbours that were not set by hand.
     ///
     /// # Errors
     /// If the kernel does not tell them.

@@ -29,7 +29,7 @@ mod kind {
     pub const ENUM64: u32 = 19;
 }
 
-/// Typedefs of typedefs, and arrays of arrays, end before this.
+/// Greatest depth of typedefs of typedefs, and of arrays of arrays.
 const DEPTH: usize = 16;
 
 /// The type information of a kernel.
@@ -58,13 +58,13 @@ struct Type {
     name: u32,
     kind: u32,
     count: u32,
-    /// Members' offsets hold the sizes of bit fields.
+    /// True if the members' offsets contain the sizes of bit fields.
     fields: bool,
     size_or_type: u32,
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the index of all types; `None` if it is no BTF of this byte order.
+    /// Reads the index of all types. Returns `None` unless the bytes are BTF of this byte order.
     pub fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
         let word = |at| word(bytes, at);
         let magic = bytes.get(..2)?;
@@ -97,12 +97,12 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// Bytes of a structure.
+    /// Returns the size of a structure in bytes.
     pub fn size(&self, structure: &str) -> Option<u32> {
         Some(self.get(*self.structs.get(structure)?)?.size_or_type)
     }
 
-    /// A member, or a member of a member, by their names.
+    /// Returns a member, or a member of a member, by their names.
     pub fn member(&self, structure: &str, path: &[&str]) -> Option<Member> {
         let mut number = *self.structs.get(structure)?;
         let mut found = Member { offset: 0, bits: 0 };
@@ -131,7 +131,7 @@ impl<'a> Btf<'a> {
                 false => (packed, 0),
             };
             if named == 0 {
-                // What lies in a nameless one is the outer one's.
+                // The members of a nameless member belong to the outer structure.
                 if let Some((inner, m)) = self.find(inner, name, depth + 1) {
                     let offset = offset.checked_add(m.offset)?;
                     return Some((inner, Member { offset, ..m }));
@@ -163,7 +163,7 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// The type behind other names of it.
+    /// Returns the type behind typedefs and qualifiers.
     fn plain(&self, number: u32) -> Option<Type> {
         let mut of = self.get(number)?;
         for _ in 0..DEPTH {
@@ -203,7 +203,7 @@ impl<'a> Btf<'a> {
 }
 
 impl Type {
-    /// Bytes that follow the description.
+    /// Returns the number of bytes that follow the description.
     fn extra(&self) -> usize {
         let count = self.count as usize;
         match self.kind {

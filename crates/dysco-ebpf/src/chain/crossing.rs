@@ -67,8 +67,8 @@ pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
     YIELDS
 }
 
-/// Decides whether a SYN on its way out makes room for that of the other end, which has come by
-/// the entry of `slot` with the same five-tuple. Both SYNs may have arrived before either
+/// Decides whether the entry of `slot`, by which the SYN of the other end has come, makes room
+/// for a SYN on its way out with the same five-tuple. Both SYNs may have arrived before either
 /// continued. Or there is only one chain, and this SYN returns by it unchanged.
 #[inline(never)]
 #[unsafe(no_mangle)]

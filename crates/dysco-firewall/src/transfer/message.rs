@@ -23,11 +23,11 @@ pub struct TransferId(pub [u8; 16]);
 /// Result of an installation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
-    /// So many documents.
+    /// Number of documents.
     pub documents: u32,
-    /// Of which were not there before.
+    /// Number of documents that were not there before.
     pub new: u32,
-    /// Of which were, and were brought up to date.
+    /// Number of documents that were there, and were updated.
     pub updated: u32,
 }
 
