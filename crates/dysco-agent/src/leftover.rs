@@ -35,7 +35,7 @@ impl Leftover {
     /// Lists the data plane on this host.
     ///
     /// # Errors
-    /// If the kernel does not tell of its filters.
+    /// If the kernel does not list its filters.
     pub fn find(pin_dir: &Path) -> Result<Leftover, AgentError> {
         let system = |operation| move |source| AgentError::System { operation, source };
         let entries = fs::read_dir(pin_dir.join(LAYOUT)).into_iter().flatten();

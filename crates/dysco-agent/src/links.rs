@@ -41,7 +41,7 @@ pub struct Link {
 /// Returns all interfaces of this network namespace.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not list them.
 pub fn links() -> io::Result<Vec<Link>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;

@@ -100,8 +100,8 @@ pub fn holder_of(file: &File) -> io::Result<Option<u32>> {
     Ok(holder(&locks, meta.dev(), meta.ino()))
 }
 
-/// Process that holds the lock of a file, by the lines of `/proc/locks`: `1: FLOCK ADVISORY
-/// WRITE PID MAJOR:MINOR:INODE 0 EOF`.
+/// Process that holds the lock of a file, by the lines of `/proc/locks`:
+/// `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
     locks.lines().find_map(|line| {

@@ -79,7 +79,7 @@ impl Routes {
     /// Returns all neighbours that were not set by hand.
     ///
     /// # Errors
-    /// If the kernel does not tell them.
+    /// If the kernel does not list them.
     pub async fn neighbours(&self) -> Result<Vec<Neighbour>, AgentError> {
         let all = self.0.neighbours().get().execute();
         let all: Vec<NeighbourMessage> = all.try_collect().await.map_err(failed)?;
@@ -90,7 +90,7 @@ impl Routes {
     /// from it.
     ///
     /// # Errors
-    /// If the kernel does not.
+    /// If the kernel refuses the update.
     pub async fn confirm(&self, of: &Neighbour) -> Result<(), AgentError> {
         let link = of.link.as_deref().unwrap_or_default();
         let neighbours = self.0.neighbours();

@@ -134,7 +134,7 @@ fn load(ctx: &TcContext, to: *mut u8, len: u32) -> Option<()> {
 /// Stores the message, and updates a device's sum of the packet, if there is one.
 #[inline(always)]
 fn store(ctx: &TcContext, message: &Message, len: u32) -> Option<()> {
-    // SAFETY: the program's own context; a message has so many bytes.
+    // SAFETY: the program's own context; the message has `len` bytes, by the callers.
     let r = unsafe {
         bpf_skb_store_bytes(
             ctx.skb.skb.cast(),

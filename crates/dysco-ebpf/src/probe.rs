@@ -45,7 +45,7 @@ unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
     }
     let from = p.l4() as u32 + bound_header(p.header.data_offset() as u64) as u32;
     let to = arrival.carried.as_mut_ptr().cast();
-    // SAFETY: `to` has room for so many bytes.
+    // SAFETY: `to` has room for `PROBE` bytes.
     let r = unsafe {
         aya_ebpf::helpers::generated::bpf_skb_load_bytes(ctx.as_ptr_const(), from, to, PROBE as u32)
     };

@@ -2,23 +2,21 @@
 //! on another. This crate knows netlink and nothing of the protocol. It uses only the names of
 //! the kinds of state from `dysco-proto`, and depends on no runtime.
 //!
-//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
-//! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).
-//! Everything here asks the kernel of the calling thread's network namespace,
-//! waits for its answer, and is done in well under a millisecond.
+//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of nftables [`sets`]. The
+//! state travels as [`Document`]s (docs/state.md). All functions ask the kernel of the calling
+//! thread's network namespace, wait for its answer, and take well under a millisecond.
 //!
 //! A host that replaces a middlebox calls, in this order:
 //!
 //! 1. [`export`] on the old host. The session continues there.
-//! 2. [`install`] on the new host, and its answer, before a packet of the new
-//!    path can get there. A failure leaves nothing behind and ends the change:
-//!    the old path was not touched.
+//! 2. [`install`] on the new host, and its answer, before a packet of the new path can arrive
+//!    there. A failure leaves nothing behind and ends the change: the old path was not touched.
 //! 3. The switch. The new entry learns the TCP windows, which the kernel does not report, from
-//! the first packets. Until then it does not judge them.
+//!    the first packets. Until then it does not judge them.
 //! 4. [`Installed::settling`], from time to time, until it has settled. From then on windows are
-//! judged as in any other entry.
+//!    judged as in any other entry.
 //! 5. [`remove`] on the old host once its path is drained. If the change was rolled back,
-//! [`remove`] on the new host.
+//!    [`remove`] on the new host.
 //!
 //! [`transfer`] performs steps 1 and 2 between hosts, for a host that has an end of the session.
 //! The change's id names the transfer.

@@ -445,7 +445,7 @@ fn the_clamp_bounds_what_the_stack_announces() {
             ..own.clone()
         };
         p.becomes(Way::Out, &own, PASS, &bound);
-        // An arriving packet does not.
+        // The window of an arriving packet is not bounded.
         p.passes(
             Way::In,
             &from_client(&net, SENT, GIVEN, 10, Options::Timestamps),
