@@ -454,8 +454,8 @@ impl Agent {
         self.memory.set_state(slot, State::Tombstone);
     }
 
-    /// Forgets a session. Its slot is reused only after the second call of
-    /// [`Agent::release_quarantine`] from now.
+    /// Forgets a session. Its slot is reused only after the next call of
+    /// [`Agent::release_quarantine`].
     pub fn collect(&self, slot: u32) {
         if self.is_nobodys(slot) {
             return;
@@ -474,7 +474,7 @@ impl Agent {
         matches!(state, None | Some(State::Free | State::Closed))
     }
 
-    /// Gives back the slots that were collected before the last call.
+    /// Gives back the slots that were collected before this call.
     pub fn release_quarantine(&self) {
         let slots = std::mem::take(&mut *lock(&self.quarantine));
         let mut free = lock(&self.free);

@@ -1,5 +1,5 @@
 //! Chains in the data plane: the policy, the neighbours that a chain's SYN may go to, and the
-//! keys that a SYN may be proved with.
+//! keys that may prove a SYN.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -218,7 +218,7 @@ impl Agent {
         hops.map(|(addr, hop)| (addr.0.ip(), hop.0)).collect()
     }
 
-    /// Accepts SYNs that are proved with this key.
+    /// Accepts SYNs whose proof was made with this key.
     pub fn add_key(&self, id: u64, key: Key) -> Result<(), AgentError> {
         let clock = Clock::default();
         let shared = Shared { key, clock };
@@ -228,7 +228,7 @@ impl Agent {
             .map_err(map_error("write", "KEYS"))
     }
 
-    /// No longer accepts SYNs that are proved with this key.
+    /// No longer accepts SYNs whose proof was made with this key.
     pub fn remove_key(&self, id: u64) {
         // The key may not be there.
         let _ = lock(&self.chains).keys.remove(&id);

@@ -225,7 +225,7 @@ impl Memory {
         self.word(field).store(other + 1, Ordering::Release);
     }
 
-    /// Sets the entry of the path for packets that this entry relays: a slot plus 1, or 0.
+    /// Sets the slot plus 1 by which packets that this entry relays find their path, or 0.
     pub fn set_relay(&self, slot: u32, relay: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).relay };

@@ -391,7 +391,7 @@ fn sent_to(s: &Session, o: &Session) -> u32 {
         return s.snd_max;
     }
     let relayed = o.rcv_max.wrapping_add(o.translation.seq_out);
-    // Beyond this point the relayed number may be more than 2 GiB ahead.
+    // Once the end has all old data, the relayed number may be more than 2 GiB ahead.
     if two_paths::has_all_old(s) {
         relayed
     } else {

@@ -33,8 +33,8 @@ use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at};
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Length in bytes of a packet that passes every link, by RFC 1122, section 3.3.3, for IPv4. In
-/// IPv6 it is greater.
+/// Greatest length in bytes of a packet that passes every link, by RFC 1122, section 3.3.3, for
+/// IPv4. In IPv6 it is greater.
 const PASSES_ALL: u32 = 576;
 
 /// Result of the functions of this file: the packet continues unchanged.

@@ -1,5 +1,5 @@
-//! The maps. User space pins the maps that must outlive it for the sessions' sake: all but the
-//! hints and the scratch memory.
+//! The maps. User space pins the maps whose content sessions need after the daemon has ended. It
+//! does not pin, for example, the hints, the neighbours and the scratch memory.
 
 use crate::packet::{Bytes, Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
@@ -72,7 +72,7 @@ pub static IN_FORCE: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
 
-/// Keys that a chain's SYN may be proved with.
+/// Keys that may prove a chain's SYN.
 #[map]
 pub static KEYS: HashMap<u64, Shared> = HashMap::with_max_entries(16384, 0);
 

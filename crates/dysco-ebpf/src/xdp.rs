@@ -1,6 +1,6 @@
-//! Relaying before the kernel has made a packet of a frame. The program relays only nearly all
-//! frames of a relayed session: those that leave by the interface they came by, to a neighbour
-//! that TC has learnt. All other frames pass unchanged, and TC handles them as usual.
+//! Relaying before the kernel has made a packet of a frame. The program relays only the usual
+//! frames of a relayed session, which leave by the interface they came by, to a neighbour that
+//! TC has learnt. All other frames pass unchanged, and TC handles them as usual.
 //!
 //! XDP cannot distinguish a checksum that hardware must still complete from a complete one, and
 //! assumes that each is complete. This is true of frames from a wire, but not between two hosts
